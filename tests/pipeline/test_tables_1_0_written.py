@@ -133,6 +133,10 @@ def scripts() -> dict[str, Wire]:
             wire.add(SERVER, moved(number + (begun or 0)))
     wire.add(CLIENT, detach(0))
 
+    wire = wires["no credit"] = receiving()  # attached in packets 5 and 6
+    wire.add(CLIENT, detach(0))
+    wire.add(SERVER, detach(0))
+
     # Four allowed, one comes, the sender gives up the rest; one more is allowed, it comes, and nothing after it.
     wire = wires["drain"] = receiving()
     wire.add(CLIENT, flow(0, 4, drain=True))  # packet 7, after the attaches
@@ -328,6 +332,10 @@ def test_time_without_credit_is_added_up(written: Written) -> None:
     # Packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. No
     # credit is left before the first flow, from the second delivery to the second flow, and after the third delivery.
     assert written.rows("links", "credit", "credit", "transfers", "no_credit_ns") == [(3, 3, 2000 + 1000 + 1000)]
+
+
+def test_time_without_credit_ends_with_the_first_detach(written: Written) -> None:
+    assert written.rows("links", "no credit", "no_credit_ns") == [((7 - 5) * 1000,)]
 
 
 def test_credit_that_the_sender_gave_up_is_gone(written: Written) -> None:

@@ -202,8 +202,8 @@ def _since_attach(rows, i, link, ahead):
 
 @inlined
 def credit_link(rows, i, role, link):
-    """Update the credit of a link, and how long it had none."""
-    ts_ns = rows.ts_ns[i]
+    """Update the credit of a link, and how long it had none until its first detach."""
+    ts_ns = rows.ts_ns[i] if link.closing_ns == NONE else link.closing_ns
     if link.starves:
         link.starved_ns += ts_ns - link.last_ns
     if role.states_credit:
