@@ -11,9 +11,9 @@ from typing import Any
 
 import proton
 import pytest
-from encode_1_0 import encoded, frame, performative
+from encode_1_0 import SASL, encoded, frame, performative
 from pyspark.sql import SparkSession
-from test_amqp_1_0_streams import HEADER, OPEN, sections_of
+from test_amqp_1_0_streams import HEADER, OPEN, SASL_HEADER, sections_of
 from wire import CLIENT, SERVER, Wire, Written, give_up
 
 uint, ubyte = proton.uint, proton.ubyte
@@ -112,6 +112,13 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, detach(1))
     wire.add(CLIENT, attach("l", 2, SENDS, target="q") + detach(2) + attach("l", 3, SENDS, target="q") + moved(2, 3))
     wire.add(SERVER, attach("l", 2, RECEIVES, target="q") + detach(2) + attach("l", 3, RECEIVES, target="q"))
+
+    # Names in a directory; only SCRAM has escapes.
+    for mechanism, login in (("SCRAM-SHA-256", b"n,,n=cn=3Dann=2Co=3Da=3D2C,r=abc"), ("PLAIN", b"\0a=2Cb\0secret")):
+        wire = wires[f"login with {mechanism}"] = Wire()
+        wire.add(CLIENT, SASL_HEADER)
+        wire.add(SERVER, SASL_HEADER + frame(performative(0x40, proton.symbol(mechanism)), kind=SASL))
+        wire.add(CLIENT, frame(performative(0x41, proton.symbol(mechanism), login), kind=SASL))
 
     wire = wires["ranges"] = receiving()
     numbers = [2**32 - 3, 2**32 - 2, 2**32 - 1, 0, 1, 2, 3]
@@ -312,6 +319,11 @@ def test_a_recycled_handle_stands_for_one_link_after_the_other(written: Written)
 def test_a_link_that_both_sides_have_detached_is_attached_by_either(written: Written) -> None:
     links = written.rows("links", "attached by both sides", "handle", "transfers")
     assert links == [(0, 1), (1, 1), (2, 0), (3, 1)]
+
+
+def test_user_names_are_those_that_scram_escapes(written: Written) -> None:
+    assert written.rows("connections", "login with SCRAM-SHA-256", "user") == [("cn=ann,o=a=2C",)]
+    assert written.rows("connections", "login with PLAIN", "user") == [("a=2Cb",)]
 
 
 def test_ranges_of_a_disposition_pass_the_highest_number(written: Written) -> None:

@@ -53,6 +53,7 @@ def attributes_of(frames: pa.RecordBatch) -> pa.Table:
     """Chosen frames -> a row of attributes each, else null. Times are those of the frame."""
     columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
     columns |= _stated(frames)
+    columns["user"] = _user_names(columns["user"], columns["mechanism"])
     ts_ns = numbers_of(frames["ts_ns"])
     for name, at in _moments(frames).items():
         columns[name] = pa.array(ts_ns, mask=~at)
@@ -114,6 +115,12 @@ def _stated(frames: pa.RecordBatch) -> dict[str, pa.Array]:
             found = own if found is None else pc.coalesce(found, own)
         columns[column] = nulls(frames.num_rows, arrow_kind) if found is None else found
     return columns
+
+
+def _user_names(users: pa.Array, mechanisms: pa.Array) -> pa.Array:
+    """User names in clear: SCRAM writes a comma as =2C, an equals sign as =3D (RFC 5802, section 5.1)."""
+    names = pc.replace_substring(pc.replace_substring(users, "=2C", ","), "=3D", "=")
+    return pc.if_else(pc.starts_with(mechanisms, "SCRAM-").fill_null(False), names, users)
 
 
 def _known(values: NDArray[np.int64], unknown: int) -> pa.Array:
