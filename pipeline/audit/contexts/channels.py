@@ -183,13 +183,16 @@ MARK, ROW = 0, 1  # places of rows with the same frame_no
 
 
 def requests() -> dict[str, set[str]]:
-    """Methods that have a reply, by version."""
-    return {version: {m.name for m in methods(version) if m.replies} for version in CLASSIC_VERSIONS}
+    """Methods that have a reply, by version. A reply is not a request: file.stage follows file.open-ok, but does not
+    answer it."""
+    return {version: {m.name for m in methods(version) if m.replies and not m.reply_to} for version in CLASSIC_VERSIONS}
 
 
 def replies() -> dict[str, set[str]]:
-    """Methods that are only replies, by version."""
-    return {version: {m.name for m in methods(version) if m.reply_to and not m.replies} for version in CLASSIC_VERSIONS}
+    """Methods that are replies to these, by version."""
+    return {
+        version: {m.name for m in methods(version) if asked & {*m.reply_to}} for version, asked in requests().items()
+    }
 
 
 def name_in_version(names: dict[str, set[str]], versions: set[str]) -> Sql:
