@@ -59,8 +59,7 @@ def test_a_block(block, text: bytes) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.skipif(not AVAILABLE, reason="the processor has no SHA instructions, or no JIT")
 def test_upper_halves_of_vector_registers_are_cleared_first() -> None:
-    """Left in use by AVX instructions, they make each SHA instruction a hundred times slower (Intel's optimization
-    manual, "Mixing AVX code with SSE code"). Every processor with SHA and AVX has VZEROUPPER."""
+    """Left in use by AVX instructions, they made the SHA instructions of an Intel Xeon a hundred times slower."""
 
     @numba.njit
     def block(words, data, rounds):  # type: ignore[no-untyped-def]
