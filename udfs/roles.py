@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
+from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 
-CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
 SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are spans of bytes
 HEADER = "protocol-header"  # not a frame either
@@ -145,23 +144,14 @@ HOT_ARGUMENTS = {
 }
 READ_ARGUMENTS = {**HOT_ARGUMENTS, "name": "string"}  # in one pass; the name is that of a link
 
-# Requests that brokers answer although the specification lists no reply.
-ANSWERED_IN_PRACTICE = {"basic.recover": ("basic.recover-ok",)}
-
 
 @lru_cache
 def replies() -> dict[str, tuple[str, ...]]:
-    """Request -> its possible replies, of the classic family, from the fact tables of its versions. A reply is not a
-    request, although file.open-ok is to be followed by file.stage."""
-    found: dict[str, set[str]] = {name: set(answers) for name, answers in ANSWERED_IN_PRACTICE.items()}
-    for version in CLASSIC_VERSIONS:
-        for class_ in fact_table(version)["classes"]:
-            for method in class_["methods"]:
-                answers = {f"{class_['name']}.{answer}" for answer in method["responses"]}
-                if answers:
-                    found.setdefault(f"{class_['name']}.{method['name']}", set()).update(answers)
-    answers_to_others = set().union(*found.values())
-    return {name: tuple(sorted(answers)) for name, answers in sorted(found.items()) if name not in answers_to_others}
+    """Request -> its possible replies, in any version of the classic family."""
+    found: dict[str, set[str]] = {}
+    for method in (method for version in CLASSIC_VERSIONS for method in methods(version) if method.replies):
+        found.setdefault(method.name, set()).update(method.replies)
+    return {name: tuple(sorted(answers)) for name, answers in sorted(found.items())}
 
 
 @lru_cache

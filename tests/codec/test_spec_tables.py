@@ -105,6 +105,14 @@ def test_every_reply_is_a_method_and_knows_its_request(version: str) -> None:
 
 
 @every_version
+def test_a_reply_is_not_a_request(version: str) -> None:
+    """0-8 and 0-9, class file: file.open-ok answers file.open; file.stage, which follows, answers nothing."""
+    for method in methods(version):
+        assert not (method.replies and method.reply_to), method.name
+        assert "file.open-ok" not in method.reply_to, method.name
+
+
+@every_version
 def test_keys_of_a_method_are_distinct(version: str) -> None:
     for method in methods(version):
         keys = key_set(method.fields)

@@ -40,7 +40,8 @@ class Field:
 @dataclass(frozen=True)
 class Method:
     """One method of one version. `name` is 'class.method'; `replies` and `reply_to` are such names; a request is a
-    method with `replies`. `sent_by` is 'client', 'server' or 'both', extensions included."""
+    method with `replies`. A reply is not a request, although file.stage is to follow file.open-ok. `sent_by` is
+    'client', 'server' or 'both', extensions included."""
 
     version: str
     class_id: int
@@ -141,8 +142,9 @@ def _method(version: str, of_class: dict[str, Any], definition: dict[str, Any]) 
     fields = [_field(field, name, False) for field in definition["fields"]]
     fields += [_field(field, name, True) for field in definition.get("optional_trailing_fields", [])]
     pairs = overlay()["replies"].get(version, {})
-    replies = [f"{class_name}.{reply}" for reply in definition["responses"]]
-    requests = [f"{class_name}.{request}" for request in definition["response_to"]]
+    are_replies = {each["name"] for each in of_class["methods"] if each["response_to"]}
+    replies = [f"{class_name}.{reply}" for reply in definition["responses"] if definition["name"] not in are_replies]
+    requests = [f"{class_name}.{request}" for request in definition["response_to"] if request not in are_replies]
     replies += [reply for request, reply in pairs.items() if request == name]
     requests += [request for request, reply in pairs.items() if reply == name]
     return Method(

@@ -182,23 +182,12 @@ def tags(sources: Sources) -> Sql:
 MARK, ROW = 0, 1  # places of rows with the same frame_no
 
 
-def requests() -> dict[str, set[str]]:
-    """Methods that have a reply, by version. A reply is not a request: file.stage follows file.open-ok, but does not
-    answer it."""
-    return {version: {m.name for m in methods(version) if m.replies and not m.reply_to} for version in CLASSIC_VERSIONS}
-
-
-def replies() -> dict[str, set[str]]:
-    """Methods that are replies to these, by version."""
-    return {
-        version: {m.name for m in methods(version) if asked & {*m.reply_to}} for version, asked in requests().items()
-    }
-
-
-def name_in_version(names: dict[str, set[str]], versions: set[str]) -> Sql:
-    """True on rows whose name is one of `names` of their version, for `versions`."""
+def has(pairs: str, versions: set[str]) -> Sql:
+    """True on rows whose method has `pairs` ('replies' or 'reply_to') in their version, one of `versions`."""
     cases = (
-        f"WHEN '{version}' THEN {sql_in('name', sorted(names[version]))}" for version in names if version in versions
+        f"WHEN '{version}' THEN {sql_in('name', sorted(m.name for m in methods(version) if getattr(m, pairs)))}"
+        for version in CLASSIC_VERSIONS
+        if version in versions
     )
     return f"coalesce(CASE version {' '.join(cases)} ELSE false END, false)"
 
@@ -228,7 +217,7 @@ def latest(side: str) -> Sql:
 
 def request_reply(sources: Sources) -> Sql:
     versions = sources.versions & {*CLASSIC_VERSIONS}
-    asked, answer = (name_in_version(names, versions) for names in (requests(), replies()))
+    asked, answer = (has(pairs, versions) for pairs in ("replies", "reply_to"))
     rows = f"SELECT {COLUMNS} FROM control_methods"
     if sources.count("control_methods", "gets"):  # of the methods that carry messages only basic.get-ok
         rows += f" UNION ALL SELECT {COLUMNS} FROM methods WHERE name = 'basic.get-ok'"
