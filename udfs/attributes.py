@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from udfs.roles import CLASSIC_VERSIONS
+from codec.amqp.classic.tables import CLASSIC_VERSIONS
 
 
 class ArgumentPath(NamedTuple):

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
 from codec.conversation.sessions.semantics import IN_SEGMENTS, NAMES, SETTLES, VERSIONS
 from codec.sides import SIDES
@@ -132,7 +133,7 @@ def method_marks(frames: pa.RecordBatch) -> dict[str, Flags]:
     return {
         "sender": is_among(frames["sender"], SIDES[1]),
         "loss": lost(frames),
-        "on_connection": channel_0 & is_among(frames["version"], *roles.CLASSIC_VERSIONS),
+        "on_connection": channel_0 & is_among(frames["version"], *CLASSIC_VERSIONS),
         "peer_late": is_noted(frames["notes"], PEER_LATE),
         "late": is_noted(frames["notes"], CAPTURED_LATE),
     }

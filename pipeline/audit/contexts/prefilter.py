@@ -19,11 +19,12 @@ A new rule in context 'frames' or 'events' about rows that are routine so far ne
 
 from __future__ import annotations
 
+from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from pipeline.audit.contexts.connections import FRAME_COLUMNS, FRAME_OF_METHOD, arguments_struct
 from pipeline.audit.contexts.messages import KINDS
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
 from pipeline.audit.detectors import LONGEST_NAME, NEVER, ODD_OCTETS, Sql, needed_states, sql_in
-from udfs.roles import CLASSIC_VERSIONS, METHOD_FRAMES, SPANS
+from udfs.roles import METHOD_FRAMES, SPANS
 
 LONG = 1000  # frames: shorter stretches are not worth a row of `stretches`
 # Methods that carry or settle messages -> their sender. A server settles only with confirms, an extension of 0-9-1.
