@@ -13,6 +13,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -206,7 +207,7 @@ def audit_tables(
 
             rules, uri = rules_of(wanted.config), public_uri(arguments.tables)
             left = unchecked(facts, rules)
-            as_json = document(facts, compare, verdict.document(), arguments.title, now, left)
+            as_json = document(facts, compare, asdict(verdict), arguments.title, now, left)
             broken = cards(facts, compare, FINDINGS_SHOWN, uri, rules)
             html = page(facts, compare, verdict, arguments.title, source.display_name, now, wanted.config)
     write_text(wanted.outputs[arguments.report], html)
@@ -230,8 +231,7 @@ def audit_tables(
 
 def card_text(card: Card) -> str:
     """A broken rule for the terminal: what, how often, by whom, what happened, what to do."""
-    from pipeline.output.units import plural
-    from pipeline.report.text import plain_text
+    from pipeline.text import plain_text, plural
 
     names = [plain_text(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
     number = plural(card.findings, "finding")

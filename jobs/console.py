@@ -63,7 +63,7 @@ class Status:
 
     def progress(self, spark: SparkSession | LocalProcesses | None) -> str:
         """Progress of the running stages, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty if unknown."""
-        from pipeline.output.units import size  # not above: --help needs no Spark
+        from pipeline.text import size  # not above: --help needs no Spark
 
         stages = active_stages(spark)
         self._seen += sorted(stage for stage in stages if stage not in self._seen)

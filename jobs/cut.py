@@ -321,7 +321,7 @@ def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) ->
 
 def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """Print what was written to stderr: standard output may be the file."""
-    from pipeline.output.units import plural
+    from pipeline.text import plural
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     print_status(

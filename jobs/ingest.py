@@ -166,7 +166,7 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
 
 
 def line(batch: dict[str, Any]) -> str:
-    from pipeline.output.units import duration, plural, size
+    from pipeline.text import duration, plural, size
 
     lag = "" if batch["lag_ns"] is None else f", {duration(batch['lag_ns'])} after the latest packet"
     parts = [

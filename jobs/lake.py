@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake.files import compact, expire
     from pipeline.lake.log import Log
     from pipeline.lake.place import open_lake
-    from pipeline.output.units import plural
+    from pipeline.text import plural
 
     log = Log(open_lake(arguments.lake), arguments.lake)
     if arguments.compact or arguments.expire is not None:
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 def overview(log: Log) -> str:
     """The lake's last batches, days, tables and open connections, as text."""
     from pipeline.lake.files import read_rows
-    from pipeline.output.units import plural, size
     from pipeline.schemas import TABLES
+    from pipeline.text import plural, size
 
     last = log.batch("captures")
     if not last:

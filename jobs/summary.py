@@ -17,7 +17,7 @@ from pyarrow import acero
 from pyarrow.dataset import Dataset
 
 from jobs.console import table
-from pipeline.output.units import duration, size
+from pipeline.text import duration, size
 
 # The summary fits on one screen; the tables have the rest.
 MAX_ROWS = 20

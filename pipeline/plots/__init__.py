@@ -30,7 +30,7 @@ from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time
 from pipeline.plots.lifetimes import connections, heartbeats
 from pipeline.plots.traffic import backlog, rates
-from pipeline.report.text import script_safe
+from pipeline.text import script_safe
 
 __all__ = [
     "backlog", "connections", "frame_sizes", "heartbeats", "ladder", "latency", "latency_over_time", "rates",

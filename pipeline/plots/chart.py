@@ -1,21 +1,133 @@
-"""What all plots share: size, title, scales, and the placeholder for no rows."""
+"""What all plots share: their rows, filtered by an SQL condition and binned by time; size, title and scales.
+
+Conditions are SQL over the columns of the plotted table and of table connections
+(`"queue = 'invoices' AND user = 'shop'"`). No Spark job runs here except in `span`.
+"""
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
 from itertools import chain, count
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import altair as alt
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
-from pipeline import theme
-from pipeline.theme import LIGHT
+from pipeline.text import duration
+from pipeline.theme import DASHES, LIGHT
+
+if TYPE_CHECKING:
+    from pipeline import Tables
 
 Key = TypeVar("Key", bound=Hashable)
 WIDTH = 640  # fits a notebook's column with its labels, pixels
 NAME_CHARACTERS = 34  # of a name on an axis
 # Axis of counts: label only whole numbers.
 WHOLE = "datum.value % 1 ? '' : datum.label"
+# Round intervals of time, us.
+MILLISECOND, SECOND, MINUTE, HOUR = 1_000, 10**6, 60 * 10**6, 3600 * 10**6
+WIDTHS = (
+    *(power * step for power in (1, 10, 100, MILLISECOND, 10_000, 100_000) for step in (1, 2, 5)),
+    *(step * SECOND for step in (1, 2, 5, 10, 15, 30)),
+    *(step * MINUTE for step in (1, 2, 5, 10, 15, 30)),
+    *(step * HOUR for step in (1, 2, 6, 12, 24, 7 * 24)),
+)
+UNITS = {
+    "microsecond": 1, "millisecond": MILLISECOND, "second": SECOND, "minute": MINUTE, "hour": HOUR, "day": 24 * HOUR,
+}  # fmt: skip
+# Intervals across a plot: about six pixels each.
+INTERVALS = 120
+# The maximum for a requested interval: each is a point in the driver's memory.
+MOST_INTERVALS = 5_000
+# The name that clients of some libraries give to their connection.
+GIVEN_NAME = "try_variant_get(client_properties, '$.connection_name', 'string')"
+FLOW_SIDES = ("publish_connection_id", "deliver_connection_id")
+
+
+def filtered(tables: Tables, name: str, where: str | None) -> DataFrame:
+    """The rows of table `name` for which `where` is true; all of them if it is None.
+
+    A flow belongs to the publishing connection, or without one to the delivering one.
+    """
+    rows: DataFrame = getattr(tables, name)
+    if where is None:
+        return rows
+    words = set(re.findall(r"\w+", where))
+    extra = [column for column in tables.connections.columns if column in words and column not in rows.columns]
+    if not extra:
+        return rows.filter(where)
+    of_connection = tables.connections.select(F.col("connection_id").alias("of_connection"), *extra)
+    key = F.coalesce(*FLOW_SIDES) if name == "message_flows" else F.col("connection_id")
+    joined = rows.join(of_connection, key == F.col("of_connection"), "left")
+    return joined.filter(where).select(*rows.columns)
+
+
+def filtered_tables(tables: Tables, where: str | None, *names: str) -> Tables:
+    """`tables` with `where` applied to the tables `names`, for summaries that take Tables."""
+    return tables.having(**{name: filtered(tables, name, where) for name in names})
+
+
+def span(rows: DataFrame, *moments: str) -> tuple[int, int] | None:
+    """Minimum and maximum of these columns, ns since 1970; None without rows. One Spark job."""
+    found = rows.agg(
+        F.least(*map(F.min, moments), F.lit(None)).alias("first"),
+        F.greatest(*map(F.max, moments), F.lit(None)).alias("last"),
+    ).head()
+    return None if found is None or found["first"] is None else (found["first"], found["last"])
+
+
+def is_one_of(column: str, values: Iterable[Any]) -> Column:
+    """True if the column has one of these values, which may include None."""
+    return reduce(operator.or_, (F.col(column).eqNullSafe(value) for value in values), F.lit(False))
+
+
+def interval(first_ns: int, width: int) -> Column:
+    """The 0-based number of the interval of `width` us that contains `ts_ns`."""
+    return F.floor((F.col("ts_ns") - first_ns) / (width * 1000)).cast("long")
+
+
+def length(width: int) -> str:
+    """An interval of `width` us as text."""
+    return str(duration(width * 1000)).replace(".0 ", " ")
+
+
+def moment(ns: int) -> str:
+    """A time as text, with microseconds, UTC."""
+    return f"{datetime.fromtimestamp(ns // 10**9, tz=UTC):%Y-%m-%d %H:%M:%S}.{ns % 10**9 // 1000:06d} UTC"
+
+
+def require_positive(most: int) -> None:
+    """Raise ValueError for a limit below 1."""
+    if most < 1:
+        raise ValueError(f"nothing to draw: most={most!r}; expected 1 or more")
+
+
+def omitted(shown: int, total: int, what: str, order: str) -> str | None:
+    """The line of a subtitle that says what was left out; None if everything is shown."""
+    return None if shown >= total else f"{shown:,} of {total:,} {what} shown: {order}"
+
+
+def interval_us(every: str | None, first_ns: int, last_ns: int, intervals: int = INTERVALS) -> int:
+    """The requested interval ('5 seconds'), or the shortest round one that divides the span into at most `intervals`,
+    us. Raises ValueError for invalid text, and for more than MOST_INTERVALS."""
+    if every is None:
+        needed = (last_ns - first_ns) / 1000 / intervals
+        return next((width for width in WIDTHS if width >= needed), int(needed) + 1)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(\w+?)s?", every.strip())
+    if not found or found[2] not in UNITS or float(found[1]) * UNITS[found[2]] < 1:
+        raise ValueError(
+            f"not an interval: {every!r}; expected a number and one of {', '.join(UNITS)}, as in '5 seconds'"
+        )
+    width = int(float(found[1]) * UNITS[found[2]])
+    if (last_ns - first_ns) // (width * 1000) > MOST_INTERVALS:
+        whole = duration(last_ns - first_ns)
+        raise ValueError(f"not an interval to draw: {every!r} divides {whole} into more than {MOST_INTERVALS:,}")
+    return width
 
 
 def layer(rows: Iterable[Mapping[str, Any]]) -> Any:
@@ -23,9 +135,9 @@ def layer(rows: Iterable[Mapping[str, Any]]) -> Any:
     return alt.Chart(alt.Data(values=[dict(row) for row in rows]))
 
 
-def titled(chart: Any, title: str, lines: Sequence[str] = ()) -> Any:
-    """The chart with a title and subtitle lines."""
-    return chart.properties(title=alt.TitleParams(title, subtitle=list(lines)))
+def titled(chart: Any, title: str, *lines: str | None) -> Any:
+    """The chart with a title, and those lines of a subtitle that are not None."""
+    return chart.properties(title=alt.TitleParams(title, subtitle=[line for line in lines if line]))
 
 
 def empty(title: str, reason: str) -> Any:
@@ -57,4 +169,4 @@ def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:
 
 def dashes(words: Sequence[str]) -> alt.Scale:
     """Dash patterns for words, so that lines differ not only by colour."""
-    return alt.Scale(domain=list(words), range=list(theme.DASHES[: len(words)]))
+    return alt.Scale(domain=list(words), range=list(DASHES[: len(words)]))

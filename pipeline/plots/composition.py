@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.output.units import size
-from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, empty, layer, scale, titled, unique_names
-from pipeline.plots.rows import filtered, is_one_of, require_positive
-from pipeline.report.text import plain_text
+from pipeline.plots.chart import (
+    NAME_CHARACTERS,
+    WHOLE,
+    WIDTH,
+    empty,
+    filtered,
+    is_one_of,
+    layer,
+    require_positive,
+    scale,
+    titled,
+    unique_names,
+)
 from pipeline.summaries import BEATS
+from pipeline.text import plain_text, size
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -72,9 +82,8 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
         .properties(width=(WIDTH - 160) // 2, height=alt.Step(STEP))
         for what, axis in (("connections", look), ("messages", None))
     ]
-    return titled(
-        alt.hconcat(*bars, spacing=24), title, [f"the {most} with the most connections"] if len(largest) > most else []
-    )
+    more = f"the {most} with the most connections" if len(largest) > most else None
+    return titled(alt.hconcat(*bars, spacing=24), title, more)
 
 
 def frame_sizes(tables: Tables, where: str | None = None) -> Any:

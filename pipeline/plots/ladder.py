@@ -13,10 +13,20 @@ import altair as alt
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import NAME_CHARACTERS, empty, layer, scale, titled
-from pipeline.plots.rows import GIVEN_NAME, filtered, moment, omitted, require_positive, subtitle
+from pipeline.plots.chart import (
+    GIVEN_NAME,
+    NAME_CHARACTERS,
+    empty,
+    filtered,
+    layer,
+    moment,
+    omitted,
+    require_positive,
+    scale,
+    titled,
+)
 from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
-from pipeline.report.text import plain_text
+from pipeline.text import plain_text
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -79,14 +89,14 @@ def ladder(
         levels = sorted([*levels, *tcp_ends(levels, connections)], key=lambda step: step.ts_ns)
     levels = fold_repeats(add_silences(levels, silence_ns)) if fold else levels
     drawn = levels[:most]
-    lines = subtitle(
+    lines = (
         f"0 s is {moment(drawn[0].ts_ns)}",
         omitted(len(ids), first[0]["connections"], "connections", "those that began first"),
         omitted(sum(step.frames for step in drawn), first[0]["in_all"], "frames", "the earliest"),
     )
     versions = " and ".join(sorted({str(row["version"]) for row in frames if row["version"]}))
     servers = {one: endpoint(facts, "server") for one, facts in connections.items()}
-    return titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), lines)
+    return titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), *lines)
 
 
 def to_fold(rows: DataFrame) -> DataFrame:

@@ -9,22 +9,26 @@ import altair as alt
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, empty, layer, scale, titled
-from pipeline.plots.rows import (
+from pipeline.plots.chart import (
+    NAME_CHARACTERS,
+    WIDTH,
+    dashes,
+    empty,
     filtered_tables,
     interval,
     interval_us,
     is_one_of,
+    layer,
     length,
     moment,
     require_positive,
+    scale,
     span,
-    subtitle,
+    titled,
 )
-from pipeline.report.text import plain_text
 from pipeline.summaries import ACCURACY, MEASURE_NAMES, PERCENTILES, measured
 from pipeline.summaries import latency as summary
+from pipeline.text import duration, plain_text, time_unit
 from pipeline.theme import LIGHT, logarithmic, logarithmic_ms
 
 if TYPE_CHECKING:
@@ -75,7 +79,7 @@ def latency(
         )
         for row in shown
     ]
-    more = [f"the {most} most frequent values of {by}"] if by and len(found) > most else []
+    more = f"the {most} most frequent values of {by}" if by and len(found) > most else None
     return titled(alt.vconcat(*rows, spacing=12), title, more)
 
 
@@ -123,7 +127,7 @@ def latency_over_time(
         return empty(title, "no message was measured")
     width = interval_us(every, *ends, intervals=INTERVALS)
     at = F.percentile_approx("ns", list(PERCENTILES.values()), ACCURACY).alias("at")
-    binned = rows.groupBy(interval("ts_ns", ends[0], width).alias("bin")).agg(
+    binned = rows.groupBy(interval(ends[0], width).alias("bin")).agg(
         at, F.max("ns").alias("max_ns"), F.count("*").alias("n")
     )
     unit, unit_ns = time_unit(ends[1] - ends[0])
@@ -160,17 +164,14 @@ def latency_over_time(
         )
         .properties(width=WIDTH, height=COUNTS)
     )  # fmt: skip
-    lines = subtitle(f"by {length(width)} of publishing; the grey bar reaches from the median to the longest")
-    return titled(alt.vconcat(above, below, spacing=8).resolve_scale(x="shared"), title, lines)
-
-
-def require_measure(measure: str) -> str:
-    """The measure; raises ValueError for an unknown one."""
-    if measure not in MEASURE_NAMES:
-        raise ValueError(f"no latency {measure!r}; expected one of {', '.join(MEASURE_NAMES)}")
-    return measure
+    line = f"by {length(width)} of publishing; the grey bar reaches from the median to the longest"
+    return titled(alt.vconcat(above, below, spacing=8).resolve_scale(x="shared"), title, line)
 
 
 def of_measure(measure: str | None) -> Column:
-    """True on rows of this measure; on all rows if it is None."""
-    return F.lit(True) if measure is None else F.col("measure") == require_measure(measure)
+    """True on rows of this measure; on all rows if it is None. Raises ValueError for an unknown one."""
+    if measure is None:
+        return F.lit(True)
+    if measure not in MEASURE_NAMES:
+        raise ValueError(f"no latency {measure!r}; expected one of {', '.join(MEASURE_NAMES)}")
+    return F.col("measure") == measure

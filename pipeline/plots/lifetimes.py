@@ -10,11 +10,24 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, empty, layer, name_rows, scale, titled, unique_names
-from pipeline.plots.rows import GIVEN_NAME, filtered, is_one_of, moment, omitted, require_positive, subtitle
-from pipeline.report.text import plain_text
+from pipeline.plots.chart import (
+    GIVEN_NAME,
+    NAME_CHARACTERS,
+    WIDTH,
+    empty,
+    filtered,
+    is_one_of,
+    layer,
+    moment,
+    name_rows,
+    omitted,
+    require_positive,
+    scale,
+    titled,
+    unique_names,
+)
 from pipeline.summaries import BEATS, silences
+from pipeline.text import duration, plain_text, time_unit
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -83,11 +96,11 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     at = {row["connection_id"]: row["name"] for row in bars}
     marks = [{"name": at[row["connection_id"]], "t": (row["at"] - first) / unit_ns} for row in failed[:MOST_MARKS]]
     first_of_them = f", the first {MOST_MARKS} of them" if len(failed) > MOST_MARKS else ""
-    lines = subtitle(
+    lines = (
         f"diamonds: channels closed with an error{first_of_them}" if marks else None,
         omitted(len(found), total, "connections", "those that ended worst, then the longest"),
     )
-    return titled(gantt(bars, marks, f"{unit} since {moment(first)}"), title, lines)
+    return titled(gantt(bars, marks, f"{unit} since {moment(first)}"), title, *lines)
 
 
 def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[str, Any]:
@@ -185,7 +198,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
             ticks.append(at)
         else:
             spans.append({**at, "to": at["t"] + row["ns"] / unit_ns, "how": lateness(row["ns"] / row["limit_ns"])})
-    lines = subtitle(
+    lines = (
         "a side's name is followed by the interval agreed on; silence below half of it is blank; ticks are heartbeats",
         f"the {most} directions with the longest silence" if more else None,
         omitted(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
@@ -198,7 +211,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
         layer(spans).mark_bar(height=9).encode(x, y, alt.X2("to:Q"), colour),
         layer(ticks).mark_tick(thickness=1.2, height=17, color=LIGHT["ink"]).encode(x, y),
     )
-    return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(SILENCE_STEP)), title, lines)
+    return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(SILENCE_STEP)), title, *lines)
 
 
 def lateness(share: float) -> str:

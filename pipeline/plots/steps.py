@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.output.units import duration, size
-from pipeline.report.text import plain_text
+from pipeline.text import duration, plain_text, size
 
 # Kinds of step -> colour of the palette. The order is that of the legend.
 KINDS = {

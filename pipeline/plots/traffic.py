@@ -9,22 +9,28 @@ import altair as alt
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.output.units import time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, empty, layer, scale, titled, unique_names
-from pipeline.plots.rows import (
+from pipeline.plots.chart import (
+    NAME_CHARACTERS,
+    WHOLE,
+    WIDTH,
+    dashes,
+    empty,
     filtered_tables,
     interval,
     interval_us,
     is_one_of,
+    layer,
     length,
     moment,
     omitted,
     require_positive,
-    subtitle,
+    scale,
+    titled,
+    unique_names,
 )
-from pipeline.report.text import plain_text
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
+from pipeline.text import plain_text, time_unit
 from udfs.roles import DELIVERIES, REFUSED
 
 if TYPE_CHECKING:
@@ -58,12 +64,13 @@ def rates(
         return empty(title, "no message was published or delivered")
     width = interval_us(every, *ends)
     counted = (
-        events.filter(is_one_of("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
+        events.filter(is_one_of("row", rows)).groupBy("row", "what", interval(ends[0], width).alias("bin"))
         .agg((F.count("*") * (1e6 / width)).alias("value"))
     )  # fmt: skip
     points = fill_intervals(counted, rows, TRAFFIC, ends, width)
-    lines = subtitle(f"by {length(width)}", omitted(len(rows), total, "rows", "the busiest"))
-    return titled(by_time(points, rows, TRAFFIC, ends, "messages a second"), title, lines)
+    busiest = omitted(len(rows), total, "rows", "the busiest")
+    chart = by_time(points, rows, TRAFFIC, ends, "messages a second")
+    return titled(chart, title, f"by {length(width)}", busiest)
 
 
 def backlog(tables: Tables, where: str | None = None, *, every: str | None = None, most: int = 6) -> Any:
@@ -85,13 +92,13 @@ def backlog(tables: Tables, where: str | None = None, *, every: str | None = Non
         return empty(title, "no message waited")
     width = interval_us(every, *ends)
     binned = (
-        levels.filter(is_one_of("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
+        levels.filter(is_one_of("row", rows)).groupBy("row", "what", interval(ends[0], width).alias("bin"))
         .agg(F.max("level").alias("value"), F.max_by("level", "ts_ns").alias("last"))
     )  # fmt: skip
     points = fill_intervals(binned, rows, PLACES, ends, width, carry=True)
     longest = omitted(len(rows), total, "queues", "the longest")
-    lines = subtitle(f"the most at once within {length(width)}", longest)
-    return titled(by_time(points, rows, PLACES, ends, "messages", area=True), title, lines)
+    chart = by_time(points, rows, PLACES, ends, "messages", area=True)
+    return titled(chart, title, f"the most at once within {length(width)}", longest)
 
 
 def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:

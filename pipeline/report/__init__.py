@@ -8,6 +8,5 @@ The data passes through these modules:
     baseline, verdict            what is new since the last audit, the overall result
     cards                        broken rules of the page
     charts, topology             charts as SVG
-    text                         escapes strings from the wire
     page, formats                the HTML page with its tables, limited in size; SARIF, JUnit, GitHub
 """

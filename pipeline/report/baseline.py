@@ -17,7 +17,7 @@ from codec.errors import WirehareError
 from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
 from pipeline.report.facts import Facts, Unchecked
 from pipeline.report.groups import Groups
-from pipeline.report.text import script_safe
+from pipeline.text import script_safe
 
 FORMAT = "wirehare-audit/1"
 NEW, PERSISTING = "new", "persisting"

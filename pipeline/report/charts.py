@@ -17,10 +17,9 @@ import vl_convert
 from markupsafe import Markup
 
 from pipeline import theme
-from pipeline.output.units import time_unit
 from pipeline.report.groups import CLASSES_PER_OCTAVE, Groups, Latency
 from pipeline.report.sections import TIME_BARS, bar_width_ns
-from pipeline.report.text import moment
+from pipeline.text import moment, time_unit
 
 WIDTH = 330
 INK, MUTED, GRID = (theme.PAGE[name] for name in ("ink", "muted", "line"))
@@ -104,7 +103,7 @@ def percentiles(found: Sequence[Latency], label: str) -> Markup | None:
         }
         for one in found[:SERIES]
     ]
-    marks = [(name, word) for name, word in (("median", "median"), ("p90", "90 %"), ("p99", "99 %"))]
+    marks = (("median", "median"), ("p90", "90 %"), ("p99", "99 %"))
     points = [{"what": row["what"], "ms": row[name], "mark": word} for row in rows for name, word in marks]
     scale, decades = theme.logarithmic(min(row["median"] for row in rows), max(row["p99"] for row in rows))
     y = alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelColor=INK, ticks=False, domain=False))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -91,12 +91,7 @@ class Unchecked:
     reasons: tuple[str, ...]
 
     def entry(self) -> dict[str, Any]:
-        return {
-            "rule_id": self.rule_id,
-            "connections": self.connections,
-            "of": self.of,
-            "reasons": list(self.reasons),
-        }
+        return {name: value for name, value in asdict(self).items() if name != "summary"}
 
 
 def rules_of(config: Config | None) -> dict[str, Rule]:

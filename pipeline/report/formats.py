@@ -10,13 +10,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 from pipeline.audit.catalogue import GROUPS, Rule
-from pipeline.output.units import plural
 from pipeline.report.baseline import Comparison, KnownFinding, order
 from pipeline.report.cards import Card
 from pipeline.report.evidence import IDENTITIES, IDENTITY, at_least
 from pipeline.report.facts import Facts, Unchecked
-from pipeline.report.text import plain_text
 from pipeline.report.verdict import NEVER, Verdict
+from pipeline.text import plain_text, plural
 
 CHARACTERS = 200  # of a name
 NAMES = 10  # of applications, queues ... in one message

@@ -25,9 +25,9 @@ from pipeline.report.cards import cards, connection_filter, most_important
 from pipeline.report.facts import Facts, rules_of, unchecked
 from pipeline.report.groups import Groups, Latency, flow_latencies, latencies
 from pipeline.report.sections import TABLES
-from pipeline.report.text import NOTHING, count, duration, moment, share, size, wire
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
 from pipeline.report.verdict import Verdict
+from pipeline.text import NOTHING, count, duration, moment, share, size, wire
 
 TEMPLATES = Path(__file__).with_name("template")
 LARGEST = 3_000_000
@@ -36,6 +36,18 @@ REPLIES = (
     "SELECT name, percentile_approx(reply_latency_ns, array(0.5, 0.9, 0.99)) AS ns FROM methods "
     "WHERE reply_latency_ns IS NOT NULL GROUP BY name"
 )
+# Latencies -> label of their chart.
+CHART_LABELS = {
+    "flows": "Time from publish through the broker to settlement: median, 90 % and 99 %",
+    "settled": "Time until messages were settled: median, 90 % and 99 % by operation and outcome",
+    "replies": "Time until requests were answered: median, 90 % and 99 % by method",
+}
+# Latencies -> caption, first heading, text without rows, and query of their table.
+LATENCY_TABLES = {
+    "settled": ("Until settled", "Messages", "No settlement was captured.", ""),
+    "replies": ("Until answered: the slowest", "Request", "No request with its answer was captured.", REPLIES),
+    "flows": ("Through the broker", "From, to", "No message was seen on both sides of a broker.", ""),
+}
 
 
 @dataclass(frozen=True)
@@ -81,22 +93,18 @@ def page(
 
 def draw_charts(facts: Facts) -> dict[str, Any]:
     """The charts, None without data, and the latencies in some of them."""
-    settled = latencies(facts.groups["settled"].rows, "operation", "outcome")
     replies = latencies(facts.groups["replies"].rows, "name")
-    slowest = sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST]
-    flows = flow_latencies(facts.flows)
-    captions = {
-        "flows": "Time from publish through the broker to settlement: median, 90 % and 99 %",
-        "settled": "Time until messages were settled: median, 90 % and 99 % by operation and outcome",
-        "replies": "Time until requests were answered: median, 90 % and 99 % by method",
+    measured = {
+        "flows": flow_latencies(facts.flows),
+        "settled": latencies(facts.groups["settled"].rows, "operation", "outcome"),
+        "replies": sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST],
     }
-    measured = {"flows": flows, "settled": settled, "replies": slowest}
     return {
         "rates": charts.rates(facts.groups["rates"], facts.first_ns, facts.last_ns),
         "ledger": charts.ledger(ledger(facts)),
         "distribution": charts.distribution(facts.groups["settled"]),
         **measured,
-        **{f"{name}_chart": charts.percentiles(found, captions[name]) for name, found in measured.items()},
+        **{f"{name}_chart": charts.percentiles(found, CHART_LABELS[name]) for name, found in measured.items()},
     }
 
 
@@ -113,20 +121,7 @@ def render(
     totals = ledger(facts)
     groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}
     tables = {name: table(name, groups[name], limits.rows, limits.characters) for name in TABLES}
-    tables["settled"] = latency_table(
-        "Until settled", "Messages", drawn["settled"], limits.rows, "No settlement was captured."
-    )
-    tables["replies"] = latency_table(
-        "Until answered: the slowest",
-        "Request",
-        drawn["replies"],
-        limits.rows,
-        "No request with its answer was captured.",
-        REPLIES,
-    )
-    tables["flows"] = latency_table(
-        "Through the broker", "From, to", drawn["flows"], limits.rows, "No message was seen on both sides of a broker."
-    )
+    tables |= {name: latency_table(name, drawn[name], limits.rows) for name in LATENCY_TABLES}
     rules = rules_of(header["config"])
     broken = cards(facts, found, limits.examples, header["source"], rules)
     return (
@@ -221,8 +216,9 @@ def sort_by(value: Any) -> int:
     return -1 if value is None else int(value)
 
 
-def latency_table(caption: str, what: str, found: Sequence[Latency], rows: int, nothing: str, query: str = "") -> Table:
-    """Latencies with their percentiles."""
+def latency_table(name: str, found: Sequence[Latency], rows: int) -> Table:
+    """Latencies with their percentiles, the first `rows`; `name`: of LATENCY_TABLES."""
+    caption, what, nothing, query = LATENCY_TABLES[name]
     headings = [(what, False), *((word, True) for word in ("Times", "Shortest", "Median", "90 %", "99 %", "Longest"))]
     cells = [
         [

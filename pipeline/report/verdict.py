@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pipeline.audit.catalogue import Rule
-from pipeline.output.units import plural
 from pipeline.report.baseline import NEW, PERSISTING, Comparison
 from pipeline.report.evidence import at_least
 from pipeline.report.facts import Facts, rules_of, unchecked_on_midstream
-from pipeline.report.text import count
+from pipeline.text import count, plural
 
 # What --fail-on takes: a severity, or 'never'.
 NEVER = "never"
@@ -45,10 +43,6 @@ class Verdict:
     begun_before: int = 0
     rules_not_checked: int = 0
     not_checked: int | None = None
-
-    def document(self) -> dict[str, Any]:
-        """The entry in the JSON."""
-        return asdict(self)
 
     @property
     def worst(self) -> str:

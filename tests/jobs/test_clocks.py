@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 import pipeline
 from codec.capture.pcapng import LAST_NS
 from pipeline import Tables, plots, theme
-from pipeline.output.units import duration
 from pipeline.report import charts
 from pipeline.report.facts import collect_facts
 from pipeline.report.groups import Latency
 from pipeline.report.page import draw_charts
 from pipeline.schemas import FINDINGS
+from pipeline.text import duration
 
 PICTURES: dict[str, Callable[[Tables], Any]] = {
     **{name: getattr(plots, name) for name in plots.__all__},

@@ -18,7 +18,7 @@ import pytest
 
 from jobs import console, summary
 from jobs.running import FAILED, ExitStatuses, cause, outcome
-from pipeline.output import units
+from pipeline import text
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,7 @@ def test_times_are_shown_in_utc_to_the_second() -> None:
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 * 1024**3, "5.0 GB"), (3 * 1024**4, "3.0 TB")],
 )
 def test_sizes(octets: int, shown: str) -> None:
-    assert units.size(octets) == shown
+    assert text.size(octets) == shown
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_sizes(octets: int, shown: str) -> None:
     [(None, None), (999, "999 ns"), (1_500, "1.5 us"), (2_000_000, "2.0 ms"), (90_000_000_000, "90.0 s")],
 )
 def test_durations(nanoseconds: int | None, shown: str | None) -> None:
-    assert units.duration(nanoseconds) == shown
+    assert text.duration(nanoseconds) == shown
 
 
 def test_a_step_is_one_line_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from plots_support import MILLISECOND, SECOND, frame
 
 from pipeline import plots
 from pipeline.plots.steps import Step, add_silences, fold_repeats, kind, label, steps
-from pipeline.report.text import plain_text
+from pipeline.text import plain_text
 
 WIDE = 200
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_rules_that_could_not_be_checked_are_told_by_name() -> None:
         ("HS-08", 2, 5, ("capture began mid-stream",)),
     ]
     found = compare(Groups(), None)
-    text = document(facts, found, judged(facts).document(), "t", NOW, unchecked(facts, rules))
+    text = document(facts, found, asdict(judged(facts)), "t", NOW, unchecked(facts, rules))
     assert json.loads(text)["rules_not_checked"][0] == {
         "rule_id": "CL-03", "connections": 3, "of": 5, "reasons": ["bytes are missing"],
     }  # fmt: skip
@@ -126,7 +126,7 @@ def test_only_what_was_looked_for_is_gone(kinds: list[dict[str, Any]], gone: boo
     judged = verdict(facts, found, "violation")
     assert (judged.gone, judged.not_checked) == (int(gone), int(not gone))
     # What was not checked stands as it stood, for the night after.
-    after = read(document(facts, found, judged.document(), "t", NOW))
+    after = read(document(facts, found, asdict(judged), "t", NOW))
     again = compare(Groups([identity("HS-08")], 1), after)
     assert again.known[0].status == ("new" if gone else "persisting")
 

@@ -1,5 +1,5 @@
-"""Values as HTML. Strings from the wire are hostile: they are escaped, isolated and truncated; invisible characters are
-made visible.
+"""Values as text and as HTML. Strings from the wire are hostile: they are escaped, isolated and truncated; invisible
+characters are made visible.
 
 A name may contain markup, control characters, or marks that change the direction of the surrounding text. `wire` wraps
 it in `<bdi>`, and writes every invisible character as its code point. Its result has at most `MARKUP_BYTES`, so that
@@ -14,10 +14,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from pipeline.output.units import duration, size
-
-__all__ = ["count", "duration", "moment", "plain_text", "script_safe", "share", "size", "wire"]
-
+KILO = 1024
 # Shown for null.
 NOTHING = "\u2013"
 # Names on the wire have at most 255 bytes, evidence may be longer.
@@ -111,3 +108,38 @@ def moment(micros: int | None) -> str:
         return f"{datetime.fromtimestamp(micros // 10**6, tz=UTC):%Y-%m-%d %H:%M:%S}"
     except (OverflowError, OSError, ValueError):  # beyond the year 9999
         return f"{micros // 10**6} s"
+
+
+def size(octets: int) -> str:
+    """A size with a suitable unit: 812 B, 14.2 KB, 1.1 GB."""
+    amount = float(octets)
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < KILO:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= KILO
+    return f"{amount:.1f} TB"
+
+
+def duration(nanoseconds: int | None) -> str | None:
+    """A duration with a suitable unit: 812 ns, 14.2 us, 1.1 s; negative if a clock was set back."""
+    if nanoseconds is None:
+        return None
+    amount = float(nanoseconds)
+    for unit in ("ns", "us", "ms"):
+        if abs(amount) < 1000:
+            return f"{amount:.0f} ns" if unit == "ns" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} s"
+
+
+def time_unit(span_ns: int) -> tuple[str, int]:
+    """The unit for the axis of a time span, and its length in ns."""
+    for unit, length in (("hours", 3600 * 10**9), ("minutes", 60 * 10**9), ("seconds", 10**9)):
+        if span_ns >= 3 * length:
+            return unit, length
+    return "milliseconds", 10**6
+
+
+def plural(number: int, noun: str) -> str:
+    """1 capture, 2,000 captures."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
