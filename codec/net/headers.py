@@ -95,6 +95,25 @@ def bsd(block, state):
 
 
 @kernel
+def nflog(block, state):
+    """LINKTYPE_NFLOG: 4 bytes (family, version, resource), then attributes of the netlink protocol, padded to 4 bytes:
+    size and type in the byte order of the capturing host, value. One is the IP packet. Types are below 256, so the zero
+    byte of the first type tells the byte order."""
+    at, end = state[P.AT] + 4, state[P.END]
+    low = 0 if at + 4 <= end and octet(block, at + 3) == 0 else 1
+    while at + 4 <= end:
+        size = octet(block, at + low) + 256 * octet(block, at + 1 - low)
+        if octet(block, at + 2 + low) == P.NFLOG_PAYLOAD:
+            state[P.WIRE_END] = at + size
+            state[P.END] = min(end, at + size)
+            state[P.AT] = at + 4
+            state[P.LAYER] = P.IP
+            return P.NEXT_LAYER
+        at += max(4, size + 3 & ~3)
+    return P.TRUNCATED if at < state[P.WIRE_END] else P.LINK_CODES + P.LINK_NFLOG
+
+
+@kernel
 def ip(block, state):
     """IP without a link layer: the version is in the first four bits."""
     if state[P.AT] >= state[P.END]:
@@ -209,3 +228,28 @@ def udp(block, state):
     state[P.AT] += P.UDP_BYTES
     state[P.LAYER] = layer
     return P.NEXT_LAYER
+
+
+@kernel
+def header(block, state):
+    """Parse a header that is no encapsulation: NEXT_LAYER, TCP (its header begins at AT), or a skip code."""
+    layer = state[P.LAYER]
+    if layer == P.ETHERTYPE:
+        return ethertype(block, state)
+    if layer == P.IPV4:
+        return ipv4(block, state)
+    if layer == P.IPV6:
+        return ipv6(block, state)
+    if layer == P.IP_PROTOCOL:
+        return ip_protocol(block, state)
+    if layer == P.ETHERNET:
+        return to_ethertype(block, state, 12, 14)
+    if layer == P.LINUX_SLL:
+        return to_ethertype(block, state, 14, 16)
+    if layer == P.LINUX_SLL2:
+        return to_ethertype(block, state, 0, 20)
+    if layer == P.IP:
+        return ip(block, state)
+    if layer == P.NFLOG:
+        return nflog(block, state)
+    return bsd(block, state)

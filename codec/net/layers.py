@@ -20,7 +20,7 @@ from codec.compiler.kernel import kernel, njit
 from codec.cursor import octet, u16, u32
 from codec.net import protocols as P
 from codec.net.fragments import DATAGRAM_BYTES, Fragments, add_fragment
-from codec.net.headers import bsd, ethertype, ip, ip_protocol, ipv4, ipv6, link, to_ethertype
+from codec.net.headers import header, link
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.net.tunnels import tunnel
 
@@ -143,7 +143,7 @@ def _layers(block, state, code):
     """Parse headers: TCP (its header begins at AT), or a skip code."""
     depth = state[P.DEPTH]
     while code == P.NEXT_LAYER and depth < P.MAX_LAYERS:
-        code = _step(block, state)
+        code = header(block, state) if state[P.LAYER] < P.BARE else tunnel(block, state)
         depth += 1
     state[P.DEPTH] = depth
     return P.TOO_DEEP if code == P.NEXT_LAYER else code
@@ -160,31 +160,6 @@ def _finish(block, state, code, i, segments, keys, skip, tunnels):
     skip[i] = code
     for j in range(state[P.TUNNELS]):
         tunnels[i, j] = state[P.FIRST_TUNNEL + j]
-
-
-@kernel
-def _step(block, state):
-    """Parse one header: NEXT_LAYER, TCP (its header begins at AT), or a skip code."""
-    layer = state[P.LAYER]
-    if layer == P.ETHERTYPE:
-        return ethertype(block, state)
-    if layer == P.IPV4:
-        return ipv4(block, state)
-    if layer == P.IPV6:
-        return ipv6(block, state)
-    if layer == P.IP_PROTOCOL:
-        return ip_protocol(block, state)
-    if layer == P.ETHERNET:
-        return to_ethertype(block, state, 12, 14)
-    if layer == P.LINUX_SLL:
-        return to_ethertype(block, state, 14, 16)
-    if layer == P.LINUX_SLL2:
-        return to_ethertype(block, state, 0, 20)
-    if layer == P.IP:
-        return ip(block, state)
-    if layer < P.BARE:
-        return bsd(block, state)
-    return tunnel(block, state)
 
 
 @kernel

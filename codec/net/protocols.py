@@ -9,17 +9,18 @@ from __future__ import annotations
 from codec.compiler.limits import LIMITS
 
 # Layers: types of the next header of a packet. The first ones are of packets without encapsulation.
-ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(11)
+ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, NFLOG, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(12)
 VXLAN, GENEVE, GRE, MPLS, PPPOE, PPP = range(BARE, BARE + 6)
 UNKNOWN_LAYER = -1
 MAX_LAYERS = LIMITS.packet_headers
 MAX_TUNNELS = LIMITS.tunnels
 
 # The layer of each number: (number, layer), the most frequent first.
-LINK_NULL, LINK_LOOP = 0, 108
+LINK_NULL, LINK_LOOP, LINK_NFLOG = 0, 108, 239
 LINK_LAYERS = (  # 12 and 14 are DLT_RAW as some systems and OpenBSD number it in files; 50 is PPP in HDLC-like framing
     (1, ETHERNET), (113, LINUX_SLL), (276, LINUX_SLL2), (LINK_NULL, BSD_NULL), (LINK_LOOP, BSD_LOOP), (101, IP),
     (12, IP), (14, IP), (228, IPV4), (229, IPV6), (9, PPP), (50, PPP), (51, PPPOE), (219, MPLS),
+    (LINK_NFLOG, NFLOG),
 )  # fmt: skip
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_OLD_QINQ = 0x8100, 0x88A8, 0x9100
@@ -32,6 +33,7 @@ ETHERTYPE_LAYERS = (
     (0x6558, ETHERNET),  # transparent Ethernet bridging
     (0x880B, PPP),
 )
+NFLOG_PAYLOAD = 9  # the attribute with the IP packet
 ETHERTYPE_ERSPAN, ETHERTYPE_ERSPAN_III = 0x88BE, 0x22EB  # only inside GRE
 UDP_PORT_LAYERS = (
     (4789, VXLAN),
@@ -45,7 +47,7 @@ FAMILY_IPV6 = (10, 24, 28, 30)  # AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD
 
 LINK_NAMES = {
     LINK_NULL: "null", 1: "ethernet", 9: "ppp", 12: "raw", 14: "raw", 50: "ppp-hdlc", 51: "pppoe", 101: "raw",
-    LINK_LOOP: "loop", 113: "linux-sll", 219: "mpls", 228: "ipv4", 229: "ipv6", 276: "linux-sll2",
+    LINK_LOOP: "loop", 113: "linux-sll", 219: "mpls", 228: "ipv4", 229: "ipv6", LINK_NFLOG: "nflog", 276: "linux-sll2",
 }  # fmt: skip
 
 PROTOCOL_HOP_BY_HOP, PROTOCOL_IPV4, PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_IPV6, PROTOCOL_ROUTING = 0, 4, 6, 17, 41, 43

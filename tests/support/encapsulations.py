@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III, ERSPAN_PlatformSpecific
 from scapy.contrib.geneve import GENEVE, GeneveOptions
 from scapy.contrib.mpls import MPLS, EoMCW
+from scapy.fields import CharEnumField
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import GRE, LLC, SNAP, CookedLinux, Dot1Q, Ether
@@ -16,7 +18,7 @@ from scapy.layers.ppp import HDLC, PPP, PPPoE
 from scapy.layers.vxlan import VXLAN
 from scapy.packet import Packet, Raw
 
-ETHERNET = 1
+ETHERNET, NFLOG = 1, 239
 FRAME, IPV4, IPV6 = "frame", "ipv4", "ipv6"  # what is inside
 BRIDGED = 0x6558
 
@@ -43,6 +45,23 @@ class Wrap:
 def carrying(protocol: int) -> Packet:
     """IPv4 in front of what is no header of scapy's."""
     return Ether(**MACS) / IP(**ENDS, proto=protocol)
+
+
+class Nflog(Packet):
+    """LINKTYPE_NFLOG as libpcap documents it: 4 bytes, then attributes (size with its 4 bytes of header, type, value,
+    padding to 4 bytes): here of type 1 (4 bytes), 10 (the prefix "in:"), and 9, the packet. Sizes and types are in the
+    byte order of the capturing host, which `order` names for `struct`."""
+
+    name = "NFLOG"
+    fields_desc: ClassVar = [CharEnumField("order", "<", {"<": "little", ">": "big"})]
+
+    def post_build(self, header: bytes, payload: bytes) -> bytes:
+        attributes = ((1, b"\x08\x00\x03\x00"), (10, b"in:\x00\x00"), (9, payload))
+        parts = (
+            struct.pack(self.order + "HH", 4 + len(value), number) + value + bytes(-len(value) % 4)
+            for number, value in attributes
+        )
+        return bytes.fromhex("02 00 0007") + b"".join(parts)
 
 
 def vxlan(port: int = 4789, vni: int = 42, flags: int = 8) -> Packet:
@@ -128,6 +147,9 @@ WRAPS = {
     "ppp link of ipv6": Wrap("", PPP(proto=0x57), IPV6, link=9),
     "ppp link in hdlc framing": Wrap("", HDLC() / PPP(proto=0x21), IPV4, link=50),
     "ppp link, protocol in one byte": Wrap("", Raw(b"\x21"), IPV4, link=9),
+    "nflog": Wrap("", Nflog(), IPV4, link=NFLOG),
+    "nflog of a big-endian host": Wrap("", Nflog(order=">"), IPV4, link=NFLOG),
+    "nflog of ipv6": Wrap("", Nflog(), IPV6, link=NFLOG),
     "llc and snap": Wrap("", Ether(**MACS, type=76) / LLC() / SNAP(code=0x0800), IPV4),
     "llc and snap in a tagged frame": Wrap(
         "", Ether(**MACS) / Dot1Q(vlan=5, type=76) / LLC() / SNAP(code=0x86DD), IPV6

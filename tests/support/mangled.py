@@ -19,7 +19,7 @@ from codec.capture import RECORD
 from codec.net.fragments import Fragments
 from codec.net.layers import dissect
 
-LINKS = [0, 1, 9, 12, 50, 51, 101, 108, 113, 219, 228, 229, 276]
+LINKS = [0, 1, 9, 12, 50, 51, 101, 108, 113, 219, 228, 229, 239, 276]
 
 
 def seeds() -> list[tuple[int, bytes]]:
