@@ -151,7 +151,7 @@ def import_modules() -> None:
 
 def check_inputs(arguments: argparse.Namespace) -> Inputs:
     """Read the baseline and the configuration, and check the outputs. Raises UsageError."""
-    from udfs.arrow.imports import without_pandas
+    from udfs.processes import without_pandas
 
     with without_pandas():
         from pipeline.audit import config

@@ -112,7 +112,7 @@ def decode_captures(
 ) -> tuple[SparkSession | None, int]:
     """Decode; return the Spark session that was started for it, if any, and the exit code. If it is decoded
     without Spark, `meanwhile` is called first."""
-    from udfs.arrow.imports import without_pandas
+    from udfs.processes import without_pandas
 
     with without_pandas():
         import pipeline
@@ -236,7 +236,7 @@ def start(byte_size: int = 0) -> SparkSession:
 
 def start_quietly(byte_size: int = 0) -> SparkSession:
     """The same, without status lines."""
-    from udfs.arrow.imports import without_pandas
+    from udfs.processes import without_pandas
 
     import_for_connect()
     with without_pandas():

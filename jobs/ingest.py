@@ -94,7 +94,7 @@ def length(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ingest as the arguments say; return the exit code."""
-    from udfs.arrow.imports import without_pandas
+    from udfs.processes import without_pandas
 
     with without_pandas():
         from pipeline.lake.ingest import open_ingest

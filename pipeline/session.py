@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from codec.errors import WirehareError
 from pipeline.output import scratch
-from udfs.arrow.umask import umask
+from udfs.processes import umask
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 LOGGING = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'  # an option of the JVM

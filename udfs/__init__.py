@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from udfs.arrow import umask
+from udfs.processes import restore_umask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-umask.restore()  # before kernels are compiled and cached
+restore_umask()  # before kernels are compiled and cached
 
 
 def register(spark: SparkSession, key: str | bytes | None = None) -> None:

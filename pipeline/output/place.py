@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs
 
 from codec.errors import WirehareError
-from udfs.arrow.umask import umask
+from udfs.processes import umask
 from udfs.source.files import LOCAL, UNDECODED, arrow_uri, error_line, is_utf8, printable, public_uri
 
 GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems

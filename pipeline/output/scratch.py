@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyspark
 
-from udfs.arrow.umask import USER_UMASK, setting
+from udfs.processes import USER_UMASK, umask_setting
 
 PREFIX = "wirehare-scratch-"
 LOCAL_DIR, LOCAL_DIRS = "spark.local.dir", "SPARK_LOCAL_DIRS"  # the setting, and the variable that overrides it
@@ -37,10 +37,10 @@ def directories(conf: Mapping[str, str]) -> str:
 @contextmanager
 def private_umask(local_dirs: str) -> Iterator[None]:
     """For starting a JVM: its files are readable only by its user, and go to `local_dirs`. Its Python workers restore
-    the umask of this process (`udfs.arrow.umask`)."""
+    the umask of this process (`udfs.processes`)."""
     before = os.environ.get(LOCAL_DIRS)
     os.environ[LOCAL_DIRS] = local_dirs
-    os.environ[USER_UMASK] = setting()
+    os.environ[USER_UMASK] = umask_setting()
     persons = os.umask(PRIVATE)
     try:
         yield

@@ -26,7 +26,7 @@ def main() -> None:
     sys.path[:], modules = pickle.load(requests)
     received = SimpleQueue[bytes]()
     Thread(target=_receive, args=(requests, received), daemon=True).start()
-    from udfs.arrow.imports import without_pandas  # not above: it is found through the path
+    from udfs.processes import without_pandas  # not above: it is found through the path
 
     with without_pandas():
         for module in modules:

@@ -417,7 +417,7 @@ def test_a_process_does_not_load_pandas() -> None:
 
 def test_pandas_that_was_not_wanted_can_still_be_used() -> None:
     code = """
-from udfs.arrow.imports import without_pandas
+from udfs.processes import without_pandas
 with without_pandas():
     import pyarrow.dataset
 import sys

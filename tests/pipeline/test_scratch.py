@@ -18,7 +18,7 @@ from commands import decode_with
 
 from benchmarks.generate import generate
 from pipeline.output import scratch
-from udfs.arrow import umask
+from udfs import processes
 
 ROOT = Path(__file__).parents[2]
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -93,13 +93,13 @@ def test_workers_take_back_the_umask_of_the_person(monkeypatch: pytest.MonkeyPat
     try:
         with scratch.private_umask("somewhere"):
             assert process_umask() == 0o077
-            assert umask.umask() == 0o027  # what a decode meanwhile publishes its tables with
+            assert processes.umask() == 0o027  # what a decode meanwhile publishes its tables with
             assert os.environ[scratch.LOCAL_DIRS] == "somewhere"
             program = "import os, udfs; print(oct(os.umask(0)))"
             ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         assert ran.stdout == "0o27\n"
-        assert umask.umask() == 0o027
-        assert umask.USER_UMASK not in os.environ
+        assert processes.umask() == 0o027
+        assert processes.USER_UMASK not in os.environ
     finally:
         os.umask(before)
 

@@ -26,8 +26,9 @@ from codec.net.segments import SEGMENT
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from codec.variant import decode
 from pipeline.decoding import config
+from udfs.conversation.states import restore_table, save_table
 from udfs.tables import ACCOUNTS, STATES, tables_of
-from udfs.tables.packing import digest, restore_table, save_table
+from udfs.tables.states import digest
 
 # Of each version: transactions that are open at a cut, returns, confirms, losses, frames and contents in many segments,
 # several connections of one flow, credit, links attached by turns, encryption.

@@ -47,7 +47,7 @@ FEW = 4  # only the rows with an object are read where they are less than a four
 BASIC_TYPE = 3  # mask of the first octet of a value
 # Of the years 1 to 9999: SQL and Python cannot represent other times.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
-_DIGITS = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint8).reshape(256, 2)
+HEX_DIGITS = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint16)  # two digits of each octet
 
 
 class Heap(NamedTuple):
@@ -88,9 +88,6 @@ class Values(NamedTuple):
         """A value as Python's."""
         value = self.octets[self.starts[row] : self.stops[row]].tobytes()
         return decode(value, self.words[self.words_starts[row] : self.words_stops[row]].tobytes())
-
-    def slice(self, begin: int, end: int) -> Values:
-        return self.taken(np.arange(begin, end))
 
 
 def values_of(column: pa.StructArray) -> Values:
@@ -266,7 +263,7 @@ def gathered(parts: pa.Array, sizes: NDArray[np.int64], valid: NDArray[np.bool_]
 def hexed(column: pa.Array) -> pa.Array:
     """Octets as lower-case hex; null stays null. Raises OverflowError above 1 GB."""
     octets, ends = heap_of(column)
-    digits = _DIGITS[octets[ends[0] : ends[-1]]].reshape(-1)
+    digits = HEX_DIGITS[octets[ends[0] : ends[-1]]].view(np.uint8)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     return binary_column(digits, offsets_of(2 * np.diff(ends)), valid, pa.string())
 

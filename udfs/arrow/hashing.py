@@ -23,6 +23,11 @@ def hashed(*columns: pa.Array, seed: int = 0) -> NDArray[np.int64]:
             mix_texts(heap.octets, heap.ends, present, lanes)
     columns_mixed = np.full(len(lanes), len(columns))
     mix_numbers(fixed(columns_mixed), np.ones(len(lanes), np.uint8), lanes)  # mixes in the last column
+    return in_one_number(lanes)
+
+
+def in_one_number(lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The two 32-bit halves of each hash (n, 2) as one number."""
     low, high = lanes.T.astype(np.uint64)
     whole: NDArray[np.int64] = (high << np.uint64(32) | low).view(np.int64)
     return whole

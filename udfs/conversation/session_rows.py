@@ -287,8 +287,7 @@ def _modes(links: NDArray[np.void]) -> tuple[pa.Array, pa.Array]:
         own = np.where(client_decides, links[f"client_{name}"], links[f"server_{name}"])
         others = np.where(client_decides, links[f"server_{name}"], links[f"client_{name}"])
         mode = np.where(decides, own, others)
-        mode = np.where(mode == NONE, default, mode)
-        found.append(pa.array(modes).take(pa.array(mode, mask=~np.isin(mode, range(len(modes))))))
+        found.append(_one_of(modes, np.where(mode == NONE, default, mode)))
     return found[0], found[1]
 
 

@@ -24,11 +24,11 @@ from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, missing, nullable
-from udfs.arrow.types import arrow_schema, arrow_type, binary_column, padded
-from udfs.schemas import DECODED, FACTS, LEDGER
+from udfs.arrow.types import arrow_type, binary_column, padded
+from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.schemas import FACTS, LEDGER
 from udfs.source.columns import address_text
 
-ARROW_DECODED = arrow_schema(DECODED)
 # Field of the decoder's records, where the ledger has another name for it.
 COUNTED_AS = {"out_of_order_segments": "out_of_order"}
 _SIDES, _VERSIONS, _CONTENTS = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(CONTENTS)

@@ -20,13 +20,12 @@ from codec.amqp.rows import NAMES
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, nullable
+from udfs.arrow.fields import HEX_DIGITS
 from udfs.arrow.types import TIMESTAMP, VARIANT, arrow_schema, binary_column
 from udfs.schemas import DECODED
 
 ARROW_DECODED = arrow_schema(DECODED)
 
-# Two hexadecimal digits for each octet.
-_DIGITS = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint16)
 _SENDERS, _VERSIONS, _FRAME_TYPES = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(FRAME_TYPES)
 _NAMES, _STATUSES, _ERRORS = TextTable.of(NAMES), TextTable.of(STATUSES), TextTable.of(ERRORS)
 
@@ -57,7 +56,7 @@ def _notes(cells: np.ndarray) -> pa.Array:
 def _digests(batch: Batch) -> pa.Array:
     """SHA-256 in hex for the rows that have one."""
     valid = batch.cells[:, R.DIGEST] == 1
-    text = _DIGITS[batch.digest[valid]].view(np.uint8)
+    text = HEX_DIGITS[batch.digest[valid]].view(np.uint8)
     ends = np.cumsum(np.where(valid, 64, 0), dtype=np.int64)
     return _binary(text.reshape(-1), ends, valid).view(pa.string())
 

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from codec.amqp.versions import VERSIONS
-from udfs.arrow.fields import heap_of
+from udfs.arrow.fields import Heap, heap_of
 
 T = TypeVar("T")
 CODES = {version: code for code, version in enumerate(VERSIONS) if version}
 
 
-class Octets(NamedTuple):
-    """A BINARY column: row i is `octets[offsets[i]:offsets[i + 1]]` (uint8, writable; int64). Null rows are empty."""
-
-    octets: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
-
-
-def octets_of(column: pa.Array) -> Octets:
-    """The rows of a BINARY (or STRING) column, copied: the codec's kernels are compiled for writable octets."""
+def octets_of(column: pa.Array) -> Heap:
+    """The rows of a BINARY (or STRING) column, null ones empty; copied, since the codec's kernels are compiled for
+    writable octets."""
     if column.null_count:
         column = pc.fill_null(column.cast(pa.binary()), b"")
     elif column.type != pa.binary():
         column = column.cast(pa.binary())
     if not len(column):
-        return Octets(np.zeros(0, np.uint8), np.zeros(1, np.int64))
-    octets, offsets = heap_of(column)
-    return Octets(octets[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
+        return Heap(np.zeros(0, np.uint8), np.zeros(1, np.int64))
+    octets, ends = heap_of(column)
+    return Heap(octets[ends[0] : ends[-1]].copy(), ends - ends[0])
 
 
 def version_code(name: str) -> int:

@@ -26,9 +26,10 @@ from codec.amqp.standalone import (
 from codec.amqp.v0_10.tables import CONTROL_ENTRY, v0_10_tables
 from codec.amqp.v1_0.tables import v1_0_tables
 from codec.amqp.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, V0_10_FAMILY, VERSIONS
+from udfs.arrow.fields import Heap
 from udfs.arrow.types import VARIANT
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows, variant_column
-from udfs.functions.columns import Octets, each_version, joined, octets_of, only_where, own
+from udfs.functions.columns import each_version, joined, octets_of, only_where, own
 
 FRAME_COLUMNS = (
     *("frame_type", "version", "channel", "class_id", "method_id", "code", "name", "arguments", "properties"),
@@ -92,16 +93,16 @@ def _arguments(version: int, payloads: pa.Array) -> pa.Array:
     return _wrapped(octets, PERFORMATIVES, which, version, ARGUMENTS_END)
 
 
-def _first_wrapping(octets: Octets) -> NDArray[np.int64]:
+def _first_wrapping(octets: Heap) -> NDArray[np.int64]:
     """For each row the index of its frame among the wrappings: the first."""
-    return np.zeros(len(octets.offsets) - 1, np.int64)
+    return np.zeros(len(octets.ends) - 1, np.int64)
 
 
-def _commands(octets: Octets) -> NDArray[np.int64]:
+def _commands(octets: Heap) -> NDArray[np.int64]:
     """0 for payloads of 0-10 that are controls by their class code and code, else 1."""
     padded = np.append(octets.octets, np.zeros(2, np.uint8))
     controls = v0_10_tables().lookup[CONTROL_ENTRY] >= 0
-    starts = octets.offsets[:-1]
+    starts = octets.ends[:-1]
     numbers = [np.minimum(padded[starts + i], len(controls) - 1) for i in (0, 1)]
     return np.where(controls[numbers[0], numbers[1]], 0, 1)
 
@@ -118,7 +119,7 @@ def _properties(version: int, payloads: pa.Array) -> pa.Array:
     return _wrapped(octets, around, _first_wrapping(octets), version, PROPERTIES_END)
 
 
-def _wrapped(octets: Octets, around: list[Wrapping], which: NDArray[np.int64], version: int, column: int) -> pa.Array:
+def _wrapped(octets: Heap, around: list[Wrapping], which: NDArray[np.int64], version: int, column: int) -> pa.Array:
     """The VARIANTs of `column` (ARGUMENTS_END, PROPERTIES_END) of payloads with frames around them; null where one is
     malformed."""
 

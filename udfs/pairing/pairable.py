@@ -19,7 +19,7 @@ from pyarrow import parquet as pq
 from codec.pairing.state import CLASSIC, DELIVERY, PUBLISH, TO_ADDRESS, TO_EXCHANGE, TO_QUEUE, V0_10_FAMILY, V1_0_FAMILY
 from codec.variant.entries import mix_entries, names_of
 from udfs.arrow.fields import values_of
-from udfs.arrow.hashing import hashed
+from udfs.arrow.hashing import hashed, in_one_number
 from udfs.arrow.rows import Index, numbers_of, one_of, picked, truth_of, with_parts
 from udfs.arrow.types import VARIANT
 from udfs.pairing.flows import TO_PAIR
@@ -271,12 +271,6 @@ def labels(rows: Mapping[str, pa.Array], family: pa.Array) -> tuple[np.ndarray, 
     priority = pc.coalesce(rows["priority"].cast(pa.int64()), default)
     common_properties = [rows[name] for name in COMMON_PROPERTIES]
     family_properties = [rows[name] for name in FAMILY_PROPERTIES]
-    label = hashed(
-        family.cast(pa.int64()), *common_properties, *family_properties, priority, _as_array(all_), seed=LABEL
-    )
-    return label, hashed(*common_properties, _as_array(common), seed=COMMON)
-
-
-def _as_array(lanes: np.ndarray) -> pa.Array:
-    low, high = lanes.T.astype(np.uint64)
-    return pa.array((high << np.uint64(32) | low).view(np.int64))
+    of_all, of_common = (pa.array(in_one_number(lanes)) for lanes in (all_, common))
+    label = hashed(family.cast(pa.int64()), *common_properties, *family_properties, priority, of_all, seed=LABEL)
+    return label, hashed(*common_properties, of_common, seed=COMMON)

@@ -93,7 +93,7 @@ def x_death(lists: Values, first_death: Mapping[str, pa.Array]) -> XDeath:
     parts = []
     for begin, end in pairwise([0, *cuts.tolist(), len(counts)]):
         of_part = {name: of.slice(begin, end - begin) for name, of in first_death.items()}
-        parts.append(_x_death(lists.slice(begin, end), counts[begin:end], of_part))
+        parts.append(_x_death(lists.taken(np.arange(begin, end)), counts[begin:end], of_part))
     total, listed, exchange, routing_key = zip(*parts, strict=True)
     return XDeath(
         np.concatenate(total), np.concatenate(listed), pa.concat_arrays(exchange), pa.concat_arrays(routing_key)

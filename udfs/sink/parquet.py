@@ -23,7 +23,7 @@ from pyarrow import fs
 from pyspark.sql.types import StructType, VariantType
 
 from udfs.arrow.rows import codes_of, in_one
-from udfs.arrow.umask import private
+from udfs.processes import private
 from udfs.sink.footer import with_variants
 
 # Values are nearly unique: a dictionary would be filled for every page group and then discarded. Integers are delta

@@ -37,11 +37,11 @@ from udfs.arrow.rows import (
 )
 from udfs.arrow.types import VARIANT, arrow_schema, bound, nulls
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
-from udfs.conversation.states import save_records
+from udfs.conversation.states import restore_table, save_records, save_table
+from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, frame_counts, handshake_frames
-from udfs.tables.packing import restore_table, save_table
 
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
@@ -163,7 +163,7 @@ class Connections:
     @cached_property
     def _attribute_schema(self) -> pa.Schema:
         """The columns of attributes."""
-        return self._first(attributes_of(_no_frames())).schema
+        return self._first(attributes_of(pa.RecordBatch.from_pylist([], ARROW_DECODED))).schema
 
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
         """Remove and return the attributes and counts of these connections."""
@@ -290,12 +290,6 @@ def _limited(ids: pa.Array, limits: pa.Array, gave_up: set[int]) -> pa.Array:
             found[at] = [*(found[at] or ()), name]
             gave_up.discard(connection)
     return pa.array(found, limits.type)
-
-
-def _no_frames() -> pa.RecordBatch:
-    from udfs.decode.frame_rows import ARROW_DECODED
-
-    return pa.RecordBatch.from_pydict({field.name: nulls(0, field.type) for field in ARROW_DECODED}, ARROW_DECODED)
 
 
 def _field(struct: pa.StructArray, *path: str) -> pa.Array:

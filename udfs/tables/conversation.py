@@ -43,7 +43,7 @@ from udfs.conversation.contents import Contents
 from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import EndedSessions, SessionTracker
-from udfs.conversation.states import save_records
+from udfs.conversation.states import restore_table, save_records, save_table
 from udfs.schemas import Config
 from udfs.tables.channels import (
     COUNT,
@@ -55,7 +55,6 @@ from udfs.tables.channels import (
     link_columns,
     maps_of,
 )
-from udfs.tables.packing import restore_table, save_table
 from udfs.tables.settled import ENDS, ITEM, RETURNS, Known, Returns, ends_of, unknown_ends
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]

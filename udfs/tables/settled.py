@@ -211,13 +211,9 @@ def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np
     if confirmed is None:
         return NO_ITEMS
     settled = confirmed.filter(confirmed["settled_frame_no"].is_valid())
-    keys = np.column_stack([numbers_of(settled["connection_id"]), numbers_of(settled["first_frame_no"])])
     publishes = items[items["kind"] == PUBLISH]
-    own = np.column_stack([publishes["connection"], publishes["frame_no"]])
-    number = np.unique(np.concatenate([own, keys]), axis=0, return_inverse=True)[1].reshape(-1)
-    place = np.full(len(number), -1)
-    place[number[: len(own)]] = np.arange(len(own))
-    at = place[number[len(own) :]]
+    index = Index(publishes["connection"], publishes["frame_no"])
+    at = index.find(numbers_of(settled["connection_id"]), numbers_of(settled["first_frame_no"]))
     found: NDArray[np.void] = publishes[at[at >= 0]].copy()
     found["kind"], found["publish"] = CONFIRM, found["frame_no"]
     found["frame_no"] = numbers_of(settled["settled_frame_no"])[at >= 0]
@@ -226,15 +222,9 @@ def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np
 
 def _publish_of(items: NDArray[np.void]) -> Integers:
     """The place of the publish of each confirm."""
+    publishes, confirms = (np.flatnonzero(items["kind"] == kind) for kind in (PUBLISH, CONFIRM))
+    index = Index(items["connection"][publishes], items["frame_no"][publishes])
+    found = index.find(items["connection"][confirms], items["publish"][confirms])
     at = np.full(len(items), -1)
-    confirms = np.flatnonzero(items["kind"] == CONFIRM)
-    if len(confirms):
-        publishes = np.flatnonzero(items["kind"] == PUBLISH)
-        rows = np.concatenate([publishes, confirms])
-        frames = np.where(items["kind"] == CONFIRM, items["publish"], items["frame_no"])
-        keys = np.column_stack([items["connection"][rows], frames[rows]])
-        number = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
-        place = np.full(len(number), -1)
-        place[number[: len(publishes)]] = publishes
-        at[confirms] = place[number[len(publishes) :]]
+    at[confirms] = np.append(publishes, -1)[found]
     return at

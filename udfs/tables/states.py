@@ -9,8 +9,11 @@ credentials among them where a login is cut in two: keep it as private as the ca
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,7 +31,6 @@ from udfs.conversation.sessions import COUNT as SESSION_COUNT
 from udfs.roles import STAGES, TEXTS, method_roles
 from udfs.tables.channels import COUNT
 from udfs.tables.connections import BLOCK
-from udfs.tables.packing import digest
 from udfs.tables.settled import ITEM
 
 LAYOUT = 2  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
@@ -47,6 +49,11 @@ ARROW_STATES = pa.schema(
         ("error", pa.string()),
     ]
 )
+
+
+def digest(layout: Any) -> bytes:
+    """A digest of all that the meaning of the parts depends on."""
+    return hashlib.sha256(json.dumps(layout, default=repr).encode()).digest()[:8]
 
 
 @dataclass(frozen=True)

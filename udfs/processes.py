@@ -1,25 +1,27 @@
-"""File modes of Python workers that a local JVM starts.
+"""What processes of workers and jobs set up: the file modes of Python workers, and imports without pandas.
 
-The JVM has a umask that makes all files private (`pipeline.output.scratch`), and its Python workers would inherit it:
-compiled kernels, for example, could not be shared. So workers restore the user's umask, and make files with bytes of
-captures `private` until they are published."""
+A JVM that is started here has a umask that makes all files private (`pipeline.output.scratch`), and its Python workers
+would inherit it: compiled kernels, for example, could not be shared. So workers restore the user's umask, and make
+files with bytes of captures `private` until they are published.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 USER_UMASK = "WIREHARE_UMASK"  # octal umask of the user, and the id of the process that started the JVM
 
 
-def setting() -> str:
+def umask_setting() -> str:
     """The value of USER_UMASK that this process sets."""
     return f"{umask():o} {os.getpid()}"
 
 
-def restore() -> None:
+def restore_umask() -> None:
     """In such a worker: set the umask of the user again."""
     mode, _, process = os.environ.get(USER_UMASK, "").partition(" ")
     if mode and int(process) != os.getpid():
@@ -51,3 +53,23 @@ def umask() -> int:
     current = os.umask(0o077)
     os.umask(current)
     return current
+
+
+class _NoPandas:
+    """A finder that finds no pandas (`importlib.abc.MetaPathFinder`)."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name, name=name)
+
+
+@contextmanager
+def without_pandas() -> Iterator[None]:
+    """In the body, pyarrow does not import pandas to know its types, which takes a second. Until a call needs pandas
+    (`to_pandas`) it does not know objects of pandas: only for processes that make no arrays of them."""
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
