@@ -166,7 +166,8 @@ def finding(text: str) -> tuple[str, int | None, int | None]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Cut: check all arguments first, write the file last; return the exit code."""
-    from pipeline.extract import cut_rows, from_files
+    from pipeline.extract import from_files
+    from pipeline.extract.cutting import cut_rows
     from pipeline.extract.originals import COLUMNS, originals
     from pipeline.output.place import sink
 

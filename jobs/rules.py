@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from jobs.running import OK, UsageError
+from udfs.source.suggestions import unknown
 
 if TYPE_CHECKING:
     from pipeline.audit.catalogue import Rule
@@ -58,18 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
         (arguments.severity, SEVERITIES, "severity"),
         *((group, GROUPS, "group") for group in arguments.group),
     ):
-        require_known(value, known, what)
+        if value is not None and value not in known:
+            raise UsageError(unknown(what, value, known))
     rules = selected(arguments.group, arguments.version, arguments.severity)
     print(page(rules) if arguments.markdown else as_list(rules))
     return OK
-
-
-def require_known(value: str | None, known: Collection[str], what: str) -> None:
-    """Raise UsageError for an unknown value."""
-    from udfs.source.suggestions import meant
-
-    if value is not None and value not in known:
-        raise UsageError(f"no {what} {value!r}; expected one of {', '.join(known)}{meant(value, known)}")
 
 
 def selected(groups: Collection[str], version: str | None, severity: str | None) -> list[Rule]:

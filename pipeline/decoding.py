@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -87,12 +88,17 @@ def decoded(
 def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
     """Where workers find the TLS secrets of these captures. Raises KeyLogError for an invalid key log."""
     from udfs.decode.key_logs import SecretFiles, require_key_logs
+
+    key_logs = places_of(keylog or ())
+    require_key_logs(key_logs)
+    return SecretFiles(tuple(key_logs), tuple(places_of(paths)))
+
+
+def places_of(paths: str | Sequence[str]) -> list[str]:
+    """One path or several, as other processes read them (`udfs.source.paths.anchored`)."""
     from udfs.source.paths import anchored
 
-    key_logs = [anchored(path) for path in ([keylog] if isinstance(keylog, str) else keylog or ())]
-    require_key_logs(key_logs)
-    captures = [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
-    return SecretFiles(tuple(key_logs), tuple(captures))
+    return [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 def config(payload: bool = False, tables: Collection[str] = WORKER_TABLES) -> Config:
@@ -115,8 +121,11 @@ def decode_into(
     if directory.entries() is None:
         directory.create()
     write_tables = writer(directory, tables, payload=payload, secrets=secret_files(paths, chosen.get("keylog")))
-    written = by_flow(spark, paths, write_tables, WRITTEN, chosen).collected()
-    return Written(directory, parquet.listed(written))
+    files: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in by_flow(spark, paths, write_tables, WRITTEN, chosen).collected():
+        if row["rows"]:
+            files[row["folder"]][row["file"]] = row["rows"]
+    return Written(directory, files)
 
 
 def writer(
@@ -175,10 +184,10 @@ def by_flow(
 
     if isinstance(spark, LocalProcesses):
         return local_runs(spark, paths, chosen, packets_read).then(decode, schema)
-    options, places = _source(paths, chosen, packets_read)
-    if chosen.get("split_bytes") or not in_one_task(places):
+    if chosen.get("split_bytes") or not in_one_task(places_of(paths)):
         return OnSpark(sorted_runs(spark, paths, packets_read, **chosen).mapInArrow(decode, schema))
-    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(InOneTask(options, decode), schema))
+    in_one = InOneTask(_source_options(paths, chosen, packets_read), decode)
+    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(in_one, schema))
 
 
 def local_runs(
@@ -190,7 +199,7 @@ def local_runs(
     """Captures -> runs of TCP segments, the runs of a flow together and in RUN_ORDER, in local processes."""
     from udfs.source.sources import ReadRuns, run_tasks
 
-    options = _source(paths, chosen, packets_read)[0]
+    options = _source_options(paths, chosen, packets_read)
     first = Source([pa.record_batch({"id": [0]})])
     sources = [first.then(ReadRuns(options, [task])) for task in run_tasks(options)]
     return Local(processes, sources).shuffled(flow_buckets, RUN_ORDER)
@@ -206,7 +215,7 @@ def sorted_runs(
     `packets_read`: capture -> number of packets to skip."""
     from udfs.source.sources import ListTasks, ReadRuns, run_tasks
 
-    options = _source(paths, chosen, packets_read)[0]
+    options = _source_options(paths, chosen, packets_read)
     if is_remote():  # the captures may be on the server
         listed = spark.range(0, 1, 1, 1).mapInArrow(ListTasks(options), "task binary").collect()
         tasks = [bytes(row["task"]) for row in listed]
@@ -216,13 +225,12 @@ def sorted_runs(
     return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER)
 
 
-def _source(
-    paths: str | Sequence[str], chosen: PacketFilter, packets_read: Mapping[str, int] | None = None
-) -> tuple[dict[str, str], list[str]]:
-    """Options of the source, with its paths, and these. Raises OptionError."""
-    # Imported here: the kernels behind them take a second to load, and reading written tables needs none.
+def _source_options(
+    paths: str | Sequence[str], chosen: PacketFilter, packets_read: Mapping[str, int] | None
+) -> dict[str, str]:
+    """Options of the source of runs. Raises OptionError."""
+    # Imported here: the kernels behind it take a second to load, and reading written tables needs none.
     from udfs.source.options import parse_options
-    from udfs.source.paths import anchored
 
     options = {
         "ports": with_commas(chosen.get("ports")),
@@ -235,8 +243,7 @@ def _source(
     }
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
     parse_options(given)  # raise here: an error of the source would come through Java
-    places = [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
-    return {**given, "paths": json.dumps(places)}, places
+    return {**given, "paths": json.dumps(places_of(paths))}
 
 
 def decoded_locally(places: Sequence[str]) -> bool:

@@ -126,9 +126,7 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
     # By default Spark starts `python3` from PATH, which may not be the one of this virtual environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
-    if remote is not None and not remote.startswith("local"):
-        return get_or_create(app, {**RUNTIME, **conf})
-    if is_running():
+    if (remote is not None and not remote.startswith("local")) or is_running():
         return get_or_create(app, {**RUNTIME, **conf})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return get_or_create(app, {**spark_submit_settings(), **RUNTIME, **conf})

@@ -18,22 +18,21 @@ Modules, in the order of the work:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from codec.errors import WirehareError
 from pipeline.extract.choice import KEYS, Choice, Rows, from_dataframes, from_files
-from pipeline.output.place import TablesError, sink
+from pipeline.output.place import TablesError, place, sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pipeline import Tables
-    from pipeline.extract.originals import Original
 
 __all__ = [
-    "KEYS", "CapturesError", "Choice", "CutError", "CutOptions", "Result", "Rows", "TablesError", "cut", "cut_rows",
+    "KEYS", "CapturesError", "Choice", "CutError", "CutOptions", "Result", "Rows", "TablesError", "cut",
     "from_dataframes", "from_files",
 ]  # fmt: skip
 
@@ -92,20 +91,7 @@ def cut(
     chosen = Choice(set(connections), messages=set(messages))
     for table, frame in (rows or {}).items():
         chosen.add(table, frame.select(*KEYS[table]).distinct().toArrow())
-    from pipeline.output.place import place
+    from pipeline.extract.cutting import cut_rows  # not above: its kernels take a second to load
 
     with sink(place(output)) as file:
         return cut_rows(from_dataframes(tables), chosen, file, CutOptions(**options))  # type: ignore[arg-type]
-
-
-def cut_rows(
-    rows: Rows, chosen: Choice, file: BinaryIO, options: CutOptions, captures: Sequence[Original] | None = None
-) -> Result:
-    """Write the packets of a choice to an open `file`. Raises CutError.
-
-    `captures`: those of the tables, if they have been located already.
-    """
-    # Imported here: the kernels take a second to load.
-    from pipeline.extract.cutting import cut_choice
-
-    return cut_choice(rows, chosen, file, options, captures)

@@ -27,9 +27,11 @@ ENDS = ("client_ip", "client_port", "server_ip", "server_port")
 CONNECTION_COLUMNS = ("connection_id", *ENDS, "opened_ts", "closed_ts", "conflicting_overlap_bytes", "transport")
 
 
-def cut_choice(
+def cut_rows(
     rows: Rows, chosen: Choice, sink: BinaryIO, options: CutOptions, captures: Sequence[Original] | None = None
 ) -> Result:
+    """Write the packets of a choice to an open file. `captures`: those of the tables, if they are located already.
+    Raises CutError."""
     wanted = chosen.all_connections
     if not wanted and not chosen.packets:
         raise CutError("nothing matched")

@@ -96,7 +96,7 @@ def find(
             unsettled += 1
             continue
         arrival = inspect(file)
-        if before and arrival.head and heads.of(before, file) == before.head:
+        if before and arrival.head and (before.head is None or _digest(_first(file, before.head_size)) == before.head):
             if before.head and file.size == before.byte_size:  # touched, not changed
                 by_name[file.name] = replace(before, modified_ns=modified_ns, listed_ns=now_ns)
                 continue
@@ -149,10 +149,6 @@ class _KnownHeads:
     def add(self, arrival: Arrival) -> None:
         if arrival.head:
             self._by_head.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
-
-    def of(self, before: Taken, file: CaptureFile) -> str | None:
-        """The digest of as many first bytes as `before` was identified by."""
-        return _digest(_first(file, before.head_size)) if before.head else None
 
     def original(self, file: CaptureFile, arrival: Arrival) -> Taken | None:
         """The known capture with the same first bytes, at least as long as this one."""

@@ -69,7 +69,10 @@ def read(root: Place) -> tuple[int, dict[str, Change]] | None:
         return None
     except ValueError as error:
         raise LakeError(f"{place.display_name}: is damaged ({error}); expected what a batch was to commit") from error
-    return document["batch"], {name: _change(change) for name, change in document["tables"].items()}
+    return document["batch"], {
+        name: Change(*([_file(each) for each in change[what]] for what in ("add", "remove")))
+        for name, change in document["tables"].items()
+    }
 
 
 def discard(log: Log, batch: int) -> None:
@@ -79,10 +82,6 @@ def discard(log: Log, batch: int) -> None:
 
 def _journal(root: Place) -> Place:
     return root.child(OWN).child(NAME)
-
-
-def _change(document: Mapping[str, Any]) -> Change:
-    return Change(*([_file(each) for each in document[what]] for what in ("add", "remove")))
 
 
 def _file(document: Mapping[str, Any]) -> LakeFile:

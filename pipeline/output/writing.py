@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, byte_size, decode_into
+from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, byte_size, decode_into, places_of
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.output.swap import staged
@@ -28,7 +28,7 @@ from pipeline.tables.processes import LocalProcesses
 from pipeline.text import plural
 from udfs.schemas import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
-from udfs.source.paths import PathError, anchored
+from udfs.source.paths import PathError
 from udfs.source.suggestions import suggesting, unknown
 
 # The table of an audit; it is removed when the other tables are replaced.
@@ -69,7 +69,7 @@ def write(
     Raises OutputError; PathError if no file is a capture; ValueError for an unknown table. If it raises, the old output
     is unchanged.
     """
-    wanted, given = list(tables or TABLES), [paths] if isinstance(paths, str) else paths
+    wanted, given = list(tables or TABLES), places_of(paths)
     for name in wanted:
         if name not in TABLES:
             raise ValueError(unknown("table", name, TABLES))
@@ -78,7 +78,7 @@ def write(
         stage.scratch.create()
         session = spark() if callable(spark) else spark
         if isinstance(session, LocalProcesses):
-            session.use_for(byte_size([anchored(path) for path in given]))
+            session.use_for(byte_size(given))
         if isinstance(session, SparkSession) and not on_one_machine(session):
             stage.publish()  # executors of another user write there
             stage.scratch.publish()

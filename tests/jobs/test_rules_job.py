@@ -99,7 +99,7 @@ def test_settings_of_pika_are_those_of_the_library() -> None:
     ("words", "said"),
     [
         (["rule", "CH-90"], "no rule 'CH-90' (see wirehare rules)"),
-        (["rules", "--version", "0-9.1"], "no version '0-9.1'; expected one of 0-8, 0-9, 0-9-1"),
+        (["rules", "--version", "0-9.1"], "there is no version '0-9.1'; did you mean '0-9-1'? Expected one of 0-8"),
         (["rules", "--severity", "warn"], "did you mean 'warning'?"),
         (["rules", "sec"], "did you mean 'SEC'?"),
     ],

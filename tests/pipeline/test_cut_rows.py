@@ -16,8 +16,9 @@ from pcap_files import pcap
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from pipeline.extract import CapturesError, Choice, CutOptions, cut_rows
+from pipeline.extract import CapturesError, Choice, CutOptions
 from pipeline.extract.choice import KEYS
+from pipeline.extract.cutting import cut_rows
 
 CHANNELS = CAPTURES / "091_channel_exceptions.pcap"
 BARE = CAPTURES / "091_confirms_and_return.pcap"

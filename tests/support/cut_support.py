@@ -19,7 +19,8 @@ from decoding import in_flow_order, rows_of, runs
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from pipeline.extract import Choice, CutOptions, Result, cut_rows
+from pipeline.extract import Choice, CutOptions, Result
+from pipeline.extract.cutting import cut_rows
 from udfs.decode.decoder import decode_runs
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.decode.key_logs import SecretFiles

@@ -36,7 +36,7 @@ from __future__ import annotations
 from pipeline.audit.catalogue import ALL_VERSIONS
 from pipeline.audit.contexts.channels import CHANNEL_LIFE
 from pipeline.audit.contexts.connections import ACCESS_REFUSED
-from pipeline.audit.contexts.sources import CHANNEL, Context, Sources, columns
+from pipeline.audit.contexts.sources import BROKER, CHANNEL, Context, Sources, columns
 from pipeline.audit.detectors import NEVER, Sql, sql_in
 
 DECLARES: Sql = sql_in("name", ("exchange.declare", "queue.declare"))
@@ -45,7 +45,6 @@ ASKS = ("queue.query", "exchange.bound", "exchange.query")  # and change nothing
 CONSUMES = "basic.consume"
 BITS = ("durable", "exclusive", "auto_delete", "passive")
 FLAGS = f"struct<type string, {', '.join(f'{name} boolean' for name in BITS)}>"
-BROKER = ("server_ip", "server_port", "vhost")
 KIND: Sql = f"""CASE WHEN name IN ('exchange.declare', 'exchange.delete') THEN 'exchange'
                      WHEN queue IS NOT NULL AND NOT {sql_in("name", ASKS)} THEN 'queue' END"""
 # The server replied with an -ok method, or no reply was requested, or the version has none.

@@ -35,7 +35,7 @@ Messages are counted by kind, once (`message_counts`): a context about a kind th
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.sources import BROKER, CHANNEL, Context, Relation, Sources, columns
 from pipeline.audit.detectors import Sql, sql_in
 from udfs.attributes import PERSISTENT
 
@@ -138,7 +138,6 @@ RETURNED_PUBLISHES: Sql = f"""
         JOIN unpaired USING ({columns(OF_KEY)}, turn))
     LEFT JOIN {OF_CONNECTION} USING (connection_id)"""
 
-BROKER = ("server_ip", "server_port", "vhost")
 # Methods of the client that show that a queue is a stream.
 STREAMS: Sql = (
     "name = 'queue.declare' AND try_variant_get(arguments, '$.arguments[\"x-queue-type\"]', 'string') = 'stream' OR "

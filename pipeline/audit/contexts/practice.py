@@ -31,7 +31,7 @@ are subtracted there.
 from __future__ import annotations
 
 from pipeline.audit.contexts.channels import channel_methods
-from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.sources import BROKER, CHANNEL, Context, Relation, Sources, columns
 from pipeline.audit.detectors import Sql, sql_in
 
 RABBITMQ = "RabbitMQ"  # as the broker names itself
@@ -53,7 +53,6 @@ ARGUMENTS = {
 DECLARES = ("queue.declare", "exchange.declare", "queue.bind")
 # Methods that may give a route a queue.
 ROUTES = ("queue.declare", "queue.bind", "exchange.bind", "exchange.declare")
-BROKER = ("server_ip", "server_port", "vhost")
 QUORUM = (
     "name = 'queue.declare' AND try_variant_get(arguments, '$.arguments[\"x-queue-type\"]', 'string') = 'quorum' AND "
     "try_variant_get(arguments, '$.arguments[\"x-delivery-limit\"]', 'variant') IS NULL"

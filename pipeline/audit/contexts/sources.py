@@ -41,6 +41,7 @@ SMALL = {**INTERPRETED, **UNINFERRED, **ONE_PARTITION}
 
 Parameters = Mapping[str, Mapping[str, Number]]
 CHANNEL = ("connection_id", "channel", "channel_life")
+BROKER = ("server_ip", "server_port", "vhost")
 READS = re.compile(r"\b(FROM|JOIN)\s+([a-z_]+)\b(\s+AS\b)?")
 
 
@@ -181,17 +182,14 @@ class Sources:
         unions of checkpoints it fails to infer filters ("key not found")."""
         return SMALL if self.largest <= FEW else UNINFERRED
 
-    def release(self) -> None:
-        """Drop the temporary views."""
-        for view in self._views.values():
-            with suppress(Exception):  # if the JVM is gone, the original error matters
-                self.spark.catalog.dropTempView(view)
-
     def __enter__(self) -> Sources:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        """Drop the temporary views."""
+        for view in self._views.values():
+            with suppress(Exception):  # if the JVM is gone, the original error matters
+                self.spark.catalog.dropTempView(view)
 
 
 def columns(names: Iterable[str]) -> Sql:
