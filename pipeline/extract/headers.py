@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes, Records
-from codec.net.layers import _first_layer, _layers, _step
+from codec.net.headers import header as parse_header
+from codec.net.layers import _first_layer, _layers
 from codec.net.protocols import (
     AT,
+    BARE,
     END,
     ETHERNET,
     FRAGMENT,
@@ -45,6 +47,7 @@ from codec.net.protocols import (
     VERSION,
     WIRE_END,
 )
+from codec.net.tunnels import tunnel
 
 TCP_SUM_AT, UDP_SUM_AT, GRE_SUM_AT, IPV4_SUM_AT = 16, 6, 4, 10
 GRE_HAS_SUM = 0x80
@@ -103,7 +106,7 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
         if layer in HARDWARE_AT and at + 2 * HARDWARE_BYTES <= stack.end:
             stack.hardware += [at + offset for offset in HARDWARE_AT[layer]]
         outer_end = int(state[END])
-        code = _step(octets, state)
+        code = parse_header(octets, state) if layer < BARE else tunnel(octets, state)
         if layer in (IPV4, IPV6) and (code in (NEXT_LAYER, FRAGMENT)):
             stack.ips.append((at, 4 if layer == IPV4 else 6))
             header = (int(octets[at]) & 0x0F) * 4 if layer == IPV4 else IPV6_BYTES

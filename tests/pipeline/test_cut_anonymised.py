@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cut_support import CAPTURES, cut, records, rightly_summed, tables_of
-from encapsulations import IPV6, MACS, WRAPS
+from encapsulations import IPV6, MACS, NFLOG, WRAPS
 from hypothesis import given
 from hypothesis import strategies as st
 from pcap_files import pcap
@@ -18,7 +18,7 @@ from scapy.layers.inet6 import IPv6 as IPv6Packet
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 from scapy.utils import mac2str
-from test_tunnels import LINKS
+from test_tunnels import LINKS as OF_SCAPY
 
 from codec.capture.records import RECORD
 from codec.pseudonyms import anonymise_ipv4, key_of
@@ -26,6 +26,9 @@ from pipeline.extract import Choice
 from pipeline.extract.headers import adjust, stack_of
 
 KEY = key_of(b"a passphrase")
+# Before the packet in `Nflog`: 4 bytes, an attribute of 8, one of 4 + 5 padded to 12, and the header of the last, 4.
+NFLOG_HEADERS = 4 + 8 + 12 + 4
+LINKS = OF_SCAPY | {NFLOG: lambda data: (IP if data[NFLOG_HEADERS] >> 4 == 4 else IPv6Packet)(data[NFLOG_HEADERS:])}
 UNSPECIFIC = {"00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"}
 BARE, BARE_6 = CAPTURES / "091_confirms_and_return.pcap", CAPTURES / "091_ipv6.pcapng"
 
