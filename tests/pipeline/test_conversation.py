@@ -32,9 +32,9 @@ TABLES = ("channels", "links", "messages", "methods")
 FRAMES = pa.schema([field for field in ARROW_DECODED if field.name != "kind"])
 
 
-def followed(frames: pa.Table, size: int, waiting_bytes: int | None = None) -> dict[str, list[str]]:
+def followed(frames: pa.Table, size: int) -> dict[str, list[str]]:
     """What workers make of frames that come in batches of `size` rows, each row as text."""
-    conversation, found = Conversation(config(True), waiting_bytes), {name: list[str]() for name in TABLES}
+    conversation, found = Conversation(config(True)), {name: list[str]() for name in TABLES}
     batches = frames.combine_chunks().to_batches(max_chunksize=size)
     fed = (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)) for batch in batches)
     for parts in (*fed, conversation.finish()):
@@ -57,9 +57,12 @@ def at_once(captured: pa.Table) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("size", [7, 70])
-def test_nor_do_they_on_how_long_messages_wait(captured: pa.Table, at_once: dict[str, list[str]], size: int) -> None:
+def test_nor_do_they_on_how_long_messages_wait(
+    captured: pa.Table, at_once: dict[str, list[str]], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Messages leave once they are settled, where there are too many to wait for the end of their connection."""
-    assert followed(captured, size, 0) == at_once
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    assert followed(captured, size) == at_once
 
 
 @pytest.mark.parametrize("size", [1, 70])
@@ -140,7 +143,8 @@ def test_of_too_many_messages_the_oldest_leave_as_they_are(
             accepted = {"state": {"type": "accepted"}, "settled": True}
             frames.append(performative("server", "disposition", role=True, first=0, last=0, **accepted))
     rows: list[dict[str, Any]] = []
-    of_all = Conversation(config(), 0)
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    of_all = Conversation(config())
     batches = table(frames).to_batches(max_chunksize=1)
     for parts in (
         *(of_all.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)) for batch in batches),

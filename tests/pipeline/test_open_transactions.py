@@ -74,8 +74,8 @@ def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
 
 
-def outcomes_of(count: int, waiting_bytes: int | None = None) -> tuple[list[str], Conversation]:
-    found, followed = list[str](), Conversation(config(), waiting_bytes)
+def outcomes_of(count: int) -> tuple[list[str], Conversation]:
+    found, followed = list[str](), Conversation(config())
     for batch in accepted_transfers(count):
         for name, rows in followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)):
             found += rows["outcome"].to_pylist() if name == "messages" else []
@@ -87,7 +87,8 @@ def outcomes_of(count: int, waiting_bytes: int | None = None) -> tuple[list[str]
 def test_what_was_said_of_messages_that_went_out_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit; before that, all of them wait for the end of the transaction."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=1000))
-    followed, events = Conversation(config(), 0), []
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    followed, events = Conversation(config()), []
     for batch in accepted_transfers(8 * BATCH):
         for _ in followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)):
             pass

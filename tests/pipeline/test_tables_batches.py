@@ -86,10 +86,10 @@ def decoded(with_captures: bool) -> pa.Table:
     return rows.sort_by(order).combine_chunks()
 
 
-def made(size: int, waiting_bytes: int | None, with_captures: bool) -> dict[str, list[str]]:
+def made(size: int, with_captures: bool) -> dict[str, list[str]]:
     """Rows of tables as text, of batches of `size` rows."""
     found = {name: list[str]() for name in WORKER_TABLES}
-    rows = TableRows(config(payload=True), WORKER_TABLES, waiting_bytes)
+    rows = TableRows(config(payload=True), WORKER_TABLES)
     for table, batch in rows.rows(iter(decoded(with_captures).to_batches(max_chunksize=size))):
         found[table] += map(str, batch.to_pylist())
     return {name: sorted(texts) for name, texts in found.items()}
@@ -97,23 +97,28 @@ def made(size: int, waiting_bytes: int | None, with_captures: bool) -> dict[str,
 
 @cache
 def at_once(with_captures: bool) -> dict[str, list[str]]:
-    return made(decoded(with_captures).num_rows, None, with_captures)
+    return made(decoded(with_captures).num_rows, with_captures)
 
 
 @pytest.mark.parametrize(("size", "waiting_bytes", "with_captures"), SIZES)
 def test_rows_are_the_same(
     size: int, waiting_bytes: int | None, with_captures: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    expected = at_once(with_captures)
+    assert all(expected.values())
     if size == 1:
         monkeypatch.setattr(conversation, "MEMORY_BYTES", 0)  # all that waits is in files
-    assert all(at_once(with_captures).values())
-    assert made(size, waiting_bytes, with_captures) == at_once(with_captures)
+    if waiting_bytes is not None:
+        monkeypatch.setattr(conversation, "WAITING_BYTES", waiting_bytes)
+    assert made(size, with_captures) == expected
 
 
 def test_texts_of_connections_before_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the current connection stay."""
+    expected = at_once(False)
     monkeypatch.setattr(states, "MOST_TEXTS", 1)
-    assert made(7, 0, False) == at_once(False)
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    assert made(7, False) == expected
 
 
 def outstanding(count: int) -> Script:
@@ -166,7 +171,8 @@ def test_the_oldest_go_out_as_unknown_above_the_limit(monkeypatch: pytest.Monkey
     """And that is told."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     rows = as_arrow(outstanding(9).rows(1))
-    parts = list(TableRows(config(), WORKER_TABLES, 0).rows(iter(rows.to_batches(max_chunksize=3))))
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    parts = list(TableRows(config(), WORKER_TABLES).rows(iter(rows.to_batches(max_chunksize=3))))
     messages = [row for table, batch in parts if table == "messages" for row in batch.to_pylist()]
     messages.sort(key=lambda row: row["first_frame_no"])
     outcomes = [row["outcome"] for row in messages]

@@ -25,7 +25,7 @@ from codec.conversation.sessions.state import (
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import changed, elapsed, fixed, in_one_text, is_among, picked, timestamps
+from udfs.arrow.rows import elapsed, fixed, in_one_text, is_among, timestamps
 from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
@@ -346,20 +346,3 @@ def _idle(records: SessionRecords, outcomes: Outcomes, octets: Integers) -> Inte
 def _commands(sessions: Integers, commands: Integers) -> Integers:
     named: Integers = (sessions << 33) + commands
     return named
-
-
-def with_outcomes(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:
-    """Rows of table messages with their outcomes, which are `at` these places of `ends` (OUTCOMES); -1 for none."""
-    if not (at >= 0).any():
-        return rows
-    outcomes = {name: picked(ends[name], at) for name in ends.column_names[2:]}
-    outcomes["settle_latency_ns"] = elapsed(rows["ts_ns"], outcomes["settled_ts_ns"])
-    known = pa.array(at >= 0)
-    # Over a link without an address each message has its own.
-    for name in ("address", "browsed"):
-        outcomes[name] = pc.coalesce(outcomes[name], rows[name])
-    columns = {
-        name: pc.if_else(known, column.cast(rows.schema.field(name).type), rows[name])
-        for name, column in outcomes.items()
-    }
-    return changed(rows, columns)

@@ -115,11 +115,11 @@ class Tables:
     """The tables of decoded rows, connection after connection (`udfs.decode.decoder`). With `keep` connections stay
     open until their facts come, as for `Conversation`."""
 
-    def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
+    def __init__(self, config: Config, keep: bool = False) -> None:
         self._frames = arrow_schema(config.schemas["frames"])
         self._with_conversation = bool(config.tables & OF_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
-        self._conversation = Conversation(config, waiting_bytes, keep)
+        self._conversation = Conversation(config, keep)
         self._keep = keep
         schemas = {name: arrow_schema(config.schemas[name]) for name in ("connections", "streams")}
         self._connections = Connections(schemas)
@@ -295,7 +295,7 @@ def _parts(rows: Rows, still_open: bool) -> Iterator[Part]:
 @dataclass(frozen=True)
 class TableRows:
     """The function over DECODED rows, by connection, frames in their order and facts behind them -> rows of `schema`: a
-    struct for each of `tables`, one of which is not null. `waiting_bytes` as for `Conversation`.
+    struct for each of `tables`, one of which is not null.
 
     A class of this module, not a nested function: that would travel to the workers with the kernels it names, and they
     would be compiled anew there.
@@ -303,7 +303,6 @@ class TableRows:
 
     config: Config
     tables: tuple[str, ...]
-    waiting_bytes: int | None = None
 
     @property
     def schema(self) -> StructType:
@@ -321,7 +320,7 @@ class TableRows:
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        tables = Tables(self.config, self.waiting_bytes)
+        tables = Tables(self.config)
         for batch in batches:
             rows = with_parts(batch)
             yield from tables.feed(rows.filter(pc.equal(rows["kind"], "frame")))

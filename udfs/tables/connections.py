@@ -22,9 +22,7 @@ from codec.compiler.limits import OUTSTANDING
 from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
-from codec.variant import decode, encode
 from udfs.arrow.rows import (
-    codes_of,
     elapsed,
     in_one,
     in_one_text,
@@ -35,13 +33,13 @@ from udfs.arrow.rows import (
     timestamps,
     truth_of,
 )
-from udfs.arrow.types import VARIANT, arrow_schema, bound, nulls
+from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
 from udfs.conversation.states import restore_table, save_records, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
-from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, frame_counts, handshake_frames
+from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, capabilities, frame_counts, handshake_frames
 
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
@@ -225,7 +223,7 @@ class Connections:
             "handshake_ns": pc.if_else(
                 known["syn_seen"].fill_null(False), elapsed(known["opened_ts_ns"], open_ns), nothing
             ),
-            "client_name": self._name(known),
+            "client_name": pc.coalesce(*(in_one_text([known[part] for part in name.split()], " ") for name in NAMES)),
             "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES], count),
             "close_initiator": known["close_initiator"],
             "close_code": known["close_code"],
@@ -251,16 +249,10 @@ class Connections:
 
     def _state(self, known: Mapping[str, pa.Array], both: Mapping[str, pa.Array], headers: pa.Array) -> pa.Array:
         """The furthest stage."""
-        reached = np.maximum(numbers_of(known["stage"]), 1)
-        header = STAGES.index("header") + 1
-        reached = np.maximum(reached, np.where(truth_of(headers), header, 1))
-        for method, stage in REACHED_BY_BOTH.items():
-            reached = np.maximum(reached, np.where(truth_of(both[method]), STAGES.index(stage) + 1, 1))
-        return pa.array(STAGES).take(pa.array(reached - 1))
-
-    def _name(self, known: Mapping[str, pa.Array]) -> pa.Array:
-        """What the client calls itself."""
-        return pc.coalesce(*(in_one_text([known[part] for part in name.split()], " ") for name in NAMES))
+        reached = np.maximum(numbers_of(known["stage"]) - 1, 0)
+        for stage, there in (("header", headers), *((stage, both[of]) for of, stage in REACHED_BY_BOTH.items())):
+            reached = np.maximum(reached, np.where(truth_of(there), STAGES.index(stage), 0))
+        return pa.array(STAGES).take(pa.array(reached))
 
     def _streams(self, ids: pa.Array, stated: pa.StructArray) -> pa.RecordBatch:
         """Table streams: two rows a connection."""
@@ -322,33 +314,3 @@ def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
     found = blocks[ends].copy()
     found["blocked_ns"] = np.add.reduceat(spans, np.concatenate([[0], ends[:-1] + 1]))
     return found
-
-
-def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
-    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT. Made once for each distinct
-    pair."""
-    there = np.any([is_there(side) for side in sides], axis=0)
-    places = np.flatnonzero(there)
-    if not len(places):
-        return nulls(count, VARIANT)
-    parts = [part.dictionary_encode() for side in sides for part in picked(side, places).flatten()]
-    codes = np.column_stack([codes_of(part) for part in parts])
-    pairs, index = np.unique(codes, axis=0, return_inverse=True)
-    words = [part.dictionary for part in parts]
-    made = [_both(*(words[i][code].as_py() if code >= 0 else b"" for i, code in enumerate(pair))) for pair in pairs]
-    children = [pa.array([each[part] for each in made], pa.binary()) for part in (0, 1)]
-    mask = pa.array([not value for value, _ in made])
-    distinct = pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=mask)
-    at = np.full(count, -1)
-    at[places] = index.reshape(-1)
-    return picked(distinct, at)
-
-
-def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> tuple[bytes, bytes]:
-    """{client, server} as octets of a VARIANT, none where these are too many; value and metadata of each, empty where
-    it says none."""
-    values = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
-    try:
-        return encode(dict(zip(SIDES, values, strict=True)))
-    except ValueError:
-        return b"", b""

@@ -58,8 +58,7 @@ from udfs.tables.channels import (
 from udfs.tables.settled import ENDS, ITEM, RETURNS, Known, Returns, ends_of, unknown_ends
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
-EVENT_BYTES = 32 << 20  # above which it is worth while to look what is settled
-ROW_BYTES = 32 << 20
+WAITING_BYTES = 32 << 20  # of rows or of events, above which final rows are sought
 # Columns that tables of sessions do not have.
 NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ("queue_type",)}
 Integers = NDArray[np.int64]
@@ -67,13 +66,10 @@ NO_CONNECTIONS = np.zeros(0, np.int64)
 
 
 class Conversation:
-    """Follows connections; see the module's text. `waiting_bytes`: how much may wait until final rows are sought."""
+    """Follows connections; see the module's text."""
 
-    def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
+    def __init__(self, config: Config, keep: bool = False) -> None:
         self._keep = keep
-        self._most_events, self._most_rows = (
-            (EVENT_BYTES, ROW_BYTES) if waiting_bytes is None else (waiting_bytes, waiting_bytes)
-        )
         self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
         self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in FAMILIES]
@@ -197,10 +193,10 @@ class Conversation:
     def _is_much(self) -> bool:
         """Whether so much waits that final rows should be looked for."""
         return (
-            self._messages.is_large(self._most_rows)
-            or self._requests.is_large(self._most_rows)
-            or self._event_bytes > max(self._most_events, self._events_left)
-            or self._sessions.event_bytes > max(self._most_events, 2 * self._sessions_left)
+            self._messages.is_large()
+            or self._requests.is_large()
+            or self._event_bytes > max(WAITING_BYTES, self._events_left)
+            or self._sessions.event_bytes > max(WAITING_BYTES, 2 * self._sessions_left)
         )
 
     def _concluded(self, open_ids: Integers) -> Rows:
@@ -298,9 +294,9 @@ class Waiting:
             self._rows.add(rows)
             self.bytes += rows.nbytes
 
-    def is_large(self, most: int) -> bool:
+    def is_large(self) -> bool:
         """Whether so many rows were added that final ones should be looked for."""
-        return self.bytes > max(most, self.left)
+        return self.bytes > max(WAITING_BYTES, self.left)
 
     def release(
         self, outstanding: Frames, ended: Callable[[pa.RecordBatch], pa.RecordBatch]

@@ -19,10 +19,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.conversation.sessions.semantics import IN_SEGMENTS
 from codec.sides import SIDES
+from codec.variant import decode, encode
 from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs import roles
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
-from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
+from udfs.arrow.rows import codes_of, is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls
 from udfs.attributes import ATTRIBUTES, ArgumentPath
 from udfs.conversation.methods import transaction_commands, unfinished
@@ -168,6 +169,36 @@ def _number(thing: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if INT64.min <= number <= INT64.max else None
+
+
+def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
+    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT. Made once for each distinct
+    pair."""
+    there = np.any([is_there(side) for side in sides], axis=0)
+    places = np.flatnonzero(there)
+    if not len(places):
+        return nulls(count, VARIANT)
+    parts = [part.dictionary_encode() for side in sides for part in picked(side, places).flatten()]
+    codes = np.column_stack([codes_of(part) for part in parts])
+    pairs, index = np.unique(codes, axis=0, return_inverse=True)
+    words = [part.dictionary for part in parts]
+    made = [_both(*(words[i][code].as_py() if code >= 0 else b"" for i, code in enumerate(pair))) for pair in pairs]
+    children = [pa.array([each[part] for each in made], pa.binary()) for part in (0, 1)]
+    mask = pa.array([not value for value, _ in made])
+    distinct = pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=mask)
+    at = np.full(count, -1)
+    at[places] = index.reshape(-1)
+    return picked(distinct, at)
+
+
+def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> tuple[bytes, bytes]:
+    """{client, server} as octets of a VARIANT, none where these are too many; value and metadata of each, empty where
+    it says none."""
+    values = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
+    try:
+        return encode(dict(zip(SIDES, values, strict=True)))
+    except ValueError:
+        return b"", b""
 
 
 KINDS = ("frames", "methods", "heartbeats")

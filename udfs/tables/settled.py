@@ -20,7 +20,6 @@ from codec.conversation.states import places
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, changed, elapsed, fixed, joined, numbers_of, picked, places_where, truth_of
-from udfs.conversation.session_rows import with_outcomes
 
 Integers = NDArray[np.int64]
 ENDS = pa.schema(
@@ -91,7 +90,7 @@ class Known(NamedTuple):
 
     def outcomes(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """The function that gives rows of table messages their outcomes. Each table is indexed once."""
-        steps = zip((_settled, with_outcomes, _returned), self, strict=True)
+        steps = zip((_settled, _of_sessions, _returned), self, strict=True)
         known = [(step, *_indexed(table)) for step, table in steps if table is not None]
 
         def on(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -119,6 +118,22 @@ def _settled(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBat
             "transaction": picked(ends["transaction"], at),
         },
     )
+
+
+def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:
+    if not (at >= 0).any():
+        return rows
+    outcomes = {name: picked(ends[name], at) for name in ends.column_names[2:]}
+    outcomes["settle_latency_ns"] = elapsed(rows["ts_ns"], outcomes["settled_ts_ns"])
+    known = pa.array(at >= 0)
+    # Over a link without an address each message has its own.
+    for name in ("address", "browsed"):
+        outcomes[name] = pc.coalesce(outcomes[name], rows[name])
+    columns = {
+        name: pc.if_else(known, column.cast(rows.schema.field(name).type), rows[name])
+        for name, column in outcomes.items()
+    }
+    return changed(rows, columns)
 
 
 def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.RecordBatch:
