@@ -31,9 +31,9 @@ from benchmarks.packets import ACK, FILE_HEADER, PSH, Flow, Packets, exchange, p
 from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
 from benchmarks.templates import CLIENT, SERVER
+from pipeline.lake import open_ingest
 from pipeline.lake.batch import OF_CONNECTIONS
 from pipeline.lake.files import read_rows, write_file
-from pipeline.lake.ingest import open_ingest
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake

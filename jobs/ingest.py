@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     from udfs.processes import without_pandas
 
     with without_pandas():
-        from pipeline.lake.ingest import open_ingest
+        from pipeline.lake import open_ingest
     from pipeline.lake.layout import Options
     from pipeline.session import has_session
     from pipeline.tables.processes import LocalProcesses

@@ -23,8 +23,7 @@ from pipeline import views
 from pipeline.audit import findings
 from pipeline.decoding import Time, decoded
 from pipeline.extract import cut
-from pipeline.lake import reading
-from pipeline.lake.ingest import ingest
+from pipeline.lake import ingest, reading
 from pipeline.lake.reading import Span
 from pipeline.lazy import LazyTables, stream_queues
 from pipeline.output.place import OutputError, Place, escape_glob, place

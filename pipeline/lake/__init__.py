@@ -1,5 +1,95 @@
-"""The lake: Delta tables to which each batch of an ingest appends, with open connections carried from one to the next.
+"""The lake: Delta tables to which each batch of an `ingest` appends; open connections continue in the next batch.
 
 `layout`: what a lake consists of; `log`: the Delta logs; `batches`: the loop of an ingest; `batch`: one of its batches;
 `work`: what Spark's workers do for it; `journal`: its atomic commit; `reading`: the tables as DataFrames.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Unpack
+
+from pyspark.sql import SparkSession
+
+from pipeline.decoding import PacketFilter, secret_files
+from pipeline.lake.layout import Options
+from pipeline.tables.processes import LocalProcesses
+
+if TYPE_CHECKING:
+    from pipeline.lake.batch import Work
+    from pipeline.lake.batches import Ingest
+    from pipeline.lake.log import Log
+
+
+def ingest(
+    spark: SparkSession | Callable[[], SparkSession],
+    paths: str | Sequence[str],
+    lake: str,
+    *,
+    payload: bool = False,
+    settle: float = 30,
+    pair_within: float = 3600,
+    forget_after: float = 7 * 24 * 3600,
+    late_after: float = 300,
+    ports: int | Sequence[int] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    keylog: str | Sequence[str] | None = None,
+    carry_secrets: bool = False,
+) -> list[dict[str, Any]]:
+    """Append new captures to a lake, which is created if there is none; returns the new rows of its table batches.
+
+    `spark`: the session, or a function that starts one; then local processes decode batches of local captures, and the
+    session is started for the first batch that they cannot decode. `payload`, `ports`, `hosts`, `keylog`: as
+    for `pipeline.decode`; use the same ones for a lake every time. `carry_secrets`: states of open TLS connections
+    include their secrets, so that the next batch can decrypt them.
+
+    Times are in seconds: a capture that changed within `settle` is left for the next time; messages are paired within
+    `pair_within`; a connection without a packet for `forget_after` is closed as lost sight of; a capture that ends more
+    than `late_after` before the latest packet of the lake is decoded on its own.
+
+    Raises LakeError, PathError, KeyLogError. After any failure the lake is as of its last batch.
+    """
+    options = Options.of(
+        settle=settle,
+        pair_within=pair_within,
+        forget_after=forget_after,
+        late_after=late_after,
+        carry_secrets=carry_secrets,
+    )
+    processes = LocalProcesses()
+    start = spark if callable(spark) else lambda: spark
+    with (
+        processes,
+        open_ingest(
+            lake, options, start, processes if callable(spark) else None, payload=payload, keylog=keylog, ports=ports,
+            hosts=hosts,
+        ) as ingesting,
+    ):  # fmt: skip
+        return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
+
+
+@contextmanager
+def open_ingest(
+    lake: str,
+    options: Options,
+    start: Callable[[], SparkSession],
+    processes: LocalProcesses | None,
+    *,
+    payload: bool,
+    **chosen: Unpack[PacketFilter],
+) -> Iterator[Ingest]:
+    """An ingest into a lake. `start`: starts the session when it is needed; `processes` decode batches of local
+    captures. Raises LakeError, KeyLogError."""
+    # Imported here: the kernels take a second to load, and reading tables needs none.
+    from pipeline.lake.batches import Ingest
+
+    key_logs = secret_files((), chosen.get("keylog")).key_logs
+
+    def work(log: Log) -> Work:
+        from pipeline.lake.work import LakeWork
+
+        return LakeWork(start, processes, log, payload, chosen, key_logs, options.carry_secrets)
+
+    with Ingest.into(lake, work, options) as ingesting:
+        yield ingesting

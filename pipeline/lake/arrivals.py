@@ -14,15 +14,15 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-import numpy as np
 import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
 from udfs.source.files import CaptureFile
-from udfs.source.reading import CaptureBytes
+from udfs.source.reading import CaptureBytes, in_blocks
 
 HEAD_BYTES = 4096
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20  # at a time
+FIRST_BYTES = 1 << 16  # the same, for the first packet
 
 
 @dataclass(frozen=True)
@@ -175,21 +175,12 @@ def _times(file: CaptureFile, *, first_only: bool) -> tuple[int | None, int | No
     try:
         with CaptureBytes(file) as source:
             walker = new_walker(source.head)
-            buffer, filled, ended = np.empty(READ_BYTES if not first_only else 1 << 16, np.uint8), 0, False
-            while not ended and walker.error is None:
-                filled += source.readinto(buffer.data[filled:])
-                ended = filled < len(buffer)
-                records, consumed = walker.walk(buffer[:filled], ended)
+            for _, records, _ in in_blocks(source, walker.walk, FIRST_BYTES if first_only else READ_BYTES):
                 if len(records):
                     first = int(records["ts_ns"][0]) if first is None else first
                     last = max(int(records["ts_ns"].max()), last or 0)
-                    if first_only:
-                        break
-                filled -= consumed
-                if consumed:
-                    buffer[:filled] = buffer[consumed : consumed + filled]
-                elif filled == len(buffer):
-                    buffer = np.concatenate([buffer, np.empty_like(buffer)])
+                if walker.error or (first_only and len(records)):
+                    break
     except (OSError, CaptureError, pa.ArrowException):
         pass
     return first, last

@@ -195,8 +195,6 @@ def _groups(files: Iterable[LakeFile]) -> Iterable[list[LakeFile]]:
 
 
 def _compact(log: Log, table: LakeTable, day: date, files: list[LakeFile]) -> FileCounts:
-    if len(files) < 2:
-        return FileCounts()
     rows = rows_of(log.root, table.name, files)
     added = write_file(log.root, table, f"{COMPACTED}-{secrets.token_hex(4)}", rows, day=day)
     if not added:

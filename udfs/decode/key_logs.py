@@ -24,7 +24,7 @@ from codec.layers.tls.hello import RANDOM_BYTES
 from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, parse_line
 from udfs.source.files import CaptureFile, error_line, locate, public_uri
 from udfs.source.paths import PathError, resolve
-from udfs.source.reading import CaptureBytes
+from udfs.source.reading import CaptureBytes, in_blocks
 
 READ_BYTES = 1 << 20
 LINE_BYTES = 512  # no line of a key log is longer
@@ -190,18 +190,10 @@ def blocks_of(file: CaptureFile) -> Iterator[bytes]:
         with CaptureBytes(file) as capture:
             if not capture.head.startswith(SECTION_HEADER):
                 return
-            walker, buffer, filled = SecretsWalker(), np.zeros(READ_BYTES, np.uint8), 0
-            while True:
-                count = capture.readinto(memoryview(buffer.data)[filled:])
-                filled += count
-                found, used = walker.walk(buffer[:filled])
+            walker = SecretsWalker()
+            for _, found, _ in in_blocks(capture, lambda octets, _: walker.walk(octets), READ_BYTES):
                 yield from found
-                if walker.damaged or not count:
+                if walker.damaged:
                     return
-                rest = buffer[used:filled].copy()
-                if len(rest) == len(buffer):
-                    buffer = np.zeros(2 * len(buffer), np.uint8)
-                buffer[: len(rest)] = rest
-                filled = len(rest)
     except (OSError, pa.ArrowException):
         return

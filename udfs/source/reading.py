@@ -6,16 +6,21 @@ damage, and `damage` says what is wrong. Memory does not grow with the file.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from codec.capture import SNIFF_BYTES
+from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
 from udfs.source.files import COMPRESSIONS, LOCAL, CaptureFile, error_line, locate
 
 # Arrow decompresses 64 KiB at a time, each a request to an object store without buffering.
 FETCH_BYTES = 4 * 1024 * 1024
+Found = TypeVar("Found")
 PIECE_BYTES = 64 * 1024  # decompressed at a time; after a failing read decoded again byte by byte
 
 
@@ -114,6 +119,27 @@ class CaptureBytes:
         except (OSError, pa.ArrowException):
             pass
         return count
+
+
+def in_blocks(
+    source: CaptureBytes, walk: Callable[[Bytes, bool], tuple[Found, int]], size: int
+) -> Iterator[tuple[Bytes, Found, int]]:
+    """The rest of a capture in blocks of `size` bytes, more where a record is larger: (octets, what `walk` finds in
+    them, offset of the block). `walk` gets the octets and whether they are the last ones, and says how many it
+    consumed; the next block begins behind these. The octets are valid until then."""
+    buffer = np.empty(size, np.uint8)
+    filled, ended, offset = 0, False, 0
+    while not ended:
+        filled += source.readinto(buffer.data[filled:])
+        ended = filled < len(buffer)
+        found, consumed = walk(buffer[:filled], ended)
+        yield buffer[:filled], found, offset
+        filled -= consumed
+        offset += consumed
+        if consumed:
+            buffer[:filled] = buffer[consumed : consumed + filled]
+        elif filled == len(buffer):  # one record is larger than the buffer; walkers bound how large
+            buffer = np.concatenate([buffer, np.empty_like(buffer)])
 
 
 def is_compressed(file: CaptureFile) -> bool:

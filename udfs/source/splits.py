@@ -30,7 +30,7 @@ from codec.net.fragments import Fragments, SavedFragments
 from codec.net.layers import Packets, dissect, has_fragments
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
 from udfs.source.files import LOCAL, CaptureFile, error_line, locate
-from udfs.source.reading import CaptureBytes
+from udfs.source.reading import CaptureBytes, in_blocks
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
 OPEN_BYTES = 64 * 1024  # cost of opening a file, in bytes
@@ -133,28 +133,21 @@ def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter
 def _blocks(
     split: Split, source: CaptureBytes, walker: Walker, account: Account, block_bytes: int, wanted: Filter
 ) -> Iterator[Block]:
-    buffer = np.empty(max(block_bytes, SNIFF_BYTES), np.uint8)
-    filled, ended, offset = 0, False, split.start
+    def walk(octets: Bytes, ended: bool) -> tuple[Records, int]:
+        return walker.walk(octets, ended and split.end is None)
+
     packet_no, order_ns = split.first_packet_no, split.order_ns
     fragments = Fragments(split.fragments)
-    while not ended and walker.error is None:
-        filled += source.readinto(buffer.data[filled:])
-        ended = filled < len(buffer)
-        octets = buffer[:filled]
-        records, consumed = walker.walk(octets, ended and split.end is None)
+    for octets, records, offset in in_blocks(source, walk, max(block_bytes, SNIFF_BYTES)):
         packets = dissect(octets, records, packet_no, order_ns, fragments)
         packet_no, order_ns = packet_no + len(records), packets.order_ns
         wanted.apply(packets)
         account.add(records, packets)
         if len(records):
             as_stored = source.compression is None and len(packets.octets) == len(octets)
-            yield Block(packets.octets, records, packets, offset if as_stored else None)
-        filled -= consumed
-        offset += consumed
-        if consumed:
-            buffer[:filled] = buffer[consumed : consumed + filled]
-        elif filled == len(buffer):  # one record is larger than the buffer; walkers bound how large
-            buffer = np.concatenate([buffer, np.empty_like(buffer)])
+            yield Block(packets.octets, records, packets, split.start + offset if as_stored else None)
+        if walker.error is not None:
+            return
 
 
 def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
