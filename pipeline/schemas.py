@@ -343,7 +343,8 @@ MESSAGES = table(
         LONG,
         (
             "when it was settled (in a transaction: when the commit was requested, for a publish when it was done; for "
-            "a presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC"
+            "a returned publish when it was returned, which is before its confirm; for a presettled publish of 0-10 "
+            "when its command was completed), ns since 1970-01-01 UTC"
         ),
     ),
     ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns; null where the settlement was captured first"),

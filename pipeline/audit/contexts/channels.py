@@ -7,7 +7,8 @@ An incarnation lasts from an open of a channel number to the next open; `channel
     close_ok_ns   time of its channel.close-ok
     ended         the channel or its connection was closed
     until_ns      end of the incarnation, or of the capture of its connection
-    open_channels incarnations that are open when their connection ends
+    still_open    it was opened, as far as the capture shows, and neither side closed it
+    open_channels number of these on the connection
     unsettled, refused, redelivered, delivered, persistent: messages; `first_*`: frame of the first of them
 
 Context 'rates': methods with a limit on their rate.
@@ -83,8 +84,9 @@ OK_TIMES: Sql = ", ".join(
 INCARNATIONS: Sql = f"""
     SELECT *, CASE close.sender WHEN 'client' THEN server_ok_ns ELSE client_ok_ns END AS close_ok_ns,
            connection_ended OR close IS NOT NULL AS ended, least(c.close.ts_ns, c.last_ns) AS until_ns,
-           count(CASE WHEN close IS NULL THEN 1 END) OVER (PARTITION BY connection_id) AS open_channels
-    FROM (SELECT *, c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none' AS connection_ended
+           count_if(still_open) OVER (PARTITION BY connection_id) AS open_channels
+    FROM (SELECT *, c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none' AS connection_ended,
+                 close IS NULL AND NOT (channel_life = 0 AND c.from_start) AS still_open
           FROM (SELECT {columns(CHANNEL)}, any_value(version) AS version,
                        collect_list(struct({columns(COUNTED_METHOD)})) AS methods, {OK_TIMES},
                        max(last_frame) AS last_frame

@@ -108,6 +108,18 @@ CASES = [
         conforms=shut(opened()).open(1),
     ),
     Case("CH-07", V, breaks=ended(opened()), conforms=ended(shut(opened())), evidence={"open_channels": 1}),
+    # The server closes the connection: the client cannot close its channels. One that was never opened is not open.
+    Case(
+        "CH-07",
+        V,
+        breaks=ended(opened().client("basic.qos", 2, prefetch_count=5)),
+        conforms=shut(opened())
+        .client("basic.qos", 2, prefetch_count=5)
+        .open(3)
+        .close("server", 504, "", channels=False),
+        evidence={"open_channels": 1, "channel": 1},
+        besides=("CH-01", "CL-08"),
+    ),
     Case(
         "CH-08",
         V,

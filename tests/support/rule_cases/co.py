@@ -88,6 +88,14 @@ CASES = [
         evidence={"observed": 0, "queue": "q"},
     ),
     Case("CO-06", V, breaks=consuming(prefetch=0), conforms=consuming()),
+    # The limit was that of a channel with the same number before.
+    Case(
+        "CO-06",
+        V,
+        breaks=shut(consuming(prefetch=3)).open(1).asks("basic.consume", reply={"consumer_tag": "d"}, queue="q"),
+        conforms=shut(consuming(prefetch=3)),
+        evidence={"observed": 0},
+    ),
     # The server refused the consumer: there is none. The first one of two was not refused.
     Case(
         "CO-06",
