@@ -95,7 +95,7 @@ def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None)
 
 
 def places_of(paths: str | Sequence[str]) -> list[str]:
-    """One path or several, as other processes read them (`udfs.source.paths.anchored`)."""
+    """The paths in a form that other processes can open (`udfs.source.paths.anchored`)."""
     from udfs.source.paths import anchored
 
     return [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
@@ -166,7 +166,7 @@ class Written:
 
 
 def with_commas(values: int | str | Iterable[int | str] | None) -> str:
-    """One value, several or none, as the option of a data source."""
+    """One value, several or none as the text of a data source option, separated by commas."""
     return ",".join(map(str, [values] if isinstance(values, int | str) else values or ()))
 
 
@@ -178,8 +178,8 @@ def by_flow(
     chosen: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
 ) -> Rows:
-    """What `decode` makes of the runs of captures (`packets_read`: see `sorted_runs`), flow by flow; few bytes in one
-    task of Spark."""
+    """The rows that `decode` makes of the runs of captures, flow by flow. Few bytes are decoded in one Spark task.
+    `packets_read`: see `sorted_runs`."""
     from udfs.source.sources import InOneTask
 
     if isinstance(spark, LocalProcesses):

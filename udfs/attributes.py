@@ -160,7 +160,7 @@ NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "ro
 
 
 class Family(NamedTuple):
-    """How messages of some `versions` are put together; with `and_unknown` also those of frames of no known version.
+    """How messages of some `versions` are assembled; `and_unknown`: also of frames whose version is unknown.
     `arguments` of the method that are columns of table messages; `properties`: column -> its place, of columns and of
     what others are derived from (`udfs.conversation.properties`); `absent`: columns that the family does not have."""
 

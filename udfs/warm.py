@@ -77,7 +77,7 @@ def pcapng(recorded: list[bytes]) -> bytes:
 
 
 def warm_values() -> None:
-    """Compile what turns octets into VARIANT, for every family, in rows and standing alone."""
+    """Compile what turns octets into VARIANT, for every family, in rows and standalone."""
     from codec.amqp import rows as R
     from codec.amqp.batches import HEAP_BYTES
     from codec.amqp.standalone import ValueDecoder
@@ -180,8 +180,8 @@ def warm_settlement() -> None:
 
 
 def warm_conversations() -> None:
-    """Compile how conversations are followed, saved and restored: a gap is enough for channels, of sessions a
-    transfer, a subscription, and the end of a transaction; and how fields of arguments are read."""
+    """Compile the trackers of channels and sessions, also saving and restoring them, and the reader of fields. A gap is
+    enough for channels; sessions need a transfer, a subscription and the end of a transaction."""
     from codec.packing import Reader, Writer
     from udfs.arrow.fields import fields
     from udfs.conversation.channels import ARGUMENTS, ChannelTracker
@@ -189,7 +189,11 @@ def warm_conversations() -> None:
     from udfs.decode.frame_rows import ARROW_DECODED
 
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
-    columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
+    columns |= {
+        "connection_id": pa.array([1]),
+        "frame_type": pa.array(["gap"]),
+        "arguments": one_variant({"queue": "q"}),
+    }
     ids = np.array([1])
     for keep in (False, True):
         channels, sessions = ChannelTracker(keep), SessionTracker(keep)
@@ -203,7 +207,7 @@ def warm_conversations() -> None:
             texts = {"sender": "server" if name == "message.transfer" else "client", "version": "0-10", "name": name}
             arguments = {"command_id": number, "destination": "d", "commands": [{"lower": 0, "upper": 1}]}
             row = {**columns, **own, **{column: pa.array([text]) for column, text in texts.items()}}
-            row |= {"channel": pa.array([1], pa.int32()), "arguments": said(arguments)}
+            row |= {"channel": pa.array([1], pa.int32()), "arguments": one_variant(arguments)}
             sessions.feed(pa.record_batch(row))
         sessions.final()
         sessions.forget_texts(0)
@@ -219,14 +223,14 @@ def warm_conversations() -> None:
         sessions.ended(ids[:0])
 
 
-def said(arguments: dict[str, object]) -> pa.StructArray:
+def one_variant(arguments: dict[str, object]) -> pa.StructArray:
     """A VARIANT column of one row."""
     octets = [pa.array([part]) for part in encode(arguments)]
     return pa.StructArray.from_arrays(octets, fields=list(VARIANT))
 
 
 def warm_pairing() -> None:
-    """Compile the pairing engine and what it goes by: a delivery that has died before; and how its tables grow."""
+    """Compile the pairing engine, with a delivery that was dead-lettered before, and the growth of its tables."""
     from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
     from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
@@ -238,7 +242,7 @@ def warm_pairing() -> None:
     sizes = ("body_size", "priority", "settled_ts_ns")
     texts = dict.fromkeys((*names, *kept, "version", "server", "vhost", "streams"), pa.array(["a"]))
     truths = dict.fromkeys(("browsed", "redelivered", "lossy", "ids_repeat"), pa.array([True]))
-    dead = said({"x-death": [{"routing-keys": ["a"]}]})
+    dead = one_variant({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
     messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
     partitioned = HashPartitioner(TO_PAIR, 1)(messages_to_pair(pa.record_batch(messages)))
@@ -255,13 +259,13 @@ def warm_checks() -> None:
     for version, name in (("0-10", "message.accept"), ("1.0", "attach")):
         numbers = {column: pa.array([1]) for column in METHOD_COLUMNS}
         columns = {column: pa.array([text]) for column, text in {**texts, "version": version, "name": name}.items()}
-        columns |= {"arguments": said({"handle": 1, "transfers": [{"lower": 0, "upper": 1}]})}
+        columns |= {"arguments": one_variant({"handle": 1, "transfers": [{"lower": 0, "upper": 1}]})}
         columns |= {**nothing, "discharged": pa.array([None], pa.binary())}
         list(odd_rows(iter([pa.record_batch({**numbers, **columns}).select(list(METHOD_COLUMNS))])))
 
 
 def warm_functions() -> None:
-    """Compile what the SQL functions add to the decoder: a protocol header of each family is enough."""
+    """Compile what only the SQL functions use; a protocol header of each family is enough."""
     from udfs.functions import decoding, names
 
     octets = pa.array([b"AMQP" + octets.tobytes() for octets in headers().octets])

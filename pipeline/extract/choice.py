@@ -167,7 +167,7 @@ def connections(ids: Iterable[int]) -> pa.Table:
 
 
 def findings(rows: Rows, rule_id: str, connection_id: int | None = None, frame_no: int | None = None) -> pa.Table:
-    """Findings of a rule, of them those of a connection, or the one of a frame."""
+    """Keys for the findings of a rule; only those of a connection or of a frame, if given."""
     keys: dict[str, Sequence[Any]] = {"rule_id": [rule_id]}
     if connection_id is not None:
         keys["connection_id"] = pa.array([connection_id], pa.int64())

@@ -136,7 +136,7 @@ def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> li
 
 
 def _feed(layers: Layers, group: Group) -> Iterator[Part]:
-    """Parts of a group, from the same array types as in the decoder, for which the kernels are compiled."""
+    """The decrypted parts of a group. Arrays have the types for which the decoder has compiled the kernels."""
     segments = readonly(group.segments.view(np.recarray))
     return layers.feed(readonly(group.flows), group.ends, segments, readonly(group.payload))
 

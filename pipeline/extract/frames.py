@@ -98,7 +98,7 @@ def groups(packets: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def numbered(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for each pair of a file or a connection, and a number of a packet or frame in it (below 2**40)."""
+    """One number for each pair: a file or connection, and the number (below 2**40) of a packet or frame in it."""
     found: NDArray[np.int64] = (place.astype(np.int64) << 40) + number
     return found
 

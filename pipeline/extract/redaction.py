@@ -266,7 +266,7 @@ def _within(
 
 
 def _ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All numbers of the ranges low[i]:high[i], end to end, with their i before them."""
+    """(i, number) for all numbers in the ranges low[i]:high[i], range after range."""
     counts = high - low
     which = np.repeat(np.arange(len(low)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts) + low[which]

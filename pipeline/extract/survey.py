@@ -131,7 +131,7 @@ def survey(
 
 
 def _adopt_fragments(packets: NDArray[np.void], waiting: int) -> None:
-    """A fragment belongs to the connection of the packet that completed its datagram."""
+    """Assign each fragment to the connection of the packet that completed its datagram."""
     complete = np.flatnonzero((packets["datagram"] != NONE) & (packets["flow"] != waiting))
     complete = complete[np.argsort(packets["datagram"][complete])]
     rows = np.flatnonzero(packets["flow"] == waiting)

@@ -206,8 +206,7 @@ class Batch:
         return [file for file in files if not gone.isdisjoint(known[file.path]["connection_id"].to_pylist())]
 
     def _replaced(self, name: str, files: Sequence[LakeFile], gone: set[int]) -> Change:
-        """Files with rows that may change, of which those of connections that are `gone` are replaced: one with their
-        other rows."""
+        """Replace those of `files` that have rows of the connections `gone` by one file with their other rows."""
         touched = self._with_connections(name, files, gone)
         others = partial(_others, "connection_id", pa.array(sorted(gone), pa.int64()))
         return Change(self._write(name, rows_of(self.log.root, name, touched, others), open_rows=True), touched)

@@ -99,8 +99,8 @@ OF_BROKERS = (
 
 @dataclass(frozen=True)
 class LakeTable:
-    """A table of a lake. `schema`: columns of its files. `partitioned`: by OPEN and DAY; each batch replaces the others
-    as a whole. `options`: of its files."""
+    """A table of a lake. `schema`: columns of its files. `partitioned`: by OPEN and DAY; tables that are not are
+    replaced as a whole by each batch. `options`: of its files."""
 
     name: str
     schema: StructType
@@ -141,7 +141,7 @@ def lake_tables() -> dict[str, LakeTable]:
 
 @dataclass(frozen=True)
 class Options:
-    """How an ingest works; times in ns (`of`: in seconds). See `pipeline.ingest`."""
+    """How an ingest works; times in ns. See `pipeline.ingest`."""
 
     pair_ns: int = 3600 * NS
     forget_ns: int = 7 * 24 * 3600 * NS
@@ -155,7 +155,7 @@ class Options:
     def of(
         cls, *, settle: float, pair_within: float, forget_after: float, late_after: float, carry_secrets: bool
     ) -> Options:
-        """Options as `pipeline.ingest` and the command line have them."""
+        """From the arguments of `pipeline.ingest` and the command line, in seconds."""
         pair_ns, forget_ns, late_ns, settle_ns = (int(s * NS) for s in (pair_within, forget_after, late_after, settle))
         return cls(pair_ns, forget_ns, late_ns, settle_ns, carry_secrets=carry_secrets)
 

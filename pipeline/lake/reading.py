@@ -37,7 +37,7 @@ class Span:
 
     @classmethod
     def of(cls, since: Any, until: Any) -> Span:
-        """Of times in any form that `udfs.source.options.parse_time` knows; None: unbounded. Raises OptionError."""
+        """The span between two times in any form that `udfs.source.options.parse_time` accepts. Raises OptionError."""
         from udfs.source.options import parse_time  # not above: it loads kernels
 
         given = {"since": since, "until": until}

@@ -115,7 +115,8 @@ def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
 
 
 def waiting(tables: Tables, where: str | None) -> DataFrame:
-    """Rows (`row`, `what`: BROKER or CONSUMERS, `ts_ns`, `change`): when so many more began to wait, or fewer."""
+    """Rows (`row`, `what`: BROKER or CONSUMERS, `ts_ns`, `change`): by how much the number of waiting messages
+    changes."""
     chosen = filtered_tables(tables, where, "messages", "message_flows")
     # A refused message is in no queue.
     refused = F.col("deliver_ts_ns").isNull() & F.coalesce(F.col("outcome").isin(*REFUSED), F.lit(False))

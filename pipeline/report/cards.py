@@ -46,7 +46,7 @@ class Example:
 
     @property
     def product(self) -> str:
-        """Product and version of the client: the name of an application that has none."""
+        """Product and version of the client; they identify an application without a name."""
         return " ".join(filter(None, (self.row["client_product"], self.row["client_version"])))
 
 

@@ -32,7 +32,7 @@ MERGE = {"count": "sum", "count_if": "sum", "sum": "sum", "max": "max", "min": "
 
 @dataclass(frozen=True)
 class Section:
-    """Groups by `keys` (name -> SQL) of the rows that `where` holds for; those with most `rank` are shown.
+    """Groups by `keys` (name -> SQL) of the rows for which `where` is true; the highest `rank` comes first.
 
     `apart`: in a large table the section is counted separately, because its keys have many values, or because `where`
     lets Spark skip files.

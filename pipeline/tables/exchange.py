@@ -1,8 +1,6 @@
 """Pipelines of functions over Arrow batches with shuffles between them, on Spark or in processes of this machine.
 
-    rows.partitioned(one).by_bucket().then(other, SCHEMA).collected()
-
-`partitioned` functions give rows `udfs.pairing.schemas.PARTITIONED`.
+    rows.then(one, PARTITIONED).by_bucket().then(other, SCHEMA).collected()
 
 A JVM takes five seconds to start, and each Python worker of Spark two more. Local work needs no JVM; rows that change
 the process go through Arrow files.
@@ -26,7 +24,6 @@ from pyspark.sql.types import StructType
 from pipeline.session import grouping_settings, plan_settings, settings
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
-from udfs.pairing.schemas import PARTITIONED
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -35,16 +32,13 @@ class Rows(Protocol):
     """Rows on Spark or in local processes."""
 
     def then(self, function: Function, schema: StructType | str) -> Self:
-        """The rows after a function."""
-
-    def partitioned(self, function: Function) -> Self:
-        """The rows after a function that returns PARTITIONED rows."""
+        """The rows that `function` makes of these, with the columns `schema`."""
 
     def with_rows(self, others: Self) -> Self:
         """The union with rows of the same columns."""
 
     def by_bucket(self) -> Self:
-        """PARTITIONED rows, sorted by bucket."""
+        """The rows sorted by column `bucket`, a bucket in one task (`udfs.pairing.schemas.PARTITIONED`)."""
 
     def collected(self) -> list[dict[str, Any]]:
         """All rows; runs the pipeline."""
@@ -58,9 +52,6 @@ class OnSpark:
 
     def then(self, function: Function, schema: StructType | str) -> OnSpark:
         return OnSpark(self.rows.mapInArrow(function, schema))
-
-    def partitioned(self, function: Function) -> OnSpark:
-        return self.then(function, PARTITIONED)
 
     def with_rows(self, others: OnSpark) -> OnSpark:
         return OnSpark(self.rows.unionByName(others.rows))
@@ -111,9 +102,6 @@ class Local:
     def then(self, function: Function, schema: StructType | str) -> Local:
         return Local(self.processes, [source.then(function) for source in self.sources])
 
-    def partitioned(self, function: Function) -> Local:
-        return self.then(function, PARTITIONED)
-
     def with_rows(self, others: Local) -> Local:
         return Local(self.processes, [*self.sources, *others.sources])
 
@@ -158,8 +146,8 @@ def _balanced(files: Sequence[SortedFile], tasks: int) -> list[list[int]]:
 def planned(
     spark: SparkSession | LocalProcesses, *, small: bool = True, one_partition: bool = False, pairing: bool = False
 ) -> AbstractContextManager[None]:
-    """For the body: Spark settings for `small` work (runs are large: few rows), or on many rows; `one_partition` as of
-    `plan_settings`; `pairing`: partitions have about the same size. Nothing for local processes."""
+    """Run the body with Spark settings for few rows (`small`: also runs, which are few and large) or for many;
+    `one_partition`: see `plan_settings`; `pairing`: partitions have about the same size. Local processes need none."""
     if isinstance(spark, LocalProcesses):
         return nullcontext()
     grouping = grouping_settings(spark) if pairing else {}

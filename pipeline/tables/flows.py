@@ -48,6 +48,7 @@ from udfs.pairing.schemas import (
     CONNECTION_COLUMNS,
     ID_COLUMNS,
     PAIRING_COLUMNS,
+    PARTITIONED,
     REPLY_COLUMNS,
 )
 from udfs.sink.parquet import WRITTEN
@@ -72,7 +73,7 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
     buckets = _buckets(messages.sparkSession)
 
     def read(rows: DataFrame, partition: Partition) -> OnSpark:
-        return OnSpark(rows.select(*partition.columns, *BROKER_COLUMNS)).partitioned(partition)
+        return OnSpark(rows.select(*partition.columns, *BROKER_COLUMNS)).then(partition, PARTITIONED)
 
     # Needed only where bytes are lost: elsewhere repeated ids are visible.
     of_lossy = messages.join(F.broadcast(brokers.filter("lossy")), "connection_id")
@@ -115,7 +116,7 @@ def paired(
     tasks, buckets = shares(spark, groups), _buckets(spark)
 
     def read(of: str, partition: Partition) -> Rows:
-        return tasks.partitioned(ReadMessages(beside.files, f"{beside.path}/{of}", partition))
+        return tasks.then(ReadMessages(beside.files, f"{beside.path}/{of}", partition), PARTITIONED)
 
     lossy = brokers.filter(brokers["lossy"])
     if lossy.num_rows:  # elsewhere repeated ids are visible
@@ -185,5 +186,5 @@ def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bo
     rows = read(Partition(PAIRING_COLUMNS, messages_to_pair, partitioner))
     if has_requests:
         replies = read(Partition(REPLY_COLUMNS, requests_and_replies, HashPartitioner(RPC_ROWS, buckets)))
-        rows = rows.with_rows(replies.by_bucket().partitioned(PairReplies(partitioner)))
+        rows = rows.with_rows(replies.by_bucket().then(PairReplies(partitioner), PARTITIONED))
     return rows.by_bucket()

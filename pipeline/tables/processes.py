@@ -46,7 +46,7 @@ class Interrupted(WirehareError):
 
 
 class ProcessLost(WirehareError):
-    """A process that took part in the work ended before its time."""
+    """A process ended before its work was done."""
 
 
 class LocalProcesses:
@@ -70,8 +70,8 @@ class LocalProcesses:
         self.close()
 
     def use_for(self, size: int) -> Self:
-        """Use as many processes as captures of this size keep busy (interpreted kernels: this one), start them, and end
-        others. Where none can be started this process works alone."""
+        """Start as many processes as captures of `size` bytes keep busy, and end the others. This process works alone
+        if kernels are interpreted, or if none can be started."""
         if not self._fixed:
             wanted = 1 if interpreted() else size // PROCESS_BYTES
             self.number = max(1, min(self._most or most_processes(), wanted))
@@ -114,7 +114,7 @@ class LocalProcesses:
             self._futures = []
 
     def interruptAll(self) -> None:
-        """Cancel the work, as of a session; called from another thread."""
+        """Cancel the work, as `SparkSession.interruptAll` does; called from another thread."""
         self._interrupted = True
         for process in self._processes:
             process.kill()
@@ -159,7 +159,7 @@ class LocalProcesses:
         return self._processes[: self.number]
 
     def _end_processes(self, but: int = 0) -> None:
-        """End the processes, `but` some, at once, and wait for that."""
+        """Kill all processes but `but` of them, and wait until they have ended."""
         self._processes, processes = self._processes[:but], self._processes[but:]
         for process in processes:
             process.kill()

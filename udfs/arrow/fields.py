@@ -78,14 +78,14 @@ class Values(NamedTuple):
     words_stops: NDArray[np.int64]
 
     def at(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Values:
-        """A value inside each one."""
+        """Values inside these, row by row."""
         return self._replace(starts=starts, stops=stops)
 
     def taken(self, rows: NDArray[np.int64]) -> Values:
         return Values(self.octets, self[1][rows], self[2][rows], self.words, self[4][rows], self[5][rows])
 
     def python(self, row: int) -> Any:
-        """A value as Python's."""
+        """The value of a row as a Python object."""
         value = self.octets[self.starts[row] : self.stops[row]].tobytes()
         return decode(value, self.words[self.words_starts[row] : self.words_stops[row]].tobytes())
 

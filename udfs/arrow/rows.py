@@ -129,8 +129,8 @@ def changed(rows: pa.RecordBatch, columns: Mapping[str, Column]) -> pa.RecordBat
 
 
 def in_one_text(parts: Sequence[Column], between: str) -> Column:
-    """The texts that are there, concatenated; null instead of ''. (Arrow's `null_handling="skip"` drops rows without
-    any, which shifts the others.)"""
+    """The texts of each row that are not null, joined; null instead of ''. (Arrow's `null_handling="skip"` drops rows
+    without any, which shifts the others.)"""
     text = parts[0]
     for part in parts[1:]:
         text = pc.coalesce(pc.binary_join_element_wise(text, part, between), text, part)

@@ -140,7 +140,7 @@ class Performatives:
         return names
 
     def _named(self, role: str) -> NDArray[np.bool_]:
-        """Which of them do this (semantics.ROLES)."""
+        """bool (n,): rows whose name has this role (semantics.ROLES)."""
         named: NDArray[np.bool_] = (_ROLES[role] != 0)[self.names]
         return named
 

@@ -179,7 +179,7 @@ def _is_octets(kind: pa.DataType) -> bool:
 
 
 def _fixed(kind: pa.DataType) -> np.dtype[Any]:
-    """How values of a type without a size of their own are written."""
+    """The dtype in which values of an Arrow type of fixed size are written."""
     if pa.types.is_boolean(kind):
         return TRUTH
     return np.dtype(np.int64 if pa.types.is_timestamp(kind) else kind.to_pandas_dtype())

@@ -151,7 +151,7 @@ def _blocks(
 
 
 def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
-    """Splits for tasks: large plain files in parts, small files together when there are many."""
+    """Splits for tasks: large uncompressed files in parts, small files together when there are many."""
     largest = max(split_bytes, sum(max(0, file.size) for file in files) // SHARES)
     large = [file for file in files if file.size > largest]
     with ThreadPoolExecutor(WALKERS) as walkers:

@@ -274,7 +274,7 @@ def _taken_out(rows: pa.Table, ids: Integers) -> tuple[dict[str, pa.Array], pa.T
 
 
 def _limited(ids: pa.Array, limits: pa.Array, gave_up: set[int]) -> pa.Array:
-    """Names of limits, with that of outstanding messages."""
+    """`limits` with the name of that of outstanding messages added for connections in `gave_up`."""
     (name,) = limit_names(OUTSTANDING)
     found = limits.to_pylist()
     for at, connection in enumerate(ids.to_pylist()):
@@ -289,7 +289,7 @@ def _field(struct: pa.StructArray, *path: str) -> pa.Array:
 
 
 def _first_of(place: Integers, there: NDArray[np.bool_], count: int) -> Integers:
-    """The first row of each group that is there; -1 for none."""
+    """The first row of each group where `there` is true; -1 for none."""
     found = np.full(count, -1)
     at = np.flatnonzero(there)[::-1]
     found[place[at]] = at

@@ -51,7 +51,7 @@ def handshake_frames(frames: pa.RecordBatch) -> pa.Int64Array:
 
 
 def attributes_of(frames: pa.RecordBatch) -> pa.Table:
-    """Chosen frames -> a row of attributes each, else null. Times are those of the frame."""
+    """Frames -> a row of attributes each; null where a frame does not state one. Times are those of the frame."""
     columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
     columns |= _stated(frames)
     columns["user"] = _user_names(columns["user"], columns["mechanism"])
@@ -172,8 +172,8 @@ def _number(thing: Any) -> int | None:
 
 
 def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
-    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT. Made once for each distinct
-    pair."""
+    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT. Computed once for each
+    distinct pair."""
     there = np.any([is_there(side) for side in sides], axis=0)
     places = np.flatnonzero(there)
     if not len(places):
@@ -192,8 +192,8 @@ def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
 
 
 def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> tuple[bytes, bytes]:
-    """{client, server} as octets of a VARIANT, none where these are too many; value and metadata of each, empty where
-    it says none."""
+    """{client, server} as value and metadata of a VARIANT, from those of each; empty: a side states none, or the result
+    is too large."""
     values = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
     try:
         return encode(dict(zip(SIDES, values, strict=True)))

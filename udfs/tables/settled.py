@@ -67,9 +67,8 @@ def unknown_ends(frames: Frames) -> pa.Table:
 
 
 class Known(NamedTuple):
-    """What became of messages: ENDS, of classic versions; of sessions, as in
-    `udfs.conversation.sessions.EndedSessions`; RETURNS.
-    Each is None where there is nothing."""
+    """Outcomes of messages whose rows are not written yet: ENDS of the classic family, OUTCOMES of sessions
+    (`udfs.conversation.session_rows`), RETURNS. None for no rows."""
 
     ends: pa.Table | None = None
     of_sessions: pa.Table | None = None
