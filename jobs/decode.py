@@ -92,10 +92,10 @@ def table_names(text: str) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Decode; return the exit code."""
-    ending = decode_captures(arguments)[1]
+    exit_code = decode_captures(arguments)[1]
     if arguments.json != STANDARD_OUTPUT:
         print_result(f"Next: {next_step(arguments)}")
-    return ending
+    return exit_code
 
 
 def next_step(arguments: argparse.Namespace) -> str:

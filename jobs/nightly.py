@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         aside = contextlib.nullcontext() if arguments.format == "text" else contextlib.redirect_stdout(sys.stderr)
         with aside:
             of_decode = argparse.Namespace(**{**vars(arguments), "tables": None, "json": None})
-            spark, ending = decode.decode_captures(
+            spark, exit_code = decode.decode_captures(
                 of_decode, lambda: starting.append(pool.submit(decode.start_quietly))
             )
         if spark is None:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         source = audit.open_tables(arguments.output)
         of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
         verdict = audit.audit_tables(spark, source, audit.tables_size(source, of_tables), wanted, of_tables, started)
-    return ending if verdict == OK else verdict
+    return exit_code if verdict == OK else verdict
 
 
 if __name__ == "__main__":

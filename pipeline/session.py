@@ -326,10 +326,10 @@ def without_boot_notice() -> Iterator[None]:
 
 def relay(reader: int, writer: int) -> None:
     """Copy from one file descriptor to another, unbuffered, without the line of the notice."""
-    held = b""
+    pending = b""
     with os.fdopen(reader, "rb", buffering=0) as source, os.fdopen(writer, "wb", buffering=0) as out:
         while octets := source.read(PIPE_BYTES):
-            held = BOOT_NOTICE_LINE.sub(b"", held + octets)
-            if BOOT_NOTICE not in held:  # else the rest of its line is still to come
-                out.write(held)
-                held = b""
+            pending = BOOT_NOTICE_LINE.sub(b"", pending + octets)
+            if BOOT_NOTICE not in pending:  # else the rest of its line is still to come
+                out.write(pending)
+                pending = b""

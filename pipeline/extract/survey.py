@@ -176,10 +176,10 @@ def _packets_of_flows(
     ends = block.records["offset"][rows] + block.records["cap_len"][rows]
     # If the snaplen truncated the TCP options, the payload would begin after the packet as well.
     cut = (segments["cap_len"] == 0) & (block.records["wire_len"][rows] > block.records["cap_len"][rows])
-    apart = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
-    for row in np.flatnonzero(apart | (flow == waiting)):
+    completes = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
+    for row in np.flatnonzero(completes | (flow == waiting)):
         key = datagram_of(block.octets, block.records, int(rows[row]))
-        part["datagram"][row] = fragments.add(key, int(part["packet_no"][row]), bool(apart[row]))
+        part["datagram"][row] = fragments.add(key, int(part["packet_no"][row]), bool(completes[row]))
     return part
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.fs
 
-from pipeline.lake.layout import OWN, LakeError, LakeFile
+from pipeline.lake.layout import INTERNAL, LakeError, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import Place, sink
 
@@ -81,7 +81,7 @@ def discard(log: Log, batch: int) -> None:
 
 
 def _journal(root: Place) -> Place:
-    return root.child(OWN).child(NAME)
+    return root.child(INTERNAL).child(NAME)
 
 
 def _file(document: Mapping[str, Any]) -> LakeFile:

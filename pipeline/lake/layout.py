@@ -27,7 +27,7 @@ from udfs.sink.parquet import USUAL, FileOptions
 from udfs.source.lake import DAY, GROUP_BYTES, OPEN
 
 LAYOUT = 1  # of a lake; raise it if older releases could misread a newer lake
-OWN = "_wirehare"
+INTERNAL = "_wirehare"  # folder of the files that are no table
 APP = "wirehare"  # name of the application transactions in the Delta log; their version is the number of the batch
 NS = 10**9
 PRIVATE = FileOptions(owners_only=True)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from pipeline.lake.layout import LAYOUT, OWN, LakeError
+from pipeline.lake.layout import INTERNAL, LAYOUT, LakeError
 from pipeline.output.place import OutputError, Place, place, sink
 from pipeline.output.swap import IGNORED
 
@@ -27,7 +27,7 @@ LAKE_FILE = "lake.json"
 def is_lake(root: Place) -> bool:
     """Whether the directory is a lake."""
     try:
-        return LAKE_FILE in (root.child(OWN).entries() or ())
+        return LAKE_FILE in (root.child(INTERNAL).entries() or ())
     except OutputError:
         return False
 
@@ -37,12 +37,12 @@ def open_lake(uri: str) -> Place:
     root = _place(uri)
     if not is_lake(root):
         raise LakeError(f"{root.display_name}: is not a lake; expected a directory that `wirehare ingest` has filled")
-    with root.files.open_input_stream(posixpath.join(root.path, OWN, LAKE_FILE)) as file:
+    with root.files.open_input_stream(posixpath.join(root.path, INTERNAL, LAKE_FILE)) as file:
         try:
             layout = int(json.loads(file.read())["layout"])
         except (ValueError, KeyError, TypeError):
             raise LakeError(
-                f"{root.child(OWN).child(LAKE_FILE).display_name}: is damaged; expected the layout of a lake"
+                f"{root.child(INTERNAL).child(LAKE_FILE).display_name}: is damaged; expected the layout of a lake"
             ) from None
     if layout > LAYOUT:
         raise LakeError(
@@ -58,14 +58,14 @@ def open_or_create_lake(uri: str) -> Place:
         return open_lake(uri)
     try:
         entries = set(root.entries() or ()) - IGNORED
-        if entries - {OWN}:
+        if entries - {INTERNAL}:
             raise LakeError(
                 f"{root.display_name}: is not a lake, but holds {min(entries)}; expected an empty directory or a lake"
             )
         if root.entries() is None:
             root.create()
             root.publish()
-        own = root.child(OWN)
+        own = root.child(INTERNAL)
         if own.entries() is None:
             own.create()
             own.publish()
@@ -90,7 +90,7 @@ LEASE_S = 900  # longer than a batch takes; renewed with each batch
 @contextmanager
 def locked(root: Place) -> Iterator[Callable[[], None]]:
     """Lock the lake while the body runs; yields the function that renews the lock. Raises LakeError."""
-    place = root.child(OWN).child(LOCK_FILE)
+    place = root.child(INTERNAL).child(LOCK_FILE)
     with _os_lock(root, place) if place.local else _lease(root, place) as renew:
         yield renew
 

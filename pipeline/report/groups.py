@@ -34,8 +34,8 @@ MERGE = {"count": "sum", "count_if": "sum", "sum": "sum", "max": "max", "min": "
 class Section:
     """Groups by `keys` (name -> SQL) of the rows for which `where` is true; the highest `rank` comes first.
 
-    `apart`: in a large table the section is counted separately, because its keys have many values, or because `where`
-    lets Spark skip files.
+    `separate`: in a large table the section is counted on its own, because its keys have many values, or because
+    `where` lets Spark skip files.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Section:
     where: str = "true"
     rank: str = "rows"
     limit: int = 20
-    apart: bool = False
+    separate: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ def count_sections(source: Source, table: DataFrame) -> DataFrame:
 
 def two_step_counts(source: Source, table: DataFrame) -> Iterator[tuple[Source, DataFrame]]:
     """Split a source into sources over pre-aggregated rows."""
-    together = [section for section in source.sections if not section.apart]
+    together = [section for section in source.sections if not section.separate]
     if together:
         yield pre_aggregated(replace(source, sections=together), table)
     for section in source.sections:
-        if section.apart:
+        if section.separate:
             whole = replace(section, where="true")
             yield pre_aggregated(replace(source, sections=[whole]), table.filter(section.where))
 

@@ -74,7 +74,7 @@ def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
 
     def section(name: str, fields: Mapping[str, Any]) -> Section:
         keys = {key: sql(value) for key, value in fields["keys"].items()}
-        others = {key: value for key, value in fields.items() if key in ("rank", "limit", "apart")}
+        others = {key: value for key, value in fields.items() if key in ("rank", "limit", "separate")}
         return Section(name, keys, sql(fields.get("where", "true")), **others)
 
     return [

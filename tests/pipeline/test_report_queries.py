@@ -169,7 +169,7 @@ def test_large_tables_are_counted_in_two_steps_to_the_same(tables: pipeline.Tabl
     asked = [of for of in sources(facts.first_ns, facts.last_ns) if of.table in ("methods", "messages")]
     at_once = count_groups(asked, dict(tables.items()))
     assert {name: facts.groups[name] for name in at_once} == at_once
-    assert any(section.apart and at_once[section.name].rows for source in asked for section in source.sections)
+    assert any(section.separate and at_once[section.name].rows for source in asked for section in source.sections)
 
 
 def test_the_queries_for_the_rest_run(spark: SparkSession, tables: pipeline.Tables, facts: Facts) -> None:

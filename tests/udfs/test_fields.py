@@ -132,6 +132,6 @@ def test_elements_share_the_dictionary_of_their_row() -> None:
     counts = counted(lists)
     found = elements(lists, counts)
     assert counts.tolist() == [60_001] * 2
-    assert found.words is lists.words
+    assert found.metadata is lists.metadata
     told = fields(found, {"name": "bigint"})["name"]
     assert told.drop_null().to_pylist() == [1, 1]

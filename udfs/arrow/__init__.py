@@ -1,1 +1,1 @@
-"""Arrow helpers: types, rows, fields of VARIANT, words, batches that wait."""
+"""Arrow helpers: types, rows, fields of VARIANT, dictionary-encoded texts, hashes, temporary files."""

@@ -68,26 +68,26 @@ def heap_of(column: pa.Array) -> Heap:
 
 class Values(NamedTuple):
     """VARIANT values: row i has the octets from `starts[i]` to `stops[i]` (empty: no value), and its metadata in
-    `words`. Octets may be shared."""
+    `metadata`. Octets may be shared."""
 
     octets: NDArray[np.uint8]
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
-    words: NDArray[np.uint8]
-    words_starts: NDArray[np.int64]
-    words_stops: NDArray[np.int64]
+    metadata: NDArray[np.uint8]
+    metadata_starts: NDArray[np.int64]
+    metadata_stops: NDArray[np.int64]
 
     def at(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Values:
         """Values inside these, row by row."""
         return self._replace(starts=starts, stops=stops)
 
     def taken(self, rows: NDArray[np.int64]) -> Values:
-        return Values(self.octets, self[1][rows], self[2][rows], self.words, self[4][rows], self[5][rows])
+        return Values(self.octets, self[1][rows], self[2][rows], self.metadata, self[4][rows], self[5][rows])
 
     def python(self, row: int) -> Any:
         """The value of a row as a Python object."""
         value = self.octets[self.starts[row] : self.stops[row]].tobytes()
-        return decode(value, self.words[self.words_starts[row] : self.words_stops[row]].tobytes())
+        return decode(value, self.metadata[self.metadata_starts[row] : self.metadata_stops[row]].tobytes())
 
 
 def values_of(column: pa.StructArray) -> Values:
@@ -208,9 +208,9 @@ def _column(kind: str, found: reading.Fields, k: int, values: Values) -> pa.Arra
         at, size = (part[found.whole_of[k]] for part in (found.whole_at, found.whole_size))
         there = size > 0
         whole = taken(values.octets, at, size, there, nulls=False)
-        words_sizes = values.words_stops - values.words_starts
-        words = taken(values.words, values.words_starts, words_sizes, there, nulls=False)
-        return pa.StructArray.from_arrays([whole, words], fields=list(VARIANT), mask=pa.array(~there))
+        metadata_sizes = values.metadata_stops - values.metadata_starts
+        metadata = taken(values.metadata, values.metadata_starts, metadata_sizes, there, nulls=False)
+        return pa.StructArray.from_arrays([whole, metadata], fields=list(VARIANT), mask=pa.array(~there))
     is_number = kinds == NUMBER
     if kind == "int":
         is_number = is_number & (numbers >= INT32.min) & (numbers <= INT32.max)

@@ -74,13 +74,13 @@ NUMBERS_0_10 = tuple(name for name, type_ in OF_0_10.items() if type_ in ("bigin
 SETS = ("commands", "transfers")
 
 
-def _named(group: str, *having: str, **being: str) -> tuple[str, ...]:
-    """Names of 0-10 controls or commands that have the properties `having` and the values `being`."""
+def _named(group: str, *flags: str, **values: str) -> tuple[str, ...]:
+    """Names of the 0-10 controls or commands with these `flags` and `values` in the specification."""
     return tuple(
         f"{of_class['name']}.{entry['name']}"
         for of_class in fact_table("0-10")["classes"]
         for entry in of_class.get(group, ())
-        if all(entry.get(name) for name in having) and all(entry.get(name) == value for name, value in being.items())
+        if all(entry.get(name) for name in flags) and all(entry.get(name) == value for name, value in values.items())
     )
 
 

@@ -45,14 +45,14 @@ Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
 KEY = "connection_id"
 BLOCK = np.dtype([(name, "i8") for name in (KEY, "ts_ns", "on", "blocked_ns")])
-# Measures of both directions, each beside the other or added up: column -> fields of the byte ledger.
-APART = {
+# Column -> fields of the byte ledger: one column a side, or the sum over both.
+BY_SIDE = {
     "packets": "packets",
     "bytes": "payload_bytes",
     "max_silence_ns": "max_silence_ns",
     "zero_window_ns": "zero_window_ns",
 }
-TOGETHER = {
+SUMMED = {
     "retransmitted_bytes": ("retransmitted_bytes",),
     "out_of_order_segments": ("out_of_order_segments",),
     "missing_bytes": ("missing_bytes",),
@@ -125,7 +125,7 @@ class Connections:
         return batches
 
     def _first(self, attributes: pa.Table) -> pa.Table:
-        """One row a connection: the first value of each attribute, the furthest stage; blocks are collected apart."""
+        """One row a connection: the first value of each attribute, the furthest stage. Blocks move to `_blocks`."""
         if "blocks" in attributes.column_names:
             self._block(attributes)
             attributes = attributes.drop_columns(["blocks", "ts_ns"])
@@ -191,11 +191,11 @@ class Connections:
         nothing = pa.scalar(None, pa.int64())
         # Where both sides open, the later one opens the connection.
         latest = pc.if_else(both["open"], pc.max_element_wise(*sides), nothing)
-        apart = pc.if_else(both["open"], pc.abs(pc.subtract(*sides)), nothing)
+        difference = pc.if_else(both["open"], pc.abs(pc.subtract(*sides)), nothing)
         open_ns = pc.coalesce(known["open_ns"], latest)
         headers = pc.greater(known["headers"], 0).fill_null(False)
         steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in STEPS}
-        steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], apart)
+        steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], difference)
         closed_ns = integers(known["closed_ts_ns"])
         since = numbers_of(known["block.ts_ns"])
         still = np.where(numbers_of(known["block.on"]) == 1, np.maximum(closed_ns, since) - since, 0)
@@ -235,8 +235,8 @@ class Connections:
         }
 
     def _of_sides(self, stated: pa.StructArray) -> dict[str, pa.Array]:
-        columns = {f"{side}_{name}": _field(stated, side, field) for side in SIDES for name, field in APART.items()}
-        for name, parts in TOGETHER.items():
+        columns = {f"{side}_{name}": _field(stated, side, field) for side in SIDES for name, field in BY_SIDE.items()}
+        for name, parts in SUMMED.items():
             sums = sum(numbers_of(_field(stated, side, part)) for side in SIDES for part in parts)
             columns[name] = pa.array(sums)
         return columns

@@ -181,8 +181,10 @@ def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
     parts = [part.dictionary_encode() for side in sides for part in picked(side, places).flatten()]
     codes = np.column_stack([codes_of(part) for part in parts])
     pairs, index = np.unique(codes, axis=0, return_inverse=True)
-    words = [part.dictionary for part in parts]
-    made = [_both(*(words[i][code].as_py() if code >= 0 else b"" for i, code in enumerate(pair))) for pair in pairs]
+    made = [
+        _both(*(part.dictionary[code].as_py() if code >= 0 else b"" for part, code in zip(parts, pair, strict=True)))
+        for pair in pairs
+    ]
     children = [pa.array([each[part] for each in made], pa.binary()) for part in (0, 1)]
     mask = pa.array([not value for value, _ in made])
     distinct = pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=mask)
