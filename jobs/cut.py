@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from ipaddress import ip_address
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -265,6 +266,7 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
     import pyarrow as pa
 
     from pipeline.extract import CutError
+    from pipeline.text import endpoint_text
 
     found: set[int] = set()
     for one, other in ((0, 1), (1, 0)):
@@ -275,7 +277,7 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
                 keys |= {f"{side}_ip": pa.array([ip]), f"{side}_port": pa.array([port], pa.int32())}
         found.update(rows("connections", ["connection_id"], pa.table(keys))["connection_id"].to_pylist())
     if not found:
-        between = "-".join(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in ends)
+        between = "-".join(starmap(endpoint_text, ends))
         raise CutError(f"there is no connection {'between' if len(ends) > 1 else 'with'} {between} in the tables")
     return found
 

@@ -17,7 +17,7 @@ from pyarrow import acero
 from pyarrow.dataset import Dataset
 
 from jobs.console import table
-from pipeline.text import duration, size
+from pipeline.text import duration, endpoint_text, size
 
 # The summary fits on one screen; the tables have the rest.
 MAX_ROWS = 20
@@ -129,8 +129,8 @@ def connections_table(connections: Mapping[str, Any]) -> str:
     )  # fmt: skip
     cells = [
         (
-            endpoint(row["client_ip"], row["client_port"]),
-            endpoint(row["server_ip"], row["server_port"]),
+            endpoint_text(row["client_ip"], row["client_port"]),
+            endpoint_text(row["server_ip"], row["server_port"]),
             row["version"] or row["content"],
             row["vhost"],
             row["user"],
@@ -245,11 +245,6 @@ def grouped(
     ]
     groups: list[dict[str, Any]] = acero.Declaration.from_sequence(plan).to_table().to_pylist()
     return groups
-
-
-def endpoint(ip: str | None, port: int | None) -> str | None:
-    """Address and port as in URIs."""
-    return None if ip is None else f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def short(uri: str) -> str:

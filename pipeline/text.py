@@ -143,3 +143,8 @@ def time_unit(span_ns: int) -> tuple[str, int]:
 def plural(number: int, noun: str) -> str:
     """1 capture, 2,000 captures."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def endpoint_text(ip: str, port: int) -> str:
+    """10.0.0.7:5672, [2001:db8::7]:5672."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

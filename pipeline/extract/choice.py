@@ -104,10 +104,6 @@ class Choice:
         of_rows = {connection for connection, _ in self.frames | self.messages}
         return self.connections | self.packet_connections | of_rows | {connection for connection, *_ in self.channels}
 
-    def choose_whole_connections(self) -> None:
-        """Choose all packets of every connection with a chosen row."""
-        self.connections = self.all_connections
-
 
 def excluding(choice: Choice, gone: Collection[int]) -> Choice:
     """The choice without the connections `gone`."""

@@ -86,7 +86,7 @@ def _select(
 ) -> _Selection:
     """Select the packets of a choice. Secrets, if requested, are written to `writer` at once."""
     if options.whole:
-        chosen.choose_whole_connections()
+        chosen.connections = chosen.all_connections
     pairs = set() if options.whole else resolve(chosen, rows)
     candidates = with_neighbours(rows, chosen.all_connections)
     found, problems = _readable(captures, candidates, options.captures)

@@ -25,7 +25,7 @@ from pipeline.output.place import Place
 from pipeline.schemas import TABLES
 from udfs.arrow.types import VARIANT, arrow_schema, nulls
 from udfs.sink.parquet import ParquetFiles
-from udfs.source.lake import OCTETS, StateFiles, folder
+from udfs.source.lake import OCTETS, StateFiles, States, folder
 
 READ_ROWS = 1 << 16  # per batch
 READ_STATES = 256  # per batch: a state may have megabytes
@@ -115,7 +115,7 @@ def states_in_flow_order(root: Place, files: Sequence[LakeFile], without: pa.Arr
     if not rows.num_columns:
         return
     rows = rows.filter(pc.invert(pc.is_in(rows["connection_id"], without))).sort_by("flow").combine_chunks()
-    states = StateFiles(root.files, tuple(f"{root.path}/states/{file.path}" for file in files)).open()
+    states = States(StateFiles(root.files, tuple(f"{root.path}/states/{file.path}" for file in files)))
     for batch in rows.to_batches(max_chunksize=READ_STATES):
         octets = [states[flow] for flow in batch["flow"].to_pylist()]
         yield batch.append_column(OCTETS, pa.array(octets, pa.binary()))

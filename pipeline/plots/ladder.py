@@ -26,7 +26,7 @@ from pipeline.plots.chart import (
     titled,
 )
 from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
-from pipeline.text import plain_text
+from pipeline.text import endpoint_text, plain_text
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def ladder(
         omitted(sum(step.frames for step in drawn), first[0]["in_all"], "frames", "the earliest"),
     )
     versions = " and ".join(sorted({str(row["version"]) for row in frames if row["version"]}))
-    servers = {one: endpoint(facts, "server") for one, facts in connections.items()}
+    servers = {one: endpoint_text(facts["server_ip"], facts["server_port"]) for one, facts in connections.items()}
     return titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), *lines)
 
 
@@ -130,15 +130,10 @@ def lifelines(connections: Sequence[Mapping[str, Any]]) -> dict[Lifeline, tuple[
     found: dict[Lifeline, tuple[str, str]] = {}
     for facts in connections:
         for side in ("client", "server"):
-            address = endpoint(facts, side)
+            address = endpoint_text(facts[f"{side}_ip"], facts[f"{side}_port"])
             key = (side, facts["connection_id"] if side == "client" else address)
             found.setdefault(key, (name_of(facts, side), address))
     return found
-
-
-def endpoint(facts: Mapping[str, Any], side: str) -> str:
-    """Address and port of one side."""
-    return f"{facts[f'{side}_ip']}:{facts[f'{side}_port']}"
 
 
 def name_of(facts: Mapping[str, Any], side: str) -> str:

@@ -25,7 +25,7 @@ from udfs.decode.key_logs import SecretFiles
 from udfs.schemas import ACCOUNTS, STATES, STREAM_QUEUES, Config
 from udfs.sink import parquet
 from udfs.sink.parquet import FileOptions, write_folders
-from udfs.source.lake import StateFiles, folder
+from udfs.source.lake import StateFiles, States, folder
 from udfs.tables import tables_of
 
 CONNECTION = "connection_id"
@@ -85,7 +85,14 @@ class LakeFolders:
 
     def write(self, parts: Parts) -> Iterator[pa.RecordBatch]:
         """(folder, rows) -> WRITTEN, when all are written."""
-        for written in write_folders(self.filesystem, self.root, parts, self._schema, self._options):
+        written_files = write_folders(
+            self.filesystem,
+            self.root,
+            parts,
+            lambda path: self.schemas[path.partition("/")[0]],
+            lambda path: self.options[path.partition("/")[0]],
+        )
+        for written in written_files:
             yield written.append_column("note", pa.nulls(written.num_rows, pa.string()))
 
     def by_day(self, table: str, rows: pa.RecordBatch, day_of: pa.Array) -> Parts:
@@ -108,16 +115,6 @@ class LakeFolders:
     def whole(self, table: str) -> str:
         """The folder of a table that is not partitioned."""
         return f"{table}/{str(self.batch).zfill(8)}"
-
-    def _schema(self, path: str) -> StructType:
-        return self.schemas[_table_of(path)]
-
-    def _options(self, path: str) -> FileOptions:
-        return self.options[_table_of(path)]
-
-
-def _table_of(path: str) -> str:
-    return path.partition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class WriteBatch:
             yield pa.RecordBatch.from_arrays(arrays, schema=ARROW_WRITTEN)
 
     def _parts(self, batches: Iterator[pa.RecordBatch], notes: list[tuple[str, str]]) -> Parts:
-        carried, days = self.states.open(), DayAssigner(self.folders)
+        carried, days = States(self.states), DayAssigner(self.folders)
         for part in tables_of(
             _with_accounts(batches, notes), self.config, carried, self.keep_open, self.secrets, self.carry_secrets
         ):

@@ -1,6 +1,6 @@
 """Files of a lake in the workers: the folders of partitions, and the states of open connections.
 
-    states = StateFiles(filesystem, ("lake/states/00000012/part-....parquet",)).open()
+    states = States(StateFiles(filesystem, ("lake/states/00000012/part-....parquet",)))
     octets = states.get(flow)
 
 States are read one by one, when the first run of their flow comes. A task caches the places of all states, and the row
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,9 +33,6 @@ class StateFiles:
     paths: tuple[str, ...] = ()
     only: frozenset[int] | None = None
 
-    def open(self) -> States:
-        return States(self)
-
 
 class Place(NamedTuple):
     """Where a state is."""
@@ -51,7 +49,6 @@ class States(Mapping[bytes, bytes]):
     def __init__(self, files: StateFiles) -> None:
         self._files = files
         self._groups: dict[int, tuple[int, pa.ChunkedArray]] = {}  # of each file: number and octets of the last one
-        self._places: dict[bytes, Place] | None = None
 
     def connection(self, flow: bytes) -> int:
         return self._known[flow].connection_id
@@ -72,14 +69,9 @@ class States(Mapping[bytes, bytes]):
     def __len__(self) -> int:
         return len(self._known)
 
-    @property
+    @cached_property
     def _known(self) -> dict[bytes, Place]:
-        if self._places is None:
-            self._places = dict(self._listed())
-        return self._places
-
-    def _listed(self) -> Iterator[tuple[bytes, Place]]:
-        only = self._files.only
+        only, found = self._files.only, dict[bytes, Place]()
         for number in range(len(self._files.paths)):
             with self._file(number) as source:
                 for group in range(source.num_row_groups):
@@ -87,7 +79,8 @@ class States(Mapping[bytes, bytes]):
                     flows, connections = (rows[name].to_pylist() for name in ("flow", "connection_id"))
                     for row, (flow, connection) in enumerate(zip(flows, connections, strict=True)):
                         if only is None or connection in only:
-                            yield flow, Place(connection, number, group, row)
+                            found[flow] = Place(connection, number, group, row)
+        return found
 
     def _file(self, number: int) -> pq.ParquetFile:
         return pq.ParquetFile(self._files.filesystem.open_input_file(self._files.paths[number]))

@@ -45,7 +45,7 @@ from codec.amqp.batches import Batch
 from codec.amqp.connections.state import ConnectionState, restore_states, save_states
 from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
-from codec.packing import Reader, StateError, Writer
+from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from udfs.arrow.fields import fields
 from udfs.arrow.rows import numbers_of, with_parts
 from udfs.arrow.types import arrow_schema
@@ -58,7 +58,7 @@ from udfs.roles import READ_ARGUMENTS
 from udfs.schemas import ACCOUNTS, STATES, Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
-from udfs.tables.states import Layout, state_rows, unread_rows
+from udfs.tables.states import LAYOUT, layout_digest, state_rows, unread_rows
 
 # What is made together.
 OF_CONVERSATION = {"methods", "messages", "channels", "links"}
@@ -232,7 +232,7 @@ class _Carried(CarriedStates):
     def __init__(self, tables: Tables, states: Mapping[bytes, bytes], keep_open: bool, files: Files) -> None:
         super().__init__((), files)
         self._tables, self._octets, self.keep = tables, states, keep_open
-        self._layout = Layout.of(tables.schemas)
+        self._digest = layout_digest(tables.schemas)
         self._restored = set[bytes]()
         self._saved: list[ConnectionState] = []
         self._unread: list[tuple[bytes, str]] = []
@@ -260,7 +260,7 @@ class _Carried(CarriedStates):
         writer = Writer(len(saved))
         save_states(saved, writer)
         self._tables.save(ids, writer)
-        return state_rows(saved, self._layout.sealed(writer))
+        return state_rows(saved, [sealed(each, LAYOUT, self._digest) for each in writer.octets()])
 
     def errors(self) -> Iterator[Part]:
         """Rows of octets that could not be read."""
@@ -275,12 +275,15 @@ class _Carried(CarriedStates):
             if flow in self._restored or len(octets) == READ_TOGETHER or size >= READ_BYTES:
                 continue
             self._restored.add(flow)
+            found = self._octets.get(flow)
+            if found is None:
+                continue
             try:
-                octets += [self._layout.unsealed(found)] if (found := self._octets.get(flow)) is not None else []
+                octets.append(unsealed(found, LAYOUT, self._digest))
             except StateError as error:
                 self._unread.append((flow, str(error)))
             else:
-                size += len(octets[-1]) if found is not None else 0
+                size += len(octets[-1])
         if octets:
             reader = Reader(octets)
             states = restore_states(reader)

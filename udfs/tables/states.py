@@ -1,7 +1,8 @@
 """The states of connections as octets: what the decoder knows of each, and what its tables do.
 
-    octets = layout.sealed(writer)              # of each connection that was written
-    reader = Reader([layout.unsealed(each) for each in octets])
+    digest = layout_digest(schemas)
+    octets = [sealed(each, LAYOUT, digest) for each in writer.octets()]     # of each connection that was written
+    reader = Reader([unsealed(each, LAYOUT, digest) for each in octets])
 
 A state is read by a release with the same layout only: `StateError` otherwise. It holds bytes of the capture,
 credentials among them where a login is cut in two: keep it as private as the captures.
@@ -12,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,6 @@ from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import LAYOUT as SESSIONS
 from codec.layers.state import holds_secrets
-from codec.packing import Writer, sealed, unsealed
 from udfs.attributes import ATTRIBUTES
 from udfs.conversation.sessions import COMPLETED, OCTETS
 from udfs.conversation.sessions import COUNT as SESSION_COUNT
@@ -52,33 +51,17 @@ ARROW_STATES = pa.schema(
 
 
 def digest(layout: Any) -> bytes:
-    """A digest of all that the meaning of the parts depends on."""
     return hashlib.sha256(json.dumps(layout, default=repr).encode()).digest()[:8]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How states are written, with a digest of what the meaning of their parts depends on."""
-
-    digest: bytes
-
-    @classmethod
-    def of(cls, schemas: Sequence[pa.Schema]) -> Layout:
-        """That of states with the tables `schemas`."""
-        records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS]
-        kinds = [*CHANNELS.kinds.items(), *SESSIONS.kinds.items(), *records]
-        roles = [list(method_roles()), TEXTS, semantics.OUTCOMES, semantics.NAMES]
-        handshake = [list(ATTRIBUTES), STAGES]
-        parts = [[repr(kind) for kind in kinds], [str(schema) for schema in schemas], repr(roles), repr(handshake)]
-        return cls(digest([*parts, decoder_layout().hex()]))
-
-    def sealed(self, writer: Writer) -> list[bytes]:
-        """What was written, by connection."""
-        return [sealed(octets, LAYOUT, self.digest) for octets in writer.octets()]
-
-    def unsealed(self, octets: bytes) -> bytes:
-        """What was sealed, of one connection; `StateError` for anything else."""
-        return unsealed(octets, LAYOUT, self.digest)
+def layout_digest(schemas: Sequence[pa.Schema]) -> bytes:
+    """A digest of all that the meaning of states with the tables `schemas` depends on."""
+    records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS]
+    kinds = [*CHANNELS.kinds.items(), *SESSIONS.kinds.items(), *records]
+    roles = [list(method_roles()), TEXTS, semantics.OUTCOMES, semantics.NAMES]
+    handshake = [list(ATTRIBUTES), STAGES]
+    parts = [[repr(kind) for kind in kinds], [str(schema) for schema in schemas], repr(roles), repr(handshake)]
+    return digest([*parts, decoder_layout().hex()])
 
 
 def state_rows(states: Sequence[ConnectionState], octets: Sequence[bytes]) -> pa.RecordBatch:
