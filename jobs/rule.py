@@ -1,6 +1,6 @@
 """Explain one rule of the audit.
 
-What breaks it, how that is seen, where it stands, and on which connections it is not checked.
+What breaks it, how that is detected, its source, and on which connections it is not checked.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ class Written:
             target.keep(names)
         return bool(names)
 
-    def rows(self, *folders: str) -> int:
-        return sum(sum(self.files.get(folder, {}).values()) for folder in folders)
+    def rows(self, folder: str) -> int:
+        return sum(self.files.get(folder, {}).values())
 
     def part(self, name: str, *columns: str) -> pa.Table | None:
         """The rows of a folder that was not moved; None if there are none."""

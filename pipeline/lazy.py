@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cached_property
 from threading import RLock
-from typing import Any, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -29,21 +28,6 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     return chosen.select(*METHOD_COLUMNS).mapInArrow(find_streams, STREAMS)
 
 
-Made = TypeVar("Made")
-
-
-class shared_property(cached_property[Made]):
-    """functools.cached_property for several threads: computed once. Shared properties may depend on each other, and
-    different ones are computed in parallel. Their object must have a `lock` (RLock), which guards the lock of each."""
-
-    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Made:  # type: ignore[override]
-        with instance.lock:
-            own = instance.__dict__.setdefault(f"{self.attrname}.lock", RLock())
-        with own:
-            made: Made = super().__get__(instance, owner)
-            return made
-
-
 class LazyTables:
     """Tables of `decoded` rows, each planned on first access. `persisted`: rows that Spark caches once computed,
     because several tables derive from them; with `payload` they include message bodies. `by_connection`: all rows of a
@@ -52,35 +36,36 @@ class LazyTables:
     def __init__(self, decoded: DataFrame, *, payload: bool, by_connection: bool = False) -> None:
         self.decoded, self.persisted = decoded, list[DataFrame]()
         self._payload, self._by_connection = payload, by_connection
-        self.lock = RLock()
+        self._lock = RLock()
 
     def table(self, name: str) -> DataFrame:
-        if name in SPARK_DERIVED:
-            rows: DataFrame = getattr(self, name)
-            return rows
-        return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name], checked=True)
+        with self._lock:
+            if name in SPARK_DERIVED:
+                rows: DataFrame = getattr(self, f"_{name}")
+                return rows
+            return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name], checked=True)
 
-    @shared_property
-    def captures(self) -> DataFrame:
+    @cached_property
+    def _captures(self) -> DataFrame:
         accounts = self.decoded.filter(F.col("kind") == "capture").select(F.to_json("arguments"))
         return accounts.repartition(1).mapInArrow(MakeCaptures(CAPTURES), CAPTURES)
 
-    @shared_property
-    def frames(self) -> DataFrame:
+    @cached_property
+    def _frames(self) -> DataFrame:
         return shaped(self.decoded.filter(F.col("kind") == "frame"), FRAMES, checked=True)
 
-    @shared_property
-    def message_flows(self) -> DataFrame:
+    @cached_property
+    def _message_flows(self) -> DataFrame:
         from pipeline.tables.flows import message_flows
 
         to_pair = self._persist(self.table("messages").select(*MESSAGE_COLUMNS))
-        return message_flows(to_pair, self.table("connections"), stream_queues(self.frames))
+        return message_flows(to_pair, self.table("connections"), stream_queues(self._frames))
 
     def _persist(self, rows: DataFrame) -> DataFrame:
         self.persisted.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
         return rows
 
-    @shared_property
+    @cached_property
     def _made(self) -> DataFrame:
         """Tables that workers make, a struct each: one pass over the frames of a connection, which are in one
         partition."""

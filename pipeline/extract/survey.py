@@ -64,7 +64,7 @@ class Connection:
     opened_us: int
     closed_us: int
     conflicting: bool  # copies of some bytes differ
-    transport: str | None = None  # what AMQP lies in
+    transport: str | None = None  # what carries AMQP, if it is not TCP itself
 
     def __post_init__(self) -> None:
         assert len(self.flow) == FLOW_KEY_BYTES

@@ -196,12 +196,10 @@ def _groups(files: Iterable[LakeFile]) -> Iterable[list[LakeFile]]:
 
 def _compact(log: Log, table: LakeTable, day: date, files: list[LakeFile]) -> FileCounts:
     rows = rows_of(log.root, table.name, files)
-    added = write_file(log.root, table, f"{COMPACTED}-{secrets.token_hex(4)}", rows, day=day)
-    if not added:
-        return FileCounts()
+    (added,) = write_file(log.root, table, f"{COMPACTED}-{secrets.token_hex(4)}", rows, day=day)
     try:
-        log.commit(table.name, None, added, files, same_rows=True)
+        log.commit(table.name, None, [added], files, same_rows=True)
     except BaseException:
-        log.root.files.delete_file(f"{log.root.path}/{table.name}/{added[0].path}")
+        log.root.files.delete_file(f"{log.root.path}/{table.name}/{added.path}")
         raise
     return FileCounts(removed=len(files), added=1)

@@ -42,7 +42,7 @@ BINDINGS = "name = 'queue.bind' AND queue != ''"
 @dataclass(frozen=True)
 class TableSpec:
     """A table of the page: `columns` are (heading, key or measure, kind of `tables.KINDS`); `query` shows all rows;
-    `nothing` stands in an empty table."""
+    `nothing`: the text of an empty table."""
 
     caption: str
     columns: Sequence[tuple[str, str, str]]

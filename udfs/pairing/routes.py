@@ -87,7 +87,7 @@ def broker_fields(headers: pa.StructArray, properties: pa.StructArray) -> Broker
 
 
 def x_death(lists: Values, first_death: Mapping[str, pa.Array]) -> XDeath:
-    """Read lists x-death; `first_death` tells which entry was the first."""
+    """Read lists x-death; `first_death` names the entry that was the first."""
     counts = counted(lists)
     cuts = np.flatnonzero(np.diff(np.cumsum(counts) // MAX_ENTRIES)) + 1
     parts = []

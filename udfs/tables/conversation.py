@@ -307,9 +307,9 @@ class Waiting:
         for batch in rows.drain():
             stays = outstanding.among(numbers_of(batch["connection_id"]), _first_there(batch, *self._frame))
             if stays.any():
-                kept = batch.take(places_where(stays))
-                self._rows.add(kept)
-                self.left += kept.nbytes
+                waiting = batch.take(places_where(stays))
+                self._rows.add(waiting)
+                self.left += waiting.nbytes
                 batch = batch.take(places_where(~stays))
             if batch.num_rows:
                 yield ended(batch)

@@ -227,7 +227,8 @@ def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[Any]]:
         "heartbeats": is_among(kind, *roles.BEAT_FRAMES) | is_among(name, *roles.BEAT_METHODS),
     }
     sides = {side: is_among(frames["sender"], side) for side in SIDES}
-    # A message of 1.0 may take several transfers; the first of them counts. The last one tells that it is a command.
+    # A message of 1.0 may take several transfers; the first of them counts. Only the last one shows whether it is a
+    # command.
     # A transfer of 0-10 may take several frames; the last of them counts.
     contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
     begins = is_among(name, *roles.TRANSFERS) & is_there(frames["content_frame_no"]) & ~unfinished(frames)
