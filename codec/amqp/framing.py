@@ -15,7 +15,7 @@ from codec.amqp.v0_10.detect import find_v0_10, is_cut_v0_10
 from codec.amqp.v1_0 import frames as v1_0_frames
 from codec.amqp.v1_0.delivery_slots import reset_deliveries
 from codec.amqp.v1_0.detect import find_v1_0, is_cut_v1_0
-from codec.amqp.versions import CLASSIC, NONE, V0_10, V0_10_FAMILY, V1_0, V1_0_FAMILY
+from codec.amqp.versions import BODY, CLASSIC, NONE, V0_10, V0_10_FAMILY, V1_0, V1_0_FAMILY
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.variant.writer import copy_bytes
@@ -58,6 +58,14 @@ def begin_partial(state, c, d, direction, s):
         d.frame_stored = min(int(d.frame_seen), PARTIAL_BYTES)
         copy_bytes(state.partial[direction], 0, s.bytes, int(d.pos), int(d.pos) + int(d.frame_stored))
     return is_frame
+
+
+@kernel
+def only_content_missing(state, c, d):
+    """Whether the bytes that the frame INSIDE which the stream is has lost are content, and no arguments."""
+    if c.family == V1_0_FAMILY:
+        return v1_0_frames.only_content_follows(d, state.wire)
+    return d.frame_type == BODY
 
 
 @kernel

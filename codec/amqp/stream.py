@@ -30,12 +30,19 @@ from codec.amqp.connections import lifecycle as L
 from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window
 from codec.amqp.detection import detect_direction, enter, save_tls_prefix, scan_from, search, stop_decoding
 from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
-from codec.amqp.framing import PARTIAL_BYTES, begin_partial, decode_frames, discard_incomplete, partial_row
+from codec.amqp.framing import (
+    PARTIAL_BYTES,
+    begin_partial,
+    decode_frames,
+    discard_incomplete,
+    only_content_missing,
+    partial_row,
+)
 from codec.amqp.v0_10.assemblies import Assemblies, new_assemblies
 from codec.amqp.v0_10.tables import V0_10Tables, v0_10_tables
 from codec.amqp.v1_0.delivery_slots import Deliveries, new_deliveries
 from codec.amqp.v1_0.tables import WireTables, v1_0_tables
-from codec.amqp.versions import BODY, FOREIGN_SPAN, SKIPPED, TLS_SPAN, UNKNOWN_FAMILY, Headers
+from codec.amqp.versions import FOREIGN_SPAN, SKIPPED, TLS_SPAN, UNKNOWN_FAMILY, Headers
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import ORDER_OF_SIDES, SEARCH
 from codec.tcp import direction as D
@@ -229,8 +236,8 @@ def skip_gap(state, c, d, s, direction, gap):
             d.mode = D.LOST
     if d.mode == D.INSIDE:
         C.gap_span(rows, c, direction, d, s, spans, gap, False)
-        if d.frame_type == BODY and hole_end <= d.frame_end:
-            rows.cells[rows.used[0] - 1, R.CHANNEL] = d.frame_channel  # only content of this channel is lost
+        if hole_end <= d.frame_end and only_content_missing(state, c, d):
+            rows.cells[rows.used[0] - 1, R.CHANNEL] = d.frame_channel
         if hole_end >= d.frame_end:
             partial_row(state, c, d, direction)
             if hole_end > d.frame_end:

@@ -84,11 +84,12 @@ ERRORS = (
 
 class Headers(NamedTuple):
     """Known protocol headers: `octets` uint8 (n, 4) after "AMQP", `version` int64 (n,); `echoed` bool (n,): the server
-    sends it too, and frames that only one side may send follow."""
+    sends it too, and frames that only one side may send follow, or (`either_side`) those of either side."""
 
     octets: np.ndarray
     version: np.ndarray
     echoed: np.ndarray
+    either_side: np.ndarray
 
 
 @lru_cache
@@ -111,20 +112,20 @@ def headers() -> Headers:
     """Variants of headers that no version defines, then the header of every version."""
     own: dict[bytes, int] = {}
     variants: dict[bytes, int] = {}
-    echoed: set[bytes] = set()
+    marked: dict[str, set[bytes]] = {"server_echo": set(), "either_side": set()}
     for code, version in enumerate(VERSIONS):
         if version is None:
             continue
         definition = fact_table(version)["protocol_header"]
         for form in definition.get("ids", [definition]):
             own[bytes.fromhex(form["hex"])] = code
-            if "server_echo" in form:
-                echoed.add(bytes.fromhex(form["hex"]))
+            for mark in marked.keys() & form.keys():
+                marked[mark].add(bytes.fromhex(form["hex"]))
         for form in definition.get("variants", []):
             variants.setdefault(bytes.fromhex(form["hex"]), code)
     known = {**variants, **own}
     return Headers(
         np.array([list(octets[4:]) for octets in known], np.uint8),
         np.array(list(known.values()), np.int64),
-        np.array([octets in echoed for octets in known]),
+        *(np.array([octets in of_mark for octets in known]) for of_mark in marked.values()),
     )

@@ -176,6 +176,18 @@ def test_the_first_header_identifies_the_client_if_no_frame_does(first: int) -> 
     assert facts["sides_known_by"] == "header"
 
 
+@pytest.mark.parametrize("before", [b"", OPEN])
+def test_a_header_that_answers_one_before_the_capture_is_the_servers(before: bytes) -> None:
+    """Part 2, section 2.2: each side sends a header; the one that sends frames without a header sent it before."""
+    wire = Wire(syn=False)
+    wire.add(SERVER, before)
+    wire.add(CLIENT, HEADER + OPEN)
+    wire.add(SERVER, FLOW_FRAME)
+    rows, facts = wire.rows()
+    assert [row["sender"] for row in rows] == [*["client"] * bool(before), "server", "server", "client"]
+    assert facts["sides_known_by"] == "header"
+
+
 def test_tls_after_its_protocol_header() -> None:
     record = b"\x16\x03\x01\x00\x20" + bytes(32)
     wire = Wire()

@@ -294,6 +294,25 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, attach("s", 0, RECEIVES, target="q") + attach("r", 1, SENDS, source="q") + moved(0, 1))
     wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
     wire.add(CLIENT, disposed(RECEIVES, 0, outcome=state(RELEASED)))
+
+    # Packets 7 to 9: the second attach was sent before the end arrived.
+    wire = wires["attached after the end"] = sending()
+    wire.add(SERVER, frame(performative(END, state(0x1D, proton.symbol("amqp:not-found"), "gone"))))
+    wire.add(CLIENT, attach("late", 1, SENDS, target="other"))
+    wire.add(CLIENT, frame(performative(END)))
+
+    # Of the first two transfers only content is missing; of the fourth, its handle.
+    wire = wires["lost bodies"] = sending()
+    wire.add(SERVER, frame(performative(FLOW, None, uint(9), uint(0), uint(9), uint(0), uint(0), uint(3))))
+    for number in range(2):
+        message = moved(number, body=bytes(100))
+        wire.add(CLIENT, message[:-90])
+        wire.lose(CLIENT, 90)
+    wire.add(CLIENT, moved(2) + flow(3, 0))
+    wire.add(SERVER, disposed(RECEIVES, 0, 2, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, moved(3)[:14])
+    wire.lose(CLIENT, len(moved(3)) - 14)
+    wire.add(CLIENT, moved(4))
     return wires
 
 
@@ -472,6 +491,23 @@ def test_after_a_loss_a_handle_stands_for_no_link(written: Written) -> None:
     assert written.rows("messages", "lost detach", "link") == [("a",), (None,), (None,)]
     links = written.rows("links", "lost detach", "kind", "name", "handle", "transfers")
     assert links == [("sender", "a", 0, 1), ("sender", None, 0, 2)]
+
+
+def test_a_link_that_is_attached_after_the_end_of_its_session_ends_with_its_attach(written: Written) -> None:
+    rows = written.rows("links", "attached after the end", "name", "error", "opened_ts", "closed_ts")
+    assert [row[:2] for row in rows] == [("l", "amqp:not-found: gone"), ("late", "amqp:not-found: gone")]
+    # Packets 5, 7 and 8.
+    assert [(closed - opened).microseconds for _, _, opened, closed in rows] == [7 - 5, 0]
+
+
+def test_messages_whose_bodies_are_missing_are_of_their_link(written: Written) -> None:
+    # After the fourth, of which nothing was captured, the handle may stand for another link.
+    rows = written.rows("messages", "lost bodies", "delivery_id", "link", "outcome")
+    assert rows == [*((number, "l", "confirmed") for number in range(3)), (4, None, "unsettled")]
+    assert written.rows("links", "lost bodies", "name", "address", "transfers", "credit") == [
+        ("l", "q", 3, 3),
+        (None, None, 1, None),
+    ]
 
 
 def test_a_transaction_whose_end_may_be_lost_does_not_end_with_the_next_of_its_name(written: Written) -> None:

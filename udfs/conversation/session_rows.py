@@ -224,7 +224,9 @@ def link_rows(records: SessionRecords, outcomes: Outcomes, octets: Integers, tex
     links = records.links
     session = records.sessions[links["session"]]
     of_1_0, known = links["kind"] != SUBSCRIPTION, links["known"] == 1
-    closed_ns = np.where(links["closing_ns"] != NONE, links["closing_ns"], session["closed_ns"])
+    # A link that is attached when its session has already ended never was; it ended when it began.
+    with_session = np.where(session["closed_ns"] == NONE, NONE, np.maximum(session["closed_ns"], links["opened_ns"]))
+    closed_ns = np.where(links["closing_ns"] != NONE, links["closing_ns"], with_session)
     snd_mode, rcv_mode = _modes(links)
     snd_mode = pc.if_else(pa.array(of_1_0 & known), snd_mode, pa.scalar(None, pa.string()))
     rcv_mode = pc.if_else(pa.array(of_1_0 & known), rcv_mode, pa.scalar(None, pa.string()))

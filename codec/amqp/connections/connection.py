@@ -288,7 +288,8 @@ def protocol_header(rows, c, direction, d, s, headers):
         if c.known_by == R.BY_PORT:
             c.likely_client = direction
             c.known_by = R.BY_HEADER
-        if known < 0 or not headers.echoed[known]:
+        answered = known >= 0 and headers.either_side[known] and offered(c, 1 - direction)
+        if known < 0 or not headers.echoed[known] or answered:
             R.resolve_likely(rows, c)
     octets = 0
     for j in range(4):

@@ -13,6 +13,7 @@ from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp import versions as V
 from codec.amqp.classic.frames import DECODED, MODE_CHANGED, ROWS_FULL, WAIT
+from codec.amqp.connections.connection import offered
 from codec.amqp.frame_search import ACCEPT, FRAME_BYTES, tls_record
 from codec.amqp.v1_0 import deliveries as L
 from codec.amqp.v1_0 import detect as D
@@ -80,6 +81,9 @@ def next_frame(c, d, direction, s, rows, dl, t):
         row[R.ERROR] = V.E_SHORT_FRAME
     elif frame_type != V.EMPTY:
         _fill(c, d, direction, buf, start, stop, definition, code, at, after, row, index, rows, dl, t)
+    if c.client < 0 and c.known_by == R.BY_HEADER and d.holes == 0 and not offered(c, direction):
+        # Its header was before the capture: it came before the one that was captured, which answers it (2.2).
+        R.resolve_senders(rows, c, direction, R.BY_HEADER)
     return DECODED
 
 
@@ -214,6 +218,12 @@ def begin_partial(c, d, s, dl, t):
                 d.frame_body_size = L.MORE_FOLLOWS if more else 0
                 d.frame_body_size |= 0 if certain or L.begins(buf, after, end, t) else L.UNCERTAIN
     return True
+
+
+@inlined
+def only_content_follows(d, t):
+    """Whether all fields of the frame that lost bytes were captured, and content may follow them: a transfer."""
+    return d.frame_class == t.places[0].transfer and d.frame_method >= 0
 
 
 @kernel
