@@ -13,7 +13,7 @@ import pytest
 from audited import CAPTURE_CASES, CASES, FURTHER, IN_CLEAR, LOGINS, Audited, audit
 from once import Once
 from pyspark.sql import Row, SparkSession
-from rule_support import AMBIENT, Case, Key
+from rule_support import AMBIENT, NOBODY, Case, Key
 from wire import FIRST_CLIENT_PORT
 
 import pipeline
@@ -139,7 +139,7 @@ def test_a_rule_fires_on_its_offence_and_on_nothing_else(fired: Fired, number: i
     assert {name: first["evidence"].get(name) for name in case.evidence} == dict(case.evidence)
     assert first["packet_no"] is not None
     if case.offender:
-        assert first["offender"] == case.offender
+        assert (first["offender"] or NOBODY) == case.offender
 
 
 @pytest.mark.parametrize("number", range(len(CAPTURE_CASES)), ids=[str(case.evidence) for case in CAPTURE_CASES])

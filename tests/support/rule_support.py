@@ -245,6 +245,9 @@ class Talk:
 Talks = Talk | Iterable[Talk]
 
 
+NOBODY = "nobody"  # the offender of a finding that blames neither side
+
+
 @dataclass(frozen=True)
 class Case:
     """`breaks` fires `rule`, and `also` what the same offence breaks besides; `conforms` fires nothing.

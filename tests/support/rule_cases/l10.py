@@ -51,7 +51,7 @@ from link_talks import (
     uint,
     ushort,
 )
-from rule_support import Case, Talk
+from rule_support import NOBODY, Case, Talk
 from rule_talks import HEADERS_1_0, IDLE_MS, opened_1_0, sasl, symbols
 
 VALUE = 0x77
@@ -392,6 +392,8 @@ CASES = [
     Case("L10-95", V, idle(67), idle(65), evidence={"negotiated_ms": 60000}),
     Case("L10-96", V, closed(say(begun(), "client", CLOSE, channel=0)), closed(begun())),
     Case("L10-97", V, say(begun(), "client", CLOSE, channel=0).fin("server"), closed(begun()), offender="server"),
+    # Who ends TCP right after its close leaves the other no time to answer.
+    Case("L10-97", V, say(begun(), "client", CLOSE, channel=0).fin("client"), closed(begun()), offender=NOBODY),
     Case("L10-98", V, closed(with_opens((None,), (None,))), closed(with_opens((None,)))),
     Case("L10-99", V, closed(with_opens((None, None, uint(4000)))), closed(with_opens((None, None, uint(5000)))),
          evidence={"observed": 4000}),
