@@ -212,8 +212,7 @@ def redact(
     start = records["offset"]
     # up to the end of the captured bytes: padding after the payload may contain old memory
     end = start + records["cap_len"]
-    keep = _Marks(len(octets))
-    keep.add(start, begin)
+    shown = [(start, begin)]
     conflicting = np.array([each.conflicting for each in connections], np.bool_)[packets["connection"]]
     mapped = (packets["at"] != UNMAPPED) & (packets["datagram"] == NONE) & ~(conflicting & (packets["copy"] != 0))
     length = np.minimum(end - begin, packets["wire_len"])
@@ -225,26 +224,14 @@ def redact(
             at, size, to, ranges = packets["at"][rows], length[rows], begin[rows], visible[each]
             which, first, last = _overlaps(ranges.starts, ranges.ends, at, at + size)
             moved = to[which] - at[which]
-            keep.add(first + moved, last + moved)
+            shown.append((first + moved, last + moved))
             patched.append(_within(ranges, at, size, to))
-    octets[~keep.mask()] = BLANK
+    opening, closing = (
+        np.bincount(np.concatenate(edges), minlength=len(octets) + 1) for edges in zip(*shown, strict=True)
+    )
+    octets[np.cumsum(opening - closing)[:-1] <= 0] = BLANK
     for places, patch in patched:
         octets[places] = patch
-
-
-class _Marks:
-    """Bytes of a buffer that are marked, from disjoint intervals."""
-
-    def __init__(self, size: int) -> None:
-        self._edges = np.zeros(size + 1, np.int8)
-
-    def add(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        np.add.at(self._edges, begin, 1)
-        np.subtract.at(self._edges, end, 1)
-
-    def mask(self) -> NDArray[np.bool_]:
-        marks: NDArray[np.bool_] = np.cumsum(self._edges[:-1], dtype=np.int8) > 0
-        return marks
 
 
 def _overlaps(

@@ -23,7 +23,7 @@ from codec.compiler.limits import LIMITS
 from codec.net.filters import Filter, host_bytes
 from codec.net.protocols import FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP, TCP
 from codec.net.runs import first_of, group_flows
-from codec.net.segments import FLOW_KEY_BYTES, RST, SYN
+from codec.net.segments import RST, SYN
 from codec.tcp.reassembly import OUT_OF_WINDOW
 from pipeline.extract.headers import datagram_of
 from pipeline.extract.originals import Original
@@ -65,9 +65,6 @@ class Connection:
     closed_us: int
     conflicting: bool  # copies of some bytes differ
     transport: str | None = None  # what carries AMQP, if it is not TCP itself
-
-    def __post_init__(self) -> None:
-        assert len(self.flow) == FLOW_KEY_BYTES
 
 
 def flow_of(ends: Mapping[str, object]) -> tuple[bytes, int]:

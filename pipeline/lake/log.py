@@ -14,14 +14,13 @@ import json
 import re
 import time
 from collections.abc import Collection, Iterable
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 import pyarrow.fs
 
-from pipeline.lake.layout import APP, NS, LakeError, LakeFile, LakeTable, lake_tables
+from pipeline.lake.layout import APP, NS, LakeError, LakeFile, lake_tables
 from pipeline.output.place import Place
 from udfs.source.files import parts_of
 from udfs.source.lake import DAY, OPEN
@@ -73,14 +72,10 @@ class Log:
 
     def __init__(self, root: Place, uri: str | None = None) -> None:
         require_deltalake()
-        self.root = root
+        self.root, self.tables = root, lake_tables()
         self._options = storage_options(uri or root.uri)
         self._open: dict[str, DeltaTable] = {}
         self._files: dict[str, tuple[int, list[LakeFile]]] = {}  # with the version of the table
-
-    @cached_property
-    def tables(self) -> dict[str, LakeTable]:
-        return lake_tables()
 
     def latest(self, name: str) -> DeltaTable:
         """A table as of its last commit; cached, and updated incrementally."""

@@ -73,8 +73,7 @@ class LakeWork:
     ) -> Written:
         """Write the rows of these captures, and of the connections of `states` (only those in `only`) that continue in
         them. `keep_open`, `lost`: as for `udfs.sink.writers.WriteBatch`."""
-        folder, uris = self.log.root.child("states"), [arrival.file.uri for arrival in arrivals]
-        paths = tuple(f"{folder.path}/{file.path}" for file in states)
+        uris, paths = [arrival.file.uri for arrival in arrivals], tuple(self._paths("states", states))
         carried = StateFiles(self.log.root.files, paths, None if only is None else frozenset(only))
         secrets = SecretFiles(self.key_logs, tuple(uris))
         folders = self._folders(number)
