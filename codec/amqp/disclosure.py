@@ -7,9 +7,11 @@ octets could be such a length. Of a SASL response, rows have the user name, and 
     PLAIN (RFC 4616)                authzid NUL authcid NUL passwd
     AMQPLAIN                        a field table without its length, with LOGIN and PASSWORD, each once
     SCRAM (RFC 5802, section 7)     the first message, which has no secret
-    CRAM-MD5 (RFC 2195)             the response to a challenge, without mechanism: user, a space, and 32 digits
+    CRAM-MD5 (RFC 2195)             the response to a challenge: user, a space, and 32 digits
 
-A response of any other mechanism, or one that does not parse from end to end, has no user. Cost: linear.
+The frame of a response to a challenge names no mechanism: the response is one of the last two or of PLAIN if it has the
+form of one (a client may send its first message after an empty challenge; RFC 4422, section 3.2). A response of any
+other mechanism, or one that does not parse from end to end, has no user. Cost: linear.
 """
 
 from __future__ import annotations
@@ -78,10 +80,16 @@ def is_sasl_name(buf, start, end):
 def is_not_secret(buf, start, end):
     """Whether the short string `buf[start:end]` cannot be part of a secret before it: its length is not printable, and
     none of its octets could be such a length."""
+    return end - start < FIRST_PRINTABLE and _is_text(buf, start, end)
+
+
+@kernel
+def _is_text(buf, start, end):
+    """Whether there are no control characters in `buf[start:end]`."""
     for i in range(start, end):
         if octet(buf, i) < FIRST_PRINTABLE:
             return False
-    return end - start < FIRST_PRINTABLE
+    return True
 
 
 @kernel
@@ -97,13 +105,20 @@ def _equals(buf, start, end, text):
 @kernel
 def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
     """The user name in the response `buf[start:end]` to the mechanism `buf[mechanism:mechanism_end]`, or to a challenge
-    where that is empty: (start, end), or (NO_USER, NO_USER). `w` gets the notes on the password."""
-    if mechanism >= mechanism_end:
-        return _cram_span(buf, start, end)
+    if `mechanism` is above `mechanism_end`: (start, end), or (NO_USER, NO_USER). `w` gets the notes on the password."""
+    by_form = mechanism > mechanism_end
+    if by_form:
+        user, user_end = _cram_span(buf, start, end)
+        if user < 0:
+            user, user_end = _scram_span(buf, start, end)
+        if user >= 0:
+            return user, user_end
     if mechanism_end - mechanism > len(_SCRAM) and _equals(buf, mechanism, mechanism + len(_SCRAM), _SCRAM):
         return _scram_span(buf, start, end)
-    if _equals(buf, mechanism, mechanism_end, _PLAIN):
+    if by_form or _equals(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
+        if by_form and not (user < user_end and _is_text(buf, start, user - 1) and _is_text(buf, user, user_end)):
+            return NO_USER, NO_USER
     elif _equals(buf, mechanism, mechanism_end, _AMQPLAIN):
         user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)
     else:
@@ -150,13 +165,17 @@ def _names_attribute(buf, start, end, name):
 
 @kernel
 def _scram_span(buf, start, end):
-    """The user in the first message of SCRAM: channel binding, authorization identity (may be empty), user, nonce."""
+    """The user in the first message of SCRAM: channel binding, authorization identity (may be empty), an extension that
+    may be left out, user, nonce."""
     binding = octet(buf, start) if end > start else 0
     if not (binding == ord("n") or binding == ord("y") or binding == ord("p")):
         return NO_USER, NO_USER
     user, user_end, at = NO_USER, NO_USER, start
     for place in range(4):
         stop = _attribute_end(buf, at, end)
+        if place == 2 and stop > 0 and _names_attribute(buf, at, stop, ord("m")):
+            at = stop + 1
+            stop = _attribute_end(buf, at, end)
         if stop < 0 or (place < 3 and stop == end):
             return NO_USER, NO_USER
         if place == 2:

@@ -359,6 +359,8 @@ def test_credentials_are_not_shown() -> None:
         {"mechanism": "CRAM-MD5", "locale": "en_US"},
     )
     assert arguments(encode.segment("connection.secure-ok", {"response": b"s3cret"})) == (OK, {})
+    first = b"n,,n=anna,r=rOprNGfwEbeRWgbNEkqO"  # after an empty challenge
+    assert arguments(encode.segment("connection.secure-ok", {"response": first})) == (OK, {"user": "anna"})
     answer = b"tim b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
     assert arguments(encode.segment("connection.secure-ok", {"response": answer})) == (OK, {"user": "tim"})
 

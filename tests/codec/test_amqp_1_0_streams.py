@@ -106,6 +106,16 @@ def test_octets_behind_a_performative_that_carries_none() -> None:
     only(rows, status="malformed", error="values do not fit the performative's definition", payload_size=1)
 
 
+@pytest.mark.parametrize("octet", [0, 1, 2, 255])
+def test_a_boolean_in_an_octet_is_0_or_1(octet: int) -> None:
+    """Part 1, 1.6.2. tshark shows "Settled: True" for any other octet, too. The transfer: a list of 9 octets with 5
+    fields, handle 0, delivery-id 0, tag t, no format, settled."""
+    performative_ = bytes.fromhex("005314 c0 09 05 43 43 a00174 40 56") + bytes([octet])
+    rows, _ = stream(OPEN, frame(performative_))
+    only(rows[1:], status="ok" if octet < 2 else "malformed")
+    assert rows[1]["arguments"]["settled"] is (octet > 0)
+
+
 def test_a_sasl_performative_in_an_amqp_frame_is_malformed_and_tells_no_secret() -> None:
     init = performative(0x41, proton.symbol("PLAIN"), b"\0u\0opensesame")
     rows, _ = stream(frame(init), frame(performative(0x10, "c"), kind=1))
@@ -270,22 +280,27 @@ def test_an_operation_of_a_coordinator_over_two_transfers() -> None:
     assert rows[1]["digest"] == hashlib.sha256(discharge[3:]).hexdigest()
 
 
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 9])
 @pytest.mark.parametrize("payload", [b"\x01\x02\x03 anything", b"\0\1", b"", b"\0\x53\x75 no section", b"z" * 9000])
-def test_a_message_of_another_format_is_what_its_transfers_carry(payload: bytes) -> None:
-    """Only format 0 has the sections of the specification (2.8.11)."""
-    half = len(payload) // 2 + 1
-    parts = (payload[:half], payload[half:])
+def test_a_message_of_another_format_is_what_its_transfers_carry(payload: bytes, first: int) -> None:
+    """Only format 0 has the sections of the specification (2.8.11). The first transfer may carry nothing of them, or so
+    little that it could be a section."""
     frames = transfer(0, payload, 0, message_format=1 << 8)
-    frames += transfer(0, parts[0], 1, more=True, message_format=1 << 8) + transfer(0, parts[1], None)
+    frames += transfer(0, payload[:first], 1, more=True, message_format=1 << 8) + transfer(0, payload[first:], None)
     rows, _ = stream(OPEN, frames)
     assert [row["status"] for row in rows] == ["ok"] * 4
     expected = (hashlib.sha256(payload).hexdigest(), len(payload), None)
     assert [(row["digest"], row["body_size"], row["properties"]) for row in (rows[1], rows[3])] == [expected] * 2
 
 
-def test_a_message_of_another_format_may_have_sections() -> None:
-    rows, _ = stream(OPEN, transfer(0, sections_of(b"abc"), message_format=0x80013700))
-    assert rows[1]["digest"] == hashlib.sha256(b"abc").hexdigest()
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_a_message_of_another_format_may_have_sections(first: int) -> None:
+    sections = sections_of(b"abc")
+    rows, _ = stream(
+        OPEN, transfer(0, sections, message_format=0x80013700),
+        transfer(0, sections[:first], more=True, message_format=0x80013700), transfer(0, sections[first:], None),
+    )  # fmt: skip
+    assert [row["digest"] for row in (rows[1], rows[3])] == [hashlib.sha256(b"abc").hexdigest()] * 2
 
 
 def test_an_aborted_delivery_has_no_digest_and_ends() -> None:

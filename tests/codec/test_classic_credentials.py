@@ -74,7 +74,8 @@ NONCE = b"rOprNGfwEbeRWgbNEkqO"  # RFC 7677, section 3
         (b"y,,n=alice,r=" + NONCE + b",x=1", "alice"),
         (b"p=tls-exporter,a=admin,n=al=2Cice,r=" + NONCE, "al=2Cice"),
         (b"n,,n=alice", None),
-        (b"n,,m=1,n=alice,r=" + NONCE, None),  # an extension that nobody has defined
+        (b"n,,m=1,n=alice,r=" + NONCE, "alice"),  # RFC 5802, section 7: [reserved-mext ","] username "," nonce
+        (b"n,,m=1,m=2,n=alice,r=" + NONCE, None),
         (b"c=biws,r=" + NONCE + b",p=" + PASSWORD, None),
         (b"n,,n=ali\0ce,r=" + NONCE, None),
         (b"", None),
@@ -92,6 +93,14 @@ DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
     ("answer", "shown"),
     [
         (b"tim " + DIGEST, {"user": "tim"}),
+        # After an empty challenge the response is what a start-ok may have (RFC 4422, section 3.2).
+        (PLAIN, {"user": "alice"}),
+        (b"admin\0alice\0" + PASSWORD, {"user": "alice"}),
+        (b"n,,n=alice,r=" + NONCE, {"user": "alice"}),
+        (b"\0\0" + PASSWORD, {}),
+        (b"\x05\0alice\0" + PASSWORD, {}),
+        (b"\0al\x05ice\0" + PASSWORD, {}),
+        (PASSWORD, {}),
         (b"tim  " + DIGEST, {}),
         (b"my tim " + DIGEST, {}),
         (b" " + DIGEST, {}),
@@ -101,7 +110,9 @@ DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
         (DIGEST, {}),
     ],
 )
-def test_the_user_of_cram_md5_is_in_the_answer_to_its_challenge(answer: bytes, shown: dict[str, str]) -> None:
+def test_the_user_is_in_the_answer_to_a_challenge_whose_form_tells_the_mechanism(
+    answer: bytes, shown: dict[str, str]
+) -> None:
     assert without_secret("0-9-1", "connection.secure-ok", long_prefixed(answer)) == shown
 
 
@@ -147,7 +158,7 @@ def test_damage_does_not_uncover_the_password(mechanism: bytes) -> None:
 
 
 def test_other_secrets() -> None:
-    assert without_secret("0-9-1", "connection.secure-ok", long_prefixed(PLAIN)) == {}
+    assert without_secret("0-9-1", "connection.secure-ok", long_prefixed(PLAIN + b"\0")) == {}
     update = long_prefixed(PASSWORD) + shortstr(b"token refresh")
     assert without_secret("0-9-1", "connection.update-secret", update) == {"reason": "token refresh"}
     token = next(i for i, f in enumerate(method_named("0-9", "message.transfer").fields) if f.name == "security-token")

@@ -82,7 +82,7 @@ def _next_field(w, buf, at, row, t, keys, key_set):
         _field_key(w, row, place, t, keys, key_set)
         W.put_int(w, end - at - int(t.types[T.WIDTH, number]))
     elif policy == SHOW_USER:
-        mechanism = before + 1 if before >= 0 else at
+        mechanism = before + 1 if before >= 0 else at + 1
         user, user_end = user_span(w, buf, mechanism, at, at + 4, end, t.types[T.FORM])
         if user >= 0:
             _field_key(w, row, place, t, keys, key_set)

@@ -58,7 +58,8 @@ def missing_fields(w, definition, count, t):
 
 @kernel
 def allowed(buf, at, end, field, t):
-    """Whether the definition of `field` allows the type at `at`, of an array the type of its elements."""
+    """Whether the definition of `field` allows the type at `at`, of an array the type of its elements. A boolean in an
+    octet is 0 or 1 (1.6.2); others are read as true, as by tshark."""
     code = u8(buf, at, end)
     kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)
     if kind == T.ARRAY and t.field[field].multiple:
@@ -67,6 +68,8 @@ def allowed(buf, at, end, field, t):
         if count == 0 or code < 0:
             return True
         kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)
+    if kind == T.BOOLEAN and t.constructor[code].width == 1 and u8(buf, at + 1, end) > 1:
+        return False
     return kind >= 0 and (int(t.field[field].types) >> kind) & 1 == 1
 
 
@@ -157,7 +160,7 @@ def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
         W.known_key(w, base + place)
         W.put_int(w, after - start)
     elif policy == SHOW_USER:
-        mechanism, mechanism_end = start, start
+        mechanism, mechanism_end = start + 1, start
         if place > 0:
             mechanism, mechanism_end = symbol_span(buf, int(s.fields[place - 1]), at, t)
         if mechanism >= 0:

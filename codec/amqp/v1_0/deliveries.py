@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from codec.amqp import rows as R
 from codec.amqp.v1_0 import tables as T
-from codec.amqp.v1_0.constructors import MORE, NO_HEAD, is_operation, section_head
+from codec.amqp.v1_0.constructors import MORE, is_operation, section_head
 from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, release, store
 from codec.amqp.versions import E_SECTIONS, MALFORMED
 from codec.compiler.kernel import kernel
@@ -20,6 +20,7 @@ from codec.compiler.limits import DELIVERY_SIZE, OPEN_DELIVERIES
 from codec.hashes.digest import begin, finish, update
 
 STORE, HASH, STORE_AND_HASH = 1, 2, 3  # what to do with the octets of a section
+UNDECIDED = 4  # before the first section of a message of another format, which may have none
 LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be parsed
 # Flags of a transfer. UNCERTAIN: bytes may have been lost before it, so it may not be the first of its delivery.
 # FOREIGN: its message-format is none of the specification's; the message may have no sections.
@@ -66,8 +67,21 @@ def _add(dl, direction, slot, buf, start, end, t):
                 r.what = STORE_AND_HASH
             _add_octets(dl, direction, slot, r, dl.heads, first, stop)
         elif section != MORE or r.head_size == HEAD:
+            if r.what == UNDECIDED:
+                _make_all_body(dl, direction, slot, r)
+                continue
             r.whole = 0
             r.broken = NO_SECTION
+
+
+@kernel
+def _make_all_body(dl, direction, slot, r):
+    """A message of another format does not begin with a section: it is all body."""
+    base = (direction * SLOTS + slot) * HEAD
+    r.what = HASH
+    r.left = ENDLESS
+    _add_octets(dl, direction, slot, r, dl.heads, base, base + int(r.head_size))
+    r.head_size = 0
 
 
 @kernel
@@ -103,17 +117,14 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
         row[R.CONTENT] = row[R.FRAME_NO]
         if flags & ABORTED:
             return -1
-        head = section_head(buf, start, end, t)[0] if flags & FOREIGN else 0
-        all_body = head == NO_HEAD or (head == MORE and not flags & MORE_FOLLOWS)
         if not flags & MORE_FOLLOWS:
+            all_body = flags & FOREIGN != 0 and not begins(buf, start, end, t)
             return _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags)
         slot = claim(dl, direction, key, int(row[R.FRAME_NO]), delivery_id)
         if slot < 0:
             c.limits |= OPEN_DELIVERIES
             return -1
-        if all_body:
-            dl.slots[direction, slot].what = HASH
-            dl.slots[direction, slot].left = ENDLESS
+        dl.slots[direction, slot].what = UNDECIDED if flags & FOREIGN else STORE
     r = dl.slots[direction, slot]
     row[R.CONTENT] = r.frame_no
     if flags & ABORTED:
@@ -175,6 +186,8 @@ def _complete(dl, c, direction, slot, row, rows, digest):
     """Complete a delivery of several transfers: the section of its body, or -1."""
     r = dl.slots[direction, slot]
     body = int(r.body)
+    if r.what == UNDECIDED:
+        _make_all_body(dl, direction, slot, r)
     if r.limited:
         c.limits |= DELIVERY_SIZE
     else:
