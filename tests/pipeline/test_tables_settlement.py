@@ -238,6 +238,22 @@ def return_in_confirm_mode() -> Script:
     return script
 
 
+def returns_of_equal_publishes(*steps: str) -> Script:
+    """Equal publishes in confirm mode, from frame 5 on; a message takes three frames."""
+    script = confirming()
+    for step in steps:
+        what, _, tag = step.partition(" ")
+        if what == "publish":
+            script.publish(b"same", routing_key="no", mandatory=True)
+        elif what == "return":
+            script.content(
+                "server", "basic.return", b"same", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
+            )
+        else:
+            script.server("basic.ack", delivery_tag=int(tag), multiple=what == "ack-to")
+    return script
+
+
 def immediate_without_a_consumer() -> Script:
     script = Script().open()
     script.publish(b"now", immediate=True)  # 3
@@ -352,9 +368,34 @@ SCRIPTS = (
 )  # fmt: skip
 
 
+# RabbitMQ sends basic.return before the basic.ack of the same publish, and that right after it
+# (https://www.rabbitmq.com/docs/confirms, "When Will Published Messages Be Confirmed"). Steps -> outcomes of publishes,
+# and for each that was returned, the frame of the return.
+EQUAL_PUBLISHES = {
+    # 5 8 11, acked in 14, returned in 15, acked in 18, returned in 19
+    "publish,publish,publish,ack 1,return,ack 2,return,ack 3": [
+        ("confirmed", None), ("returned", 15), ("returned", 19),
+    ],
+    "publish,publish,return,ack 1,ack 2": [("returned", 11), ("confirmed", None)],
+    "publish,publish,return,ack 2,ack 1": [("confirmed", None), ("returned", 11)],
+    "publish,publish,publish,ack 1,return,return,ack-to 3": [("confirmed", None), ("returned", 15), ("returned", 18)],
+    "publish,return,publish,ack-to 2": [("returned", 8), ("confirmed", None)],
+    "publish,return,publish,return,ack 2,ack 1": [("returned", 8), ("returned", 14)],
+    "publish,publish,return": [("unsettled", None), ("returned", 11)],  # no confirm was captured
+    "publish,ack 1,return,publish,ack 2": [("confirmed", None), ("confirmed", None)],  # of a publish not captured
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    return Read(spark, {make.__name__: make() for make in SCRIPTS})
+    equal = {steps: returns_of_equal_publishes(*steps.split(",")) for steps in EQUAL_PUBLISHES}
+    return Read(spark, {make.__name__: make() for make in SCRIPTS} | equal)
+
+
+@pytest.mark.parametrize("steps", EQUAL_PUBLISHES)
+def test_which_of_equal_publishes_was_returned(read: Read, steps: str) -> None:
+    rows = read.rows("messages", steps, "operation", "outcome", "returned_frame_no")
+    assert [row[1:] for row in rows if row[0] == "publish"] == EQUAL_PUBLISHES[steps]
 
 
 # Script -> (first_frame_no, outcome, frame whose time it was settled at).

@@ -12,7 +12,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.conversation.channels.outcomes import MAPS
-from codec.conversation.channels.returns import CONFIRM, OPEN, PENDING, PUBLISH, RETURN, RETURNED, matched
+from codec.conversation.channels.returns import (
+    CONFIRM,
+    NUMBERED,
+    OPEN,
+    PENDING,
+    PUBLISH,
+    PUBLISHES,
+    RETURN,
+    RETURNED,
+    matched,
+)
 from codec.conversation.channels.state import RECEIVED, UNKNOWN
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, Settled
@@ -155,7 +165,7 @@ def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.Reco
 ITEM = np.dtype([(name, "i8") for name in ("connection", "key", "frame_no", "kind", "publish", "ts_ns")])
 NO_ITEMS = np.zeros(0, ITEM)
 OF_KEY = ("channel", "exchange", "routing_key", "body_sha256")
-OF_ITEMS = ("connection_id", "first_frame_no", "ts_ns", *OF_KEY)
+OF_ITEMS = ("connection_id", "first_frame_no", "ts_ns", "outcome", *OF_KEY)
 
 
 class Returns:
@@ -175,7 +185,8 @@ class Returns:
         items = np.zeros(own.num_rows, ITEM)
         items["connection"], items["frame_no"] = numbers_of(own["connection_id"]), numbers_of(own["first_frame_no"])
         items["key"] = hashed(*(own[name] for name in OF_KEY))
-        items["kind"] = np.where(returns[returns | publishes], RETURN, PUBLISH)
+        numbered = truth_of(pc.equal(own["outcome"], "unsettled"))
+        items["kind"] = np.where(returns[returns | publishes], RETURN, np.where(numbered, NUMBERED, PUBLISH))
         items["ts_ns"] = numbers_of(own["ts_ns"])
         self.items = np.concatenate([self.items, items])
 
@@ -194,7 +205,7 @@ class Returns:
         is_later = (place >= 0) & (items["frame_no"] >= np.append(until, 0)[place])
         later = items[is_later & (items["kind"] != CONFIRM)]
         items = items[~is_later]
-        order = np.lexsort([items["kind"], items["frame_no"], items["key"], items["connection"]])
+        order = np.lexsort([items[name] for name in ("publish", "kind", "frame_no", "key", "connection")])
         items = items[order]
         changes = np.ones(len(items), bool)
         changes[1:] = (items["key"][1:] != items["key"][:-1]) | (items["connection"][1:] != items["connection"][:-1])
@@ -203,7 +214,7 @@ class Returns:
         fate, partner = matched(fixed(items["kind"]), fixed(keys), fixed(_publish_of(items)), fixed(over))
         stays = np.isin(fate, (OPEN, PENDING)) & (items["kind"] != CONFIRM) & (over == 0)
         self.items = np.concatenate([items[stays], later])
-        returned = np.flatnonzero((items["kind"] == PUBLISH) & (fate == RETURNED))
+        returned = np.flatnonzero(np.isin(items["kind"], PUBLISHES) & (fate == RETURNED))
         if not len(returned):
             return None
         by = items[partner[returned]]
@@ -212,7 +223,7 @@ class Returns:
 
     def open_publishes(self, open_ids: Integers) -> Frames:
         """Frames of publishes of these connections that may still be returned."""
-        own = self.items[np.isin(self.items["connection"], open_ids) & (self.items["kind"] == PUBLISH)]
+        own = self.items[np.isin(self.items["connection"], open_ids) & np.isin(self.items["kind"], PUBLISHES)]
         return Frames(own["connection"], own["frame_no"])
 
     def give_up(self, frames: Frames) -> None:
@@ -225,7 +236,7 @@ def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np
     if confirmed is None:
         return NO_ITEMS
     settled = confirmed.filter(confirmed["settled_frame_no"].is_valid())
-    publishes = items[items["kind"] == PUBLISH]
+    publishes = items[np.isin(items["kind"], PUBLISHES)]
     index = Index(publishes["connection"], publishes["frame_no"])
     at = index.find(numbers_of(settled["connection_id"]), numbers_of(settled["first_frame_no"]))
     found: NDArray[np.void] = publishes[at[at >= 0]].copy()
@@ -236,7 +247,7 @@ def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np
 
 def _publish_of(items: NDArray[np.void]) -> Integers:
     """The place of the publish of each confirm."""
-    publishes, confirms = (np.flatnonzero(items["kind"] == kind) for kind in (PUBLISH, CONFIRM))
+    publishes, confirms = (np.flatnonzero(np.isin(items["kind"], kinds)) for kinds in (PUBLISHES, (CONFIRM,)))
     index = Index(items["connection"][publishes], items["frame_no"][publishes])
     found = index.find(items["connection"][confirms], items["publish"][confirms])
     at = np.full(len(items), -1)
