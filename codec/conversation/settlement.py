@@ -25,6 +25,7 @@ import numpy as np
 from codec.compiler.kernel import kernel
 
 NO_RESULT, COMMITTED, ROLLED_BACK = range(3)  # of the transaction that an event is in
+PRESETTLED, ABORTED = 3, 4  # outcomes that only the sender of a 1.0 delivery gives: no other event settles it then
 NOTED, UNDONE = range(2)  # rows of `UnsettledMap.latest`
 CONNECTION, NUMBER, COUNT, RUNS, OUTSTANDING, TIME = range(6)  # cells of `UnsettledMap.state`
 IDS, FRAMES, NOTE, MARK = range(4)  # rows of `UnsettledMap.scratch`
@@ -286,18 +287,20 @@ def _write(unsettled, at, rows, n, outcome, settled_ns, settled_frame_no, transa
 def _settle(unsettled, events, e, rows, n):
     """Settle the outstanding messages in the range of event `e`; returns the number of rows."""
     state, after = unsettled.state, unsettled.after
+    by_sender = events.outcome[e] == PRESETTLED or events.outcome[e] == ABORTED
     end = state[COUNT]
     for run in range(state[RUNS] - 1, -1, -1):
         at = _lower_bound(unsettled.ids, unsettled.runs[run], end, events.first[e])
         at = _outstanding_from(after, at, end)
         while at < end and unsettled.ids[at] <= events.last[e]:
-            _write(
-                unsettled, at, rows, n, events.outcome[e], events.effective_ns[e], events.frame_no[e],
-                events.transaction[e],
-            )  # fmt: skip
-            n += 1
-            after[at] = at + 1
-            state[OUTSTANDING] -= 1
+            if by_sender or (_newest(unsettled, NOTED, at) >> OUTCOME_SHIFT) & OUTCOME_MASK != PRESETTLED:
+                _write(
+                    unsettled, at, rows, n, events.outcome[e], events.effective_ns[e], events.frame_no[e],
+                    events.transaction[e],
+                )  # fmt: skip
+                n += 1
+                after[at] = at + 1
+                state[OUTSTANDING] -= 1
             at = _outstanding_from(after, at + 1, end)
         end = unsettled.runs[run]
     return n

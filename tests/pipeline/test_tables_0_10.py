@@ -299,16 +299,27 @@ def scripts() -> dict[str, Wire]:
     closed = segment("connection.close", {"reply-code": 320, "reply-text": "stopped"})
     wire.add(SERVER, in_frames(0, closed, (2, 5), channel=0))
 
-    # xa-status of the commits: 4 heurcom, 5 heurrb, 6 heurmix (0-10 specification, dtx.commit).
-    wire = wires["heuristics"] = opened()
-    wire.add(CLIENT, control("dtx.select"))
-    for number, status in enumerate((4, 5, 6)):
-        branch = {"xid": {"format": 0, "global-id": bytes([status]), "branch-id": b""}}
-        wire.add(CLIENT, control("dtx.start", **branch) + transfer("amq.direct") + control("dtx.end", **branch))
-        wire.add(CLIENT, control("dtx.commit", **branch))
-        result = ("dtx.xa-result", {"status": status})
-        wire.add(SERVER, control("execution.result", command_id=4 + 4 * number, value=result))
-    wire.add(SERVER, control("session.completed", commands=[(0, 12)]))
+    # xa-status of the answers: 1 rbrollback, 4 heurcom, 5 heurrb, 6 heurmix (0-10 specification, dtx.commit and
+    # dtx.rollback). The commands are completed after their results, or before.
+    for end, early in (("commit", False), ("commit", True), ("rollback", False), ("rollback", True)):
+        wire = wires[f"heuristics, {end}, completed {'early' if early else 'late'}"] = opened()
+        wire.add(CLIENT, control("dtx.select"))
+        for number, status in enumerate((1, 4, 5, 6)):
+            branch = {"xid": {"format": 0, "global-id": bytes([status]), "branch-id": b""}}
+            wire.add(CLIENT, control("dtx.start", **branch) + transfer("amq.direct") + control("dtx.end", **branch))
+            wire.add(CLIENT, control(f"dtx.{end}", **branch))
+            if early:
+                wire.add(SERVER, control("session.completed", commands=[(0, 4 + 4 * number)]))
+            result = ("dtx.xa-result", {"status": status})
+            wire.add(SERVER, control("execution.result", command_id=4 + 4 * number, value=result))
+        wire.add(SERVER, control("session.completed", commands=[(0, 16)]))
+
+    wire = wires["commit refused after its completion"] = opened()
+    branch = {"xid": {"format": 0, "global-id": b"b", "branch-id": b""}}
+    wire.add(CLIENT, control("dtx.select") + control("dtx.start", **branch) + transfer("amq.direct"))
+    wire.add(CLIENT, control("dtx.end", **branch) + control("dtx.commit", **branch))
+    wire.add(SERVER, control("session.completed", commands=[(0, 4)]))
+    wire.add(SERVER, control("execution.exception", error_code=542, command_id=4))  # illegal-state
 
     stated = header(("message.message-properties", {"content-length": 3}))
     wire = wires["no body"] = opened()
@@ -454,8 +465,15 @@ def test_commands_may_take_several_frames(written: Written) -> None:
     assert written.rows("connections", script, *of_connection) == [(3, "server", 320, "stopped")]
 
 
-def test_a_branch_may_end_by_a_decision_of_the_broker(written: Written) -> None:
-    assert written.rows("messages", "heuristics", "transaction") == [("committed",), ("rolled-back",), (None,)]
+@pytest.mark.parametrize("completed", ["late", "early"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_branch_may_end_by_a_decision_of_the_broker(written: Written, end: str, completed: str) -> None:
+    rows = written.rows("messages", f"heuristics, {end}, completed {completed}", "transaction")
+    assert rows == [("rolled-back",), ("committed",), ("rolled-back",), (None,)]
+
+
+def test_a_commit_that_fails_after_its_completion_is_none(written: Written) -> None:
+    assert written.rows("messages", "commit refused after its completion", "transaction") == [("rolled-back",)]
 
 
 def test_a_body_that_is_not_there_was_not_seen_whatever_its_size_should_be(written: Written) -> None:

@@ -167,6 +167,16 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(1, payload=b"", first=False, aborted=True))
     wire.add(CLIENT, moved(2, payload=whole[:9], more=True, settled=True))
 
+    # The receiver has nothing to settle then, whatever it sends meanwhile.
+    wire = wires["settled early and accepted"] = sending()
+    for number in (0, 1):
+        wire.add(CLIENT, moved(number, payload=whole[:9], more=True, settled=True))
+        wire.add(SERVER, disposed(RECEIVES, number, outcome=state(REJECTED)))
+        last = {"payload": b"", "aborted": True} if number else {"payload": whole[9:]}
+        wire.add(CLIENT, moved(number, first=False, **last))
+    wire.add(CLIENT, moved(2, payload=whole[:9], more=True, settled=True))
+    wire.add(SERVER, disposed(RECEIVES, 0, 2, outcome=state(REJECTED)))
+
     # Either side may say how the source hands out messages; the server, whose it is, decides.
     wire = wires["browsing"] = opened()
     for handle, (asked, said) in enumerate([("copy", ""), ("copy", "move"), ("move", "copy"), ("", "")]):
@@ -215,6 +225,21 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(2, 1, payload=discharge()[:9], more=True))  # packet 14
     wire.add(CLIENT, moved(2, 1, payload=discharge()[9:], first=False))
     wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(ACCEPTED)))  # packet 16
+
+    # Two control links, each with one transaction; then the link of S ends in some way, or none does.
+    detached = frame(performative(DETACH, uint(1), False))
+    for way, ends in {
+        "is closed": detach(1), "is closed after a discharge": moved(6, 1, payload=discharge(name=b"S")) + detach(1),
+        "is detached": detached, "ends with its session": frame(performative(END)),
+        "ends with its connection": frame(performative(0x18)), "stays": b"",
+    }.items():  # fmt: skip
+        wire = wires[f"control link {way}"] = sending()
+        for handle, name in ((1, b"S"), (2, b"T")):
+            wire.add(CLIENT, attach(name.decode(), handle, SENDS, coordinator=True))
+            wire.add(SERVER, attach(name.decode(), handle, RECEIVES, coordinator=True))
+            wire.add(CLIENT, moved(handle - 1, handle, payload=DECLARE))
+            wire.add(SERVER, disposed(RECEIVES, handle - 1, outcome=state(DECLARED, name)))
+        wire.add(CLIENT, moved(2, within=b"S") + moved(3, within=b"T") + ends)
 
     wire = wires["lost first part"] = sending()
     whole = sections_of(b"a" * 90)
@@ -316,9 +341,9 @@ def scripts() -> dict[str, Wire]:
     return wires
 
 
-def discharge(fail: bool = False) -> bytes:
+def discharge(fail: bool = False, name: bytes = b"T") -> bytes:
     """The message that asks for the end of a transaction (4.5.4)."""
-    return b"\x00\x53\x77" + encoded(state(0x32, b"T", fail))
+    return b"\x00\x53\x77" + encoded(state(0x32, name, fail))
 
 
 @pytest.fixture(scope="module")
@@ -394,6 +419,12 @@ def test_a_delivery_that_was_settled_early_may_be_given_up(written: Written) -> 
     assert rows == [("presettled", True), ("aborted", False), ("presettled", False)]
 
 
+def test_a_delivery_that_its_sender_settled_is_not_settled_by_its_receiver(written: Written) -> None:
+    """Transport 2.7.5: once settled is true on any transfer of a delivery, the delivery is settled."""
+    rows = written.rows("messages", "settled early and accepted", "outcome")
+    assert rows == [("presettled",), ("aborted",), ("presettled",)]
+
+
 def test_what_may_have_been_settled_before_a_lost_end_is_unknown(written: Written) -> None:
     assert written.rows("messages", "lost end", "outcome") == [("unknown",)]
 
@@ -406,6 +437,21 @@ def test_a_transaction_that_is_rolled_back_settles_nothing(written: Written) -> 
     rows = written.rows("messages", "transaction", "operation", "outcome", "transaction")
     assert rows[:2] == [("deliver", "unsettled", "rolled-back"), ("deliver", "acked", "committed")]
     assert written.rows("channels", "transaction", "mode") == [("tx",)]
+
+
+@pytest.mark.parametrize(
+    ("way", "rolled_back"),
+    [
+        ("is closed", "S"), ("is closed after a discharge", ""), ("is detached", ""), ("ends with its session", "ST"),
+        ("ends with its connection", "ST"), ("stays", ""),
+    ],
+)  # fmt: skip
+def test_a_control_link_that_is_closed_rolls_back_its_transactions(
+    written: Written, way: str, rolled_back: str
+) -> None:
+    """Part 4, 4.1; how a discharge ended that nobody answered is not known."""
+    rows = written.rows("messages", f"control link {way}", "transaction")
+    assert rows == [("rolled-back",) if name in rolled_back else (None,) for name in "ST"]
 
 
 def test_what_was_accepted_in_a_transaction_may_be_settled_after_it(written: Written) -> None:

@@ -28,6 +28,7 @@ ARGUMENTS = {
     "name": "string", "remote_channel": "int", "handle": "bigint", "role": "boolean", "snd_settle_mode": "int",
     "rcv_settle_mode": "int", "initial_delivery_count": "bigint", "delivery_id": "bigint", "delivery_tag": "binary",
     "message_format": "bigint", "settled": "boolean", "more": "boolean", "resume": "boolean", "aborted": "boolean",
+    "closed": "boolean",
     "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
     "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
@@ -74,7 +75,7 @@ class Performatives:
         error = Fields(errors, ERROR)
         operation = Fields(Fields(self.properties, {}, ("body",)).inside("body"), OPERATION)
         states = numbered(state.column("type"), (*STATES, semantics.TRANSACTIONAL))
-        transactional = states > len(STATES)
+        transactional, declares = states > len(STATES), states == STATES.index(semantics.DECLARED) + 1
         excepts = self._named("refuses")
         texts = {
             "session_name": self._session_names(arguments),
@@ -86,6 +87,7 @@ class Performatives:
             "destination": arguments.column("destination"),
             "queue": arguments.column("queue"),
             "filters": objects_as_text(source.inside("filter")),
+            "declared": hexed(pc.if_else(pa.array(declares), state.column("txn_id"), pa.scalar(None, pa.binary()))),
         }
         distribution = source.column("distribution_mode")
         number = arguments.numbers("delivery_id", NONE)
@@ -99,7 +101,7 @@ class Performatives:
                 for each in (
                     "remote_channel", "incoming_window", "outgoing_window", "handle", "snd_settle_mode",
                     "rcv_settle_mode", "initial_delivery_count", "settled", "more", "aborted", "delivery_count",
-                    "link_credit", "exclusive", "acquire_mode", "flow_mode", "unit", "value",
+                    "closed", "link_credit", "exclusive", "acquire_mode", "flow_mode", "unit", "value",
                 )
             },
         }  # fmt: skip
@@ -190,9 +192,9 @@ class Performatives:
         unroutable &= np.isin(arguments.numbers("code", NONE), semantics.UNROUTABLE)
         status = Fields(arguments.inside("value"), {"status": "int"}).numbers("status", null=semantics.SUCCESS)
         outcome = np.where(unroutable, semantics.OUTCOMES.index("returned") + 1, outcome)
-        for failed, name in semantics.FAILED_STATUS.items():
-            fails = self._named("reports_status") & (status == failed)
-            outcome = np.where(fails, semantics.OUTCOMES.index(name) + 1, outcome)
+        for number, name in semantics.OUTCOME_OF_STATUS.items():
+            decided = self._named("reports_status") & (status == number)
+            outcome = np.where(decided, semantics.OUTCOMES.index(name) + 1, outcome)
         about = np.where(disposes, np.select([role == 1, role == 0], [1 - sender, sender], NONE), 1 - sender)
         return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0)
 

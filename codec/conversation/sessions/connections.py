@@ -48,6 +48,7 @@ _TEXT = (1 << SIDE_SHIFT) - 1  # of a key
 PLACES = (
     ("messages", "session", "sessions", 1), ("messages", "link", "links", 1), ("links", "session", "sessions", 1),
     ("links", "next", "links", 1), ("events", "map_no", "sessions", MAPS), ("tx_ends", "map_no", "sessions", MAPS),
+    ("tx_ends", "link", "links", 1),
     ("changes", "session", "sessions", 1), ("changes", "link", "links", 1), ("refusals", "session", "sessions", 1),
 )  # fmt: skip
 

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions.state import (
     ABORTED,
+    ACKED,
     COMPLETIONS,
     CONFIRMED,
     MAPS,
     NACKED,
+    NEW_TX_END,
     NONE,
     PRESETTLED,
     REJECTED,
@@ -27,7 +29,7 @@ from codec.conversation.sessions.state import (
     SessionRecords,
 )
 from codec.conversation.settled import settled_at_once
-from codec.conversation.settlement import NO_RESULT, ROLLED_BACK, Settled
+from codec.conversation.settlement import COMMITTED, NO_RESULT, ROLLED_BACK, Settled
 
 Integers = NDArray[np.int64]
 FRAME_BITS = 38
@@ -110,6 +112,7 @@ def _settled_by(events: NDArray[np.void], chosen: NDArray[np.bool_]) -> Settled:
 
 _OF_EVENTS = ("connection", "map_no", "frame_no", "opens", "first", "last", "outcome", "final", "effective_ns")
 NO_PLACES = np.zeros(0, np.int64)
+NO_TX_ENDS: NDArray[np.void] = NEW_TX_END[:0]
 
 
 def _picked(values: Integers, at: Integers) -> Integers:
@@ -125,29 +128,30 @@ class _Transactions:
 
     def __init__(self, records: SessionRecords) -> None:
         self._connections = np.unique(records.sessions["connection"])
-        tx_ends, events = records.tx_ends, records.events
-        answers = np.isin(events["map_no"], tx_ends["map_no"]) if len(tx_ends) else np.zeros(len(events), bool)
-        columns = {name: np.ascontiguousarray(events[name][answers]) for name in _OF_EVENTS}
-        columns["transaction"] = np.full(int(answers.sum()), NO_RESULT)
-        settled = settled_at_once(columns) if len(tx_ends) else None
-        if settled is None:
+        asked, closed = records.tx_ends[records.tx_ends["result"] != NO_RESULT], _closed_transactions(records)
+        tx_ends = np.concatenate([asked, closed])
+        if not len(tx_ends):
             self.ends = TransactionEnds(*[NO_PLACES] * len(TransactionEnds._fields))
             self._names = NO_PLACES
             return
-        at = Places(settled.map_no, settled.frame_no).find(tx_ends["map_no"], tx_ends["frame_no"])
-        answer = np.where(at == NONE, 0, _picked(settled.outcome, at))
-        when = np.where(_picked(settled.settled_frame_no, at) < 0, NONE, _picked(settled.settled_ns, at))
+        events = records.events[np.isin(records.events["map_no"], asked["map_no"])]
+        answer, when = _answers(tx_ends, events, events["opens"] == 0)
+        # A command of 0-10 may be completed before its result arrives: then the result counts.
+        decided, decided_ns = _answers(tx_ends, events, np.isin(events["outcome"], (UNKNOWN, NACKED, ACKED)))
+        answer, when = np.where(decided == 0, answer, decided), np.where(decided == 0, when, decided_ns)
+        result = np.select([answer == CONFIRMED, answer == ACKED], [tx_ends["result"], COMMITTED], ROLLED_BACK)
+        result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED, ACKED)), result, NONE)
+        when[len(asked) :], result[len(asked) :] = closed["ts_ns"], ROLLED_BACK
         done = tx_ends["key"] != 0
-        tx_ends, answer = tx_ends[done], answer[done]
+        tx_ends = tx_ends[done]
         names = self._named(tx_ends["connection"], tx_ends["key"])
         self._names = np.unique(names)
         places = (np.searchsorted(self._names, names) << FRAME_BITS) | tx_ends["frame_no"]
         order = np.argsort(places)
-        result = np.where(answer == CONFIRMED, tx_ends["result"], ROLLED_BACK)
-        result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED)), result, NONE)
         self.ends = TransactionEnds(
-            places[order], when[done][order], tx_ends["ts_ns"][order], result[order], tx_ends["client_hidden"][order]
-        )
+            places[order], when[done][order], tx_ends["ts_ns"][order], result[done][order],
+            tx_ends["client_hidden"][order],
+        )  # fmt: skip
 
     def following(self, records: NDArray[np.void]) -> Integers:
         """The next end of the transaction of each record, as a place of `ends`; NONE if there is none, no answer to it,
@@ -168,6 +172,38 @@ class _Transactions:
     def _named(self, connections: Integers, keys: Integers) -> Integers:
         named: Integers = (np.searchsorted(self._connections, connections) << KEY_BITS) + keys + (1 << (KEY_BITS - 1))
         return named
+
+
+def _answers(
+    tx_ends: NDArray[np.void], events: NDArray[np.void], chosen: NDArray[np.bool_]
+) -> tuple[Integers, Integers]:
+    """The outcome that the chosen events give each request to end a transaction, 0 for none, and when."""
+    settled = _settled_by(events, chosen)
+    at = Places(settled.map_no, settled.frame_no).find(tx_ends["map_no"], tx_ends["frame_no"])
+    when = np.where(_picked(settled.settled_frame_no, at) < 0, NONE, _picked(settled.settled_ns, at))
+    return np.where(at == NONE, 0, _picked(settled.outcome, at)), when
+
+
+def _closed_transactions(records: SessionRecords) -> NDArray[np.void]:
+    """The ends of transactions by the end of their control links: for each that was declared, what closed its link
+    first, with the name of the transaction."""
+    of_links = records.tx_ends[records.tx_ends["result"] == NO_RESULT]
+    declared, closings = of_links[of_links["key"] != 0], of_links[of_links["key"] == 0]
+    link, session, count = closings["link"], closings["map_no"] // MAPS, len(closings)
+    if not len(declared) or not count:
+        return NO_TX_ENDS
+    at = np.full(len(declared), count)
+    for closes, own in (
+        (link, declared["link"]),
+        (np.where(link == NONE, session, NONE), records.links["session"][declared["link"]]),
+        (np.where(session == NONE, closings["connection"], NONE), declared["connection"]),
+    ):
+        known, first = np.unique(closes, return_index=True)
+        place = np.minimum(np.searchsorted(known, own), len(known) - 1)
+        at = np.minimum(at, np.where(known[place] == own, first[place], count))
+    found: NDArray[np.void] = closings[at[at < count]]
+    found["key"], found["map_no"] = declared["key"][at < count], NONE
+    return found
 
 
 def _of_messages(

@@ -55,7 +55,7 @@ RCV_SETTLE_MODES = ("first", "second")
 DEFAULT_SND_SETTLE_MODE, DEFAULT_RCV_SETTLE_MODE = 2, 0  # 2.7.3
 DISTRIBUTION_MODES = ("move", "copy")
 COPY = "copy"  # distribution-mode: messages stay at the node (3.5.7)
-COORDINATOR, TRANSACTIONAL, DISCHARGE = "coordinator", "transactional-state", "discharge"
+COORDINATOR, TRANSACTIONAL, DECLARED, DISCHARGE = "coordinator", "transactional-state", "declared", "discharge"
 COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (4.5.3, 4.5.4)
 
 # ---- 0-10 -----------------------------------------------------------------------------------------------------------
@@ -67,8 +67,9 @@ FLOW_MODES = ("credit", "window")
 DEFAULT_FLOW_MODE = FLOW_MODES.index("window")  # message.subscribe, rule default-flow-mode
 UNROUTABLE = (1, 2)  # reject codes unroutable, immediate: what a return says in the classic family
 SUCCESS = 0
-# dtx.xa-status of an execution.result -> outcome of its command: rolled back, or it may have been, partly; else done.
-FAILED_STATUS = {1: "nacked", 2: "nacked", 3: "unknown", 5: "nacked", 6: "unknown"}
+# dtx.xa-status of an execution.result -> outcome of its command: rolled back; it may have been, partly; committed
+# ("acked"), whatever was asked; else done.
+OUTCOME_OF_STATUS = {1: "nacked", 2: "nacked", 3: "unknown", 4: "acked", 5: "nacked", 6: "unknown"}
 COUNTS_OCTETS, OCTETS_OF = ("0-10",), ("header", "body")  # where credit has octets: payloads of these frames
 COMMITS, ROLLS_BACK = 1, 2
 
@@ -85,6 +86,7 @@ ROLES: dict[str, dict[str, int]] = {
     "transfer": {**_ON_HANDLE, "transfers": 1},
     "detach": {**_ON_HANDLE, "detaches": 1},
     "disposition": {"own_numbers": 1, "settles": 1, "states_outcome": 1},
+    "close": {"closes_connection": 1},
     "session.attach": {**_OF_0_10, "opens_session": 1},
     "session.attached": _OF_0_10,
     "session.detach": {**_OF_0_10, "closes_session": 1},

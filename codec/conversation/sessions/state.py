@@ -19,7 +19,7 @@ from codec.hashes.keyed import with_room as keyed_with_room
 NONE = -1
 CLIENT, SERVER, NEITHER = range(3)
 BOTH = 1 << CLIENT | 1 << SERVER  # of `senders`
-UNSETTLED, UNKNOWN, PRESETTLED, ABORTED, CONFIRMED, NACKED, REJECTED = range(1, 8)  # of semantics.OUTCOMES
+UNSETTLED, UNKNOWN, PRESETTLED, ABORTED, CONFIRMED, NACKED, REJECTED, RETURNED, ACKED = range(1, 10)  # of OUTCOMES
 SENDER, RECEIVER, SUBSCRIPTION = range(1, 4)  # of semantics.LINK_KINDS
 TX, DTX = 2, 3  # of semantics.MODES
 SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
@@ -34,7 +34,7 @@ ROLE_FIELDS = (
     "on_destination",
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
-    "may_return", "reports_status",
+    "may_return", "reports_status", "closes_connection",
 )  # fmt: skip
 
 
@@ -61,7 +61,9 @@ NEW_MESSAGE = blank(
     "server_hidden named row"
 )
 NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits client_hidden")
-NEW_TX_END = blank("connection map_no frame_no ts_ns key result client_hidden")
+# Of a transaction: a request to end it; without a result, its declaration on a control link. Without a key: what closes
+# control links, that of the link, those of the session, or all.
+NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden link?")
 NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
@@ -79,7 +81,8 @@ class Rows(NamedTuple):
     `number`: delivery-id or command id. `about`: the side whose messages a settlement settles, in the ranges from
     `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it is a command
     to a transaction coordinator; `ends`: of a request to end a transaction, the result on success; `key`: the
-    transaction that is named. `peer_late`, `late` (codec.amqp.notes): 0 or 1."""
+    transaction that is named; `declared`: one that the coordinator has begun. `peer_late`, `late`
+    (codec.amqp.notes): 0 or 1."""
 
     connection_id: np.ndarray
     frame_no: np.ndarray
@@ -129,6 +132,8 @@ class Rows(NamedTuple):
     unit: np.ndarray
     value: np.ndarray
     coordinates: np.ndarray
+    closed: np.ndarray
+    declared: np.ndarray
     about: np.ndarray
     outcome: np.ndarray
     final: np.ndarray
@@ -209,6 +214,7 @@ def take_ended(state: State) -> SessionRecords:
     for name, field, removed in (
         ("messages", "session", sessions), ("messages", "link", links), ("links", "session", sessions),
         ("links", "next", links), ("events", "map_no", sessions * MAPS), ("tx_ends", "map_no", sessions * MAPS),
+        ("tx_ends", "link", links),
         ("changes", "session", sessions), ("changes", "link", links), ("refusals", "session", sessions),
         ("bindings", "link", links), ("bindings", "unknown", links), ("attachings", "head", links),
         ("attachings", "tail", links),

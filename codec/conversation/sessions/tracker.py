@@ -39,7 +39,15 @@ from codec.conversation.sessions.state import (
     UNANSWERED,
     new_record,
 )
-from codec.conversation.sessions.transfers import open_delivery, request_tx_end, settle_own, settle_ranges, transfer
+from codec.conversation.sessions.transfers import (
+    close_control_links,
+    declare_transaction,
+    open_delivery,
+    request_tx_end,
+    settle_own,
+    settle_ranges,
+    transfer,
+)
 from codec.hashes.keyed import empty
 
 
@@ -99,6 +107,8 @@ def _on_handle(s, rows, i, role, place, session, key, begins):
         link.server_handle = rows.handle[i]
     if role.detaches:
         detach(s, rows, i, place, binding, link)
+        if link.coordinator and rows.closed[i] == 1:
+            close_control_links(s, rows, i, place, at)
     return at
 
 
@@ -121,6 +131,9 @@ def _on_destination(s, rows, i, role, place, begins):
 @inlined
 def _row(s, roles, rows, i):
     role = roles[rows.name[i]]
+    if role.closes_connection:
+        close_control_links(s, rows, i, NONE, NONE)
+        return
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
     update_session(s, rows, i, role, session, opener)
@@ -141,6 +154,10 @@ def _row(s, roles, rows, i):
         s.numbers[HIDDEN_CLIENT if rows.sender[i] == CLIENT else HIDDEN_SERVER] += 1
     if role.settles and not session.doubted:
         settle_ranges(s, rows, i, role, place, key)
+    if rows.declared[i]:
+        declare_transaction(s, rows, i, place)
+    if role.closes_session and role.own_numbers:
+        close_control_links(s, rows, i, place, NONE)
     if role.refuses and rows.number[i] != NONE:
         refusal = s.refusals.rows[new_record(s.refusals)]
         refusal.connection = rows.connection_id[i]
