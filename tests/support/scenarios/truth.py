@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.script import ANSWER_NS, Event, Peer, Script
-from scenarios.wire_1_0 import queue_address, target_address
+from scenarios.wire_1_0 import accepts_at_once, queue_address, target_address
 
 Row = dict[str, Any]
 # Of a publish without a confirm or settlement: in 0-10 and 1.0 every one is answered, also in a transaction.
@@ -57,6 +57,17 @@ def fates(script: Script) -> dict[int, Fate]:
                         found[which] = Fate(outcome, event.at, done)
                     else:
                         found[which] = Fate(found[which].outcome, None, done)
+        elif event.kind == "close" and peer.version == "1.0":  # ends its control links (part 4, 4.1)
+            for channel in peer.channels:
+                place = (event.peer, channel.number)
+                for which in published.pop(place, []):
+                    accepted = Fate("confirmed", event.at, "rolled-back")
+                    found[which] = (
+                        accepted if accepts_at_once(script, channel.number) else Fate(ANSWERED, None, "rolled-back")
+                    )
+                for about, _ in pending.pop(place, []):
+                    for which in about:
+                        found[which] = Fate(found[which].outcome, None, "rolled-back")
     for event in script.events:
         if event.kind == "return" and event.of is not None:
             found[event.of] = Fate("returned", event.at, found[event.of].transaction)

@@ -219,7 +219,7 @@ class WireV1_0:
     def published_within(self, index: int) -> None:
         """A publish in a transaction, answered now or when that ends."""
         event = self.script.events[index]
-        if (self.script.number + event.channel) % 3 == 0:
+        if accepts_at_once(self.script, event.channel):
             state = self.within(event.channel, described(ACCEPTED))
             self.answer = [(SERVER, disposition(event.channel, self.id_of[index], state))]
         else:
@@ -288,6 +288,11 @@ class WireV1_0:
         if delivery_id is not None:
             begins = [uint(delivery_id), delivery_id.to_bytes(4, "big"), uint(0)]
         return sent(TRANSFER, uint(handle), *begins, settled, more, None, state, channel=number, payload=payload)
+
+
+def accepts_at_once(script: Script, number: int) -> bool:
+    """Whether the broker accepts what is published in a transaction at once, not when that ends."""
+    return (script.number + number) % 3 == 0
 
 
 def disposition(number: int, first: int, state: Any, last: int | None = None) -> bytes:
