@@ -103,7 +103,7 @@ def compare(
 ) -> Comparison:
     """Compare the findings of an audit (section 'identities') with those of an earlier one.
 
-    `was_checked`: whether this audit could have found an entry of the earlier one (`coverage.coverage_check`).
+    `was_checked`: whether this audit could have found an entry of the earlier one (`facts.coverage_check`).
     """
     known: dict[str, KnownFinding] = {}
     for group in identities.rows:

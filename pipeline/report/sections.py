@@ -41,7 +41,7 @@ BINDINGS = "name = 'queue.bind' AND queue != ''"
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table of the page: `columns` are (heading, key or measure, kind of `tables.KINDS`); `query` shows all rows;
+    """A table of the page: `columns` are (heading, key or measure, kind of `page.KINDS`); `query` shows all rows;
     `nothing`: the text of an empty table."""
 
     caption: str
