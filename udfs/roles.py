@@ -46,6 +46,9 @@ OPERATIONS = {
     "basic.deliver": "deliver",
     "basic.get-ok": "get",
     "basic.return": "return",
+    "stream.publish": "publish",  # 0-8, 0-9
+    "stream.deliver": "deliver",
+    "stream.return": "return",
 }
 DELIVERIES = ("deliver", "get")  # of these operations
 PUBLISHING, DELIVERING = (
@@ -54,8 +57,9 @@ PUBLISHING, DELIVERING = (
 )
 BODY_FRAMES, HEADER_FRAMES = ("body", "oob-body"), ("header", "oob-header")
 TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
-OPENS_LINK = {"basic.consume": "consumer"}
-CLOSES_LINK = ("basic.cancel",)
+OPENS_LINK = {"basic.consume": "consumer", "stream.consume": "consumer"}
+CLOSES_LINK = ("basic.cancel", "stream.cancel")
+NEEDS_NO_ACK = ("stream.consume",)  # its class has no acknowledgements
 NAMES_LINK = ("attach",)  # its argument `name`
 COMMANDS_TO = ("transfer",)  # may carry one of COORDINATES, and is answered then
 COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (1.0, 4.5.3, 4.5.4)

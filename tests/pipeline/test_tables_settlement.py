@@ -63,6 +63,17 @@ def direct_replies_between() -> Script:
     return script
 
 
+def streaming() -> Script:
+    """Class stream of 0-8 and 0-9: content without acknowledgements."""
+    script = Script("0-8").open()
+    script.asks("stream.consume", reply={"consumer_tag": "s"}, queue="q", consumer_tag="s", nowait=False)  # 3
+    script.content("client", "stream.publish", b"x", exchange="e", routing_key="k", mandatory=True)  # 5
+    script.content("server", "stream.deliver", b"x", consumer_tag="s", delivery_tag=1, exchange="e", queue="q")  # 8
+    script.content("server", "stream.return", b"x", exchange="e", routing_key="k", reply_code=312, reply_text="NO")
+    script.asks("stream.cancel", reply={"consumer_tag": "s"}, consumer_tag="s", nowait=False)  # 14
+    return script
+
+
 def refusals() -> Script:
     script = consuming()
     for tag in (1, 2, 3, 4):
@@ -357,7 +368,7 @@ def confirms_refused_in_tx_mode() -> Script:
 
 SCRIPTS = (
     cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
-    ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
+    ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, streaming, refusals, recover,
     recover_crossed_by_a_delivery, ack_of_many_behind_a_loss, nack_of_many_behind_a_loss,
     nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost,
     ack_may_be_lost_before_a_close_ok, channel_reopened_without_a_close_ok, loss_of_the_wrong_side,
@@ -406,6 +417,7 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "ack_of_all_so_far": [(5, "acked", 11), (8, "acked", 11), (12, "unsettled", None)],
     "tag_beyond_the_deliveries": [(5, "acked", 8), (9, "unknown", None)],
     "direct_replies_between": [(7, "acked", 16), (10, "acked", 16), (13, "presettled", None)],
+    "streaming": [(5, "returned", 11), (8, "presettled", None), (11, "presettled", None)],
     "refusals": [(5, "requeued", 17), (8, "rejected", 18), (11, "requeued", 19), (14, "rejected", 20)],
     "recover": [(5, "acked", 11), (8, "requeued", 12), (14, "unsettled", None)],
     "recover_crossed_by_a_delivery": [(5, "requeued", 8), (9, "requeued", 12), (13, "unsettled", None)],
@@ -490,6 +502,15 @@ def test_channel_counts_what_became_of_its_messages(read: Read) -> None:
     assert read.one("channels", "refusals", *counted) == (0, 4, 0, 0, 0, 0, 2, 2, 0)
     assert read.one("channels", "confirms", *counted) == (5, 0, 0, 2, 1, 0, 0, 0, 1)
     assert read.one("channels", "return_in_confirm_mode", *counted) == (2, 0, 1, 2, 0, 0, 0, 0, 0)
+
+
+def test_messages_and_consumers_of_class_stream(read: Read) -> None:
+    """0-8 specification, class stream: publish, deliver and return carry content."""
+    rows = read.rows("messages", "streaming", "operation", "exchange", "link", "queue", "body_size")
+    assert rows == [("publish", "e", None, None, 1), ("deliver", "e", "s", "q", 1), ("return", "e", None, None, 1)]
+    links = read.rows("links", "streaming", "kind", "name", "queue", "no_ack", "transfers")
+    assert links == [("consumer", "s", "q", True, 1)]
+    assert read.one("channels", "streaming", "published", "delivered", "returned") == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

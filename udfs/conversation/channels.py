@@ -42,10 +42,10 @@ from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.rows import connections_of, fixed, integers, places_where, taken, values_cut
+from udfs.arrow.rows import connections_of, fixed, integers, is_among, places_where, taken, values_cut
 from udfs.conversation.methods import method_frames, method_marks, queue_types
 from udfs.conversation.states import Tracker
-from udfs.roles import SETTLEMENTS, TEXTS, method_roles
+from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, method_roles
 
 Records = NDArray[Any]
 NO_NUMBERS = fixed(np.zeros(0, np.int64))
@@ -184,6 +184,7 @@ class ChannelTracker(Tracker):
         texts = {name: self._texts.of(fields_of[name]) for name in (*TEXT_ARGUMENTS, "queue_type")}
         numbers = {name: integers(column, null=-1) for name, column in fields_of.items() if name not in texts}
         numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
+        numbers["no_ack"] = fixed(np.where(is_among(frames["name"], *NEEDS_NO_ACK), 1, numbers["no_ack"]))
         numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in method_marks(frames).items()}
         return Rows(name=self._names.of(frames["name"]), **texts, **numbers)
 
