@@ -391,7 +391,11 @@ MESSAGE_FLOWS = table(
     ("flow_id", LONG, "the same number for the same pair, whatever else is in the tables"),
     ("version", STRING, "AMQP version of the publish; of the delivery where there is no publish"),
     ("deliver_version", STRING, "AMQP version of the delivery"),
-    ("server", STRING, "the broker, 'ip:port'"),
+    (
+        "server",
+        STRING,
+        "the broker, 'ip:port'; messages are paired at one address and port, not across those of a broker",
+    ),
     ("vhost", STRING, "its virtual host; '/' where none was named"),
     ("trace_id", STRING, "messages.trace_id of the publish; without one, of the delivery"),
     ("span_id", STRING, "messages.span_id, likewise"),

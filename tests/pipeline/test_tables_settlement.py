@@ -265,6 +265,33 @@ def returns_of_equal_publishes(*steps: str) -> Script:
     return script
 
 
+def body_of_a_returned_publish_is_lost() -> Script:
+    """Its broker says that it has it, and that a message with its routing key leads nowhere."""
+    script = confirming()
+    script.publish(b"there", routing_key="yes", mandatory=True)  # 5
+    script.publish(b"back", routing_key="no", mandatory=True, seen=False)  # 8
+    script.content(
+        "server", "basic.return", b"back", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
+    )  # 11
+    script.server("basic.ack", delivery_tag=2, multiple=False)  # 14
+    script.server("basic.ack", delivery_tag=1, multiple=False)  # 15
+    return script
+
+
+def body_of_a_return_is_lost() -> Script:
+    """The second or the third came back; the first was confirmed before, the last has another routing key."""
+    script = confirming()
+    for routing_key in ("no", "no", "no", "yes"):
+        script.publish(b"x", routing_key=routing_key, mandatory=True)  # 5 8 11 14
+    script.server("basic.ack", delivery_tag=1, multiple=False)  # 17
+    script.content(
+        "server", "basic.return", b"x", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE", seen=False
+    )  # 18
+    for tag in (2, 3, 4):
+        script.server("basic.ack", delivery_tag=tag, multiple=False)  # 21 22 23
+    return script
+
+
 def immediate_without_a_consumer() -> Script:
     script = Script().open()
     script.publish(b"now", immediate=True)  # 3
@@ -373,7 +400,8 @@ SCRIPTS = (
     nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost,
     ack_may_be_lost_before_a_close_ok, channel_reopened_without_a_close_ok, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
-    publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
+    publishes_may_be_lost, return_in_confirm_mode, body_of_a_returned_publish_is_lost, body_of_a_return_is_lost,
+    nearest_equal_publish_is_returned, transactions,
     ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost, channel_whose_second_open_is_lost,
     tx_refused_in_confirm_mode, confirms_refused_in_tx_mode,
 )  # fmt: skip
@@ -438,6 +466,11 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     ],
     "select_again": [(5, "unsettled", None), (10, "confirmed", 13)],
     "publishes_may_be_lost": [(5, "confirmed", 12), (9, "unknown", None)],
+    "body_of_a_returned_publish_is_lost": [(5, "confirmed", 15), (8, "unknown", None), (11, "presettled", None)],
+    "body_of_a_return_is_lost": [
+        (5, "confirmed", 17), (8, "unknown", None), (11, "unknown", None), (14, "confirmed", 23),
+        (18, "presettled", None),
+    ],
     "return_in_confirm_mode": [(5, "confirmed", 14), (8, "returned", 11), (11, "presettled", None)],
     "nearest_equal_publish_is_returned": [
         (3, "unknown", None), (6, "returned", 12), (9, "unknown", None), (12, "presettled", None),

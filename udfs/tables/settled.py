@@ -21,12 +21,13 @@ from codec.conversation.channels.returns import (
     PUBLISHES,
     RETURN,
     RETURNED,
+    ROUTED,
     matched,
 )
 from codec.conversation.channels.state import RECEIVED, UNKNOWN
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, Settled
-from codec.conversation.states import places
+from codec.conversation.states import numbered, places
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, changed, elapsed, fixed, joined, numbers_of, picked, places_where, truth_of
@@ -148,20 +149,22 @@ def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Recor
 def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.RecordBatch:
     if not (at >= 0).any():
         return rows
-    was = pa.array(at >= 0)
+    was, frame_no = pa.array(at >= 0), picked(returned["frame_no"], at)
+    outcome = pc.if_else(was, pc.if_else(frame_no.is_valid(), "returned", "unknown"), rows["outcome"])
     settled_ns = pc.if_else(was, picked(returned["ts_ns"], at), rows["settled_ts_ns"])
     return changed(
         rows,
         {
-            "outcome": pc.if_else(was, "returned", rows["outcome"]),
+            "outcome": outcome,
             "settled_ts_ns": settled_ns,
             "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
-            "returned_frame_no": picked(returned["frame_no"], at),
+            "settled_frame_no": pc.if_else(pc.and_(was, frame_no.is_null()), None, rows["settled_frame_no"]),
+            "returned_frame_no": frame_no,
         },
     )
 
 
-# `key`: exchange, routing key and body on a channel.
+# `key`: exchange, routing key and body on a channel. `publish`: of a CONFIRM its publish; else the key without body.
 ITEM = np.dtype([(name, "i8") for name in ("connection", "key", "frame_no", "kind", "publish", "ts_ns")])
 NO_ITEMS = np.zeros(0, ITEM)
 OF_KEY = ("channel", "exchange", "routing_key", "body_sha256")
@@ -185,14 +188,17 @@ class Returns:
         items = np.zeros(own.num_rows, ITEM)
         items["connection"], items["frame_no"] = numbers_of(own["connection_id"]), numbers_of(own["first_frame_no"])
         items["key"] = hashed(*(own[name] for name in OF_KEY))
+        no_body = pa.nulls(own.num_rows, own["body_sha256"].type)
+        items["publish"] = hashed(*(own[name] for name in OF_KEY[:-1]), no_body)
         numbered = truth_of(pc.equal(own["outcome"], "unsettled"))
         items["kind"] = np.where(returns[returns | publishes], RETURN, np.where(numbered, NUMBERED, PUBLISH))
         items["ts_ns"] = numbers_of(own["ts_ns"])
         self.items = np.concatenate([self.items, items])
 
     def concluded(self, open_ids: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
-        """RETURNS of final publishes; None if there are none. Of open connections only messages before frame `until`
-        are complete. `confirmed`: ENDS of messages, those that were settled among them."""
+        """RETURNS of final publishes, without frame of those that may have been returned; None if there are none. Of
+        open connections only messages before frame `until` are complete. `confirmed`: ENDS of messages, those that were
+        settled among them."""
         items = self.items
         if not len(items):
             return None
@@ -213,13 +219,17 @@ class Returns:
         over = (~np.isin(items["connection"], open_ids)).astype(np.int64)
         fate, partner = matched(fixed(items["kind"]), fixed(keys), fixed(_publish_of(items)), fixed(over))
         stays = np.isin(fate, (OPEN, PENDING)) & (items["kind"] != CONFIRM) & (over == 0)
-        self.items = np.concatenate([items[stays], later])
-        returned = np.flatnonzero(np.isin(items["kind"], PUBLISHES) & (fate == RETURNED))
-        if not len(returned):
+        stray = (items["kind"] == RETURN) & (fate == ROUTED)
+        is_publish = np.isin(items["kind"], PUBLISHES)
+        waits = stray & np.isin(items["publish"], items["publish"][stays & is_publish]) & (over == 0)
+        self.items = np.concatenate([items[stays], _latest(items[waits]), later])
+        found = np.flatnonzero(is_publish & ((fate == RETURNED) | (fate == ROUTED) & _doubtful(items, stray)))
+        if not len(found):
             return None
-        by = items[partner[returned]]
-        columns = (items["connection"][returned], items["frame_no"][returned], by["ts_ns"], by["frame_no"])
-        return pa.table([pa.array(np.ascontiguousarray(column)) for column in columns], schema=RETURNS)
+        by, certain = items[partner[found]], fate[found] == RETURNED
+        columns = [pa.array(np.ascontiguousarray(items[name][found])) for name in ("connection", "frame_no")]
+        columns += [pa.array(np.ascontiguousarray(by[name]), mask=~certain) for name in ("ts_ns", "frame_no")]
+        return pa.table(columns, schema=RETURNS)
 
     def open_publishes(self, open_ids: Integers) -> Frames:
         """Frames of publishes of these connections that may still be returned."""
@@ -243,6 +253,33 @@ def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np
     found["kind"], found["publish"] = CONFIRM, found["frame_no"]
     found["frame_no"] = numbers_of(settled["settled_frame_no"])[at >= 0]
     return found
+
+
+def _latest(strays: NDArray[np.void]) -> NDArray[np.void]:
+    """Of these returns the last of each key without body, with a body and without: one is enough for `_doubtful`."""
+    strays = strays[np.argsort(-strays["frame_no"])]
+    alike = numbered(strays["connection"], strays["publish"], strays["key"] == strays["publish"])
+    return strays[np.unique(alike, return_index=True)[1]]
+
+
+def _doubtful(items: NDArray[np.void], stray: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Publishes that a `stray` return, one without an equal publish, may have returned: it came before their confirm
+    and differs by the body at most, as that of one of the two was not captured completely."""
+    confirms, publish = items["kind"] == CONFIRM, _publish_of(items)
+    group, span = numbered(items["connection"], items["publish"]), int(items["frame_no"].max()) + 1
+    until = np.full(len(items), span - 1)
+    until[publish[confirms & (publish >= 0)]] = items["frame_no"][confirms & (publish >= 0)]
+
+    def between(returns: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether one of these lies between a publish and its confirm."""
+        at = np.sort((group * span + items["frame_no"])[returns])
+        first = np.searchsorted(at, group * span + items["frame_no"], "right")
+        found: NDArray[np.bool_] = np.searchsorted(at, group * span + until, "right") > first
+        return found
+
+    no_body = items["key"] == items["publish"]
+    doubtful: NDArray[np.bool_] = no_body & between(stray) | between(stray & no_body)
+    return doubtful
 
 
 def _publish_of(items: NDArray[np.void]) -> Integers:
