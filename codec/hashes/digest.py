@@ -13,6 +13,7 @@ from numba.extending import overload
 
 from codec.compiler.kernel import interpreted, kernel
 from codec.hashes.sha_extensions import AVAILABLE, compress_block
+from codec.memory import sparse_zeros
 from codec.variant.writer import copy_bytes
 
 if interpreted():  # 32-bit additions wrap by design; compiled code does so silently
@@ -60,9 +61,9 @@ class Digests(NamedTuple):
 def new_digests(slots: int) -> Digests:
     """States for `slots` bodies at a time; pages of unused slots are never touched."""
     return Digests(
-        np.zeros((slots, 8), np.uint32),
-        np.zeros((slots, 64), np.uint8),
-        np.zeros(slots, np.int64),
+        sparse_zeros((slots, 8), np.uint32),
+        sparse_zeros((slots, 64), np.uint8),
+        sparse_zeros(slots, np.int64),
         np.zeros(64, np.uint32),
     )
 

@@ -17,6 +17,7 @@ from codec.amqp import rows as R
 from codec.amqp.connections.connection import CONNECTION
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
+from codec.memory import sparse_zeros
 from codec.net.identity import Scratch, connection_number, new_scratch
 from codec.net.segments import FLOW_KEY_BYTES
 from codec.tcp.direction import DIRECTION
@@ -86,10 +87,10 @@ class EndedRecords(NamedTuple):
 def new_ended_records() -> EndedRecords:
     """None yet."""
     return EndedRecords(
-        np.zeros((ENDED, FLOW_KEY_BYTES), np.uint8),
-        np.zeros(ENDED, CONNECTION).view(np.recarray),
-        np.zeros((ENDED, 2), DIRECTION).view(np.recarray),
-        np.zeros((TLS_STREAMS, 2, TLS_PREFIX_BYTES), np.uint8),
+        sparse_zeros((ENDED, FLOW_KEY_BYTES), np.uint8),
+        sparse_zeros(ENDED, CONNECTION).view(np.recarray),
+        sparse_zeros((ENDED, 2), DIRECTION).view(np.recarray),
+        sparse_zeros((TLS_STREAMS, 2, TLS_PREFIX_BYTES), np.uint8),
         np.zeros(2, np.int64),
     )
 

@@ -14,6 +14,7 @@ from codec.compiler.kernel import kernel
 from codec.conversation.states import blank
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
+from codec.memory import sparse_zeros
 
 CHANNELS = 1 << 16  # a channel number is an unsigned short
 NONE = -1
@@ -140,9 +141,9 @@ def _pool(kind: np.dtype, count: int) -> np.ndarray:
 def new_state() -> State:
     """The state before the first row; only memory of channels in use is touched."""
     return State(
-        _pool(SLOT, CHANNELS), np.zeros(CHANNELS, np.int64), new_keyed(), _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0),
-        _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64), np.zeros(DECLARED + 1, np.int64),
-        NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
+        sparse_zeros(CHANNELS, SLOT).view(np.recarray), sparse_zeros(CHANNELS, np.int64), new_keyed(),
+        _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0), _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64),
+        np.zeros(DECLARED + 1, np.int64), NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
     )  # fmt: skip
 
 

@@ -252,7 +252,7 @@ def grown(pool: Pool, more: int) -> Pool:
     used = int(pool.cells[COUNT])
     if used + more <= len(pool.rows):
         return pool
-    rows = np.zeros(2 * used + more, pool.rows.dtype)
+    rows = np.empty(2 * used + more, pool.rows.dtype)
     rows[:used] = pool.rows[:used]
     return pool._replace(rows=rows.view(np.recarray))
 

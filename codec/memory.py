@@ -1,0 +1,17 @@
+"""Large arrays of which little is used."""
+
+from __future__ import annotations
+
+import math
+import mmap
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[np.generic]:
+    """Zeros of which only the pages in use take memory and time. `np.zeros` writes all of them if it is given memory
+    that was freed before, and asks for pages of 2 MB."""
+    size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(kind).itemsize
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, kind).reshape(shape)
