@@ -1,8 +1,7 @@
 """The pcap format: a 24-byte header, then records of a 16-byte header and the packet's bytes.
 
-Source: draft-ietf-opsawg-pcap. The magic number gives byte order and unit of time. Some systems wrote longer record
-headers: Linux 8 bytes more (interface, protocol, packet type; magic a1b2cd34, in Red Hat 6.1 that of pcap), SuSE 6.3
-another 4, Nokia 4. As in Wireshark (wiretap/libpcap.c), the first records tell which length it is.
+Source: draft-ietf-opsawg-pcap. The magic number gives byte order and unit of time. The Linux "modified" variant (magic
+a1b2cd34) has 8 more bytes per record header: interface, protocol, packet type.
 """
 
 from __future__ import annotations
@@ -20,16 +19,15 @@ FILE_HEADER_BYTES = 24
 SECOND_NS = 1_000_000_000
 VERSION = 2  # all files since 1998; the minor version does not change these fields
 
-# Magic number in file order -> (big-endian, bytes that a record header may have, nanoseconds per unit of time).
-MAGICS: dict[bytes, tuple[bool, tuple[int, ...], int]] = {
-    bytes.fromhex("a1b2c3d4"): (True, (16, 24, 20), 1000),
-    bytes.fromhex("d4c3b2a1"): (False, (16, 24, 20), 1000),
-    bytes.fromhex("a1b23c4d"): (True, (16,), 1),
-    bytes.fromhex("4d3cb2a1"): (False, (16,), 1),
-    bytes.fromhex("a1b2cd34"): (True, (24, 28), 1000),
-    bytes.fromhex("34cdb2a1"): (False, (24, 28), 1000),
+# Magic number in file order -> (big-endian, bytes of a record header, nanoseconds per unit of time).
+MAGICS: dict[bytes, tuple[bool, int, int]] = {
+    bytes.fromhex("a1b2c3d4"): (True, 16, 1000),
+    bytes.fromhex("d4c3b2a1"): (False, 16, 1000),
+    bytes.fromhex("a1b23c4d"): (True, 16, 1),
+    bytes.fromhex("4d3cb2a1"): (False, 16, 1),
+    bytes.fromhex("a1b2cd34"): (True, 24, 1000),
+    bytes.fromhex("34cdb2a1"): (False, 24, 1000),
 }
-TRIED_RECORDS = 3  # that tell the length of a record header
 
 
 @dataclass
@@ -46,7 +44,7 @@ class PcapWalker(R.Walker):
         block = R.writable(block)
         begin = 0
         if not self.header_bytes:
-            begin = self._file_header(block, final)
+            begin = self._file_header(block[:FILE_HEADER_BYTES].tobytes(), final)
         if not self.header_bytes or self.error:
             return np.empty(0, R.RECORD), 0
         records = np.empty((len(block) - begin) // self.header_bytes, R.RECORD)
@@ -63,9 +61,8 @@ class PcapWalker(R.Walker):
             self.truncated = True
         return records[:count], consumed
 
-    def _file_header(self, block: R.Bytes, final: bool) -> int:
-        """Read the file header when it and the first records are complete; returns its length, else 0."""
-        head = block[:FILE_HEADER_BYTES].tobytes()
+    def _file_header(self, head: bytes, final: bool) -> int:
+        """Read the file header when it is complete; returns its length, else 0."""
         if len(head) < FILE_HEADER_BYTES:
             if final:
                 self.truncated = True
@@ -73,41 +70,16 @@ class PcapWalker(R.Walker):
                     f"the file ends after {len(head)} bytes, inside the pcap header of {FILE_HEADER_BYTES} bytes"
                 )
             return 0
-        big_endian, sizes, unit_ns = MAGICS[head[:4]]
+        big_endian, header_bytes, unit_ns = MAGICS[head[:4]]
         order: Literal["big", "little"] = "big" if big_endian else "little"
         major = int.from_bytes(head[4:6], order)
         if major != VERSION:
             self.error = f"the header names pcap version {major}; expected version {VERSION}"
             return 0
-        self.big_endian, self.unit_ns = big_endian, unit_ns
-        for size in sizes:
-            fits = _fits(block, order, size, SECOND_NS // unit_ns, final, size != sizes[0])
-            if fits is None:
-                return 0
-            if fits:
-                break
-        self.header_bytes = size if fits else sizes[0]
+        self.big_endian, self.header_bytes, self.unit_ns = big_endian, header_bytes, unit_ns
         self.snaplen = int.from_bytes(head[16:20], order) or None
         self.link_type = int.from_bytes(head[20:24], order) & 0xFFFF  # the upper half describes frame check sequences
         return FILE_HEADER_BYTES
-
-
-def _fits(
-    block: R.Bytes, order: Literal["big", "little"], header_bytes: int, units: int, final: bool, whole: bool
-) -> bool | None:
-    """Whether the first records are plausible with headers of this length; None if the block ends before. A file of
-    fewer records may end inside one, unless it has to be `whole`."""
-    at = FILE_HEADER_BYTES
-    for _ in range(TRIED_RECORDS):
-        if at + header_bytes > len(block):
-            return (at == len(block) or not whole) if final else None
-        fraction, captured, on_wire = (
-            int.from_bytes(block[at + place : at + place + 4].tobytes(), order) for place in (4, 8, 12)
-        )
-        if fraction >= units or captured > min(on_wire, LIMITS.record_bytes):
-            return False
-        at += header_bytes + captured
-    return True
 
 
 @njit

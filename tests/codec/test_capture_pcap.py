@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import pickle
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import independent_tcp
@@ -69,33 +67,6 @@ def test_modified_variant_has_longer_record_headers(order: str) -> None:
     header = struct.pack(order + "IIII", 7, 8, 3, 3) + struct.pack(order + "IHBB", 2, 0x0800, 4, 0)
     found, _ = walked(file_header(order, 0xA1B2CD34) + 2 * (header + b"xyz"))
     assert found == 2 * [(7_000_008_000, 3, 1, b"xyz")]
-
-
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize(
-    ("magic", "more"),
-    # Wireshark, wiretap/libpcap.c: RedHat 6.1, Nokia; Linux "modified", SuSE 6.3
-    [(0xA1B2C3D4, 8), (0xA1B2C3D4, 4), (0xA1B2CD34, 8), (0xA1B2CD34, 12)],
-)
-def test_records_tell_the_length_of_their_headers(order: str, magic: int, more: int) -> None:
-    packets = [bytes([number]) * (60 + number) for number in range(5)]
-    records = [
-        struct.pack(order + "IIII", 1_700_000_000, 5, len(packet), len(packet)) + bytes(more) + packet
-        for packet in packets
-    ]
-    expected = [(1_700_000_000_000_005_000, len(packet), 1, packet) for packet in packets]
-    data = file_header(order, magic) + b"".join(records)
-    for cuts in ([], [24], [30, 50, 100, 200], [24 + len(b"".join(records[:2])) + 3]):
-        assert walked(data, cuts)[0] == expected
-
-
-@pytest.mark.skipif(shutil.which("editcap") is None, reason="editcap is not installed")
-@pytest.mark.parametrize("dialect", ["modlibpcap", "rh6_1libpcap", "suse6_3libpcap", "nokialibpcap"])
-@pytest.mark.parametrize("name", ["091_handshake_ok.pcap", "10_qpidd_transactions.pcap"])
-def test_dialects_as_editcap_writes_them(name: str, dialect: str, tmp_path: Path) -> None:
-    written = tmp_path / "written.pcap"
-    subprocess.run(["editcap", "-F", dialect, str(CAPTURES / name), str(written)], check=True)
-    assert walked(written.read_bytes())[0] == walked((CAPTURES / name).read_bytes())[0]
 
 
 def test_times_after_2038_are_unsigned() -> None:
