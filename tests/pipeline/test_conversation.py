@@ -165,7 +165,7 @@ def test_every_name_with_a_role_is_in_the_specification() -> None:
         for kind in ("controls", "commands")
         for method in class_[kind]
     }
-    performatives = {"begin", "end", "attach", "flow", "transfer", "detach", "disposition"}  # 1.0, 2.7
+    performatives = {"begin", "end", "attach", "flow", "transfer", "detach", "disposition", "close"}  # 1.0, 2.7
     assert {name for name in NAMES if "." not in name} == performatives
     assert {name for name in NAMES if "." in name} <= known
     assert {name for name in OUTCOME_OF if "." in name} <= {name for name in ROLES if ROLES[name].get("settles")}
