@@ -65,16 +65,22 @@ USES: Sql = f"""
                 FROM (SELECT *, {KIND} AS kind FROM control_methods WHERE sender = 'client')
                 WHERE kind IS NOT NULL OR name = 'channel.open')
           WHERE kind IS NOT NULL)"""
-# A queue that was declared without a name gets the name in the reply.
+# A queue that was declared without a name gets the name in the reply. Later methods on the channel that name no queue
+# are about the queue that was declared last.
 NAMED: Sql = f"""
-    SELECT * EXCEPT (entity, nameless, name_given), coalesce(name_given, entity) AS entity,
-           name_given IS NOT NULL AS given
-    FROM (SELECT *, CASE WHEN name = 'queue.declare' AND entity = '' THEN reply_frame_no END AS nameless
-          FROM ({USES}))
-    LEFT JOIN (SELECT connection_id, frame_no AS nameless, queue AS name_given
-               FROM control_methods WHERE name = 'queue.declare-ok' AND sender = 'server')
-        USING (connection_id, nameless)
-    WHERE coalesce(name_given, entity) != ''"""
+    SELECT * FROM (
+        SELECT * EXCEPT (entity, nameless, name_given, named), name_given IS NOT NULL AS given,
+               CASE WHEN named = '' AND kind = 'queue' THEN
+                   last(CASE name WHEN 'queue.declare' THEN named END, true)
+                       OVER (PARTITION BY {columns(CHANNEL)} ORDER BY frame_no)
+               ELSE named END AS entity
+        FROM (SELECT *, coalesce(name_given, entity) AS named
+              FROM (SELECT *, CASE WHEN name = 'queue.declare' AND entity = '' THEN reply_frame_no END AS nameless
+                    FROM ({USES}))
+              LEFT JOIN (SELECT connection_id, frame_no AS nameless, queue AS name_given
+                         FROM control_methods WHERE name = 'queue.declare-ok' AND sender = 'server')
+                  USING (connection_id, nameless)))
+    WHERE entity != ''"""
 # When an exclusive consumer ended: when it was cancelled, or its channel or connection was closed.
 EXCLUSIVE_ENDS: Sql = f"""
     SELECT {columns(CHANNEL)}, opened_ts AS ts, true AS exclusive, min(unix_micros(closed_ts)) AS closed_us

@@ -5,7 +5,6 @@
     named         the last message with that tag on the channel before: frame_no, presettled, settled_frame_no (null:
                   not settled)
     elsewhere     another incarnation or channel of the connection where a message with that tag is outstanding
-    hits          whether it settled anything; only if `multiple`
     confirms, in_transaction  mode of the channel at that time
 
 The settlement engine decides which messages are settled (`settled_frame_no` of messages).
@@ -92,7 +91,7 @@ OPEN: Sql = f"""CASE WHEN message IS NOT NULL THEN struct(
 NUMBER = "connection_id, sender, delivery_tag"
 # The window with the fewest keys first: its partitioning also serves the other.
 SETTLEMENTS_OF_NOTHING: Sql = f"""
-    SELECT * EXCEPT (open_elsewhere, message, hits), CASE WHEN multiple THEN coalesce(hits, false) END AS hits,
+    SELECT * EXCEPT (open_elsewhere, message),
            CASE WHEN open_elsewhere.until > frame_no AND open_elsewhere.place != struct(channel, channel_life)
                THEN open_elsewhere.place END AS elsewhere
     FROM (SELECT *, last(message, true) OVER (PARTITION BY {NUMBER}, channel, channel_life ORDER BY frame_no) AS named
@@ -109,10 +108,6 @@ SETTLEMENTS_OF_NOTHING: Sql = f"""
                             FROM messages
                             WHERE delivery_tag IS NOT NULL AND operation IN ('publish', 'deliver', 'get'))
                       LEFT SEMI JOIN unmatched_with_tags USING ({NUMBER}))))
-    LEFT JOIN (SELECT DISTINCT connection_id, frame_no, true AS multiple, true AS hits
-               FROM {RECORDED}
-               LEFT SEMI JOIN (SELECT * FROM unmatched_with_tags WHERE multiple) USING (connection_id, frame_no))
-        USING (connection_id, frame_no, multiple)
     WHERE name IS NOT NULL"""
 
 

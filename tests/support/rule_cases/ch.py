@@ -89,7 +89,6 @@ CASES = [
         .client("channel.close", reply_code=200)
         .server("basic.qos-ok")
         .server("channel.close-ok"),
-        also=("DL-08",),
         evidence={"observed": "basic.ack", "expected": "channel.close-ok"},
         offender="client",
     ),

@@ -19,6 +19,10 @@ def alone(version: str = V) -> Talk:
     return opened(version).consume(exclusive=True)
 
 
+def declared(talk: Talk, queue: str = "q") -> Talk:
+    return talk.asks("queue.declare", 1, {"queue": queue}, queue=queue)
+
+
 def polls(times: int) -> Talk:
     talk = opened()
     for _ in range(times):
@@ -118,6 +122,15 @@ CASES = [
         V,
         breaks=[alone(), stranger(5).consume(tag="d")],
         conforms=[cancels(alone()), stranger(5).consume(tag="d")],
+        evidence={"queue": "q"},
+        offender="server",
+    ),
+    # Without a name, a consumer reads the queue that was declared last on its channel (basic.consume, queue).
+    Case(
+        "CO-09",
+        V,
+        breaks=[alone(), declared(stranger(5)).consume("", tag="d")],
+        conforms=[alone(), declared(declared(stranger(5)), "p").consume("", tag="d")],
         evidence={"queue": "q"},
         offender="server",
     ),
