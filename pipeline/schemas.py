@@ -135,6 +135,7 @@ CONNECTIONS = table(
     ("server_product", STRING, "server_properties: product"),
     ("server_version", STRING, "server_properties: version"),
     ("server_properties", VARIANT, "all properties that the server announced"),
+    ("broker_name", STRING, "server_properties: cluster_name (RabbitMQ) or qpid.federation_tag (Qpid)"),
     ("capabilities", VARIANT, "capabilities of both sides: {client, server}"),
     ("channel_max", LONG, "negotiated highest channel number, 0: no limit"),
     ("frame_max", LONG, "negotiated largest frame, bytes, 0: no limit"),
@@ -394,7 +395,7 @@ MESSAGE_FLOWS = table(
     (
         "server",
         STRING,
-        "the broker, 'ip:port'; messages are paired at one address and port, not across those of a broker",
+        "where it was delivered, else published: 'ip:port'; connections.broker_name tells addresses of one broker",
     ),
     ("vhost", STRING, "its virtual host; '/' where none was named"),
     ("trace_id", STRING, "messages.trace_id of the publish; without one, of the delivery"),

@@ -72,6 +72,10 @@ def _of_client(name: str) -> Attribute:
     return "string", (in_start, ArgumentPath("open", ("properties", name), "client"))
 
 
+# What a broker says to name itself, at any of its addresses: RabbitMQ and Qpid.
+_NAMES_OF_BROKERS = ("cluster_name", "qpid.federation_tag")
+
+
 def _of_login(name: str) -> Attribute:
     methods = ("connection.start-ok", "connection.secure-ok", "sasl-init", "sasl-response")
     return "string", tuple(ArgumentPath(method, (name,)) for method in methods)
@@ -86,6 +90,13 @@ ATTRIBUTES: dict[str, Attribute] = {
     "locale": ("string", (ArgumentPath("connection.start-ok", ("locale",)),)),
     **_software("client", "connection.start-ok"),
     **_software("server", "connection.start"),
+    "broker_name": (
+        "string",
+        (
+            *(ArgumentPath("connection.start", ("server_properties", name)) for name in _NAMES_OF_BROKERS),
+            *(ArgumentPath("open", ("properties", name), "server") for name in _NAMES_OF_BROKERS),
+        ),
+    ),
     **_limits("client", "connection.tune-ok", ("heartbeat",)),
     **_limits("server", "connection.tune", ("heartbeat", "heartbeat_max")),
 }

@@ -1,6 +1,6 @@
 """Table message_flows: each publish with the deliveries of its message, across connections and versions.
 
-Messages are matched at their broker (server endpoint and virtual host) by a key: the message-id, or else a fingerprint
+Messages are matched at their broker (and its virtual host) by a key: the message-id, or else a fingerprint
 of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
 kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
 (`pipeline.tables.exchange`).
@@ -55,7 +55,7 @@ from udfs.sink.parquet import WRITTEN
 
 Made = TypeVar("Made", bound=Rows)
 
-AT = ["server", "vhost"]  # a broker: server endpoint and virtual host
+AT = ["broker", "vhost"]
 BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
 SEVERAL = 8  # partitions, for which there are buckets if there is more than one, so that a bucket fits into memory
 FOOTERS = 16  # read at a time

@@ -113,7 +113,7 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     days = [(number, name) for number, name in capture_of.items() if name in shipped]
     of_day = F.broadcast(spark.createDataFrame(days, "id long, day string"))
     apart = tables.connections.join(of_day, F.col("connection_id") == F.col("id"), "left")
-    apart = apart.withColumn("server_ip", F.coalesce("day", "server_ip")).persist()
+    apart = apart.withColumns({"server_ip": F.coalesce("day", "server_ip"), "broker_name": F.col("day")}).persist()
     tables.messages.select(*MESSAGE_COLUMNS, "packet_no").write.parquet(str(folder / "messages"))
     said = spark.read.parquet(str(folder / "messages"))
     flows = [row.asDict() for row in message_flows(said, apart).select(*ENDS, *FLOW_COLUMNS).collect()]

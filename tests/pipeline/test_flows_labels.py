@@ -34,7 +34,7 @@ from udfs.tables.conversation import Conversation
 
 V = "0-9-1"
 Row = dict[str, Any]
-BROKER = {"server": "10.0.0.1:5672", "vhost": "/", "lossy": False, "ids_repeat": None}
+BROKER = {"server": "10.0.0.1:5672", "broker": "10.0.0.1:5672", "vhost": "/", "lossy": False, "ids_repeat": None}
 
 
 # ---- octets -> flows ------------------------------------------------------------------------------------------------

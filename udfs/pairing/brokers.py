@@ -1,4 +1,8 @@
-"""The broker of each connection (server endpoint and virtual host), and brokers at which message-ids repeat."""
+"""The broker and virtual host of each connection, and those at which message-ids repeat.
+
+Servers that give the same name of their broker, by any of their connections, are one broker; a server that gives none
+is one by its address and port.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,17 @@ from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS
 from udfs.roles import DELIVERIES
 
+# RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
+NO_NAME = "@localhost"
 NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
 
 # Only connections with AMQP have messages; one that lost bytes may have, and makes its broker `lossy`.
 _LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0)
 MAY_HAVE_MESSAGES = pc.field("version").is_valid() | _LOST
 
-IDS = pa.schema({"key": pa.int64(), "server": pa.string(), "vhost": pa.string()})
-REPEATED = pa.schema({"server": pa.string(), "vhost": pa.string()})
-REPEATED_DDL = "server string, vhost string"
+IDS = pa.schema({"key": pa.int64(), "broker": pa.string(), "vhost": pa.string()})
+REPEATED = pa.schema({"broker": pa.string(), "vhost": pa.string()})
+REPEATED_DDL = "broker string, vhost string"
 
 
 def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Table:
@@ -38,13 +44,23 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
     port = rows["server_port"].cast(pa.string())
     server = in_one_text([rows["server_ip"], port], ":").fill_null("")
-    _, broker = np.unique(hashed(server, vhost), return_inverse=True)
+    named = _named(server, rows["broker_name"])
+    _, broker = np.unique(hashed(named, vhost), return_inverse=True)
     lossy = np.bincount(broker, truth_of(lost)) > 0
     columns = [
-        rows["connection_id"], rows["version"], server, vhost, pa.array(lossy[broker]),
+        rows["connection_id"], rows["version"], server, named, vhost, pa.array(lossy[broker]),
         pa.nulls(len(server), pa.bool_()), _streams(streams, rows["connection_id"], broker),
     ]  # fmt: skip
     return pa.Table.from_arrays(columns, schema=BROKERS)
+
+
+def _named(servers: pa.Array, names: pa.Array) -> pa.Array:
+    """The name of the broker of each of `servers`: the first of those that it gives, or itself."""
+    given = pc.and_(pc.not_equal(names, ""), pc.invert(pc.ends_with(names, NO_NAME))).fill_null(False)
+    known = pa.table({"server": servers.filter(given), "name": names.filter(given)})
+    known = known.group_by("server").aggregate([("name", "min")])
+    found = in_one(known["name_min"]).take(pc.index_in(servers, in_one(known["server"])))
+    return pc.coalesce(found, servers)
 
 
 def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray) -> pa.Array:
@@ -82,8 +98,8 @@ def ids_of(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     chosen = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))
     rows, delivered = rows.filter(chosen), delivered.filter(chosen)
     source = pc.coalesce(rows["queue"], rows["address"], rows["link"].cast(pa.string()), "")
-    key = hashed(rows["server"], rows["vhost"], rows["message_id"], pc.if_else(delivered, source, None))
-    yield pa.RecordBatch.from_arrays([pa.array(key), rows["server"], rows["vhost"]], schema=IDS)
+    key = hashed(rows["broker"], rows["vhost"], rows["message_id"], pc.if_else(delivered, source, None))
+    yield pa.RecordBatch.from_arrays([pa.array(key), rows["broker"], rows["vhost"]], schema=IDS)
 
 
 def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,7 +109,7 @@ def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         order = np.argsort(numbers_of(rows["key"]))
         keys = numbers_of(rows["key"])[order]
         twice = order[1:][keys[1:] == keys[:-1]]
-        found = rows.take(pa.array(twice)).group_by(["server", "vhost"]).aggregate([])
+        found = rows.take(pa.array(twice)).group_by(["broker", "vhost"]).aggregate([])
         yield from found.select(REPEATED.names).combine_chunks().to_batches()
 
 

@@ -1,6 +1,6 @@
 """Prepares messages for pairing: rows of `udfs.pairing.flows.TO_PAIR`, partitioned by their key.
 
-Messages are paired at their broker (server endpoint and virtual host) by a key: the message-id, or else a hash of
+Messages are paired at their broker (and its virtual host) by a key: the message-id, or else a hash of
 correlation-id and body. Where a message was published to, the queue it was delivered from, and its headers are hashes,
 too.
 """
@@ -34,11 +34,11 @@ BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
 def pairing_keys(rows: Mapping[str, pa.Array]) -> pa.Array:
-    """The pairing key of each message (columns KEY_COLUMNS, server, vhost)."""
+    """The pairing key of each message (columns KEY_COLUMNS, broker, vhost)."""
     delivered = one_of(rows["operation"], DELIVERIES)
     rolled_back = pc.equal(rows["transaction"], ROLLED_BACK).fill_null(False)
     refused = pc.or_(one_of(rows["outcome"], REFUSED), rolled_back)
-    broker = (rows["server"], rows["vhost"])
+    broker = (rows["broker"], rows["vhost"])
     unique = pa.array(_identities(rows))
     by_id = _not_empty(rows["message_id"])
     keys = unique

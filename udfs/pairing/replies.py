@@ -53,7 +53,7 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
             _key(rows, correlation, place),
             pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
             _numbers(0, rows),
-            pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "server", "vhost")}),
+            pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "broker", "vhost")}),
             rows["connection_id"],
             rows["first_frame_no"],
         ],
@@ -107,7 +107,7 @@ def _replied(rows: pa.Table) -> pa.RecordBatch:
 
 
 def _key(rows: pa.RecordBatch, correlation: pa.Array, place: pa.Array) -> pa.Array:
-    return pa.array(hashed(rows["server"], rows["vhost"], correlation, place))
+    return pa.array(hashed(rows["broker"], rows["vhost"], correlation, place))
 
 
 def _direct_place(rows: pa.RecordBatch) -> pa.Array:

@@ -24,17 +24,18 @@ ID_COLUMNS = ("connection_id", "operation", "redelivered", "message_id", "queue"
 
 # Columns of table connections.
 CONNECTION_COLUMNS = (
-    "connection_id", "version", "server_ip", "server_port", "vhost", "missing_bytes", "undecoded_bytes",
+    "connection_id", "version", "server_ip", "server_port", "broker_name", "vhost", "missing_bytes", "undecoded_bytes",
 )  # fmt: skip
-# What is joined to messages. `lossy`: bytes of that broker are lost; `ids_repeat`: a message-id occurs twice there
-# without a redelivered flag; `streams`: names of queues, each followed by a newline.
+# What is joined to messages. `broker`: its name, or else `server`; `lossy`: bytes of that broker are lost;
+# `ids_repeat`: a message-id occurs twice there without a redelivered flag; `streams`: names of queues, each followed by
+# a newline.
 BROKER_COLUMNS = {
-    "version": pa.string(), "server": pa.string(), "vhost": pa.string(), "lossy": pa.bool_(), "ids_repeat": pa.bool_(),
-    "streams": pa.string(),
+    "version": pa.string(), "server": pa.string(), "broker": pa.string(), "vhost": pa.string(), "lossy": pa.bool_(),
+    "ids_repeat": pa.bool_(), "streams": pa.string(),
 }  # fmt: skip
 BROKERS = pa.schema({"connection_id": pa.int64(), **BROKER_COLUMNS})
-BROKERS_DDL = """connection_id bigint, version string, server string, vhost string, lossy boolean,
-    ids_repeat boolean, streams string"""
+BROKERS_DDL = """connection_id bigint, version string, server string, broker string, vhost string,
+    lossy boolean, ids_repeat boolean, streams string"""
 
 # Shuffled rows: those of a bucket, serialized (`udfs.pairing.hash_partitions`).
 PARTITIONED = "bucket int, rows binary"
