@@ -240,7 +240,7 @@ def warm_pairing() -> None:
     copied = ("content_type", "content_encoding", "type", "app_id", "outcome", "transaction", "trace_id", "span_id")
     numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns")
     sizes = ("body_size", "priority", "settled_ts_ns")
-    texts = dict.fromkeys((*names, *copied, "version", "server", "vhost", "streams"), pa.array(["a"]))
+    texts = dict.fromkeys((*names, *copied, "version", "server", "broker", "vhost", "streams"), pa.array(["a"]))
     truths = dict.fromkeys(("browsed", "redelivered", "lossy", "ids_repeat"), pa.array([True]))
     dead = one_variant({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
