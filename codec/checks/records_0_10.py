@@ -14,8 +14,8 @@ import numpy as np
 (
     NUMBER, INCARNATION, ATTACHED, NAME, DETACH_NS, DETACH_FRAME, DETACHER, DETACHED_NS, BY_DETACHED, TX, DTX, BRANCH,
     IMPLICIT, FAILED, POINT, NEXT, SYNC_ID, SYNC_NS, SYNC_FRAME, TIMELY_NS, TIMELY_FRAME, KNOWN_TO, KNOWN_NS,
-    ASKED_ATTACH, DONE_TO, RESULT_ID, RESULT_NS, RESULT_FRAME, EXPECTS,
-) = (*range(14), *range(14, 32, 2), 32, 33, 35, 37, 39, 41)  # fmt: skip
+    ASKED_ATTACH, DONE_TO, RESULT_ID, RESULT_NS, RESULT_FRAME, EXPECTS, TIMEOUT_S,
+) = (*range(14), *range(14, 32, 2), 32, 33, 35, 37, 39, 41, 43)  # fmt: skip
 NOT_YET, ASKED, READY, OVER = range(4)  # ATTACHED
 BEGINNING, REST = 1, 2  # EXPECTS: what command-point announces for the next frame
 # Cells of a subscription.
@@ -56,6 +56,7 @@ class Rows(NamedTuple):
     unit: np.ndarray
     value: np.ndarray
     command_offset: np.ndarray
+    timeout: np.ndarray
     begins: np.ndarray
     range_at: np.ndarray
     range_first: np.ndarray

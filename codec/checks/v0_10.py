@@ -40,6 +40,8 @@ from codec.checks.subscriptions import (
     transfers_completed,
 )  # fmt: skip
 from codec.compiler.kernel import kernel
+from codec.conversation.sessions.sessions import goes_on
+from codec.conversation.sessions.state import NO_LIMIT
 from codec.hashes.keyed import found, put
 
 NAMES = (
@@ -130,8 +132,7 @@ def _renew(c):
     for side in range(2):
         c[R.NEXT + side] = c[R.SYNC_ID + side] = c[R.TIMELY_NS + side] = c[R.KNOWN_TO + side] = NONE
         c[R.DONE_TO + side] = c[R.RESULT_ID + side] = c[R.RESULT_NS + side] = NONE
-        c[R.POINT + side] = c[R.EXPECTS + side] = 0
-    c[R.TX] = c[R.DTX] = c[R.BRANCH] = c[R.IMPLICIT] = 0
+    c[R.TX] = c[R.DTX] = c[R.BRANCH] = c[R.IMPLICIT] = c[R.TIMEOUT_S] = 0
     c[R.FAILED] = NONE
 
 
@@ -171,6 +172,8 @@ def _on_channel(s, rows, i):
         _of_subscriptions(s, rows, i, at)
     elif name == RESULT:
         _result(s, rows, i, at)
+    elif name == TIMEOUT:
+        c[R.TIMEOUT_S] = rows.timeout[i] if rows.timeout[i] != NONE else NO_LIMIT
     elif name == EXCEPTION:
         note(s, rows, i, c[R.NUMBER], c[R.INCARNATION], S.EXCEPTION, rows.error_code[i], NONE, rows.frame_no[i])
         c[R.FAILED] = sender
@@ -185,7 +188,11 @@ def _attach(s, rows, i, at):
         if c[R.ATTACHED] == R.ASKED or c[R.ATTACHED] == R.OVER:
             c[R.ATTACHED] = R.READY
         return
-    c[R.INCARNATION] += 1
+    closed_ns = c[R.DETACHED_NS] if c[R.ATTACHED] == R.OVER else NONE
+    timeout_s = c[R.TIMEOUT_S] if c[R.FAILED] == NONE else 0
+    continues = goes_on(rows.key[i], c[R.NAME], timeout_s, closed_ns, rows.ts_ns[i])
+    if not continues:
+        c[R.INCARNATION] += 1
     if c[R.ATTACHED] == R.READY and rows.key[i] != c[R.NAME]:
         note(s, rows, i, c[R.NUMBER], c[R.INCARNATION], S.CHANNEL_BUSY, NONE, NONE, NONE)
     elsewhere = place_in(s, hashed_key(S.K_SESSION, 0, rows.key[i]))
@@ -197,7 +204,10 @@ def _attach(s, rows, i, at):
     c[R.ATTACHED] = R.ASKED
     c[R.ASKED_ATTACH] = sender
     c[R.DETACH_NS] = NONE
-    _renew(c)
+    if not continues:
+        _renew(c)
+    for side in range(2):  # command-point comes before the commands of a transport that is newly attached
+        c[R.POINT + side] = c[R.EXPECTS + side] = 0
     lead(s, hashed_key(S.K_SESSION, 0, rows.key[i]), at)
 
 

@@ -392,6 +392,21 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, transfer("d"))
     wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]) + control("tx.commit"))
     wire.add(SERVER, control("session.completed", commands=[(0, 4)]))
+
+    # Detached and attached again: where its state is preserved, the next commands are 2 of the client (after subscribe
+    # and accept), 2 of the server; else each side begins again.
+    for script, granted, following in (
+        ("attached again", {"timeout": 300}, 2), ("attached again, no limit", {}, 2),
+        ("attached anew", {"timeout": 0}, 0),
+    ):  # fmt: skip
+        wire = wires[script] = subscribed(opened(), "q")
+        wire.add(CLIENT, control("session.request-timeout", **granted))
+        wire.add(SERVER, control("session.timeout", **granted) + transfer("d") * 2)
+        wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]) + control("session.detach", name=b"s"))
+        wire.add(SERVER, control("session.detached", name=b"s", code=0))
+        wire.add(CLIENT, control("session.attach", name=b"s") + point(following))
+        wire.add(SERVER, control("session.attached", name=b"s") + point(following) + transfer("d"))
+        wire.add(CLIENT, control("message.accept", transfers=[(1, 2) if following else (0, 0)]))
     return wires
 
 
@@ -463,6 +478,22 @@ def test_commands_may_take_several_frames(written: Written) -> None:
     assert written.rows("channels", script, *of_session) == [(1, "long name", "tx", 404, "no queue")]
     of_connection = ("messages_published", "close_initiator", "close_code", "close_text")
     assert written.rows("connections", script, *of_connection) == [(3, "server", 320, "stopped")]
+
+
+@pytest.mark.parametrize("script", ["attached again", "attached again, no limit"])
+def test_a_session_goes_on_while_its_state_is_preserved(written: Written, script: str) -> None:
+    """0-10 specification, class session, request-timeout, timeout, command-point."""
+    rows = written.rows("messages", script, "delivery_id", "outcome", "channel_life", "queue")
+    assert rows == [(number, "acked", 1, "q") for number in (0, 1, 2)]
+    assert written.rows("links", script, "name", "transfers", "closed_ts") == [("d", 3, None)]
+    assert written.rows("channels", script, "channel_life", "acked", "unsettled", "closed_ts") == [(1, 3, 0, None)]
+
+
+def test_a_session_without_preserved_state_begins_anew(written: Written) -> None:
+    script = "attached anew"
+    rows = written.rows("messages", script, "delivery_id", "outcome", "channel_life")
+    assert rows == [(0, "acked", 1), (1, "unsettled", 1), (0, "acked", 2)]
+    assert written.rows("channels", script, "channel_life", "acked", "unsettled") == [(1, 1, 1), (2, 1, 0)]
 
 
 @pytest.mark.parametrize("completed", ["late", "early"])

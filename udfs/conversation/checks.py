@@ -69,6 +69,7 @@ OF_0_10 = {
     "command_id": "bigint", "sync": "boolean", "name": "binary", "force": "boolean", "code": "bigint",
     "command_offset": "bigint", "error_code": "bigint", "timely_reply": "boolean", "destination": "binary",
     "accept_mode": "bigint", "flow_mode": "bigint", "unit": "bigint", "value": "bigint", "xid": "variant",
+    "timeout": "bigint",
 }  # fmt: skip
 NUMBERS_0_10 = tuple(name for name, type_ in OF_0_10.items() if type_ in ("bigint", "boolean"))
 SETS = ("commands", "transfers")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, VERSIONS, compiled_roles, outcome_numbers
-from codec.conversation.sessions.state import NONE, Rows
+from codec.conversation.sessions.state import NO_LIMIT, NONE, Rows
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hexed, valid_utf8, values_of
@@ -32,7 +32,7 @@ ARGUMENTS = {
     "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
     "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
-    "unit": "int", "value": "bigint", "code": "int", "error_code": "int", "description": "string",
+    "unit": "int", "value": "bigint", "code": "int", "error_code": "int", "description": "string", "timeout": "bigint",
 }  # fmt: skip
 CONTAINERS = ("source", "target", "state", "error", "value", "transfers", "commands", "xid")
 SOURCE = {"address": "string", "distribution_mode": "string"}
@@ -94,6 +94,7 @@ class Performatives:
         numbers = {
             "copies": np.where(is_there(distribution), is_among(distribution, semantics.COPY), NONE),
             "code": np.where(excepts, arguments.numbers("error_code", NONE), arguments.numbers("code", NONE)),
+            "timeout": arguments.numbers("timeout", NO_LIMIT),
             "number": np.where(number == NONE, arguments.numbers("command_id", NONE), number),
             "is_receiver": arguments.numbers("role", NONE),
             **{

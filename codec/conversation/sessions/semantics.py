@@ -89,6 +89,7 @@ ROLES: dict[str, dict[str, int]] = {
     "close": {"closes_connection": 1},
     "session.attach": {**_OF_0_10, "opens_session": 1},
     "session.attached": _OF_0_10,
+    "session.timeout": {**_OF_0_10, "grants_timeout": 1},
     "session.detach": {**_OF_0_10, "closes_session": 1},
     "session.detached": {**_OF_0_10, "closes_session": 1},
     "message.subscribe": {**_OF_SUBSCRIPTION, "subscribes": 1},

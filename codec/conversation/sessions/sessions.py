@@ -3,7 +3,9 @@
 In 1.0 each side numbers its own channels: a begin without remote-channel opens a session, and the begin that answers it
 has the opener's number as its remote-channel; rows belong to the session of the opener's number. In 0-10 both sides
 share channel numbers. Rows of a session that was opened before the capture belong to incarnation 0 of their own number.
-Ending a session changes nothing else: its number has a new meaning once it is opened again.
+Ending a session changes nothing else: its number has a new meaning once it is opened again. A session of 0-10 goes on
+if it is attached again while its state is preserved, for as long as session.timeout grants (0-10 specification, class
+session, request-timeout); without a grant it does not outlive its detachment.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from codec.hashes.keyed import found, put
 
 # Keys of `State.found_by`: what they find, then numbers.
 KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 59, 34, 35
+SECOND_NS = 10**9
 BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED, COMMANDED = range(1, 9)
 
 
@@ -35,6 +38,15 @@ BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED, COMMANDED 
 def key_of(kind, session, side, number):
     """`session` and `number` are not negative; `number` is below 2**34."""
     return (kind << KIND_SHIFT) | (session << SESSION_SHIFT) | (side << SIDE_SHIFT) | number
+
+
+@kernel
+def goes_on(name, of_session, timeout_s, closed_ns, ts_ns):
+    """Whether an attach of `name` continues the session before it on the channel, whose name is `of_session`.
+    `closed_ns`: NONE if that is attached."""
+    if name == 0 or name != of_session or timeout_s <= 0:
+        return False
+    return closed_ns == NONE or ts_ns - closed_ns <= timeout_s * SECOND_NS
 
 
 @kernel
@@ -68,6 +80,14 @@ def session_of(s, rows, i, role):
                 opener = begun & 1
     latest = key_of(LATEST, opener, 0, number)
     if role.opens_session and not answers:
+        place = found(s.found_by, latest)
+        if place != NONE:
+            session = s.sessions.rows[first + place]
+            own_name, timeout_s = session.name, 0 if session.failed else session.timeout_s
+            if goes_on(rows.session_name[i], own_name, timeout_s, session.closed_ns, rows.ts_ns[i]):
+                session.closed_ns = session.close_sender = session.detach_code = session.close_frame = NONE
+                session.close_client_hidden = session.close_server_hidden = NONE
+                return first + place, opener
         incarnations = key_of(INCARNATIONS, 0, 0, number)
         incarnation = max(found(s.found_by, incarnations), 0) + 1
         put(s.found_by, incarnations, incarnation)
@@ -124,6 +144,8 @@ def update_session(s, rows, i, role, session, opener):
         session.reason_code = rows.code[i]
         session.condition = rows.condition[i]
         session.description = rows.description[i]
+    if role.grants_timeout:
+        session.timeout_s = rows.timeout[i] if rows.readable[i] else 0
     if role.announces_windows and rows.sender[i] == opener:
         session.incoming_window = rows.incoming_window[i]
         session.outgoing_window = rows.outgoing_window[i]

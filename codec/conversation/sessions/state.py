@@ -23,7 +23,7 @@ UNSETTLED, UNKNOWN, PRESETTLED, ABORTED, CONFIRMED, NACKED, REJECTED, RETURNED, 
 SENDER, RECEIVER, SUBSCRIPTION = range(1, 4)  # of semantics.LINK_KINDS
 TX, DTX = 2, 3  # of semantics.MODES
 SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
-NO_LIMIT = SERIAL - 1  # credit
+NO_LIMIT = SERIAL - 1  # credit; seconds of a timeout
 
 # Unsettled maps of a session: what each side sent, and what of it is not completed.
 MAPS, COMPLETIONS = 4, 2
@@ -34,7 +34,7 @@ ROLE_FIELDS = (
     "on_destination",
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
-    "may_return", "reports_status", "closes_connection",
+    "may_return", "reports_status", "closes_connection", "grants_timeout",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
-    "last_listed_ns? tx_key branch named_client? named_server? doubted senders"
+    "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
@@ -98,6 +98,7 @@ class Rows(NamedTuple):
     readable: np.ndarray
     remote_channel: np.ndarray
     session_name: np.ndarray
+    timeout: np.ndarray
     code: np.ndarray
     incoming_window: np.ndarray
     outgoing_window: np.ndarray
