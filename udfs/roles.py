@@ -209,6 +209,7 @@ def method_roles() -> dict[str, dict[str, int]]:
             "prefetch": int(name in SETS_PREFETCH),
             "settles_all": int(name in SETTLES_ALL),
             "outside_transactions": int(name in OUTSIDE_TRANSACTIONS),
+            "closes_connection": int(name in CLOSES_CONNECTION),
         }
         for name in sorted({*groups, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }

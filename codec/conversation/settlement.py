@@ -8,9 +8,9 @@ so that there are at most some forty. Within a run
 - the ends of a range of ids are found by bisection;
 - `after` leads from a settled position to one that may be outstanding (union-find), so that ranges that are named again
   (`multiple` from the beginning) cost nothing again;
-- notes on a range (an outcome without settlement, a rollback) go to the few nodes of a segment tree that cover the
-  range, as numbers that rise with time: the newest note on the way to the root holds for a message. Nodes are never
-  cleared; notes older than the message at a position do not count for it.
+- notes on a range (an outcome without settlement, a settlement that was rolled back) go to the few nodes of a segment
+  tree that cover the range, as numbers that rise with time: the newest note on the way to the root holds for a message.
+  Nodes are never cleared; notes older than the message at a position do not count for it.
 
 An event costs at most the square of a logarithm, a message a logarithm. Memory: 32 bytes for each position, 64 with
 notes; positions of settled messages are reused.
@@ -24,10 +24,13 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 
-NO_RESULT, COMMITTED, ROLLED_BACK = range(3)  # of the transaction that an event is in
+# Of the transaction that an event is in. RESTORED: the rollback itself; until then what the transaction has settled is
+# not outstanding for events that spare it.
+NO_RESULT, COMMITTED, ROLLED_BACK, RESTORED = range(4)
+SPARES = 2  # `final` of such an event
 PRESETTLED, ABORTED = 3, 4  # outcomes that only the sender of a 1.0 delivery gives: no other event settles it then
 NOTED, UNDONE = range(2)  # rows of `UnsettledMap.latest`
-CONNECTION, NUMBER, COUNT, RUNS, OUTSTANDING, TIME = range(6)  # cells of `UnsettledMap.state`
+CONNECTION, NUMBER, COUNT, RUNS, OUTSTANDING, TIME, RESTORED_AT = range(7)  # cells of `UnsettledMap.state`
 IDS, FRAMES, NOTE, MARK = range(4)  # rows of `UnsettledMap.scratch`
 MOST_RUNS = 64  # each is at least half as long as all behind it
 FIRST_CAPACITY = 1 << 14
@@ -37,8 +40,8 @@ OUTCOME_MASK = (1 << (TIME_SHIFT - OUTCOME_SHIFT)) - 1
 
 
 class Events(NamedTuple):
-    """Columns int64 (n,) by connection, map_no, frame_no, openings first. `opens`, `final`: 0 or 1;
-    `outcome`: a number above 0, 0 for none; `effective_ns`: when a settlement takes effect."""
+    """Columns int64 (n,) by connection, map_no, frame_no, openings first. `opens`: 0 or 1; `final`: 0, 1,
+    SPARES; `outcome`: a number above 0, 0 for none; `effective_ns`: when a settlement takes effect."""
 
     connection: np.ndarray
     map_no: np.ndarray
@@ -86,7 +89,7 @@ def new_map(capacity: int = FIRST_CAPACITY, with_notes: bool = False) -> Unsettl
     ids, frames, after, placed = (np.zeros(capacity, np.int64) for _ in range(4))
     latest = np.zeros((2, 2 * capacity if with_notes else 0), np.int64)
     runs, scratch = np.zeros(MOST_RUNS, np.int64), np.empty((4, capacity), np.int64)
-    return UnsettledMap(ids, frames, after, placed, latest, runs, scratch, np.zeros(6, np.int64))
+    return UnsettledMap(ids, frames, after, placed, latest, runs, scratch, np.zeros(7, np.int64))
 
 
 def with_room(unsettled: UnsettledMap, openings: int, notes: bool) -> UnsettledMap:
@@ -287,13 +290,16 @@ def _write(unsettled, at, rows, n, outcome, settled_ns, settled_frame_no, transa
 def _settle(unsettled, events, e, rows, n):
     """Settle the outstanding messages in the range of event `e`; returns the number of rows."""
     state, after = unsettled.state, unsettled.after
+    spares = events.final[e] == SPARES
     by_sender = events.outcome[e] == PRESETTLED or events.outcome[e] == ABORTED
     end = state[COUNT]
     for run in range(state[RUNS] - 1, -1, -1):
         at = _lower_bound(unsettled.ids, unsettled.runs[run], end, events.first[e])
         at = _outstanding_from(after, at, end)
         while at < end and unsettled.ids[at] <= events.last[e]:
-            if by_sender or (_newest(unsettled, NOTED, at) >> OUTCOME_SHIFT) & OUTCOME_MASK != PRESETTLED:
+            spared = spares and _newest(unsettled, UNDONE, at) >> TIME_SHIFT > state[RESTORED_AT]
+            held = not by_sender and (_newest(unsettled, NOTED, at) >> OUTCOME_SHIFT) & OUTCOME_MASK == PRESETTLED
+            if not (spared or held):
                 _write(
                     unsettled, at, rows, n, events.outcome[e], events.effective_ns[e], events.frame_no[e],
                     events.transaction[e],
@@ -340,6 +346,8 @@ def settle(unsettled, events, rows):
         first, last, transaction = events.first[e], events.last[e], events.transaction[e]
         if events.opens[e]:
             _open(unsettled, first, events.frame_no[e])
+        elif transaction == RESTORED:
+            state[RESTORED_AT] = state[TIME]
         elif transaction == ROLLED_BACK:
             _note(unsettled, UNDONE, first, last, 0, transaction)
         elif events.final[e]:

@@ -336,6 +336,49 @@ def ack_rolled_back_then_committed() -> Script:
     return script
 
 
+def recover_in_a_transaction() -> Script:
+    """RabbitMQ (rabbit_channel): what a transaction has acknowledged is not outstanding until tx.rollback, so that
+    basic.recover does not requeue it; after the rollback it can be acknowledged, or requeued."""
+    script = Script().open()
+    script.asks("tx.select")  # 3
+    script.consume()  # 5
+    for tag in (1, 2, 3):
+        script.deliver(tag)  # 7 10 13
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 16
+    script.client("basic.ack", delivery_tag=3, multiple=False)  # 17
+    script.client("basic.recover-async", requeue=True)  # 18: delivery 2
+    script.asks("tx.rollback")  # 19
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 21
+    script.client("basic.recover-async", requeue=True)  # 22: delivery 3
+    script.asks("tx.commit")  # 23
+    return script
+
+
+def acks_after_the_server_has_closed_the_channel() -> Script:
+    """channel.close: "After sending this method, any received methods except Close and Close-OK MUST be discarded"."""
+    script = consuming()
+    for tag in (1, 2):
+        script.deliver(tag)  # 5 8
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 11
+    script.server("channel.close", reply_code=406, reply_text="no", class_id=0, method_id=0)  # 12
+    script.client("basic.ack", delivery_tag=2, multiple=False)  # 13
+    script.client("channel.close-ok")
+    script.open()  # 15
+    script.consume()  # 17
+    script.deliver(1)  # 19
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 22
+    return script
+
+
+def acks_after_the_server_has_closed_the_connection() -> Script:
+    script = consuming()
+    script.deliver(1)  # 5
+    script.server("connection.close", 0, reply_code=320, reply_text="CONNECTION_FORCED", class_id=0, method_id=0)  # 8
+    script.client("basic.ack", delivery_tag=1, multiple=False)
+    script.client("connection.close-ok", 0)
+    return script
+
+
 def commit_without_answer() -> Script:
     script = Script().open()
     script.asks("tx.select")
@@ -403,7 +446,8 @@ SCRIPTS = (
     publishes_may_be_lost, return_in_confirm_mode, body_of_a_returned_publish_is_lost, body_of_a_return_is_lost,
     nearest_equal_publish_is_returned, transactions,
     ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost, channel_whose_second_open_is_lost,
-    tx_refused_in_confirm_mode, confirms_refused_in_tx_mode,
+    tx_refused_in_confirm_mode, confirms_refused_in_tx_mode, recover_in_a_transaction,
+    acks_after_the_server_has_closed_the_channel, acks_after_the_server_has_closed_the_connection,
 )  # fmt: skip
 
 
@@ -479,6 +523,9 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "channel_whose_second_open_is_lost": [(5, "unsettled", None), (14, "acked", 17)],
     "tx_refused_in_confirm_mode": [(5, "confirmed", 12), (8, "unsettled", None)],
     "confirms_refused_in_tx_mode": [(6, "unknown", None)],
+    "recover_in_a_transaction": [(7, "acked", 23), (10, "requeued", 18), (13, "requeued", 22)],
+    "acks_after_the_server_has_closed_the_channel": [(5, "acked", 11), (8, "unsettled", None), (19, "acked", 22)],
+    "acks_after_the_server_has_closed_the_connection": [(5, "unsettled", None)],
     "commit_may_be_lost": [(5, "unknown", None), (9, "unknown", None), (14, "unknown", None)],
 }  # fmt: skip
 
@@ -510,6 +557,7 @@ def test_publishes_are_numbered_as_the_broker_counts_them(read: Read, script: st
     [
         ("transactions", [(3, None), (8, "committed"), (13, "rolled-back"), (18, None)]),
         ("ack_rolled_back_then_committed", [(6, "committed"), (10, "rolled-back")]),
+        ("recover_in_a_transaction", [(7, "committed"), (10, None), (13, None)]),
         ("commit_without_answer", [(5, None)]),
         ("commit_may_be_lost", [(5, None), (9, None), (14, "rolled-back")]),
     ],

@@ -24,7 +24,7 @@ from codec.conversation.channels.state import (
     allocate,
     release,
 )
-from codec.conversation.settlement import NO_RESULT
+from codec.conversation.settlement import NO_RESULT, RESTORED, ROLLED_BACK
 from codec.hashes.keyed import found, put
 
 REPLY_GROUP_BITS = 16
@@ -133,8 +133,14 @@ def take_request(s, out, rows, i, role, slot):
 
 @kernel
 def _end_transaction(s, out, channel, incarnation, request):
-    """Write the settlements of a transaction with its result."""
+    """Write the settlements of a transaction with its result, and where a rollback ends them."""
     connection, result, at = s.numbers[CONNECTION], request.result, request.tx_head
+    if result == ROLLED_BACK and at != NONE:
+        first, last = s.pendings[at].first, s.pendings[at].last
+        map_no, p = s.pendings[at].map_no, s.pendings[at].next
+        while p != NONE:
+            first, last, p = min(first, s.pendings[p].first), max(last, s.pendings[p].last), s.pendings[p].next
+        write_event(out, connection, map_no, request.frame_no, 0, first, last, 0, 0, 0, RESTORED)
     while at != NONE:
         p = s.pendings[at]
         write_event(

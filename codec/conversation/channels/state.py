@@ -23,7 +23,8 @@ NONE = -1
 # What a method does: one row a name, row 0 does nothing.
 ROLE = blank(
     "operation reply_group is_request is_reply opens_channel opened_channel closes_channel closed_channel mode "
-    "proves_mode ends_transaction declares opens_link closes_link prefetch settles_all outside_transactions"
+    "proves_mode ends_transaction declares opens_link closes_link prefetch settles_all outside_transactions "
+    "closes_connection"
 ).dtype
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)
@@ -63,11 +64,12 @@ LINK_ROW = blank(
 ).dtype
 REPLY = blank("connection frame_no reply_frame_no reply_name latency_ns").dtype
 
-# Cells of `State.numbers`; of a pool: the number of records, and the first free one.
+# Cells of `State.numbers`; of a pool: the number of records, and the first free one. CLOSED: bits of the sides that
+# have closed the connection.
 (
     CONNECTION, STARTED, EPOCH, LOSSES, LOST_CLIENT, LOST_SERVER, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS,
-    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, DECLARED,
-) = range(16)  # fmt: skip
+    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, CLOSED, DECLARED,
+) = range(17)  # fmt: skip
 
 
 class Roles(NamedTuple):

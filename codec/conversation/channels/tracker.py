@@ -4,7 +4,11 @@ What a method does is data (`Roles`); the code names no method. `requests` pairs
 deliveries with consumers. Rules:
 
 - A message that the peer must settle is added to an unsettled map (`codec.conversation.settlement`), and a settlement
-  is an event of that map. In a transaction both take effect at its end: with the reply to the request.
+  is an event of that map. In a transaction both take effect at its end: with the reply to the request. What it has
+  settled until then is not outstanding for a settlement of everything (RabbitMQ, rabbit_channel: acknowledged messages
+  are outstanding again after tx.rollback).
+- What the client settles after the server has closed the channel or the connection is discarded (0-9-1 specification,
+  channel.close, connection.close).
 - If frames of the settling side may be missing later in the incarnation, the outcome is noted as unknown; a settlement
   that was captured takes precedence.
 - After a loss of frames of the client, the broker's numbers of publishes are unknown.
@@ -31,6 +35,7 @@ from codec.conversation.channels.results import (
 )
 from codec.conversation.channels.state import (
     CLIENT,
+    CLOSED,
     CONFIRM,
     CONNECTION,
     DECLARED,
@@ -65,7 +70,7 @@ from codec.conversation.channels.state import (
     begin_incarnation,
     release,
 )
-from codec.conversation.settlement import NO_RESULT
+from codec.conversation.settlement import NO_RESULT, SPARES
 from codec.hashes.keyed import empty
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
@@ -115,7 +120,7 @@ def _begin_connection(s, connection):
     numbers[STARTED] = 1
     numbers[EPOCH] += 1
     empty(s.found_by)
-    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, DECLARED):
+    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, CLOSED, DECLARED):
         numbers[cell] = 0
     for cell in (LOST_CLIENT, LOST_SERVER, FREE_REQUEST, FREE_LINK, FREE_PENDING):
         numbers[cell] = NONE
@@ -159,6 +164,8 @@ def _state_changes(s, rows, i, role, slot):
         slot.close_sender = rows.sender[i]
         slot.close_code = rows.reply_code[i]
         slot.close_text = rows.reply_text[i]
+    if role.closes_connection:
+        numbers[CLOSED] |= 1 << rows.sender[i]
     if role.closes_channel or role.closed_channel:  # until then this side may settle
         slot.closed |= 1 << rows.sender[i]
         if rows.sender[i] == CLIENT:
@@ -254,6 +261,9 @@ def _settle(s, out, rows, i, role, slot, outcome):
     many = role.settles_all != 0 or rows.multiple[i] == 1
     if tag == NONE and not role.settles_all:
         return
+    over = (slot.closed | s.numbers[CLOSED]) >> SERVER & 1
+    if over and sender == CLIENT and not rows.late[i] and not rows.peer_late[i]:
+        return
     first = LOWEST if many else tag
     last = HIGHEST if role.settles_all != 0 or (many and tag == 0) else tag
     of = SENT if sender == SERVER and not role.settles_all else RECEIVED
@@ -278,8 +288,10 @@ def _settle(s, out, rows, i, role, slot, outcome):
         if last < first:
             return
     if slot.mode != TX or role.outside_transactions:
+        final = SPARES if slot.mode == TX else 1
         write_event(
-            out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, last, outcome, 1, rows.ts_ns[i], NO_RESULT
+            out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, last, outcome, final, rows.ts_ns[i],
+            NO_RESULT,
         )  # fmt: skip
         return
     keep_since_loss(s, slot)
