@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from codec.errors import WirehareError
 from pipeline.output import scratch
-from udfs.processes import umask
+from udfs.processes import ALLOCATOR, umask
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 LOGGING = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'  # an option of the JVM
@@ -59,7 +59,8 @@ QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 # Options of every JVM with tasks. Spark generates one method per stage, and by default Java interprets methods above
 # 8000 bytes: the stages of messages and flows would take twice the CPU time.
 COMPILE_LARGE_METHODS = "-XX:-DontCompileHugeMethods"
-EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+EXECUTOR_OPTIONS = {"spark.executor.extraJavaOptions": COMPILE_LARGE_METHODS}
+WORKER_ENVIRONMENT = {f"spark.executorEnv.{name}": value for name, value in ALLOCATOR.items()}
 # The collector with the least CPU time; pauses do not matter here. Enough metaspace for Spark's classes from the start:
 # otherwise Java collects the whole heap four times while it grows the metaspace.
 COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=256m"
@@ -203,7 +204,8 @@ def local_jvm_settings(conf: dict[str, str], remote: bool, java_options: str = "
         # The console shows our own progress lines.
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
-        EXECUTOR_OPTIONS: COMPILE_LARGE_METHODS,
+        **EXECUTOR_OPTIONS,
+        **WORKER_ENVIRONMENT,
         # Short jobs need no UI, which takes a port and a second to start, nor many retained plans.
         "spark.ui.enabled": "false",
         "spark.sql.ui.retainedExecutions": "20",
@@ -297,7 +299,7 @@ def spark_submit_settings() -> dict[str, str]:
     SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() has the settings of spark-submit
     given = SparkConf()
     # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO restores it.
-    ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: COMPILE_LARGE_METHODS}
+    ours = {"spark.log.level": "ERROR", **EXECUTOR_OPTIONS, **WORKER_ENVIRONMENT}
     local = given.get("spark.master", "").startswith("local")
     wanted = ours | (one_machine_settings() if local else {})
     found = {name: value for name, value in wanted.items() if not given.contains(name)}

@@ -29,6 +29,7 @@ from codec.errors import WirehareError
 from pipeline.output import scratch
 from pipeline.tables import worker
 from udfs.arrow.files import LOCAL_DIRECTORIES
+from udfs.processes import ALLOCATOR
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -197,7 +198,7 @@ def _start(directory: str) -> Process:
         [sys.executable, "-P", worker.__file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, LOCAL_DIRECTORIES: directory},
+        env={**ALLOCATOR, **os.environ, LOCAL_DIRECTORIES: directory},
         process_group=0,  # Ctrl-C reaches the group of the terminal: the first process decides
     )
     assert process.stdin is not None

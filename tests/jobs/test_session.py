@@ -10,8 +10,10 @@ import sys
 import time
 import uuid
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -44,6 +46,14 @@ def test_a_standing_session_is_used_and_keeps_what_is_not_ours(spark: SparkSessi
 def test_python_workers_run_the_same_interpreter(spark: SparkSession) -> None:
     assert os.environ["PYSPARK_PYTHON"]
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_python_workers_keep_memory_that_pyarrow_has_freed(spark: SparkSession) -> None:
+    def purge_delay(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"delay": [os.environ.get("MIMALLOC_PURGE_DELAY")]})
+
+    assert spark.range(1).coalesce(1).mapInArrow(purge_delay, "delay string").first() == ("-1",)
 
 
 @pytest.mark.parametrize(

@@ -415,6 +415,11 @@ def test_a_process_does_not_load_pandas() -> None:
         assert processes.run(loaded, ["pandas", "udfs.sink.writers"]) == [False, True]
 
 
+def test_a_process_keeps_memory_that_pyarrow_has_freed() -> None:
+    with LocalProcesses(2) as processes:
+        assert processes.run(os.getenv, ["MIMALLOC_PURGE_DELAY"] * 2) == ["-1"] * 2
+
+
 def test_pandas_that_was_not_wanted_can_still_be_used() -> None:
     code = """
 from udfs.processes import without_pandas
