@@ -1,9 +1,22 @@
-"""Captures in, tables out: `decode` for notebooks, `from_decoded` and `load` for rows already written.
+"""Captures in, tables out, and what is made of tables: the API of notebooks, which the jobs call as well.
 
     tables = pipeline.decode(spark, "captures/*.pcapng")
     tables.connections.show()
 
-Everything is lazy except `findings`, which searches when it is called. Works on classic Spark and over Spark Connect.
+The public names:
+
+    decode, load, Tables    the tables of captures, or those in a directory or a lake, as lazy DataFrames
+    write, ingest           decode captures to a directory of Parquet files, or append them to a lake
+    findings                what breaks the protocol, is insecure or obsolete
+    latency, rates, heartbeats, backlog, consumers    summaries of tables
+    views                   tables with the names of OpenTelemetry, Elastic Common Schema and Zeek
+    cut                     write the packets of some rows, for Wireshark
+    decoded, from_decoded   the two steps of `decode`, to cache the decoded rows in between
+    to_arrow, TABLES        rows as a pyarrow.Table; the schema of each table
+    NoTables                the error of `load`, a `codec.errors.WirehareError`
+
+Everything that returns a DataFrame is lazy except `findings`, which searches when it is called. Works on classic Spark
+and over Spark Connect.
 """
 
 from __future__ import annotations
