@@ -266,7 +266,7 @@ def _doubtful(items: NDArray[np.void], stray: NDArray[np.bool_]) -> NDArray[np.b
     """Publishes that a `stray` return, one without an equal publish, may have returned: it came before their confirm
     and differs by the body at most, as that of one of the two was not captured completely."""
     confirms, publish = items["kind"] == CONFIRM, _publish_of(items)
-    group, span = numbered(items["connection"], items["publish"]), int(items["frame_no"].max()) + 1
+    group, span = numbered(items["connection"], items["publish"]), int(items["frame_no"].max(initial=0)) + 1
     until = np.full(len(items), span - 1)
     until[publish[confirms & (publish >= 0)]] = items["frame_no"][confirms & (publish >= 0)]
 
