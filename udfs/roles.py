@@ -35,7 +35,7 @@ PROVES_MODE = {
     **dict.fromkeys(("tx.select-ok", "tx.commit", "tx.commit-ok", "tx.rollback", "tx.rollback-ok"), "tx"),
 }
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
-SETS_PREFETCH = ("basic.qos",)
+SETS_PREFETCH = ("basic.qos", "file.qos", "stream.qos")
 DECLARES_QUEUE = ("queue.declare",)
 # RabbitMQ queue types: method -> the argument that implies the type, and that type (None: the value of the argument).
 QUEUE_TYPES_BY = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
@@ -46,7 +46,11 @@ OPERATIONS = {
     "basic.deliver": "deliver",
     "basic.get-ok": "get",
     "basic.return": "return",
-    "stream.publish": "publish",  # 0-8, 0-9
+    # 0-8, 0-9
+    "file.publish": "publish",
+    "file.deliver": "deliver",
+    "file.return": "return",
+    "stream.publish": "publish",
     "stream.deliver": "deliver",
     "stream.return": "return",
 }
@@ -57,8 +61,8 @@ PUBLISHING, DELIVERING = (
 )
 BODY_FRAMES, HEADER_FRAMES = ("body", "oob-body"), ("header", "oob-header")
 TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
-OPENS_LINK = {"basic.consume": "consumer", "stream.consume": "consumer"}
-CLOSES_LINK = ("basic.cancel", "stream.cancel")
+OPENS_LINK = {"basic.consume": "consumer", "file.consume": "consumer", "stream.consume": "consumer"}
+CLOSES_LINK = ("basic.cancel", "file.cancel", "stream.cancel")
 NEEDS_NO_ACK = ("stream.consume",)  # its class has no acknowledgements
 NAMES_LINK = ("attach",)  # its argument `name`
 COMMANDS_TO = ("transfer",)  # may carry one of COORDINATES, and is answered then
@@ -73,6 +77,9 @@ SETTLEMENTS = {
     ("basic.nack", "server", None): "nacked",
     ("basic.reject", "client", True): "requeued",
     ("basic.reject", "client", False): "rejected",
+    ("file.ack", "client", None): "acked",
+    ("file.reject", "client", True): "requeued",
+    ("file.reject", "client", False): "rejected",
     ("basic.recover", "client", None): "requeued",
     ("basic.recover-async", "client", None): "requeued",
     ("basic.recover-sync", "client", None): "requeued",

@@ -14,6 +14,7 @@ import numpy as np
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp.classic.tables import WITHOUT_CONTENT
 from codec.amqp.versions import E_BODY_LONG, E_UNEXPECTED_BODY, E_UNEXPECTED_HEADER, MALFORMED
 from codec.compiler.kernel import inlined, kernel
 from codec.hashes.digest import Digests, begin, finish, new_digests, update
@@ -70,7 +71,8 @@ def _slot(contents, direction, channel):
 
 @inlined
 def on_method(contents, direction, channel, carries_content, row):
-    """A method frame: it announces a content, or ends the open content of its channel."""
+    """A method frame: it announces a content, or ends the open content of its channel. `carries_content`: 0, 1 or
+    WITHOUT_CONTENT."""
     slot = _slot(contents, direction, channel)
     state = contents.slots[slot].state
     if state == ANNOUNCED:
@@ -78,7 +80,7 @@ def on_method(contents, direction, channel, carries_content, row):
     elif state == OPEN:
         row[R.NOTES] |= N.BODY_SHORT
     if carries_content:
-        contents.slots[slot].state = ANNOUNCED
+        contents.slots[slot].state = NOTHING if carries_content == WITHOUT_CONTENT else ANNOUNCED
         contents.slots[slot].frame_no = row[R.FRAME_NO]
         contents.slots[slot].class_id = row[R.CLASS]
         row[R.CONTENT] = row[R.FRAME_NO]

@@ -21,6 +21,7 @@ from codec.variant import KnownKeys, known_keys
 CLASSIC_VERSIONS = ("0-8", "0-9", "0-9-1")
 RESERVED_PROPERTY = "reserved"  # name of the property that 0-9-1 reserves
 CLASS_IDS, METHOD_IDS = 128, 544  # above every id of the fact tables (120, 530)
+WITHOUT_CONTENT = 2  # of a method that is a message although no content follows
 # Flags of a field: it may be omitted at the end of a method; it must be zero or empty. From UNUSED_SHIFT on, for the
 # last bit of an octet of bits: the bits of the octet that must be zero.
 OPTIONAL, RESERVED, UNUSED_SHIFT = 1, 2, 8
@@ -68,8 +69,9 @@ class ContentClass:
 class ClassicTables(NamedTuple):
     """Kernel arrays. First index `version` is a code of `codec.amqp.versions`; -1 means none.
 
-    lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name`, `method_content` 0/1,
-    `method_ticket` 0/1 (a reserved short replaces the access ticket of older versions), `method_sender`,
+    lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name`, `method_content` 0, 1
+    or WITHOUT_CONTENT, `method_ticket` 0/1 (a reserved short replaces the access ticket of older versions),
+    `method_sender`,
     `method_secret` place of its first secret field, `method_authenticates` 0/1 (a client authenticates with it),
     `field_from` (one more), `field_room` bytes its fields may need above their size on the wire. Per field, int64:
     `field_kind`, `field_key` number in the key set of its method, `field_flags`. class_name (versions, class id): name
@@ -249,6 +251,7 @@ def classic_tables() -> ClassicTables:
     """The arrays of all three versions."""
     every = [method for version in CLASSIC_VERSIONS for method in methods(version)]
     classes = [of_class for version in CLASSIC_VERSIONS for of_class in content_classes(version)]
+    alone = overlay()["without_content"]["methods"]
     key_sets = [key_set(method.fields) for method in every]
     key_sets += [key_set(tuple(of_class.properties.values())) for of_class in classes]
     names = {name: number for number, name in enumerate(classic_names())}
@@ -260,7 +263,7 @@ def classic_tables() -> ClassicTables:
     return ClassicTables(
         lookup,
         np.array([names[method.name] for method in every], np.int64),
-        np.array([method.content for method in every], np.int64),
+        np.array([WITHOUT_CONTENT if m.name in alone else int(m.content) for m in every], np.int64),
         np.array([_reserves_ticket(method) for method in every], np.int64),
         np.array([SIDES.index(m.sent_by) if m.sent_by in SIDES else -1 for m in every], np.int64),
         np.array([_first_secret(method.fields) for method in every], np.int64),
