@@ -28,7 +28,9 @@ from codec.compiler.kernel import kernel
 # not outstanding for events that spare it.
 NO_RESULT, COMMITTED, ROLLED_BACK, RESTORED = range(4)
 SPARES = 2  # `final` of such an event
-PRESETTLED, ABORTED = 3, 4  # outcomes that only the sender of a 1.0 delivery gives: no other event settles it then
+# The first outcomes, in all versions. The last two only the sender of a 1.0 delivery gives: no other event settles it
+# then.
+UNSETTLED, UNKNOWN, PRESETTLED, ABORTED = range(1, 5)
 NOTED, UNDONE = range(2)  # rows of `UnsettledMap.latest`
 CONNECTION, NUMBER, COUNT, RUNS, OUTSTANDING, TIME, RESTORED_AT = range(7)  # cells of `UnsettledMap.state`
 IDS, FRAMES, NOTE, MARK = range(4)  # rows of `UnsettledMap.scratch`

@@ -68,6 +68,7 @@ class Contents:
     def __init__(self, family: Family, schema: pa.Schema, payload: bool) -> None:
         """`schema` of table messages; `payload`: with bodies."""
         self._family, self._schema, self._payload = family, schema, payload
+        self.may_return = "mandatory" in family.arguments  # in 0-10 message.reject takes the place of a return
         self._frames: pa.Table | None = None
         self._begun: pa.Table | None = None
         self._bodies = Bodies()

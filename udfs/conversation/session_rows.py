@@ -185,9 +185,9 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
     )
 
 
-def command_replies(records: SessionRecords, outcomes: Outcomes) -> pa.Table:
-    """Replies to commands of transaction coordinators."""
-    answered = outcomes.reply_frame_no != NONE
+def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> pa.Table:
+    """Replies to the chosen commands of transaction coordinators."""
+    answered = chosen & (outcomes.reply_frame_no != NONE)
     messages = records.messages[answered]
     times = messages["ts_ns"], outcomes.reply_ns[answered]
     return pa.table(

@@ -21,13 +21,13 @@ from codec.conversation.sessions.outcomes import Outcomes, events_about, outcome
 from codec.conversation.sessions.semantics import compiled_roles
 from codec.conversation.sessions.state import (
     CONNECTION,
+    DTX,
     EVENT,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KINDS,
     MAPS,
     STARTED,
-    TRANSACTIONS,
     Rows,
     SessionRecords,
     current_records,
@@ -72,6 +72,17 @@ class EndedSessions:
     links: pa.Table
     messages: pa.Table
     replies: pa.Table
+
+
+@dataclass(frozen=True)
+class Final:
+    """What is final of open connections: outcomes of `messages` and `replies`, as in `EndedSessions`. Frames of
+    messages that are `waiting`, and of `commands` that may still be answered."""
+
+    messages: pa.Table
+    replies: pa.Table
+    waiting: Frames
+    commands: Frames
 
 
 class SessionTracker(Tracker):
@@ -145,7 +156,7 @@ class SessionTracker(Tracker):
             channel_rows(records, counts, self._texts),
             link_rows(records, outcomes, octets, self._texts),
             message_outcomes(records, outcomes, self._texts),
-            command_replies(records, outcomes),
+            command_replies(records, outcomes, np.ones(len(records.messages), bool)),
         )
 
     def _ended(self, open_ids: Integers) -> SessionRecords:
@@ -166,15 +177,9 @@ class SessionTracker(Tracker):
         events = self._state.events.cells[COUNT_CELL] if self._states is None else len(self._states.parts["events"])
         return int(events) * EVENT.itemsize
 
-    def _open(self) -> tuple[SessionRecords, Integers]:
-        """The records of open connections; which of these have transactions."""
-        if self._states is None:
-            numbers = self._state.numbers
-            ids = numbers[CONNECTION : CONNECTION + 1]
-            return current_records(self._state), ids[:1] if numbers[TRANSACTIONS] else ids[:0]
-        there = self._states.counts["numbers"] > 0
-        numbers = self._states.parts["numbers"].reshape(-1, CELLS)
-        return records_of_all(self._states), self._states.ids[there][numbers[:, TRANSACTIONS] > 0]
+    def _open(self) -> SessionRecords:
+        """The records of open connections."""
+        return current_records(self._state) if self._states is None else records_of_all(self._states)
 
     def _keep(self, name: str, chosen: NDArray[np.bool_]) -> None:
         """Keep only the chosen records of open connections."""
@@ -183,33 +188,40 @@ class SessionTracker(Tracker):
         else:
             self._states = self._states.filtered(name, chosen)
 
-    def final(self) -> tuple[pa.Table | None, Frames, Frames]:
-        """Remove and return the messages of open connections whose outcome is final, as in `EndedSessions`; also the
-        frames of the other messages, and of commands that may still be answered. To be called after `ended`. With
-        transactions, no message is final before the connection ends."""
-        records, transactional = self._open()
-        messages = records.messages
-        command = messages["command"] == 1
-        waits = np.isin(messages["connection"], transactional)
-        if waits.all():
-            return None, _frames(messages[~command]), _frames(messages[command])
+    def final(self) -> Final:
+        """Remove and return what is final of open connections. To be called after `ended`. With transactions on
+        branches, nothing is final before the connection ends."""
+        records = self._open()
+        sessions, messages, tx_ends = records.sessions, records.messages, records.tx_ends
         outcomes = outcomes_of(records)
-        final = outcomes.final & links_are_known(records) & ~waits
+        branched = np.concatenate(
+            [sessions["connection"][sessions["mode"] == DTX], tx_ends["connection"][tx_ends["on_branch"] == 1]]
+        )
+        command = messages["command"] == 1
+        final = outcomes.final & (links_are_known(records) | command) & ~np.isin(messages["connection"], branched)
         outcomes = outcomes._replace(final=final)
-        self._add_counts(records, outcomes, final)
-        own = ~np.isin(outcomes.completed.connection, transactional)
+        needed = still_needed(records, outcomes)
+        final = ~needed.messages
+        self._add_counts(records, outcomes, final & ~command)
+        own = ~np.isin(outcomes.completed.connection, branched)
         completed = Settled(*(column[own] for column in outcomes.completed))
-        found = message_outcomes(records, outcomes, self._texts).filter(pa.array(final))
-        waiting, commands = _frames(messages[~final & ~command]), _frames(messages[command])
-        needed = still_needed(records, outcomes) | np.isin(records.events["connection"], transactional)
-        self._completed = np.concatenate([self._completed, SessionPlaces(records.sessions).completed(completed)])
+        self._completed = np.concatenate([self._completed, SessionPlaces(sessions).completed(completed)])
+        found = Final(
+            message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command)),
+            command_replies(records, outcomes, final),
+            _frames(messages[~final & ~command]),
+            _frames(messages[~final & command]),
+        )
+        octets, at = self._octets_by_change(records)
+        self._octets = [octets[at >= 0]]
         self._keep("messages", ~final)
-        self._keep("events", needed)
-        return found, waiting, commands
+        for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
+            self._keep(name, which | np.isin(getattr(records, name)["connection"], branched))
+        return found
 
     def give_up(self, frames: Frames) -> pa.Table | None:
         """Remove and return these messages, as in `EndedSessions`; the outcome of those not settled is unknown."""
-        records = self._open()[0]
+        records = self._open()
         removed = frames.among(records.messages["connection"], records.messages["frame_no"])
         if not removed.any():
             return None
@@ -265,13 +277,16 @@ class SessionTracker(Tracker):
     def _octets_of(self, records: SessionRecords, open_ids: Integers) -> Integers:
         """The octets that each change of credit uses; those of open connections stay."""
         used = np.zeros(len(records.changes), np.int64)
-        octets = np.concatenate(self._octets)
+        octets, at = self._octets_by_change(records)
         self._octets = [octets[np.isin(octets["connection"], open_ids)]]
-        at = Index(records.changes["connection"], records.changes["frame_no"]).find(
-            octets["connection"], octets["frame_no"]
-        )
         np.add.at(used, at[at >= 0], octets["size"][at >= 0])
         return used
+
+    def _octets_by_change(self, records: SessionRecords) -> tuple[NDArray[np.void], Integers]:
+        """All octets, and the change of credit that uses each; -1 for none."""
+        octets, changes = np.concatenate(self._octets), records.changes
+        index = Index(changes["connection"], changes["frame_no"])
+        return octets, index.find(octets["connection"], octets["frame_no"])
 
 
 class SessionPlaces:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -95,8 +94,10 @@ class Conversation:
         found = self._channel_tracker.feed(frames, arguments)
         own = self._channel_tracker.to_arrow("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
-        messages = chain.from_iterable(
-            contents.feed(frames, arguments, contents.own(own, of_sessions), open_ids) for contents in self._contents
+        messages = (
+            (contents, rows)
+            for contents in self._contents
+            for rows in contents.feed(frames, arguments, contents.own(own, of_sessions), open_ids)
         )
         yield from self._take(found, messages)
         if self._is_much() or not (self._keep or np.array_equal(open_ids, self._open_ids)):
@@ -111,9 +112,8 @@ class Conversation:
     def end(self, ids: Integers) -> Rows:
         """End these connections: they have no more frames."""
         open_ids = np.setdiff1d(self._open_ids, ids)
-        yield from self._take(
-            self._channel_tracker.end(ids), chain.from_iterable(contents.end(open_ids) for contents in self._contents)
-        )
+        messages = ((contents, rows) for contents in self._contents for rows in contents.end(open_ids))
+        yield from self._take(self._channel_tracker.end(ids), messages)
         yield from self._concluded(open_ids)
 
     def settle(self) -> Rows:
@@ -174,11 +174,12 @@ class Conversation:
         schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNS, REPLIES]
         return [*schemas, *(kind for each in self._contents for kind in each.schemas.values())]
 
-    def _take(self, found: Mapping[str, Records], messages: Iterator[pa.RecordBatch]) -> Rows:
+    def _take(self, found: Mapping[str, Records], messages: Iterator[tuple[Contents, pa.RecordBatch]]) -> Rows:
         """Collect the records and messages found in frames."""
-        for batch in messages:
+        for contents, batch in messages:
             self._messages.add(batch)
-            self._returns.add(batch)
+            if contents.may_return:
+                self._returns.add(batch)
         if "event" in found:
             self._events.append(found["event"])
             self._event_bytes += found["event"].nbytes
@@ -207,7 +208,8 @@ class Conversation:
         of_open = incarnations[np.isin(incarnations["connection"], open_ids)]
         over = np.repeat(of_open["connection"], 4), maps_of(of_open)
         found = final_messages(np.concatenate(self._events), open_ids, until, over)
-        early, waiting, commands = self._sessions.final()
+        final = self._sessions.final()
+        early, waiting = final.messages, final.waiting
         outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids))
         given_up = outstanding.surplus(LIMITS.outstanding_messages)
         if len(given_up.frame_no):
@@ -234,15 +236,16 @@ class Conversation:
         outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids)).without(given_up)
         yield from (("messages", rows) for rows in self._messages.release(outstanding, known.outcomes()))
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
-        yield from self._answered(Frames.of(requests, commands), of_sessions)
+        replies = joined(of_sessions and of_sessions.replies, final.replies)
+        yield from self._answered(Frames.of(requests, final.commands), replies)
         yield from self._channels(incarnations, of_sessions, open_ids)
         self._open_ids = open_ids
         self._channel_tracker.forget_texts()
         self._sessions.forget_texts()
 
-    def _answered(self, may_be: Frames, of_sessions: EndedSessions | None) -> Rows:
-        """Requests with their replies, without those that may still be answered."""
-        replies = joined(self._replies, of_sessions and of_sessions.replies)
+    def _answered(self, may_be: Frames, of_commands: pa.Table | None) -> Rows:
+        """Requests with their replies, without those that may still be answered; `of_commands`: more replies."""
+        replies = joined(self._replies, of_commands)
 
         def answered(rows: pa.RecordBatch) -> pa.RecordBatch:
             return rows if replies is None else with_replies(rows, replies)

@@ -24,9 +24,9 @@ from codec.conversation.channels.returns import (
     ROUTED,
     matched,
 )
-from codec.conversation.channels.state import RECEIVED, UNKNOWN
+from codec.conversation.channels.state import RECEIVED
 from codec.conversation.settled import Frames
-from codec.conversation.settlement import NO_RESULT, Settled
+from codec.conversation.settlement import NO_RESULT, UNKNOWN, Settled
 from codec.conversation.states import numbered, places
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.conversation.channels.state import EVENT, NONE, TRANSACTED, UNKNOWN
+from codec.conversation.channels.state import EVENT, NONE, TRANSACTED
 from codec.conversation.settled import Frames, settled_at_once
-from codec.conversation.settlement import ROLLED_BACK, Settled
+from codec.conversation.settlement import ROLLED_BACK, UNKNOWN, Settled
 from codec.conversation.states import numbered, places
 
 Integers = NDArray[np.int64]

@@ -20,11 +20,10 @@ from codec.conversation.channels.state import (
     REQUEST_QUEUES,
     REQUESTS,
     TRANSACTED,
-    UNKNOWN,
     allocate,
     release,
 )
-from codec.conversation.settlement import NO_RESULT, RESTORED, ROLLED_BACK
+from codec.conversation.settlement import NO_RESULT, RESTORED, ROLLED_BACK, UNKNOWN
 from codec.hashes.keyed import found, put
 
 REPLY_GROUP_BITS = 16

@@ -29,7 +29,6 @@ ROLE = blank(
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)
 CONFIRM, TX = 1, 2  # the modes that have rules here
-UNSETTLED, UNKNOWN, PRESETTLED = range(1, 4)  # outcomes that do not come from a method
 EMPTY = 1  # the text ''
 
 # Unsettled maps of an incarnation: publishes by confirm tag, deliveries by delivery tag, publishes in transactions.

@@ -52,7 +52,6 @@ from codec.conversation.channels.state import (
     LOST_SERVER,
     NONE,
     PENDINGS,
-    PRESETTLED,
     PUBLISH,
     RECEIVED,
     REQUEST_QUEUES,
@@ -64,13 +63,11 @@ from codec.conversation.channels.state import (
     TOUCHED,
     TRANSACTED,
     TX,
-    UNKNOWN,
-    UNSETTLED,
     allocate,
     begin_incarnation,
     release,
 )
-from codec.conversation.settlement import NO_RESULT, SPARES
+from codec.conversation.settlement import NO_RESULT, PRESETTLED, SPARES, UNKNOWN, UNSETTLED
 from codec.hashes.keyed import empty
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1

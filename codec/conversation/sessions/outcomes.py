@@ -13,23 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.conversation.sessions.state import (
-    ABORTED,
     ACKED,
     COMPLETIONS,
     CONFIRMED,
     MAPS,
     NACKED,
-    NEW_TX_END,
     NONE,
-    PRESETTLED,
     REJECTED,
     SERVER,
-    UNKNOWN,
-    UNSETTLED,
     SessionRecords,
 )
 from codec.conversation.settled import settled_at_once
-from codec.conversation.settlement import COMMITTED, NO_RESULT, ROLLED_BACK, Settled
+from codec.conversation.settlement import (
+    ABORTED,
+    COMMITTED,
+    NO_RESULT,
+    PRESETTLED,
+    ROLLED_BACK,
+    UNKNOWN,
+    UNSETTLED,
+    Settled,
+)
+from codec.conversation.states import numbered
 
 Integers = NDArray[np.int64]
 FRAME_BITS = 38
@@ -39,7 +44,8 @@ KEY_BITS = 34  # keys of transactions are below 2**33, above -2**33
 class Outcomes(NamedTuple):
     """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
     `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
-    `final`: no later frame changes them. `completed`: completions of transfers over subscriptions."""
+    `final`: no later frame changes them. `completed`: completions of transfers over subscriptions. `transactions`:
+    those of all connections."""
 
     outcome: Integers
     settled_ns: Integers
@@ -49,17 +55,21 @@ class Outcomes(NamedTuple):
     reply_ns: Integers
     final: NDArray[np.bool_]
     completed: Settled
+    transactions: Transactions
 
 
 class TransactionEnds(NamedTuple):
-    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` NONE without an answer;
-    `client_hidden`: losses of the client before each."""
+    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` NONE without an answer,
+    `ended_ns` NONE without a final one; `client_hidden`: losses of the client before each. `by`, `declared`: places in
+    `SessionRecords.tx_ends` of what ends it, and of the declaration of one that its control link ends, else NONE."""
 
     place: Integers
     ended_ns: Integers
     asked_ns: Integers
     result: Integers
     client_hidden: Integers
+    by: Integers
+    declared: Integers
 
 
 class Places:
@@ -83,27 +93,31 @@ class Places:
 def outcomes_of(records: SessionRecords) -> Outcomes:
     """The outcomes of all messages."""
     messages, events = records.messages, records.events
-    transactions = _Transactions(records)
+    transactions = Transactions(records)
     end = transactions.following(events)
-    takes_effect = (events["waits"] == 0) | (events["key"] == 0) | (end != NONE)
+    waits = (events["waits"] == 1) & (events["key"] != 0)
+    takes_effect = ~waits | (end != NONE)
+    unanswered = waits & (_picked(transactions.ends.ended_ns, end) == NONE)
     columns = {name: np.ascontiguousarray(events[name][takes_effect]) for name in _OF_EVENTS}
     end = end[takes_effect]
     columns["effective_ns"] = np.where(end != NONE, _picked(transactions.ends.asked_ns, end), columns["effective_ns"])
     columns["transaction"] = np.where(end != NONE, _picked(transactions.ends.result, end), NO_RESULT)
     settled = settled_at_once(columns)
-    unended = _settled_by(events, ~takes_effect)
     of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
     end = transactions.following(messages)
     ends = TransactionEnds(NO_PLACES, *(_picked(column, end) for column in transactions.ends[1:]))
     own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
     at = Places(settled.map_no, settled.frame_no).find(*own)
-    waits = Places(unended.map_no, unended.frame_no).find(*own) != NONE
-    return _of_messages(records, settled, at, ends, end != NONE, waits)._replace(completed=completed)
+    pending = [
+        Places(unended.map_no, unended.frame_no).find(*own) != NONE
+        for unended in (_settled_by(events, chosen) for chosen in (~takes_effect, unanswered))
+    ]
+    return _of_messages(records, settled, at, ends, end != NONE, pending, transactions)._replace(completed=completed)
 
 
 def _settled_by(events: NDArray[np.void], chosen: NDArray[np.bool_]) -> Settled:
-    """The messages that the chosen events would settle."""
+    """The messages that the chosen events would settle or note."""
     some = chosen | ((events["opens"] == 1) & bool(chosen.any()))
     columns = {name: np.ascontiguousarray(events[name][some]) for name in _OF_EVENTS}
     columns["transaction"] = np.full(int(some.sum()), NO_RESULT)
@@ -112,7 +126,6 @@ def _settled_by(events: NDArray[np.void], chosen: NDArray[np.bool_]) -> Settled:
 
 _OF_EVENTS = ("connection", "map_no", "frame_no", "opens", "first", "last", "outcome", "final", "effective_ns")
 NO_PLACES = np.zeros(0, np.int64)
-NO_TX_ENDS: NDArray[np.void] = NEW_TX_END[:0]
 
 
 def _picked(values: Integers, at: Integers) -> Integers:
@@ -123,40 +136,64 @@ def _picked(values: Integers, at: Integers) -> Integers:
     return found
 
 
-class _Transactions:
-    """The transactions of connections and their ends."""
+class Transactions:
+    """The transactions of connections and their ends. By record of `tx_ends`: `commands`, the place of the message that
+    declared it, else NONE; `open`, whether it is a request without a final answer, or was declared and not ended."""
 
     def __init__(self, records: SessionRecords) -> None:
+        tx_ends = records.tx_ends
         self._connections = np.unique(records.sessions["connection"])
-        asked, closed = records.tx_ends[records.tx_ends["result"] != NO_RESULT], _closed_transactions(records)
-        tx_ends = np.concatenate([asked, closed])
+        self._names = self.commands = NO_PLACES
+        self.open = np.zeros(len(tx_ends), bool)
+        self.ends = TransactionEnds(*[NO_PLACES] * len(TransactionEnds._fields))
         if not len(tx_ends):
-            self.ends = TransactionEnds(*[NO_PLACES] * len(TransactionEnds._fields))
-            self._names = NO_PLACES
             return
-        events = records.events[np.isin(records.events["map_no"], asked["map_no"])]
-        answer, when = _answers(tx_ends, events, events["opens"] == 0)
+        events = records.events[np.isin(records.events["map_no"], tx_ends["map_no"])]
+        self.commands = _declaring(records, events)
+        requests = np.flatnonzero(tx_ends["result"] != NO_RESULT)
+        asked = tx_ends[requests]
+        answer, when = _answers(asked, events, events["opens"] == 0)
         # A command of 0-10 may be completed before its result arrives: then the result counts.
-        decided, decided_ns = _answers(tx_ends, events, np.isin(events["outcome"], (UNKNOWN, NACKED, ACKED)))
+        decided, decided_ns = _answers(asked, events, np.isin(events["outcome"], (UNKNOWN, NACKED, ACKED)))
+        decided *= asked["on_branch"]
         answer, when = np.where(decided == 0, answer, decided), np.where(decided == 0, when, decided_ns)
-        result = np.select([answer == CONFIRMED, answer == ACKED], [tx_ends["result"], COMMITTED], ROLLED_BACK)
+        result = np.select([answer == CONFIRMED, answer == ACKED], [asked["result"], COMMITTED], ROLLED_BACK)
         result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED, ACKED)), result, NONE)
-        when[len(asked) :], result[len(asked) :] = closed["ts_ns"], ROLLED_BACK
-        done = tx_ends["key"] != 0
-        tx_ends = tx_ends[done]
+        self.open[requests] = when == NONE
         names = self._named(tx_ends["connection"], tx_ends["key"])
-        self._names = np.unique(names)
-        places = (np.searchsorted(self._names, names) << FRAME_BITS) | tx_ends["frame_no"]
-        order = np.argsort(places)
+        self._names = np.unique(names[tx_ends["key"] != 0])
+        frames = (np.searchsorted(self._names, names) << FRAME_BITS) | tx_ends["frame_no"]
+        declared, closing = self._closed(records, requests, frames)
+        of, by = np.concatenate([requests, declared]), np.concatenate([requests, closing])
+        done = tx_ends["key"][of] != 0
+        places = (frames[of] >> FRAME_BITS << FRAME_BITS) | tx_ends["frame_no"][by]
+        order = np.flatnonzero(done)[np.argsort(places[done])]
         self.ends = TransactionEnds(
-            places[order], when[done][order], tx_ends["ts_ns"][order], result[done][order],
-            tx_ends["client_hidden"][order],
+            places[order], np.concatenate([when, tx_ends["ts_ns"][closing]])[order], tx_ends["ts_ns"][by][order],
+            np.concatenate([result, np.full(len(closing), ROLLED_BACK)])[order], tx_ends["client_hidden"][by][order],
+            by[order], np.concatenate([np.full(len(requests), NONE), declared])[order],
         )  # fmt: skip
 
     def following(self, records: NDArray[np.void]) -> Integers:
         """The next end of the transaction of each record, as a place of `ends`; NONE if there is none, no answer to it,
         or an earlier one may have been lost: the name may be reused after it."""
-        if not len(self._names):
+        at = self._next(records)
+        known = (at != NONE) & (_picked(self.ends.result, at) != NONE)
+        known &= _picked(self.ends.client_hidden, at) == records["client_hidden"]
+        found: Integers = np.where(known, at, NONE)
+        return found
+
+    def ending(self, records: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Which of `tx_ends` tell how the transactions of these records end."""
+        at = self._next(records)
+        found = np.zeros(len(self.open) + 1, bool)
+        for places in (self.ends.by, self.ends.declared):
+            found[_picked(places, at)] = True
+        return found[:-1]
+
+    def _next(self, records: NDArray[np.void]) -> Integers:
+        """The next end of the transaction of each record, answered or not."""
+        if not len(self.ends.place):
             return np.full(len(records), NONE)
         keys = records["key"]
         names = self._named(records["connection"], keys)
@@ -164,14 +201,67 @@ class _Transactions:
         at = np.searchsorted(self.ends.place, (name << FRAME_BITS) | records["frame_no"])
         last = np.minimum(at, len(self.ends.place) - 1)
         known = (keys != 0) & (self._names[name] == names) & (at < len(self.ends.place))
-        known &= (self.ends.place[last] >> FRAME_BITS == name) & (self.ends.result[last] != NONE)
-        known &= self.ends.client_hidden[last] == records["client_hidden"]
-        found: Integers = np.where(known, at, NONE)
+        found: Integers = np.where(known & (self.ends.place[last] >> FRAME_BITS == name), at, NONE)
         return found
 
     def _named(self, connections: Integers, keys: Integers) -> Integers:
         named: Integers = (np.searchsorted(self._connections, connections) << KEY_BITS) + keys + (1 << (KEY_BITS - 1))
         return named
+
+    def _closed(self, records: SessionRecords, requests: Integers, frames: Integers) -> tuple[Integers, Integers]:
+        """The declarations of transactions that end with their control links, and what closes each link, its session or
+        its connection first. `frames`: transaction and frame of each record."""
+        tx_ends = records.tx_ends
+        declared = np.flatnonzero((self.commands != NONE) & (tx_ends["result"] == NO_RESULT) & (tx_ends["key"] != 0))
+        closings = np.flatnonzero((tx_ends["result"] == NO_RESULT) & (tx_ends["key"] == 0))
+        link, connection = records.messages["link"][self.commands[declared]], tx_ends["connection"]
+        closes, session = tx_ends["link"][closings], tx_ends["map_no"][closings] // MAPS
+        never = len(tx_ends)
+        at = np.full(len(declared), never)
+        for which, owners, own in (
+            (closes != NONE, closes, link),
+            ((closes == NONE) & (session != NONE), session, records.links["session"][link]),
+            (session == NONE, *(np.searchsorted(self._connections, connection[of]) for of in (closings, declared))),
+        ):
+            known = np.append(closings[which], never)
+            keys = (owners[which] << FRAME_BITS) | tx_ends["frame_no"][closings[which]]
+            order = np.append(np.argsort(keys), len(keys))
+            place = np.searchsorted(np.sort(keys), (own << FRAME_BITS) | tx_ends["frame_no"][declared])
+            first = known[order[place]]
+            same = np.append(owners[which], NONE)[order[place]] == own
+            at = np.minimum(at, np.where(same, first, never))
+        # One whose end was requested before is not ended by its link.
+        asked = np.sort(frames[requests])
+        place = np.searchsorted(asked, frames[declared])
+        request = np.append(asked, NONE)[place]
+        discharged = request >> FRAME_BITS == frames[declared] >> FRAME_BITS
+        closed_at = np.append(tx_ends["frame_no"], (1 << FRAME_BITS) - 1)[at]
+        discharged &= (request & ((1 << FRAME_BITS) - 1)) < closed_at
+        self.open[declared] = ~discharged & (at == never)
+        ends = ~discharged & (at < never)
+        return declared[ends], at[ends]
+
+
+def _declaring(records: SessionRecords, events: NDArray[np.void]) -> Integers:
+    """The message of the command that each declaration answers: the latest one with its number that was not settled
+    before; NONE for other records."""
+    messages, tx_ends = records.messages, records.tx_ends
+    commands = np.flatnonzero((messages["command"] == 1) & (messages["link"] != NONE) & (messages["number"] != NONE))
+    own = messages[commands]
+    maps = own["session"] * MAPS + own["sender"]
+    settled = _settled_by(events, events["opens"] == 0)
+    until = _picked(settled.settled_frame_no, Places(settled.map_no, settled.frame_no).find(maps, own["frame_no"]))
+    number = numbered(np.concatenate([maps, tx_ends["map_no"]]), np.concatenate([own["number"], tx_ends["number"]]))
+    keys = (number << FRAME_BITS) | np.concatenate([own["frame_no"], tx_ends["frame_no"]])
+    order = np.argsort(keys[: len(own)])
+    place = np.searchsorted(keys[: len(own)][order], keys[len(own) :], "right") - 1
+    at = np.append(order, NONE)[place]  # NONE, which is -1, is the last one
+    answered = (
+        (at != NONE) & (tx_ends["number"] != NONE) & (np.append(number[: len(own)], NONE)[at] == number[len(own) :])
+    )
+    answered &= (_picked(until, at) == NONE) | (_picked(until, at) >= tx_ends["frame_no"])
+    found: Integers = np.where(answered, np.append(commands, NONE)[at], NONE)
+    return found
 
 
 def _answers(
@@ -184,35 +274,13 @@ def _answers(
     return np.where(at == NONE, 0, _picked(settled.outcome, at)), when
 
 
-def _closed_transactions(records: SessionRecords) -> NDArray[np.void]:
-    """The ends of transactions by the end of their control links: for each that was declared, what closed its link
-    first, with the name of the transaction."""
-    of_links = records.tx_ends[records.tx_ends["result"] == NO_RESULT]
-    declared, closings = of_links[of_links["key"] != 0], of_links[of_links["key"] == 0]
-    link, session, count = closings["link"], closings["map_no"] // MAPS, len(closings)
-    if not len(declared) or not count:
-        return NO_TX_ENDS
-    at = np.full(len(declared), count)
-    for closes, own in (
-        (link, declared["link"]),
-        (np.where(link == NONE, session, NONE), records.links["session"][declared["link"]]),
-        (np.where(session == NONE, closings["connection"], NONE), declared["connection"]),
-    ):
-        known, first = np.unique(closes, return_index=True)
-        place = np.minimum(np.searchsorted(known, own), len(known) - 1)
-        at = np.minimum(at, np.where(known[place] == own, first[place], count))
-    found: NDArray[np.void] = closings[at[at < count]]
-    found["key"], found["map_no"] = declared["key"][at < count], NONE
-    return found
-
-
 def _of_messages(
     records: SessionRecords, settled: Settled, at: Integers, ends: TransactionEnds, ended: NDArray[np.bool_],
-    waits: NDArray[np.bool_],
+    pending: list[NDArray[np.bool_]], transactions: Transactions,
 ) -> Outcomes:  # fmt: skip
-    """`at`: place of each message in `settled`; `ends`: of the transactions of messages; `waits`: which of them were
-    settled in a transaction without a known end."""
-    messages = records.messages
+    """`at`: place of each message in `settled`; `ends`: of the transactions of messages; `pending`: which of them were
+    settled in a transaction without a known end, or without a final one."""
+    messages, (waits, unanswered) = records.messages, pending
     stated = np.where(at == NONE, 0, _picked(settled.outcome, at))
     frame_no = _picked(settled.settled_frame_no, at)
     was_settled = frame_no >= 0
@@ -235,6 +303,9 @@ def _of_messages(
     result = np.where(at == NONE, NO_RESULT, _picked(settled.transaction, at))
     # After a rolled-back accept another one may have followed, in a transaction of its own.
     result = np.where(delivered & ~stands & (outcome == UNKNOWN), NO_RESULT, result)
+    # A transaction of its own does not change the reply to a command.
+    final = was_settled | (delivered & (messages["needs_no_accept"] == 1) & (messages["command"] == 0))
+    final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.ended_ns != NONE)
     return Outcomes(
         outcome,
         np.where(known, settled_ns, NONE),
@@ -242,23 +313,43 @@ def _of_messages(
         np.where(ended, ends.result, result),
         np.where(answered, frame_no, NONE),
         np.where(answered, _picked(settled.settled_ns, at), NONE),
-        (messages["command"] == 0) & (was_settled | (delivered & (messages["needs_no_accept"] == 1))),
+        final & ~(waits | unanswered),
         settled,
+        transactions,
     )
 
 
-def still_needed(records: SessionRecords, outcomes: Outcomes) -> NDArray[np.bool_]:
-    """Which events later outcomes need, in connections without transactions: openings of messages that are not final,
-    notes on them, and settlements of those whose links are not known yet."""
-    events = records.events
-    opens, map_no = events["opens"] == 1, events["map_no"]
-    messages = records.messages[~outcomes.final]
-    own = (messages["session"] * MAPS + messages["sender"], messages["frame_no"])
-    waits = Places(*own).find(map_no, events["frame_no"]) != NONE
-    waits |= (map_no % MAPS >= COMPLETIONS) & (
+class Needed(NamedTuple):
+    """Which records later outcomes need: bool (n,) each."""
+
+    messages: NDArray[np.bool_]
+    events: NDArray[np.bool_]
+    tx_ends: NDArray[np.bool_]
+
+
+def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
+    """What later outcomes need: messages that are not final; transactions without an end, and those that other needed
+    records name; of all these the openings, and events about them; settlements of messages whose links are not known
+    yet."""
+    events, transactions = records.events, outcomes.transactions
+    map_no, opens = events["map_no"], events["opens"] == 1
+    own_map = records.messages["session"] * MAPS + records.messages["sender"]
+    completing = opens & (map_no % MAPS >= COMPLETIONS)
+    completing &= (
         Places(outcomes.completed.map_no, outcomes.completed.frame_no).find(map_no, events["frame_no"]) == NONE
     )
-    return events_about(events, waits & opens)
+    messages, ends = ~outcomes.final, transactions.open
+    while True:
+        messages[transactions.commands[ends][transactions.commands[ends] != NONE]] = True
+        open_maps = np.concatenate([own_map[messages], records.tx_ends["map_no"][ends]])
+        open_frames = np.concatenate([records.messages["frame_no"][messages], records.tx_ends["frame_no"][ends]])
+        waits = completing | opens & (Places(open_maps, open_frames).find(map_no, events["frame_no"]) != NONE)
+        needed = events_about(events, waits)
+        contents = messages & (records.messages["command"] == 0)
+        more = ends | transactions.ending(records.messages[contents]) | transactions.ending(events[needed])
+        if (more == ends).all():
+            return Needed(messages, needed, ends)
+        ends = more
 
 
 def events_about(events: NDArray[np.void], waits: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -31,7 +31,7 @@ from codec.hashes.keyed import found, put
 # Keys of `State.found_by`: what they find, then numbers.
 KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 59, 34, 35
 SECOND_NS = 10**9
-BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED, COMMANDED = range(1, 9)
+BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED = range(1, 8)
 
 
 @kernel

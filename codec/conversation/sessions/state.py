@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
+from codec.conversation.settlement import ABORTED
 from codec.conversation.states import blank
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
@@ -19,7 +20,7 @@ from codec.hashes.keyed import with_room as keyed_with_room
 NONE = -1
 CLIENT, SERVER, NEITHER = range(3)
 BOTH = 1 << CLIENT | 1 << SERVER  # of `senders`
-UNSETTLED, UNKNOWN, PRESETTLED, ABORTED, CONFIRMED, NACKED, REJECTED, RETURNED, ACKED = range(1, 10)  # of OUTCOMES
+CONFIRMED, NACKED, REJECTED, RETURNED, ACKED = range(ABORTED + 1, ABORTED + 6)  # of OUTCOMES
 SENDER, RECEIVER, SUBSCRIPTION = range(1, 4)  # of semantics.LINK_KINDS
 TX, DTX = 2, 3  # of semantics.MODES
 SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
@@ -61,9 +62,10 @@ NEW_MESSAGE = blank(
     "server_hidden named row"
 )
 NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits client_hidden")
-# Of a transaction: a request to end it; without a result, its declaration on a control link. Without a key: what closes
+# Of a transaction: a request to end it, `on_branch` by the name of a branch; without a result, its declaration by the
+# answer to command `number` of a map, whose control link is `link` once that is looked up. Without a key: what closes
 # control links, that of the link, those of the session, or all.
-NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden link?")
+NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden link? number? on_branch")
 NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype

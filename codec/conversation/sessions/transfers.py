@@ -14,24 +14,20 @@ that may have got settlements of the session before.
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
-from codec.conversation.sessions.sessions import COMMANDED, key_of
 from codec.conversation.sessions.state import (
-    ABORTED,
     CLIENT,
     COMPLETIONS,
     CONFIRMED,
-    FIRST,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     MAPS,
     NONE,
-    PRESETTLED,
     SERIAL,
     SERVER,
     TRANSACTIONS,
     new_record,
 )
-from codec.hashes.keyed import found, put
+from codec.conversation.settlement import ABORTED, PRESETTLED
 
 
 @kernel
@@ -99,8 +95,6 @@ def transfer(s, rows, i, place, link, key):
         message.command = s.links.rows[link].coordinator
     if message.command:
         s.numbers[TRANSACTIONS] = 1
-        if link != NONE and rows.number[i] != NONE:
-            put(s.found_by, _command_key(s, place, rows.number[i]), link - s.links.cells[FIRST])
     message.client_hidden = s.numbers[HIDDEN_CLIENT]
     message.server_hidden = s.numbers[HIDDEN_SERVER]
     doubted = rows.late[i] or s.sessions.rows[place].doubted
@@ -160,12 +154,6 @@ def settle_ranges(s, rows, i, role, place, key):
 
 
 @kernel
-def _command_key(s, place, number):
-    """What finds the control link of a command by the number of its delivery."""
-    return key_of(COMMANDED, place - s.sessions.cells[FIRST], 0, number)
-
-
-@kernel
 def _new_tx_end(s, rows, i, frame_no, key):
     tx_end = s.tx_ends.rows[new_record(s.tx_ends)]
     tx_end.connection = rows.connection_id[i]
@@ -182,15 +170,16 @@ def request_tx_end(s, rows, i, role, place, key):
     tx_end = _new_tx_end(s, rows, i, rows.content_frame_no[i] if role.transfers else rows.frame_no[i], key)
     tx_end.map_no = place * MAPS + rows.sender[i]
     tx_end.result = rows.ends[i]
+    tx_end.on_branch = role.names_branch
 
 
 @kernel
 def declare_transaction(s, rows, i, place):
     """Row `i` tells the name of the transaction that a command on a control link has begun."""
-    if rows.range_at[i] < rows.range_at[i + 1]:
-        link = found(s.found_by, _command_key(s, place, rows.range_first[rows.range_at[i]]))
-        if link != NONE:
-            _new_tx_end(s, rows, i, rows.frame_no[i], rows.declared[i]).link = link + s.links.cells[FIRST]
+    if rows.about[i] != NONE and rows.range_at[i] < rows.range_at[i + 1]:
+        tx_end = _new_tx_end(s, rows, i, rows.frame_no[i], rows.declared[i])
+        tx_end.map_no = place * MAPS + rows.about[i]
+        tx_end.number = rows.range_first[rows.range_at[i]]
 
 
 @kernel

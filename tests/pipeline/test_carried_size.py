@@ -1,0 +1,244 @@
+"""The state of a connection has what is outstanding, not what has been: it does not grow with a conversation that comes
+back to where it was, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import link_talks as links
+import pytest
+from decoding import in_flow_order, runs
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment
+from encode_1_0 import (
+    ACCEPTED,
+    COORDINATOR,
+    DECLARE,
+    DECLARED,
+    DISCHARGE,
+    TRANSACTIONAL,
+    TRANSFER,
+    VALUE,
+    data_section,
+    described,
+    section,
+)
+from link_talks import uint
+from rule_support import Case, Talk, write_cases
+from rule_talks import done_0_10, send_0_10, session_0_10
+from test_tables_of import BEGINNING, Lake, in_pieces, piece, rows_of, same, times
+
+from codec.amqp.connections.state import restore_states
+from codec.packing import Reader, unsealed
+from pipeline.decoding import config
+from udfs.tables import Tables
+from udfs.tables.states import LAYOUT, layout_digest
+
+ROUNDS = 10
+DIGITS = 8  # octets that the numbers of later rounds may take more, in names
+COORDINATES = described(COORDINATOR)
+ENDS = FIRST_FRAME | LAST_FRAME
+Round = Callable[[Talk, int], object]
+
+
+# ---- 1.0 -------------------------------------------------------------------------------------------------------------
+
+
+def with_coordinator() -> Talk:
+    """Links of the client: to a coordinator, handle 0; to a queue, handle 1; from a queue, handle 2."""
+    talk = links.begun()
+    for side in ("client", "server"):
+        links.attach(talk, side, "tx", 0, side == "server", target=COORDINATES)
+        links.attach(talk, side, "s", 1, side == "server")
+        links.attach(talk, side, "r", 2, side == "client")
+    for side, handle in (("server", 0), ("server", 1), ("client", 2)):
+        links.flow(talk, side, handle, 1000)
+    return talk
+
+
+def command(talk: Talk, number: int, what: Any) -> Talk:
+    """A declare or discharge over the control link."""
+    name, body = number.to_bytes(4, "big"), section(VALUE, what)
+    return links.say(talk, "client", TRANSFER, uint(0), uint(number), name, uint(0), False, False, payload=body)
+
+
+def declare(talk: Talk, number: int, name: bytes) -> Talk:
+    return links.dispose(command(talk, number, described(DECLARE)), "server", True, number, None, True, declared(name))
+
+
+def declared(name: bytes) -> Any:
+    return described(DECLARED, name)
+
+
+def discharge(talk: Talk, number: int, name: bytes, fail: bool = False) -> Talk:
+    return links.accepted(command(talk, number, described(DISCHARGE, name, fail)), "server", True, number)
+
+
+def inside(name: bytes, *outcome: int) -> Any:
+    return described(TRANSACTIONAL, name, *(described(code) for code in outcome))
+
+
+def publish(talk: Talk, number: int, name: bytes) -> Talk:
+    tag, body = number.to_bytes(4, "big"), data_section(b"x")
+    return links.say(
+        talk, "client", TRANSFER, uint(1), uint(number), tag, uint(0), False, False, None, inside(name), payload=body
+    )
+
+
+def transaction(talk: Talk, number: int) -> None:
+    """A publish and an acknowledgement in a transaction, which is committed."""
+    name, first = number.to_bytes(4, "big"), 3 * number
+    publish(declare(talk, first, name), first + 1, name)
+    links.dispose(talk, "server", True, first + 1, None, True, inside(name, ACCEPTED))
+    links.transfer(talk, "server", 2, number)
+    links.dispose(talk, "client", True, number, None, True, inside(name, ACCEPTED))
+    discharge(talk, first + 2, name)
+
+
+def settled(talk: Talk, number: int) -> None:
+    links.accepted(links.transfer(talk, "client", 0, number), "server", True, number)
+
+
+# ---- 0-10 ------------------------------------------------------------------------------------------------------------
+
+
+def transfer_0_10(destination: str) -> bytes:
+    """A message.transfer with its header and a body of one octet."""
+    method = segment("message.transfer", {"destination": destination, "accept-mode": 0, "acquire-mode": 0})
+    about = ("message.message-properties", {"content-length": 1})
+    parts = ((1, method, FIRST_SEGMENT), (2, header(about), 0), (3, b"x", LAST_SEGMENT))
+    return b"".join(frame(kind, octets, 1, flags | ENDS) for kind, octets, flags in parts)
+
+
+def in_mode_tx() -> Talk:
+    return done_0_10(send_0_10(session_0_10(), "client", "tx.select"), 0)
+
+
+def transaction_0_10(talk: Talk, number: int) -> None:
+    talk.client_octets(transfer_0_10("amq.direct"))
+    done_0_10(send_0_10(talk, "client", "tx.commit"), 2 * number + 2)
+
+
+def publish_0_10(talk: Talk, number: int) -> None:
+    done_0_10(talk.client_octets(transfer_0_10("amq.direct")), number)
+
+
+def query(talk: Talk, number: int) -> None:
+    send_0_10(talk, "client", "queue.query", queue="q")
+    result = ("queue.queue-query-result", {"queue": "q"})
+    done_0_10(send_0_10(talk, "server", "execution.result", command_id=number, value=result), number)
+
+
+# ---- 0-9-1 -----------------------------------------------------------------------------------------------------------
+
+
+def deliver(talk: Talk, number: int) -> None:
+    talk.deliver(number + 1).client("basic.ack", delivery_tag=number + 1)
+
+
+def transacted(talk: Talk, number: int) -> None:
+    talk.publish()
+    deliver(talk, number)
+    talk.asks("tx.commit")
+
+
+def consumed() -> Talk:
+    return Talk().handshake().open(1).consume()
+
+
+CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
+    "transactions of 1.0": (with_coordinator, transaction),
+    "publishes of 1.0": (links.sender_link, settled),
+    "transactions of 0-10": (in_mode_tx, transaction_0_10),
+    "publishes of 0-10": (session_0_10, publish_0_10),
+    "results of 0-10": (session_0_10, query),
+    "deliveries of 0-9-1": (consumed, deliver),
+    "transactions of 0-9-1": (lambda: consumed().asks("tx.select"), transacted),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_state_does_not_grow_with_what_is_over(name: str, tmp_path: Path) -> None:
+    begin, go_on = CONVERSATIONS[name]
+    talk, marks = begin(), list[int]()
+    for number in range(3 * ROUNDS):
+        go_on(talk, number)
+        if (number + 1) % ROUNDS == 0:
+            marks.append(talk.now)
+    table = runs_of(talk, tmp_path)
+    lake, sizes = Lake(), list[int]()
+    for first, end in pairwise([BEGINNING, *marks]):
+        lake.add(piece(table, first, end))
+        sizes.append(state_size(lake))
+    assert sizes[2] - sizes[1] <= DIGITS, sizes
+
+
+def runs_of(talk: Talk, folder: Path) -> Any:
+    write_cases(folder / "a.pcap", [Case("", talk.version, talk, [])])
+    return in_flow_order(runs([folder / "a.pcap"])).combine_chunks()
+
+
+def state_size(lake: Lake) -> int:
+    """How many octets the only state has without the captured bytes that are compared with late copies: those are
+    limited by themselves."""
+    (octets,) = lake.states.values()
+    reader = Reader([unsealed(octets, LAYOUT, layout_digest(Tables(config(payload=True)).schemas))])
+    (state,) = restore_states(reader)
+    size: int = len(reader._heap) - int(reader._at[0])
+    return size + sum(array.nbytes for name, array in state.arrays.items() if name[:-1] not in ("bytes", "marks"))
+
+
+# ---- transactions in pieces ------------------------------------------------------------------------------------------
+
+
+def entangled() -> Talk:
+    """Transactions at the same time, rolled back, discharged without a final answer, ended by their links; names that
+    are used again."""
+    talk = with_coordinator()
+    declare(declare(talk, 0, b"a"), 1, b"b")
+    publish(publish(publish(talk, 2, b"a"), 3, b"b"), 4, b"a")
+    for number, name in ((3, b"b"), (2, b"a"), (4, b"a")):
+        links.dispose(talk, "server", True, number, None, True, inside(name, ACCEPTED))
+    for number in range(4):
+        links.transfer(talk, "server", 2, number)
+    links.dispose(talk, "client", True, 0, 1, True, inside(b"b", ACCEPTED))
+    discharge(talk, 5, b"b", fail=True)
+    links.accepted(talk, "client", True, 0)
+    discharge(talk, 6, b"a")
+    declare(talk, 7, b"a")
+    links.dispose(publish(talk, 8, b"a"), "server", True, 8, None, True, inside(b"a", ACCEPTED))
+    links.dispose(talk, "client", True, 1, None, True, inside(b"a", ACCEPTED))
+    command(talk, 9, described(DISCHARGE, b"a", False))
+    links.dispose(talk, "server", True, 9, None, False, described(ACCEPTED))
+    links.dispose(talk, "client", False, 9)
+    declare(talk, 10, b"c")
+    links.dispose(publish(talk, 11, b"c"), "server", True, 11, None, True, inside(b"c", ACCEPTED))
+    links.dispose(talk, "client", True, 2, None, True, inside(b"c", ACCEPTED))
+    links.detach(links.detach(talk, "client", 0), "server", 0)
+    return links.transfer(talk, "client", 1, 12)
+
+
+def test_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> None:
+    """a commits 2 and 4, b rolls back 3 and two acknowledgements, the second a commits 8, and c ends with its link."""
+    table = runs_of(entangled(), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "transactions")
+    ends = {}
+    for text in found["messages"]:
+        values = dict(part.partition("=")[::2] for part in text.split(" ") if "=" in part)
+        ends[values["operation"], int(values["delivery_id"])] = values["outcome"], values["transaction"]
+    committed, rolled_back = "'committed'", "'rolled-back'"
+    assert ends == {
+        ("'publish'", 2): ("'confirmed'", committed),
+        ("'publish'", 3): ("'confirmed'", rolled_back),
+        ("'publish'", 4): ("'confirmed'", committed),
+        ("'publish'", 8): ("'confirmed'", committed),
+        ("'publish'", 11): ("'confirmed'", rolled_back),
+        ("'publish'", 12): ("'unsettled'", "None"),
+        ("'deliver'", 0): ("'acked'", "None"),
+        ("'deliver'", 1): ("'acked'", committed),
+        ("'deliver'", 2): ("'unsettled'", rolled_back),
+        ("'deliver'", 3): ("'unsettled'", "None"),
+    }
