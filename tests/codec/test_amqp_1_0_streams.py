@@ -374,6 +374,25 @@ def test_a_hole_inside_a_transfer_makes_it_partial_and_the_delivery_without_dige
     assert facts["client"]["frame_bytes"] + 50 == 8 + sum(map(len, parts)) + len(CLOSE)
 
 
+def test_an_open_that_the_snaplen_cut_shows_the_fields_that_were_captured() -> None:
+    """Behind a login, too. A uint takes 5 octets; of the next field one is left."""
+    fields = "c-one", "host", proton.uint(70000), proton.ushort(7), *[None] * 5, {proton.symbol("product"): "p" * 200}
+    octets = frame(performative(0x10, *fields))
+    ends = octets.index(b"host") + 4 + 5  # of the uint
+    wire = Wire()
+    wire.add(CLIENT, SASL_HEADER)
+    wire.add(SERVER, SASL_HEADER + frame(performative(0x44, proton.ubyte(0)), kind=1))
+    wire.add(CLIENT, HEADER)
+    wire.add(CLIENT, octets, captured=ends + 1)
+    wire.add(SERVER, b"")
+    rows, _ = wire.rows()
+    (row,) = (row for row in rows if row["name"] == "open")
+    assert (row["status"], row["arguments"]) == (
+        "partial",
+        {"container_id": "c-one", "hostname": "host", "max_frame_size": 70000},
+    )
+
+
 def test_a_lost_boundary_is_found_again_and_nothing_is_joined_across() -> None:
     whole = sections_of(b"x" * 1000)
     parts = [transfer(0, whole[:500], 1, more=True), transfer(0, whole[500:], 1)]

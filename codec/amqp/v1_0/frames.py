@@ -250,7 +250,7 @@ def partial_row(c, d, direction, stored, rows, dl, t):
 def store_partial(d, stored, definition, row, rows, t):
     """Store the complete fields of the performative `definition` in a frame that lost bytes, and the sections after it
     if it is the first transfer of a delivery. A login whose list lost bytes is not stored, since its fields are
-    uncertain."""
+    uncertain; those of a frame that may be one by mistake are judged by `decode_frame`."""
     start, stop = octet(stored, D.WORD) * D.WORD, min(len(stored), int(row[R.SIZE]))
     _, _, at = D.performative(stored, start, stop, t)
     code = u8(stored, at, stop) if at >= 0 else -1
@@ -260,7 +260,8 @@ def store_partial(d, stored, definition, row, rows, t):
     first, after, _ = compound(stored, at + 1, stop, code, t)
     whole = first >= 0
     row[R.PAYLOAD_SIZE] = max(0, int(d.frame_seen) - after) if whole else 0
-    if not whole and (row[R.HANDSHAKE] or t.descriptor[definition].secret >= 0 or at + 2 * width >= stop):
+    login = row[R.TYPE] == V.SASL or t.descriptor[definition].secret >= 0
+    if not whole and (login or at + 2 * width >= stop):
         return
     count = 0
     if not whole:

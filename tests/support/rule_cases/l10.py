@@ -271,7 +271,7 @@ CASES = [
     Case("L10-21", V, closed(opened(mechanism="GSSAPI")), closed(opened()), evidence={"observed": "GSSAPI"}),
     Case("L10-22", V, login(OFFER, CHOICE, FAILED).client_octets(HEADERS_1_0["amqp"]), login(OFFER, CHOICE, FAILED),
          besides=["L10-23"]),
-    Case("L10-23", V, login(OFFER, CHOICE, FAILED), login(OFFER, CHOICE, DONE),
+    Case("L10-23", V, login(OFFER, CHOICE, FAILED).fin("server"), login(OFFER, CHOICE, DONE),
          evidence={"observed": 1, "meaning": "auth", "by": "server"}),
     Case("L10-24", V, fresh().client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).fin("server"),
          fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"]),
