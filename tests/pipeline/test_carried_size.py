@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import link_talks as links
+import pyarrow.compute as pc
 import pytest
-from decoding import in_flow_order, runs
+from decoding import decode_table, in_flow_order, runs
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment
 from encode_1_0 import (
     ACCEPTED,
+    ATTACH,
     COORDINATOR,
     DECLARE,
     DECLARED,
     DISCHARGE,
+    END,
     TRANSACTIONAL,
     TRANSFER,
     VALUE,
@@ -27,13 +30,15 @@ from encode_1_0 import (
 )
 from link_talks import uint
 from rule_support import Case, Talk, write_cases
-from rule_talks import done_0_10, send_0_10, session_0_10
+from rule_talks import done_0_10, opened_1_0, send_0_10, session_0_10
+from test_conversation import followed
 from test_tables_of import BEGINNING, Lake, in_pieces, piece, rows_of, same, times
 
 from codec.amqp.connections.state import restore_states
 from codec.packing import Reader, unsealed
 from pipeline.decoding import config
-from udfs.tables import Tables
+from udfs.conversation import sessions
+from udfs.tables import Tables, conversation
 from udfs.tables.states import LAYOUT, layout_digest
 
 ROUNDS = 10
@@ -101,6 +106,19 @@ def settled(talk: Talk, number: int) -> None:
     links.accepted(links.transfer(talk, "client", 0, number), "server", True, number)
 
 
+def attached(talk: Talk, number: int) -> None:
+    """A link with a name of its own comes and goes."""
+    for side in ("client", "server"):
+        links.attach(talk, side, f"link {number}", 5, side == "server")
+    links.detach(links.detach(talk, "client", 5), "server", 5)
+
+
+def session(talk: Talk, number: int) -> None:
+    """A session with a link comes and goes."""
+    attached(links.begin(links.begin(talk, "client"), "server", links.CHANNEL), 0)
+    links.end(links.end(talk, "client"), "server")
+
+
 # ---- 0-10 ------------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +168,8 @@ def consumed() -> Talk:
 
 CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "transactions of 1.0": (with_coordinator, transaction),
+    "links of 1.0": (links.begun, attached),
+    "sessions of 1.0": (lambda: opened_1_0(Talk("1.0")), session),
     "publishes of 1.0": (links.sender_link, settled),
     "transactions of 0-10": (in_mode_tx, transaction_0_10),
     "publishes of 0-10": (session_0_10, publish_0_10),
@@ -242,3 +262,51 @@ def test_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> None:
         ("'deliver'", 2): ("'unsettled'", rolled_back),
         ("'deliver'", 3): ("'unsettled'", "None"),
     }
+
+
+# ---- sessions and links in pieces ------------------------------------------------------------------------------------
+
+
+def changing(syn: bool) -> Talk:
+    """Names, handles and channels are used again while messages of the links before are outstanding, and where one side
+    has not detached yet, or bytes are missing."""
+    talk = links.begun(None if syn else Talk("1.0", syn=False))
+    for turn in range(3):
+        opener, other = ("client", "server") if turn != 1 else ("server", "client")
+        for side in (opener, other):
+            links.attach(talk, side, "s", turn, side == "server")
+            links.attach(talk, side, "r", 7, side == "client")
+        links.flow(links.flow(talk, "server", turn), "client", 7)
+        links.transfer(links.transfer(talk, "client", turn, turn), "server", 7, turn)
+        links.detach(talk, opener, turn, closed=False)
+        if turn != 1:
+            links.detach(talk, other, turn, closed=False, why=links.error())
+        links.detach(links.detach(talk, other, 7), opener, 7)
+    links.accepted(talk, "server", True, 0, 1)
+    talk.lose("server", 30)
+    links.end(links.end(talk, "server", links.error()), "client")
+    for channel in (1, 2, 1):
+        links.begin(links.begin(talk, "client", channel=channel), "server", channel, channel=5)
+        links.say(talk, "client", ATTACH, "late", uint(channel), False, channel=channel)
+        links.say(talk, "server", ATTACH, "late", uint(0), True, channel=5)
+        links.say(talk, "client", END, channel=channel)
+        links.say(talk, "server", END, channel=5)
+    return talk
+
+
+@pytest.mark.parametrize("syn", [True, False])
+def test_sessions_and_links_in_pieces_are_those_of_one_go(
+    syn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the batches are in which one process follows them, too."""
+    table = runs_of(changing(syn), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "sessions")
+    assert sum(found["channels"].values()) == 4
+    assert sum("name='late'" in text for text in found["links"].elements()) == 3
+    decoded = decode_table(table)
+    frames = decoded.filter(pc.equal(decoded["kind"], "frame")).drop_columns(["kind"])
+    at_once = followed(frames, frames.num_rows)
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    monkeypatch.setattr(sessions, "FEW_PLACES", 0)
+    assert followed(frames, 3) == at_once

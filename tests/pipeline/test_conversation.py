@@ -18,6 +18,7 @@ from codec.variant import encode
 from pipeline.decoding import config
 from udfs.arrow.fields import fields, hexed, text_or_hex, valid_utf8
 from udfs.arrow.types import VARIANT
+from udfs.conversation import sessions
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import READ_ARGUMENTS
 from udfs.tables import conversation
@@ -62,6 +63,7 @@ def test_nor_do_they_on_how_long_messages_wait(
 ) -> None:
     """Messages leave once they are settled, where there are too many to wait for the end of their connection."""
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    monkeypatch.setattr(sessions, "FEW_PLACES", 0)
     assert followed(captured, size) == at_once
 
 

@@ -21,6 +21,7 @@ from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 
 BATCH = 1 << 14
+INSIDE = {"type": "transactional-state", "txn_id": b"t"}
 FIRST = 0x11000000  # of delivery ids, which take four octets each
 MOST_BYTES = 1250  # a message, and BESIDES; 1.1 KB and 250 MB were measured
 BESIDES = 250_000_000
@@ -53,13 +54,14 @@ def numbered(arguments: dict[str, object], numbers: np.ndarray) -> pa.StructArra
 
 
 def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
-    """So many transfers of the client, each accepted at once, in the transaction."""
+    """So many transfers of the client, each accepted at once, in the transaction, which is committed at last."""
     begun = opening()
     yield from table(begun).to_batches()
-    transfer = {"content_frame_no": 1, "body_sha256": "a", "properties": {}}
+    transfer = {"content_frame_no": 1, "body_sha256": "a", "properties": {}, "state": INSIDE}
+    accepted = {"role": True, "settled": True, "state": {**INSIDE, "outcome": {"type": "accepted"}}}
     models = (
         performative("client", "transfer", handle=0, delivery_id=FIRST, **transfer),
-        performative("server", "disposition", role=True, first=FIRST, state={"type": "accepted"}, settled=True),
+        performative("server", "disposition", first=FIRST, **accepted),
     )
     rows = table([*models] * BATCH).combine_chunks()
     for first in range(0, count, BATCH):
@@ -72,6 +74,17 @@ def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
         columns |= {"frame_no": pa.array(frame_no), "ts_ns": pa.array(frame_no * 1000), "arguments": arguments}
         columns["content_frame_no"] = pa.array(frame_no, mask=frame_no % 2 == len(begun) % 2)
         yield pa.RecordBatch.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
+    last = len(begun) + 1 + 2 * count
+    body = {"content_frame_no": last, "properties": {"body": {"type": "discharge", "txn_id": b"t", "fail": False}}}
+    ends = [
+        performative("client", "transfer", handle=1, delivery_id=2, **body),
+        performative("server", "disposition", first=2, role=True, settled=True, state={"type": "accepted"}),
+    ]
+    rows = table(ends)
+    for name, step in (("frame_no", 1), ("ts_ns", 1000)):
+        places = pa.array([step * last, step * (last + 1)])
+        rows = rows.set_column(FRAMES.get_field_index(name), FRAMES.field(name), places)
+    yield from rows.combine_chunks().to_batches()
 
 
 def outcomes_of(count: int) -> tuple[list[str], Conversation]:
@@ -92,7 +105,7 @@ def test_what_was_said_of_messages_that_went_out_is_forgotten(monkeypatch: pytes
     for batch in accepted_transfers(8 * BATCH):
         for _ in followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)):
             pass
-        events.append(followed._sessions.event_bytes)
+        events.append(followed._sessions.record_bytes)
     assert max(events[4:]) <= events[3]
     assert followed.gave_up == {7}
 

@@ -299,7 +299,9 @@ def _starved(links: NDArray[np.void], session: NDArray[np.void], closed_ns: Inte
     waited = np.where(unknown_count, links["last_ns"] - links["opened_ns"], links["starved_ns"])
     until = np.where(closed_ns != NONE, closed_ns, session["last_listed_ns"])
     rest = np.where((links["starves"] == 1) | unknown_count, np.maximum(until - links["last_ns"], 0), 0)
-    whole = (links["known"] == 1) & (links["losses"] == session["listed_losses"])
+    closing_losses = links["closing_losses"]
+    last_losses = np.where(closing_losses != NONE, closing_losses, session["listed_losses"])
+    whole = (links["known"] == 1) & (links["losses"] == last_losses)
     starved: Integers = np.where(whole, waited + rest, NONE)
     return starved
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import CELLS, LAYOUT, follow_connections, records_of_all
+from codec.conversation.sessions.ended import ended_in, without
 from codec.conversation.sessions.outcomes import Outcomes, events_about, outcomes_of, still_needed
 from codec.conversation.sessions.semantics import compiled_roles
 from codec.conversation.sessions.state import (
     CONNECTION,
     DTX,
-    EVENT,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KINDS,
@@ -45,6 +45,7 @@ from codec.packing import Reader, Writer
 from udfs.arrow.rows import Index, connections_of, fixed, is_among, is_there, numbers_of, places_where
 from udfs.conversation.performatives import performatives
 from udfs.conversation.session_rows import (
+    COUNTS,
     begun_messages,
     channel_rows,
     command_replies,
@@ -60,6 +61,7 @@ COUNT = np.dtype([(name, "i8") for name in ("connection", "session", "sender", "
 COMPLETED = np.dtype([(name, "i8") for name in Settled._fields])
 OCTETS = np.dtype([(name, "i8") for name in ("connection", "frame_no", "size")])
 OCTETS_OF_FRAMES = {"connection": "connection_id", "frame_no": "content_frame_no", "size": "payload_size"}
+FEW_PLACES = 1 << 10
 NO_NUMBERS = fixed(np.zeros(0, np.int64))
 
 
@@ -76,13 +78,15 @@ class EndedSessions:
 
 @dataclass(frozen=True)
 class Final:
-    """What is final of open connections: outcomes of `messages` and `replies`, as in `EndedSessions`. Frames of
+    """What is final of open connections, as in `EndedSessions`; `channels` and `links` None for no rows. Frames of
     messages that are `waiting`, and of `commands` that may still be answered."""
 
     messages: pa.Table
     replies: pa.Table
     waiting: Frames
     commands: Frames
+    channels: pa.Table | None
+    links: pa.Table | None
 
 
 class SessionTracker(Tracker):
@@ -96,6 +100,7 @@ class SessionTracker(Tracker):
         self._counts = np.zeros(0, COUNT)
         self._completed = np.zeros(0, COMPLETED)
         self._octets = [np.zeros(0, OCTETS)]
+        self._places_left = 0  # `_places` after some were removed
 
     def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
@@ -172,10 +177,16 @@ class SessionTracker(Tracker):
         return records
 
     @property
-    def event_bytes(self) -> int:
-        """The size of the events of open connections."""
-        events = self._state.events.cells[COUNT_CELL] if self._states is None else len(self._states.parts["events"])
-        return int(events) * EVENT.itemsize
+    def record_bytes(self) -> int:
+        """About the size of the records of open connections."""
+        records = [self._open_count(name) * KINDS[name].itemsize for name in ("events", "sessions", "links")]
+        return sum(records)
+
+    def _open_count(self, name: str) -> int:
+        """How many records of a kind open connections have."""
+        if self._states is not None:
+            return len(self._states.parts[name])
+        return int(getattr(self._state, name).cells[COUNT_CELL])
 
     def _open(self) -> SessionRecords:
         """The records of open connections."""
@@ -206,7 +217,7 @@ class SessionTracker(Tracker):
         own = ~np.isin(outcomes.completed.connection, branched)
         completed = Settled(*(column[own] for column in outcomes.completed))
         self._completed = np.concatenate([self._completed, SessionPlaces(sessions).completed(completed)])
-        found = Final(
+        found = (
             message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command)),
             command_replies(records, outcomes, final),
             _frames(messages[~final & ~command]),
@@ -217,7 +228,41 @@ class SessionTracker(Tracker):
         self._keep("messages", ~final)
         for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
             self._keep(name, which | np.isin(getattr(records, name)["connection"], branched))
-        return found
+        return Final(*found, *self._without_ended(outcomes))
+
+    def _without_ended(self, outcomes: Outcomes) -> tuple[pa.Table | None, pa.Table | None]:
+        """Remove sessions and links that no later frame can change -> their rows of tables channels and links. Without
+        `keep` the state is copied for that, so only where the records have doubled."""
+        if self._states is None and self._places() <= max(FEW_PLACES, 2 * self._places_left):
+            return None, None
+        states = self._take_states()
+        records, ended = records_of_all(states), ended_in(states)
+        if not (ended.sessions.any() or ended.links.any()):
+            self._put_states(states)
+            self._places_left = self._places()
+            return None, None
+        begins, counts = SessionPlaces(records.sessions), np.zeros((len(records.sessions), *COUNTS), np.int64)
+        begins.add(self._counts, counts)
+        channels = records._replace(sessions=records.sessions[ended.sessions])
+        links = records._replace(links=records.links[ended.links], changes=records.changes[:0])
+        rows = (
+            channel_rows(channels, counts[ended.sessions], self._texts),
+            link_rows(links, outcomes, NO_NUMBERS, self._texts),
+        )
+        completed = begins.settled(self._completed)
+        states = without(states, ended)
+        begins = SessionPlaces(states.parts["sessions"])
+        self._counts = begins.counts(counts[~ended.sessions])
+        place = np.cumsum(~ended.sessions) - 1
+        map_no = place[completed.map_no // MAPS] * MAPS + completed.map_no % MAPS
+        self._completed = begins.completed(completed._replace(map_no=map_no))
+        self._put_states(states)
+        self._places_left = self._places()
+        return rows
+
+    def _places(self) -> int:
+        """How many sessions and links open connections have."""
+        return self._open_count("sessions") + self._open_count("links")
 
     def give_up(self, frames: Frames) -> pa.Table | None:
         """Remove and return these messages, as in `EndedSessions`; the outcome of those not settled is unknown."""

@@ -59,16 +59,22 @@ class Tracker:
         """Drop the texts of connections that have ended, if there are more than `most` texts (None: MOST_TEXTS)."""
         if len(self._texts.texts) <= (MOST_TEXTS if most is None else most):
             return
-        layout, states = self._layout, self._states
-        if states is None:
-            id_ = self._state.numbers[:1].copy()
-            records = layout.room_for(layout.empty().of(id_), self._record_count())
-            layout.save(self._state, records, 0)
-            states = layout.states_of(id_, records)
+        states = self._take_states()
         texts, self._texts = self._texts, Numbers([""])
-        states = _with_new_texts(states, layout, texts, self._texts)
+        self._put_states(_with_new_texts(states, self._layout, texts, self._texts))
+
+    def _take_states(self) -> ConnectionStates:
+        """The states of all connections, to be put back at once."""
+        if self._states is not None:
+            return self._states
+        id_ = self._state.numbers[:1].copy()
+        records = self._layout.room_for(self._layout.empty().of(id_), self._record_count())
+        self._layout.save(self._state, records, 0)
+        return self._layout.states_of(id_, records)
+
+    def _put_states(self, states: ConnectionStates) -> None:
         if self._states is None:
-            layout.load(self._state, layout.records_of(states), 0)
+            self._layout.load(self._state, self._layout.records_of(states), 0)
         else:
             self._states = states
 

@@ -41,7 +41,7 @@ from udfs.conversation.channels import REPLIES, ChannelTracker, Records
 from udfs.conversation.contents import Contents
 from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.session_rows import OUTCOMES
-from udfs.conversation.sessions import EndedSessions, SessionTracker
+from udfs.conversation.sessions import SessionTracker
 from udfs.conversation.states import restore_table, save_records, save_table
 from udfs.schemas import Config
 from udfs.tables.channels import (
@@ -197,7 +197,7 @@ class Conversation:
             self._messages.is_large()
             or self._requests.is_large()
             or self._event_bytes > max(WAITING_BYTES, self._events_left)
-            or self._sessions.event_bytes > max(WAITING_BYTES, 2 * self._sessions_left)
+            or self._sessions.record_bytes > max(WAITING_BYTES, 2 * self._sessions_left)
         )
 
     def _concluded(self, open_ids: Integers) -> Rows:
@@ -219,7 +219,7 @@ class Conversation:
             self.gave_up |= set(given_up.connection.tolist())
         self._counts = counted(self._counts, found.settled)
         self._events, self._event_bytes = [found.events], 0
-        self._events_left, self._sessions_left = found.events.nbytes, self._sessions.event_bytes
+        self._events_left, self._sessions_left = found.events.nbytes, self._sessions.record_bytes
         known = self._known.and_also(
             Known(
                 ends_of(found.settled, self._channel_tracker.texts) if len(found.settled.frame_no) else None,
@@ -238,7 +238,9 @@ class Conversation:
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
         replies = joined(of_sessions and of_sessions.replies, final.replies)
         yield from self._answered(Frames.of(requests, final.commands), replies)
-        yield from self._channels(incarnations, of_sessions, open_ids)
+        of_ended = (of_sessions.channels, of_sessions.links) if of_sessions is not None else (None, None)
+        channels, links = (joined(*parts) for parts in zip(of_ended, (final.channels, final.links), strict=True))
+        yield from self._channels(incarnations, {"channels": channels, "links": links}, open_ids)
         self._open_ids = open_ids
         self._channel_tracker.forget_texts()
         self._sessions.forget_texts()
@@ -253,17 +255,16 @@ class Conversation:
         yield from (("methods", rows) for rows in self._requests.release(may_be, answered))
         self._replies = None
 
-    def _channels(self, incarnations: Records, of_sessions: EndedSessions | None, open_ids: Integers) -> Rows:
+    def _channels(self, incarnations: Records, of_sessions: Mapping[str, pa.Table | None], open_ids: Integers) -> Rows:
         if len(incarnations):
             columns = channel_columns(incarnations, self._counts, self._channel_tracker)
             yield "channels", bound(columns, self._schemas["channels"], OF_SESSIONS)
         self._incarnations = [incarnations[:0]]
         self._counts = self._counts[np.isin(self._counts["connection"], open_ids)]
-        if of_sessions is not None:
-            for table, rows in (("channels", of_sessions.channels), ("links", of_sessions.links)):
+        for table, rows in of_sessions.items():
+            if rows is not None and rows.num_rows:
                 columns = {name: rows[name] for name in rows.column_names}
-                if rows.num_rows:
-                    yield table, bound(columns, self._schemas[table], NOT_OF_SESSIONS[table])
+                yield table, bound(columns, self._schemas[table], NOT_OF_SESSIONS[table])
 
 
 def with_replies(rows: pa.RecordBatch, replies: pa.Table) -> pa.RecordBatch:

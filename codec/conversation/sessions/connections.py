@@ -14,8 +14,8 @@ from codec.conversation.sessions.state import (
     COUNT,
     FIRST,
     KINDS,
-    MAPS,
     NONE,
+    PLACES,
     STARTED,
     UNANSWERED,
     SessionRecords,
@@ -44,13 +44,6 @@ TEXT_FIELDS = tuple(
     for field in fields
 )  # fmt: skip
 _TEXT = (1 << SIDE_SHIFT) - 1  # of a key
-# Fields that hold the place of a record: (part, field, part of the record, how many places each one takes).
-PLACES = (
-    ("messages", "session", "sessions", 1), ("messages", "link", "links", 1), ("links", "session", "sessions", 1),
-    ("links", "next", "links", 1), ("events", "map_no", "sessions", MAPS), ("tx_ends", "map_no", "sessions", MAPS),
-    ("tx_ends", "link", "links", 1),
-    ("changes", "session", "sessions", 1), ("changes", "link", "links", 1), ("refusals", "session", "sessions", 1),
-)  # fmt: skip
 
 
 class Records(NamedTuple):
@@ -75,6 +68,8 @@ def records_of_all(states: ConnectionStates) -> SessionRecords:
     """The records of all connections, with places that count within all records."""
     parts = {name: states.parts[name] for name in SessionRecords._fields}
     for part, field, of, factor in PLACES:
+        if part not in parts:
+            continue
         counts = states.counts[of]
         if parts[part] is states.parts[part]:
             parts[part] = parts[part].copy()

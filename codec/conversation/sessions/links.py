@@ -118,6 +118,8 @@ def attach(s, rows, i, place, session, own_losses):
     if sender != attaching.opener and attaching.head != NONE:
         at = attaching.head
         attaching.head = s.links.rows[at].next
+        if attaching.head == NONE:
+            attaching.tail = NONE
     else:
         at = _new_link(s, place, 1, kind, name)
         if sender == attaching.opener:
@@ -181,6 +183,7 @@ def detach(s, rows, i, place, binding, link):
         attaching.over = 1 if attaching.ends == 0 and attaching.head == NONE else 0
     if link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
+        link.closing_losses = losses(s.numbers)
     if rows.error[i] and not link.failed:
         link.failed = 1
         link.condition = rows.condition[i]

@@ -51,8 +51,8 @@ NEW_LINK = blank(
     "server_attached client_snd_mode? server_snd_mode? client_rcv_mode? server_rcv_mode? client_has_source "
     "server_has_source client_default server_default client_copies? server_copies? client_filters server_filters "
     "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
-    "failed condition description losses transfers credit? unlimited allowed assumed_count? drained last_ns? starves "
-    "starved_ns next?"
+    "closing_losses? failed condition description losses transfers credit? unlimited allowed assumed_count? drained "
+    "last_ns? starves starved_ns next?"
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
@@ -63,8 +63,7 @@ NEW_MESSAGE = blank(
 )
 NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits client_hidden")
 # Of a transaction: a request to end it, `on_branch` by the name of a branch; without a result, its declaration by the
-# answer to command `number` of a map, whose control link is `link` once that is looked up. Without a key: what closes
-# control links, that of the link, those of the session, or all.
+# answer to command `number` of a map. Without a key: what closes control links, `link`, those of the session, or all.
 NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden link? number? on_branch")
 NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 NEW_REFUSAL = blank("connection session command_id")
@@ -169,6 +168,15 @@ NEW_RECORDS = {
     "refusals": NEW_REFUSAL,
 }  # fmt: skip
 KINDS = {name: record.dtype for name, record in NEW_RECORDS.items()}
+# Fields that hold the place of a record: (part, field, part of the record, how many places each one takes).
+PLACES = (
+    ("messages", "session", "sessions", 1), ("messages", "link", "links", 1), ("links", "session", "sessions", 1),
+    ("links", "next", "links", 1), ("events", "map_no", "sessions", MAPS), ("tx_ends", "map_no", "sessions", MAPS),
+    ("tx_ends", "link", "links", 1),
+    ("changes", "session", "sessions", 1), ("changes", "link", "links", 1), ("refusals", "session", "sessions", 1),
+    ("bindings", "link", "links", 1), ("bindings", "unknown", "links", 1), ("attachings", "head", "links", 1),
+    ("attachings", "tail", "links", 1),
+)  # fmt: skip
 KEYS_A_ROW = 6
 
 
@@ -214,17 +222,11 @@ def take_ended(state: State) -> SessionRecords:
     """Remove and return the records of connections that have ended."""
     sessions, links = int(state.sessions.cells[FIRST]), int(state.links.cells[FIRST])
     records = SessionRecords(*(drop_ended(getattr(state, name)) for name in SessionRecords._fields))
-    for name, field, removed in (
-        ("messages", "session", sessions), ("messages", "link", links), ("links", "session", sessions),
-        ("links", "next", links), ("events", "map_no", sessions * MAPS), ("tx_ends", "map_no", sessions * MAPS),
-        ("tx_ends", "link", links),
-        ("changes", "session", sessions), ("changes", "link", links), ("refusals", "session", sessions),
-        ("bindings", "link", links), ("bindings", "unknown", links), ("attachings", "head", links),
-        ("attachings", "tail", links),
-    ):  # fmt: skip
+    removed = {"sessions": sessions, "links": links}
+    for name, field, of, factor in PLACES:
         pool = getattr(state, name)
         places = pool.rows[: pool.cells[COUNT]][field]
-        places[places != NONE] -= removed
+        places[places != NONE] -= removed[of] * factor
     return records
 
 

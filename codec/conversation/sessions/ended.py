@@ -1,0 +1,129 @@
+"""Sessions and links that no later frame can change, and states without them.
+
+A row finds its session by a channel number, and its link by a handle or name of that session. So a session is over
+once all numbers that led to it lead to a later one, and a link once it is detached and no handle or name leads to it;
+until then both have everything that a later frame may need. What other records name stays.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codec.conversation.sessions.sessions import (
+    ATTACHED,
+    DESTINATION,
+    HANDLE,
+    KIND_SHIFT,
+    LATEST,
+    SESSION_SHIFT,
+    UNOPENED,
+)
+from codec.conversation.sessions.state import NONE, PLACES, SUBSCRIPTION
+from codec.conversation.states import ConnectionStates
+
+Integers = NDArray[np.int64]
+Truths = NDArray[np.bool_]
+_SESSIONS = (1 << (KIND_SHIFT - SESSION_SHIFT)) - 1
+# What keys lead to, and whether they contain the place of a session.
+_LEADS = ((LATEST, "sessions", False), (UNOPENED, "sessions", False), (HANDLE, "bindings", True),
+          (DESTINATION, "bindings", True), (ATTACHED, "attachings", True))  # fmt: skip
+
+
+class Ended(NamedTuple):
+    """By record of the states: whether it can be dropped. `keys`: with their values."""
+
+    sessions: Truths
+    links: Truths
+    bindings: Truths
+    attachings: Truths
+    keys: Truths
+
+
+def ended_in(states: ConnectionStates) -> Ended:
+    """What is over in `states`."""
+    parts, keys, values = states.parts, states.parts["keys"], states.parts["values"]
+    kind, owner = keys >> KIND_SHIFT, _owners(states, "keys")
+    current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
+    for each, part, _ in _LEADS[:2]:
+        which = kind == each
+        current[_absolute(states, part, owner[which], values[which])] = True
+    dropped = {name: _none(states, name) for name in ("bindings", "attachings", "keys")}
+    attachings = parts["attachings"]
+    for each, part, _ in _LEADS[2:]:
+        which = np.flatnonzero(kind == each)
+        session = _absolute(states, "sessions", owner[which], session_of[which])
+        at = _absolute(states, part, owner[which], values[which])
+        over = ~current[session]
+        if each == ATTACHED:  # the next attach of this name would find what a new record has
+            opened = parts["sessions"]["opened_losses"][session]
+            over |= (attachings["over"][at] == 1) & (attachings["epoch"][at] == opened)
+        dropped[part][at] = over
+        dropped["keys"][which] = over
+    named = {"sessions": current.copy(), "links": _none(states, "links")}
+    for part, field, of, factor in PLACES:
+        records = parts[part][~dropped[part]] if part in dropped else parts[part]
+        own = _owners(states, part)[~dropped[part]] if part in dropped else _owners(states, part)
+        places = records[field]
+        there = places != NONE
+        if part != "links" or field == "next":
+            named[of][_absolute(states, of, own[there], places[there] // factor)] = True
+    links = parts["links"]
+    session = _absolute(states, "sessions", _owners(states, "links"), links["session"])
+    named["sessions"][session[named["links"]]] = True
+    closed = (links["closing_ns"] != NONE) & (links["kind"] != SUBSCRIPTION)
+    over = ~named["links"] & (closed | ~named["sessions"][session])
+    return Ended(~named["sessions"], over, dropped["bindings"], dropped["attachings"], dropped["keys"])
+
+
+def without(states: ConnectionStates, ended: Ended) -> ConnectionStates:
+    """The states without what is over."""
+    parts = dict(states.parts)
+    new_place = {name: _new_places(states, name, dropped) for name, dropped in ended._asdict().items()}
+    for part, field, of, factor in PLACES:
+        places = parts[part][field]
+        parts[part] = parts[part].copy()
+        at = _absolute(states, of, _owners(states, part), np.maximum(places, 0) // factor)
+        new = np.append(new_place[of], 0)[at] * factor + places % factor
+        parts[part][field] = np.where(places == NONE, NONE, new)
+    keys, values = parts["keys"].copy(), parts["values"].copy()
+    kind, owner = keys >> KIND_SHIFT, _owners(states, "keys")
+    for each, part, of_session in _LEADS:
+        which = kind == each
+        values[which] = new_place[part][_absolute(states, part, owner[which], values[which])]
+        if of_session:
+            session = (keys[which] >> SESSION_SHIFT) & _SESSIONS
+            new = new_place["sessions"][_absolute(states, "sessions", owner[which], session)]
+            keys[which] += (new - session) << SESSION_SHIFT
+    parts["keys"], parts["values"] = keys, values
+    found = ConnectionStates(states.ids, parts, states.counts)
+    for name, dropped in (*ended._asdict().items(), ("values", ended.keys)):
+        found = found.filtered(name, ~dropped)
+    return found
+
+
+def _none(states: ConnectionStates, part: str) -> Truths:
+    return np.zeros(len(states.parts[part]), bool)
+
+
+def _owners(states: ConnectionStates, part: str) -> Integers:
+    """The connection of each record, by its number."""
+    return np.repeat(np.arange(len(states.ids)), states.counts[part])
+
+
+def _absolute(states: ConnectionStates, part: str, owners: Integers, places: Integers) -> Integers:
+    """Places that count within all records, from those within the records of a connection."""
+    counts = states.counts[part]
+    found: Integers = (np.cumsum(counts) - counts)[owners] + places
+    return found
+
+
+def _new_places(states: ConnectionStates, part: str, dropped: Truths) -> Integers:
+    """The place of each record within its connection without those that are dropped."""
+    before = np.append(0, np.cumsum(~dropped))
+    counts = states.counts[part]
+    begins = np.repeat(before[np.cumsum(counts) - counts], counts)
+    found: Integers = before[:-1] - begins
+    return found
