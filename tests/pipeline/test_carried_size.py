@@ -12,7 +12,7 @@ import link_talks as links
 import pyarrow.compute as pc
 import pytest
 from decoding import decode_table, in_flow_order, runs
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
 from encode_1_0 import (
     ACCEPTED,
     ATTACH,
@@ -143,6 +143,32 @@ def publish_0_10(talk: Talk, number: int) -> None:
     done_0_10(talk.client_octets(transfer_0_10("amq.direct")), number)
 
 
+def subscribed() -> Talk:
+    talk = session_0_10()
+    send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
+    for unit in (0, 1):
+        send_0_10(talk, "client", "message.flow", destination="d", unit=unit, value=1000)
+    return done_0_10(talk, 2)
+
+
+def deliver_0_10(talk: Talk, number: int) -> None:
+    """A transfer that the client completes after the next one."""
+    talk.server_octets(transfer_0_10("d"))
+    if number:
+        send_0_10(talk, "client", "message.accept", transfers=[(number - 1, number - 1)])
+        send_0_10(talk, "client", "session.completed", commands=[(0, number - 1)])
+
+
+def session_of_0_10(talk: Talk, number: int) -> None:
+    """A session of another channel, with a subscription, comes and goes."""
+    for sender, name in (("client", "session.attach"), ("server", "session.attached")):
+        talk.octets(sender, whole(name, {"name": b"again"}, 2))
+    talk.octets("client", whole("session.command-point", {"command-id": 0, "command-offset": 0}, 2))
+    talk.octets("client", whole("message.subscribe", {"queue": "q", "destination": "d"}, 2))
+    talk.octets("client", whole("session.detach", {"name": b"again"}, 2))
+    talk.octets("server", whole("session.detached", {"name": b"again", "code": 0}, 2))
+
+
 def query(talk: Talk, number: int) -> None:
     send_0_10(talk, "client", "queue.query", queue="q")
     result = ("queue.queue-query-result", {"queue": "q"})
@@ -173,6 +199,8 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "publishes of 1.0": (links.sender_link, settled),
     "transactions of 0-10": (in_mode_tx, transaction_0_10),
     "publishes of 0-10": (session_0_10, publish_0_10),
+    "deliveries of 0-10": (subscribed, deliver_0_10),
+    "sessions of 0-10": (session_0_10, session_of_0_10),
     "results of 0-10": (session_0_10, query),
     "deliveries of 0-9-1": (consumed, deliver),
     "transactions of 0-9-1": (lambda: consumed().asks("tx.select"), transacted),
@@ -310,3 +338,47 @@ def test_sessions_and_links_in_pieces_are_those_of_one_go(
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
     monkeypatch.setattr(sessions, "FEW_PLACES", 0)
     assert followed(frames, 3) == at_once
+
+
+# ---- credit in pieces ------------------------------------------------------------------------------------------------
+
+
+def granted() -> Talk:
+    """Credit of two messages and 12 octets in window mode, which transfers use up and their completion returns; then it
+    is set to zero, and granted anew in the mode credit, where nothing returns it."""
+    talk = session_0_10()
+    send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
+    for unit, value in ((0, 2), (1, 1000)):
+        send_0_10(talk, "client", "message.flow", destination="d", unit=unit, value=value)
+    octets = transfer_0_10("d")
+    talk.server_octets(octets[:-13]).server_octets(octets[-13:] + octets)  # the body is in a capture of its own
+    talk.wait(1)
+    send_0_10(talk, "client", "session.completed", commands=[(0, 0)])
+    talk.wait(1).server_octets(octets)
+    talk.wait(1)
+    send_0_10(talk, "client", "message.stop", destination="d")
+    send_0_10(talk, "client", "session.completed", commands=[(0, 2)])
+    talk.wait(1)
+    send_0_10(talk, "client", "message.set-flow-mode", destination="d", flow_mode=0)
+    for unit, value in ((0, 1), (1, 1000)):
+        send_0_10(talk, "client", "message.flow", destination="d", unit=unit, value=value)
+    talk.wait(1).server_octets(octets)
+    send_0_10(talk, "client", "session.completed", commands=[(0, 3)])
+    talk.wait(1)
+    for sender, name in (("client", "session.detach"), ("server", "session.detached")):
+        given = {"name": b"s"} | ({"code": 0} if sender == "server" else {})
+        send_0_10(talk, sender, name, **given)
+    return talk
+
+
+def test_time_without_credit_is_the_same_in_pieces(tmp_path: Path) -> None:
+    """Every packet comes 1 ms after the one before. No credit: from message.subscribe to the second message.flow, 2 ms;
+    from the second transfer, whose first frames come with the end of the one before, until one is completed, 1 s and
+    1 ms; from the third until the second message.flow after the stop, 1 s and 1 ms to the stop, 1 ms to the completion,
+    1 s and 1 ms, and 2 ms more; from the fourth to the detach, 1 ms, 1 s and 1 ms."""
+    table = runs_of(granted(), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "credit")
+    (link,) = found["links"]
+    ms = 2 + 1001 + (1001 + 1 + 1001 + 2) + (1 + 1001)
+    assert f" no_credit_ns={ms * 10**6}" in f" {link}"

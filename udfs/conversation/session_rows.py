@@ -8,13 +8,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
-from codec.conversation.sessions.credit import Changes, idle_times
-from codec.conversation.sessions.outcomes import Outcomes, Places
+from codec.conversation.sessions.outcomes import Outcomes
 from codec.conversation.sessions.semantics import names_with
 from codec.conversation.sessions.state import (
     CLIENT,
-    COMPLETIONS,
-    MAPS,
     NO_LIMIT,
     NONE,
     SENDER,
@@ -25,7 +22,7 @@ from codec.conversation.sessions.state import (
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import elapsed, fixed, in_one_text, is_among, timestamps
+from udfs.arrow.rows import elapsed, in_one_text, is_among, timestamps
 from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
@@ -220,7 +217,8 @@ def _first(links: NDArray[np.void], one: str, other: str) -> Integers:
     return addresses
 
 
-def link_rows(records: SessionRecords, outcomes: Outcomes, octets: Integers, texts: Numbers) -> pa.Table:
+def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.Table:
+    """`idle_ns`: how long each subscription had no credit, NONE for unknown."""
     links = records.links
     session = records.sessions[links["session"]]
     of_1_0, known = links["kind"] != SUBSCRIPTION, links["known"] == 1
@@ -237,7 +235,7 @@ def link_rows(records: SessionRecords, outcomes: Outcomes, octets: Integers, tex
     failing = np.where(links["closing_ns"] == NONE, session["failed"], links["failed"]) == 1
     by_session = pa.array(links["closing_ns"] == NONE)
     error = pc.if_else(by_session, _error_texts(session, texts), _error_texts(links, texts))
-    no_credit_ns = np.where(of_1_0, _starved(links, session, closed_ns), _idle(records, outcomes, octets))
+    no_credit_ns = np.where(of_1_0, _starved(links, session, closed_ns), idle_ns)
     flow_mode = np.where(
         ~of_1_0 & known & (links["flow_mode"] == NONE), semantics.DEFAULT_FLOW_MODE, links["flow_mode"]
     )
@@ -304,47 +302,6 @@ def _starved(links: NDArray[np.void], session: NDArray[np.void], closed_ns: Inte
     whole = (links["known"] == 1) & (links["losses"] == last_losses)
     starved: Integers = np.where(whole, waited + rest, NONE)
     return starved
-
-
-def _idle(records: SessionRecords, outcomes: Outcomes, octets: Integers) -> Integers:
-    """How long a subscription had no credit; NONE where bytes are missing."""
-    changes, completed = records.changes, outcomes.completed
-    found = np.full(len(records.links), NONE)
-    if not len(changes):
-        return found
-    sent = changes["sent"] == 1
-    used = np.where(sent, octets, 0)
-    end = Places(completed.map_no, completed.frame_no).find(
-        changes["session"] * MAPS + COMPLETIONS + SERVER, changes["frame_no"]
-    )
-    back = sent & (end != NONE)
-    end = end[back]
-    session = records.sessions[changes["session"]]
-    until_ns = np.where(session["closed_ns"] != NONE, session["closed_ns"], session["last_ns"])
-    nothing = np.zeros(len(end), np.int64)
-    columns = {
-        "link": (changes["link"], changes["link"][back]),
-        "frame_no": (changes["frame_no"], completed.settled_frame_no[end]),
-        "ts_ns": (changes["ts_ns"], completed.settled_ns[end]),
-        "messages": (changes["messages"], nothing + 1),
-        "octets": (np.where(sent, -used, changes["octets"]), used[back]),
-        "sent_frame_no": (np.full(len(changes), NONE), changes["frame_no"][back]),
-        "zeroes": (changes["zeroes"], nothing),
-        "flow_mode": (changes["flow_mode"], nothing + NONE),
-        "cancels": (changes["cancels"], nothing),
-        "until_ns": (until_ns, until_ns[back]),
-    }
-    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
-    order = np.lexsort([whole["frame_no"], whole["link"]])
-    idle = np.zeros(len(found), np.int64)
-    idle_times(Changes(*(fixed(whole[name][order]) for name in Changes._fields)), idle)
-    # A subscription begins with its first change.
-    first = np.full(len(found), np.iinfo(np.int64).max)
-    np.minimum.at(first, changes["link"], changes["losses"])
-    own = np.isin(np.arange(len(found)), changes["link"]) & (
-        records.sessions["losses"][records.links["session"]] <= first
-    )
-    return np.where(own, idle, NONE)
 
 
 def _commands(sessions: Integers, commands: Integers) -> Integers:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import CELLS, LAYOUT, follow_connections, records_of_all
+from codec.conversation.sessions.credit import CREDIT
 from codec.conversation.sessions.ended import ended_in, without
 from codec.conversation.sessions.outcomes import Outcomes, events_about, outcomes_of, still_needed
 from codec.conversation.sessions.semantics import compiled_roles
@@ -43,6 +44,7 @@ from codec.conversation.settlement import Settled
 from codec.conversation.states import ConnectionStates, spread
 from codec.packing import Reader, Writer
 from udfs.arrow.rows import Index, connections_of, fixed, is_among, is_there, numbers_of, places_where
+from udfs.conversation.credits import USE, Credits
 from udfs.conversation.performatives import performatives
 from udfs.conversation.session_rows import (
     COUNTS,
@@ -100,6 +102,7 @@ class SessionTracker(Tracker):
         self._counts = np.zeros(0, COUNT)
         self._completed = np.zeros(0, COMPLETED)
         self._octets = [np.zeros(0, OCTETS)]
+        self._credits = Credits()
         self._places_left = 0  # `_places` after some were removed
 
     def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
@@ -152,14 +155,17 @@ class SessionTracker(Tracker):
         octets = self._octets_of(records, open_ids)
         outcomes = outcomes_of(records)
         begins = SessionPlaces(records.sessions)
-        outcomes = outcomes._replace(completed=joined_settled(begins.settled(self._completed), outcomes.completed))
+        completed = joined_settled(begins.settled(self._completed), outcomes.completed)
+        self._credits.apply(records, completed, octets, np.ones(len(records.sessions), bool), ended=True)
+        idle_ns = self._credits.idle_times(records)
+        self._credits.drop(records.sessions)
         counts = counted(records, outcomes, records.messages["command"] == 0)
         begins.add(self._counts, counts)
         self._counts = self._counts[np.isin(self._counts["connection"], open_ids)]
         self._completed = self._completed[np.isin(self._completed["connection"], open_ids)]
         return EndedSessions(
             channel_rows(records, counts, self._texts),
-            link_rows(records, outcomes, octets, self._texts),
+            link_rows(records, idle_ns, self._texts),
             message_outcomes(records, outcomes, self._texts),
             command_replies(records, outcomes, np.ones(len(records.messages), bool)),
         )
@@ -216,21 +222,31 @@ class SessionTracker(Tracker):
         self._add_counts(records, outcomes, final & ~command)
         own = ~np.isin(outcomes.completed.connection, branched)
         completed = Settled(*(column[own] for column in outcomes.completed))
-        self._completed = np.concatenate([self._completed, SessionPlaces(sessions).completed(completed)])
+        self._apply_credit(records, completed, ~np.isin(sessions["connection"], branched))
         found = (
             message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command)),
             command_replies(records, outcomes, final),
             _frames(messages[~final & ~command]),
             _frames(messages[~final & command]),
         )
-        octets, at = self._octets_by_change(records)
-        self._octets = [octets[at >= 0]]
         self._keep("messages", ~final)
         for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
             self._keep(name, which | np.isin(getattr(records, name)["connection"], branched))
-        return Final(*found, *self._without_ended(outcomes))
+        return Final(*found, *self._without_ended())
 
-    def _without_ended(self, outcomes: Outcomes) -> tuple[pa.Table | None, pa.Table | None]:
+    def _apply_credit(self, records: SessionRecords, completed: Settled, chosen: NDArray[np.bool_]) -> None:
+        """Apply changes of credit in the chosen sessions of open connections; `completed`: more completed transfers."""
+        begins = SessionPlaces(records.sessions)
+        completed = joined_settled(begins.settled(self._completed), completed)
+        octets, at = self._octets_by_change(records)
+        used = np.zeros(len(records.changes), np.int64)
+        np.add.at(used, at[at >= 0], octets["size"][at >= 0])
+        applied, over = self._credits.apply(records, completed, used, chosen)
+        self._octets = [octets[(at >= 0) & ~np.append(applied, False)[at]]]
+        self._completed = begins.completed(Settled(*(column[~over] for column in completed)))
+        self._keep("changes", ~applied)
+
+    def _without_ended(self) -> tuple[pa.Table | None, pa.Table | None]:
         """Remove sessions and links that no later frame can change -> their rows of tables channels and links. Without
         `keep` the state is copied for that, so only where the records have doubled."""
         if self._states is None and self._places() <= max(FEW_PLACES, 2 * self._places_left):
@@ -244,11 +260,12 @@ class SessionTracker(Tracker):
         begins, counts = SessionPlaces(records.sessions), np.zeros((len(records.sessions), *COUNTS), np.int64)
         begins.add(self._counts, counts)
         channels = records._replace(sessions=records.sessions[ended.sessions])
-        links = records._replace(links=records.links[ended.links], changes=records.changes[:0])
+        links, idle_ns = records._replace(links=records.links[ended.links]), self._credits.idle_times(records)
         rows = (
             channel_rows(channels, counts[ended.sessions], self._texts),
-            link_rows(links, outcomes, NO_NUMBERS, self._texts),
+            link_rows(links, idle_ns[ended.links], self._texts),
         )
+        self._credits.renumber(records, ended.sessions, ended.links)
         completed = begins.settled(self._completed)
         states = without(states, ended)
         begins = SessionPlaces(states.parts["sessions"])
@@ -290,7 +307,8 @@ class SessionTracker(Tracker):
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write what is known of these connections, which stay; to be called after `ended`."""
         super().save(ids, writer)
-        for records in (self._counts, self._completed, np.concatenate(self._octets)):
+        credits = self._credits
+        for records in (self._counts, self._completed, np.concatenate(self._octets), credits.uses, credits.known):
             save_records(records, ids, writer)
 
     def restore(self, ids: Integers, reader: Reader) -> None:
@@ -300,6 +318,9 @@ class SessionTracker(Tracker):
         self._counts = np.concatenate([self._counts, counts])
         self._completed = np.concatenate([self._completed, completed])
         self._octets.append(octets)
+        uses, known = (reader.take_counted(kind)[0] for kind in (USE, CREDIT))
+        self._credits.uses = np.concatenate([self._credits.uses, uses])
+        self._credits.known = np.concatenate([self._credits.known, known])
 
     def _record_count(self) -> int:
         return max(

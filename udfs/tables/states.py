@@ -23,8 +23,10 @@ from codec.conversation.channels.connections import LAYOUT as CHANNELS
 from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import LAYOUT as SESSIONS
+from codec.conversation.sessions.credit import CREDIT
 from codec.layers.state import holds_secrets
 from udfs.attributes import ATTRIBUTES
+from udfs.conversation.credits import USE
 from udfs.conversation.sessions import COMPLETED, OCTETS
 from udfs.conversation.sessions import COUNT as SESSION_COUNT
 from udfs.roles import STAGES, TEXTS, method_roles
@@ -56,7 +58,7 @@ def digest(layout: Any) -> bytes:
 
 def layout_digest(schemas: Sequence[pa.Schema]) -> bytes:
     """A digest of all that the meaning of states with the tables `schemas` depends on."""
-    records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS]
+    records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS, USE, CREDIT]
     kinds = [*CHANNELS.kinds.items(), *SESSIONS.kinds.items(), *records]
     roles = [list(method_roles()), TEXTS, semantics.OUTCOMES, semantics.NAMES]
     handshake = [list(ATTRIBUTES), STAGES]

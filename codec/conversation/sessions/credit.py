@@ -16,13 +16,21 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.conversation.sessions.semantics import DEFAULT_FLOW_MODE
 from codec.conversation.sessions.state import NO_LIMIT, NONE
+from codec.conversation.states import blank
 
 WINDOW = DEFAULT_FLOW_MODE
+# The credit of a subscription after its changes so far. `zeroed`: frame in which it was set to zero; `since_ns`: since
+# when there is none; `idle_ns`: how long there was none before; `losses`: those before its first change.
+NEW_CREDIT = blank(
+    "connection link messages octets all_messages all_octets zeroed window over since_ns? idle_ns losses?"
+)
+NEW_CREDIT["window"] = WINDOW
+CREDIT = NEW_CREDIT.dtype
 
 
 class Changes(NamedTuple):
     """Changes of credit by subscription and frame_no: columns int64 (n,). `sent_frame_no`: of returned credit, the
-    transfer that used it, else -1. `until_ns`: the end of the session."""
+    transfer that used it, else -1."""
 
     link: np.ndarray
     frame_no: np.ndarray
@@ -33,7 +41,6 @@ class Changes(NamedTuple):
     zeroes: np.ndarray
     flow_mode: np.ndarray
     cancels: np.ndarray
-    until_ns: np.ndarray
 
 
 @kernel
@@ -42,36 +49,34 @@ def _balance(limitless, left):
 
 
 @kernel
-def idle_times(changes, found):
-    """Add to `found`, int64 by link, the time without credit."""
+def apply_changes(changes, credits):
+    """Apply changes to `credits`, CREDIT by link: later ones continue there."""
     n, i = len(changes.link), 0
-    messages, octets, all_messages, all_octets, zeroed, window, over = 0, 0, 0, 0, 0, WINDOW, 0
     while i < n:
         link, frame_no = changes.link[i], changes.frame_no[i]
-        if i == 0 or changes.link[i - 1] != link:
-            messages, octets, all_messages, all_octets, zeroed, window, over = 0, 0, 0, 0, 0, WINDOW, 0
+        credit = credits[link]
         end = i
         while end < n and changes.link[end] == link and changes.frame_no[end] == frame_no:
             if changes.zeroes[end]:
-                zeroed, messages, octets, all_messages, all_octets = frame_no, 0, 0, 0, 0
+                credit.zeroed = frame_no
+                credit.messages = credit.octets = credit.all_messages = credit.all_octets = 0
             if changes.flow_mode[end] != NONE:
-                window = changes.flow_mode[end]
-            over |= changes.cancels[end]
+                credit.window = changes.flow_mode[end]
+            credit.over |= changes.cancels[end]
             end += 1
         more_messages, more_octets = 0, 0
         for k in range(i, end):
             sent = changes.sent_frame_no[k]
-            if sent == NONE or (window == WINDOW and sent > zeroed):
+            if sent == NONE or (credit.window == WINDOW and sent > credit.zeroed):
                 more_messages += changes.messages[k]
                 more_octets += changes.octets[k]
-            all_messages |= changes.messages[k] == NO_LIMIT
-            all_octets |= changes.octets[k] == NO_LIMIT
-        messages = max(0, messages + more_messages)
-        octets = max(0, octets + more_octets)
-        nothing = _balance(all_messages, messages) <= 0 or _balance(all_octets, octets) <= 0
+            credit.all_messages |= changes.messages[k] == NO_LIMIT
+            credit.all_octets |= changes.octets[k] == NO_LIMIT
+        credit.messages = max(0, credit.messages + more_messages)
+        credit.octets = max(0, credit.octets + more_octets)
+        nothing = _balance(credit.all_messages, credit.messages) <= 0 or _balance(credit.all_octets, credit.octets) <= 0
         ts_ns = changes.ts_ns[end - 1]
-        goes_on = end < n and changes.link[end] == link
-        until = changes.ts_ns[end] if goes_on else max(changes.until_ns[end - 1], ts_ns)
-        if nothing and not over:
-            found[link] += until - ts_ns
+        if credit.since_ns != NONE:
+            credit.idle_ns += ts_ns - credit.since_ns
+        credit.since_ns = ts_ns if nothing and not credit.over else NONE
         i = end

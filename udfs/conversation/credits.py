@@ -1,0 +1,144 @@
+"""Credit of subscriptions of 0-10: changes of it are applied once nothing before them can change."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codec.conversation.sessions.credit import CREDIT, NEW_CREDIT, Changes, apply_changes
+from codec.conversation.sessions.outcomes import Places
+from codec.conversation.sessions.state import COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
+from codec.conversation.settlement import Settled
+from udfs.arrow.rows import fixed
+
+Integers = NDArray[np.int64]
+Truths = NDArray[np.bool_]
+# A transfer that has used credit and not returned it.
+USE = np.dtype([(name, "i8") for name in ("connection", "session", "link", "frame_no", "octets")])
+LATER = np.iinfo(np.int64).max
+
+
+class Begins:
+    """Where the records of each connection begin: places in saved records count from there."""
+
+    def __init__(self, records: NDArray[np.void]) -> None:
+        self.ids, self._first = np.unique(records["connection"], return_index=True)
+
+    def of(self, connections: Integers) -> Integers:
+        """The place of the first record of each connection."""
+        found: Integers = self._first[np.searchsorted(self.ids, connections)]
+        return found
+
+    def own(self, records: NDArray[np.void]) -> Truths:
+        """Which records are of these connections."""
+        found: Truths = np.isin(records["connection"], self.ids)
+        return found
+
+
+class Credits:
+    """`uses`, and `known`: the credit of subscriptions after the changes that were applied; places of sessions and
+    links count within each connection."""
+
+    def __init__(self) -> None:
+        self.uses, self.known = np.zeros(0, USE), np.zeros(0, CREDIT)
+
+    def apply(
+        self, records: SessionRecords, completed: Settled, octets: Integers, chosen: Truths, ended: bool = False
+    ) -> tuple[Truths, Truths]:
+        """Apply what is certain of the chosen sessions -> which changes, and which of the `completed` transfers, are
+        over with. `octets`: those that each change uses; the last transfer of a session may get more, unless both sides
+        have ended it, or (`ended`) its connection has."""
+        sessions, changes = records.sessions, records.changes
+        sent = changes["sent"] == 1
+        limit = np.full(len(sessions), -1)
+        np.maximum.at(limit, changes["session"][sent], changes["frame_no"][sent])
+        goes_on = not ended
+        goes_on &= (sessions["close_client_hidden"] == NONE) | (sessions["close_server_hidden"] == NONE)
+        limit = np.where((limit < 0) | ~goes_on, LATER, limit)
+        limit[~chosen] = -1
+        now = changes["frame_no"] < limit[changes["session"]]
+        uses = self._uses(records, now & sent, octets)
+        end = Places(completed.map_no, completed.frame_no).find(
+            uses["session"] * MAPS + COMPLETIONS + SERVER, uses["frame_no"]
+        )
+        back = end != NONE
+        back[back] = completed.settled_frame_no[end[back]] < limit[uses["session"][back]]
+        returned, over = end[back], np.zeros(len(completed.frame_no), bool)
+        over[returned] = True
+        own, nothing = changes[now], np.zeros(len(returned), np.int64)
+        columns = {
+            "link": (own["link"], uses["link"][back]),
+            "frame_no": (own["frame_no"], completed.settled_frame_no[returned]),
+            "ts_ns": (own["ts_ns"], completed.settled_ns[returned]),
+            "messages": (own["messages"], nothing + 1),
+            "octets": (np.where(sent, -octets, changes["octets"])[now], uses["octets"][back]),
+            "sent_frame_no": (np.full(len(own), NONE), uses["frame_no"][back]),
+            "zeroes": (own["zeroes"], nothing),
+            "flow_mode": (own["flow_mode"], nothing + NONE),
+            "cancels": (own["cancels"], nothing),
+        }
+        whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+        credits = self._by_link(records)
+        first = np.full(len(credits), LATER)
+        np.minimum.at(first, own["link"], own["losses"])
+        credits["losses"] = np.where((credits["losses"] == NONE) & (first != LATER), first, credits["losses"])
+        order = np.lexsort([whole["frame_no"], whole["link"]])
+        apply_changes(Changes(*(fixed(whole[name][order]) for name in Changes._fields)), credits.view(np.recarray))
+        self._store(records, credits, uses[~back])
+        return now, over
+
+    def idle_times(self, records: SessionRecords) -> Integers:
+        """How long each subscription had no credit; NONE where bytes are missing, and for other links."""
+        session, credits = records.sessions[records.links["session"]], self._by_link(records)
+        until = np.where(session["closed_ns"] != NONE, session["closed_ns"], session["last_ns"])
+        rest = np.where(credits["since_ns"] == NONE, 0, np.maximum(until - credits["since_ns"], 0))
+        whole = (credits["losses"] != NONE) & (session["losses"] <= credits["losses"])
+        found: Integers = np.where(whole, credits["idle_ns"] + rest, NONE)
+        return found
+
+    def drop(self, records: NDArray[np.void]) -> None:
+        """Forget the connections of these records."""
+        begins = Begins(records)
+        self.uses, self.known = self.uses[~begins.own(self.uses)], self.known[~begins.own(self.known)]
+
+    def renumber(self, records: SessionRecords, sessions: Truths, links: Truths) -> None:
+        """Sessions and links of open connections are dropped: all of `records`, in which these are marked."""
+        uses = self._uses(records, np.zeros(len(records.changes), bool), np.zeros(0, np.int64))
+        uses = uses[~sessions[uses["session"]]]
+        credits = self._by_link(records)[~links]
+        for field, dropped in (("session", sessions), ("link", links)):
+            uses[field] = (np.cumsum(~dropped) - 1)[uses[field]]
+        left = records._replace(sessions=records.sessions[~sessions], links=records.links[~links])
+        self._store(left, credits, uses)
+
+    def _uses(self, records: SessionRecords, new: Truths, octets: Integers) -> NDArray[np.void]:
+        """The uses of the connections of `records`, and those of `new` changes; with places within all records."""
+        changes = records.changes[new]
+        more = np.zeros(len(changes), USE)
+        for field in ("connection", "session", "link", "frame_no"):
+            more[field] = changes[field]
+        more["octets"] = octets[new] if len(octets) else 0
+        sessions, links = Begins(records.sessions), Begins(records.links)
+        known = self.uses[sessions.own(self.uses)]
+        known["session"] += sessions.of(known["connection"])
+        known["link"] += links.of(known["connection"])
+        return np.concatenate([known, more])
+
+    def _by_link(self, records: SessionRecords) -> NDArray[np.void]:
+        """The credit of each link."""
+        credits, begins = np.repeat(NEW_CREDIT, len(records.links)), Begins(records.links)
+        known = self.known[begins.own(self.known)]
+        credits[begins.of(known["connection"]) + known["link"]] = known
+        return credits
+
+    def _store(self, records: SessionRecords, credits: NDArray[np.void], uses: NDArray[np.void]) -> None:
+        """Replace what is known of the connections of `records`."""
+        sessions, links = Begins(records.sessions), Begins(records.links)
+        at = np.flatnonzero(credits["losses"] != NONE)
+        known = credits[at]
+        known["connection"] = records.links["connection"][at]
+        known["link"] = at - links.of(known["connection"])
+        uses["session"] -= sessions.of(uses["connection"])
+        uses["link"] -= links.of(uses["connection"])
+        self.uses = np.concatenate([self.uses[~sessions.own(self.uses)], uses])
+        self.known = np.concatenate([self.known[~links.own(self.known)], known])
