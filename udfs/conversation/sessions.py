@@ -44,7 +44,7 @@ from codec.conversation.settlement import Settled
 from codec.conversation.states import ConnectionStates, spread
 from codec.packing import Reader, Writer
 from udfs.arrow.rows import Index, connections_of, fixed, is_among, is_there, numbers_of, places_where
-from udfs.conversation.credits import USE, Credits
+from udfs.conversation.credits import USE, Begins, Credits
 from udfs.conversation.performatives import performatives
 from udfs.conversation.session_rows import (
     COUNTS,
@@ -355,23 +355,19 @@ class SessionTracker(Tracker):
         return octets, index.find(octets["connection"], octets["frame_no"])
 
 
-class SessionPlaces:
+class SessionPlaces(Begins):
     """Converts numbers of sessions: in saved data they count from the first session of their connection, in records
     from the first of all."""
 
     def __init__(self, sessions: NDArray[np.void]) -> None:
+        super().__init__(sessions)
         self._sessions = sessions
-        self._ids, self._first = np.unique(sessions["connection"], return_index=True)
-
-    def _begins(self, connections: Integers) -> Integers:
-        found: Integers = self._first[np.searchsorted(self._ids, connections)]
-        return found
 
     def settled(self, completed: NDArray[np.void]) -> Settled:
         """COMPLETED of these connections, numbered within all records."""
-        own = completed[np.isin(completed["connection"], self._ids)]
+        own = completed[self.own(completed)]
         columns = {name: np.ascontiguousarray(own[name]) for name in Settled._fields}
-        columns["map_no"] = columns["map_no"] + self._begins(own["connection"]) * MAPS
+        columns["map_no"] = columns["map_no"] + self.of(own["connection"]) * MAPS
         return Settled(**columns)
 
     def completed(self, settled: Settled) -> NDArray[np.void]:
@@ -379,13 +375,13 @@ class SessionPlaces:
         completed = np.zeros(len(settled.connection), COMPLETED)
         for name, column in settled._asdict().items():
             completed[name] = column
-        completed["map_no"] -= self._begins(settled.connection) * MAPS
+        completed["map_no"] -= self.of(settled.connection) * MAPS
         return completed
 
     def add(self, more: NDArray[np.void], counts: Integers) -> None:
         """Add COUNT of these connections to `counts`, by session, sender and outcome."""
-        own = more[np.isin(more["connection"], self._ids)]
-        at = self._begins(own["connection"]) + own["session"], own["sender"], own["outcome"]
+        own = more[self.own(more)]
+        at = self.of(own["connection"]) + own["session"], own["sender"], own["outcome"]
         np.add.at(counts, at, own["count"])
 
     def counts(self, counts: Integers) -> NDArray[np.void]:
@@ -393,7 +389,7 @@ class SessionPlaces:
         session, sender, outcome = np.nonzero(counts)
         found = np.zeros(len(session), COUNT)
         found["connection"] = self._sessions["connection"][session]
-        found["session"] = session - self._begins(found["connection"])
+        found["session"] = session - self.of(found["connection"])
         found["sender"], found["outcome"], found["count"] = sender, outcome, counts[session, sender, outcome]
         return found
 
