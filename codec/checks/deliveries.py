@@ -46,7 +46,7 @@ UNSETTLED_MODE, SETTLED_MODE = 0, 1  # snd-settle-mode
 SECOND = 1  # rcv-settle-mode
 LONGEST_TAG = 32
 DISCHARGES = 2  # a command to a coordinator
-DECLARED, DISCHARGED = 1, 2  # a transaction
+DECLARED = 1  # a transaction that is not discharged
 STATE_DECLARED = 16  # bit of the outcome that gives a transaction its id
 BITS, TERMINAL, AWAITED = 2, 1, 2  # of a delivery: its receiver stated an outcome; which the sender is to settle
 
@@ -113,7 +113,7 @@ def _in_transaction(s, rows, i, e, about):
     if found(s.found_by, key) != DECLARED:
         note(s, rows, i, e[CHANNEL], e[INCARNATION], S.TRANSACTION_UNKNOWN, NONE, NONE, about)
     if rows.coordinates[i] == DISCHARGES:
-        put(s.found_by, key, DISCHARGED)
+        put(s.found_by, key, GONE)
 
 
 @kernel
@@ -140,13 +140,13 @@ def _begin_delivery(s, rows, i, at, place):
     _use_credit(s, rows, i, at, place)
     if rows.tag_size[i] == NONE or number == NONE:
         return
-    key = hashed_key(S.K_TAG, place, rows.tag[i])
-    earlier = found(s.found_by, key)
-    if earlier > 0 and rows.resume[i] != 1 and found(s.found_by, key_of(S.K_DELIVERY, at, earlier - 1)) > 0:
-        note(s, rows, i, channel, incarnation, S.TAG_IN_USE, earlier - 1, NONE, k[FRAME])
+    key, delivery = hashed_key(S.K_TAG, place, rows.tag[i]), key_of(S.K_DELIVERY, at, number)
+    earlier = found(s.found_by, key)  # the key of the delivery
+    if earlier > 0 and rows.resume[i] != 1 and found(s.found_by, earlier) > 0:
+        note(s, rows, i, channel, incarnation, S.TAG_IN_USE, earlier & S.NUMBER, NONE, k[FRAME])
     if not settled:
-        put(s.found_by, key, number + 1)
-        put(s.found_by, key_of(S.K_DELIVERY, at, number), (place + 1) << BITS)
+        put(s.found_by, key, delivery)
+        put(s.found_by, delivery, (place + 1) << BITS)
 
 
 @kernel

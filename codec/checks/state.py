@@ -82,6 +82,7 @@ KIND_SHIFT, PLACE_SHIFT = 58, 33
     K_BRANCH, K_TRANSACTION,
 ) = range(1, 14)  # fmt: skip
 UNDER_KIND = (1 << KIND_SHIFT) - 1
+NUMBER = (1 << PLACE_SHIFT) - 1
 
 
 class State(NamedTuple):
@@ -130,9 +131,10 @@ def _longer(records: np.ndarray, needed: int) -> np.ndarray:
 
 @kernel
 def _refill(fresh, table):
-    """Put the entries of `table` that have a place into `fresh`."""
+    """Put the entries of `table` that have a place into `fresh`; of tags those whose delivery has one."""
     for i in range(len(table.keys)):
-        if table.epochs[i] == table.used[1] and table.values[i] != GONE:
+        stands = table.epochs[i] == table.used[1] and table.values[i] != GONE
+        if stands and (table.keys[i] >> KIND_SHIFT != K_TAG or found(table, table.values[i]) > 0):
             put(fresh, table.keys[i], table.values[i])
 
 

@@ -13,10 +13,12 @@ import pytest
 from pyspark.sql.variant_utils import VariantUtils
 from rule_cases import cases_of
 from rule_support import Case, Key, write_cases
+from test_carried_size import transaction, with_coordinator
 
-from codec.checks.state import ODDITIES
+from codec.checks import v1_0
+from codec.checks.state import ODDITIES, new_state, with_room
 from pipeline.audit.detectors import DETECTORS
-from udfs.conversation.checks import METHOD_COLUMNS, odd_rows
+from udfs.conversation.checks import METHOD_COLUMNS, odd_rows, rows_1_0
 from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
 
 CASES = cases_of("l10", "t10")
@@ -34,8 +36,11 @@ Odd = dict[Key, set[str]]
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[int, Key]]:
     """Rows of methods of all cases; connection -> case and half."""
-    path: Path = tmp_path_factory.mktemp("cases") / "cases.pcap"
-    owner = write_cases(path, CASES)
+    return methods_of(tmp_path_factory.mktemp("cases") / "cases.pcap", CASES)
+
+
+def methods_of(path: Path, cases: list[Case]) -> tuple[pa.Table, dict[int, Key]]:
+    owner = write_cases(path, cases)
     decoded = decoding.decode_table(decoding.in_flow_order(decoding.runs([path])))
     of_connections = decoded.filter(pc.equal(decoded["kind"], "connection")).select(["connection_id", "facts"])
     facts = {row["connection_id"]: row["facts"][0] for row in of_connections.to_pylist()}
@@ -107,3 +112,17 @@ def test_batches_change_nothing(written: tuple[pa.Table, dict[int, Key]], size: 
         return sorted(map(repr, noticed(rows, size)))
 
     assert in_order(size) == in_order(rows.num_rows)
+
+
+def test_what_is_settled_and_discharged_is_forgotten(tmp_path: Path) -> None:
+    talk = with_coordinator()
+    for number in range(20):
+        transaction(talk, number)
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", talk, [])])
+    state, used = new_state(), []
+    for batch in rows.combine_chunks().to_batches(max_chunksize=rows.num_rows // 2):
+        state = with_room(state, batch.num_rows, v1_0.KEYS_A_ROW)
+        v1_0.follow(state, rows_1_0(batch))
+        state = with_room(state, len(state.found_by.keys), v1_0.KEYS_A_ROW)  # more than the table has room for
+        used.append(int(state.found_by.used[0]))
+    assert used[1] - used[0] < 10, used
