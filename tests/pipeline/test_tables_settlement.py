@@ -354,6 +354,30 @@ def recover_in_a_transaction() -> Script:
     return script
 
 
+def transaction_on_a_channel_that_is_closed() -> Script:
+    """RabbitMQ (rabbit_channel): a transaction ends with its channel; what was published in it goes nowhere."""
+    script = Script().open()
+    script.asks("tx.select")  # 3
+    script.publish()  # 5
+    script.get(1)  # 9
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 12
+    script.asks("channel.close", reply_code=200, reply_text="")  # 13
+    return script
+
+
+def transactions_on_a_connection_that_is_closed() -> Script:
+    script = Script().open()
+    script.asks("tx.select")  # 3
+    script.publish()  # 5
+    script.asks("tx.commit")  # 8
+    script.publish()  # 10
+    script.client("tx.commit")  # 13: without an answer
+    script.publish()  # 14
+    script.server("connection.close", 0, reply_code=320, reply_text="CONNECTION_FORCED", class_id=0, method_id=0)
+    script.client("connection.close-ok", 0)
+    return script
+
+
 def acks_after_the_server_has_closed_the_channel() -> Script:
     """channel.close: "After sending this method, any received methods except Close and Close-OK MUST be discarded"."""
     script = consuming()
@@ -448,6 +472,7 @@ SCRIPTS = (
     ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost, channel_whose_second_open_is_lost,
     tx_refused_in_confirm_mode, confirms_refused_in_tx_mode, recover_in_a_transaction,
     acks_after_the_server_has_closed_the_channel, acks_after_the_server_has_closed_the_connection,
+    transaction_on_a_channel_that_is_closed, transactions_on_a_connection_that_is_closed,
 )  # fmt: skip
 
 
@@ -526,6 +551,7 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "recover_in_a_transaction": [(7, "acked", 23), (10, "requeued", 18), (13, "requeued", 22)],
     "acks_after_the_server_has_closed_the_channel": [(5, "acked", 11), (8, "unsettled", None), (19, "acked", 22)],
     "acks_after_the_server_has_closed_the_connection": [(5, "unsettled", None)],
+    "transaction_on_a_channel_that_is_closed": [(5, "unknown", None), (9, "unsettled", None)],
     "commit_may_be_lost": [(5, "unknown", None), (9, "unknown", None), (14, "unknown", None)],
 }  # fmt: skip
 
@@ -557,6 +583,8 @@ def test_publishes_are_numbered_as_the_broker_counts_them(read: Read, script: st
     [
         ("transactions", [(3, None), (8, "committed"), (13, "rolled-back"), (18, None)]),
         ("ack_rolled_back_then_committed", [(6, "committed"), (10, "rolled-back")]),
+        ("transaction_on_a_channel_that_is_closed", [(5, "rolled-back"), (9, "rolled-back")]),
+        ("transactions_on_a_connection_that_is_closed", [(5, "committed"), (10, None), (14, "rolled-back")]),
         ("recover_in_a_transaction", [(7, "committed"), (10, None), (13, None)]),
         ("commit_without_answer", [(5, None)]),
         ("commit_may_be_lost", [(5, None), (9, None), (14, "rolled-back")]),

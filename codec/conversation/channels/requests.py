@@ -2,7 +2,8 @@
 
 Requests of one reply group (they share a reply) by one side on one incarnation of a channel are answered in order, so
 they wait in a queue. A reply that finds the queue empty is not paired: its request was not captured. Nothing is paired
-across a loss. The request that ends a transaction takes along the settlements of the transaction.
+across a loss. The request that ends a transaction takes along the settlements of the transaction; the close of a
+channel or of its connection rolls back what is open (RabbitMQ, rabbit_channel: the transaction ends with the channel).
 """
 
 from __future__ import annotations
@@ -126,30 +127,41 @@ def take_request(s, out, rows, i, role, slot):
     if request.declares != NONE:
         s.declared[request.declares] = rows.queue[i]
     if request.result != NO_RESULT:
-        _end_transaction(s, out, rows.channel[i], slot.incarnation, request)
+        _end_transaction(
+            s, out, rows.channel[i], slot.incarnation, request.frame_no, request.ts_ns, request.tx_first,
+            request.tx_last, request.tx_head, request.result,
+        )  # fmt: skip
+        request.tx_head = NONE
     return at
 
 
 @kernel
-def _end_transaction(s, out, channel, incarnation, request):
+def roll_back(s, out, rows, i, channel, slot):
+    """Row `i` closes the channel or the connection: the open transaction of the channel is rolled back."""
+    keep_since_loss(s, slot)
+    _end_transaction(
+        s, out, channel, slot.incarnation, rows.frame_no[i], rows.ts_ns[i], slot.tx_first, slot.tx_last, slot.tx_head,
+        ROLLED_BACK,
+    )  # fmt: skip
+    slot.tx_first = 0
+    slot.tx_head = NONE
+
+
+@kernel
+def _end_transaction(s, out, channel, incarnation, frame_no, ts_ns, tx_first, tx_last, tx_head, result):
     """Write the settlements of a transaction with its result, and where a rollback ends them."""
-    connection, result, at = s.numbers[CONNECTION], request.result, request.tx_head
+    connection, at = s.numbers[CONNECTION], tx_head
     if result == ROLLED_BACK and at != NONE:
         first, last = s.pendings[at].first, s.pendings[at].last
         map_no, p = s.pendings[at].map_no, s.pendings[at].next
         while p != NONE:
             first, last, p = min(first, s.pendings[p].first), max(last, s.pendings[p].last), s.pendings[p].next
-        write_event(out, connection, map_no, request.frame_no, 0, first, last, 0, 0, 0, RESTORED)
+        write_event(out, connection, map_no, frame_no, 0, first, last, 0, 0, 0, RESTORED)
     while at != NONE:
         p = s.pendings[at]
-        write_event(
-            out, connection, p.map_no, p.frame_no, 0, p.first, p.last, p.outcome, 1, request.ts_ns, result
-        )  # fmt: skip
+        write_event(out, connection, p.map_no, p.frame_no, 0, p.first, p.last, p.outcome, 1, ts_ns, result)
         at = p.next
-    release(s.pendings, request.tx_head, s.numbers, FREE_PENDING)
-    request.tx_head = NONE
-    if request.tx_first:
+    release(s.pendings, tx_head, s.numbers, FREE_PENDING)
+    if tx_first:
         map_no = map_of(channel, incarnation, TRANSACTED)
-        write_event(
-            out, connection, map_no, request.frame_no, 0, request.tx_first, request.tx_last, UNKNOWN, 0, 0, result
-        )  # fmt: skip
+        write_event(out, connection, map_no, frame_no, 0, tx_first, tx_last, UNKNOWN, 0, 0, result)

@@ -173,7 +173,8 @@ def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
     """Room for the results of so many rows, the last of which may end `touched` channels, `waiting` settlements and
     `links`."""
     incarnations = touched + 2 * rows
-    sizes = (rows, 4 * rows + waiting + 2 * incarnations, incarnations, links + rows, rows)
+    # An incarnation ends with two events for its transaction, and two for what is outstanding.
+    sizes = (rows, 4 * rows + waiting + 4 * incarnations, incarnations, links + rows, rows)
     kinds = (MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY)
     of_kind = [np.empty(size, kind).view(np.recarray) for kind, size in zip(kinds, sizes, strict=True)]
     messages, events, incarnation_rows, link_rows, replies = of_kind

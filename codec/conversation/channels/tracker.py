@@ -24,7 +24,13 @@ from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.channels.links import close_link, declare_queue, link_of, open_link, resolve_queue
-from codec.conversation.channels.requests import add_request, drop_transaction, keep_since_loss, take_request
+from codec.conversation.channels.requests import (
+    add_request,
+    drop_transaction,
+    keep_since_loss,
+    roll_back,
+    take_request,
+)
 from codec.conversation.channels.results import (
     map_of,
     queue_name,
@@ -141,7 +147,7 @@ def _has_mode(s, slot):
 
 
 @kernel
-def _state_changes(s, rows, i, role, slot):
+def _state_changes(s, out, rows, i, role, slot):
     """Apply what row `i` changes of its channel."""
     numbers = s.numbers
     if role.mode and (role.mode == slot.mode or not _has_mode(s, slot)):
@@ -157,11 +163,17 @@ def _state_changes(s, rows, i, role, slot):
         slot.prefetch_count = rows.prefetch_count[i]
         slot.prefetch_size = rows.prefetch_size[i]
     if role.closes_channel and slot.close_ns == NONE:
+        if slot.mode == TX and not slot.doubted:
+            roll_back(s, out, rows, i, rows.channel[i], slot)
         slot.close_ns = rows.ts_ns[i]
         slot.close_sender = rows.sender[i]
         slot.close_code = rows.reply_code[i]
         slot.close_text = rows.reply_text[i]
     if role.closes_connection:
+        for j in range(numbers[TOUCHED] if numbers[CLOSED] == 0 else 0):
+            other = s.slots[s.touched[j]]
+            if other.mode == TX and not other.doubted:
+                roll_back(s, out, rows, i, s.touched[j], other)
         numbers[CLOSED] |= 1 << rows.sender[i]
     if role.closes_channel or role.closed_channel:  # until then this side may settle
         slot.closed |= 1 << rows.sender[i]
@@ -366,7 +378,7 @@ def _row(s, roles, rows, i, out):
     slot = _slot_of(s, out, rows, i, role)
     if out_of_order:
         _doubt(s, rows, i, role, slot, out, reopened)
-    _state_changes(s, rows, i, role, slot)
+    _state_changes(s, out, rows, i, role, slot)
     link = open_link(s, rows, i, role, slot) if role.opens_link else NONE
     request = NONE
     if role.is_request and rows.no_wait[i] != 1 and not rows.late[i] and not slot.doubted:

@@ -57,14 +57,13 @@ def fates(script: Script) -> dict[int, Fate]:
                         found[which] = Fate(outcome, event.at, done)
                     else:
                         found[which] = Fate(found[which].outcome, None, done)
-        elif event.kind == "close" and peer.version == "1.0":  # ends its control links (part 4, 4.1)
+        elif event.kind == "close" and peer.version != "0-10":  # ends its channels, in 1.0 control links (part 4, 4.1)
             for channel in peer.channels:
                 place = (event.peer, channel.number)
                 for which in published.pop(place, []):
-                    accepted = Fate("confirmed", event.at, "rolled-back")
-                    found[which] = (
-                        accepted if accepts_at_once(script, channel.number) else Fate(ANSWERED, None, "rolled-back")
-                    )
+                    accepted = not peer.classic and accepts_at_once(script, channel.number)
+                    settled = ("confirmed", event.at) if accepted else (found[which].outcome, None)
+                    found[which] = Fate(*settled, "rolled-back")
                 for about, _ in pending.pop(place, []):
                     for which in about:
                         found[which] = Fate(found[which].outcome, None, "rolled-back")
