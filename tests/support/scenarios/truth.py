@@ -62,8 +62,8 @@ def fates(script: Script) -> dict[int, Fate]:
                 place = (event.peer, channel.number)
                 for which in published.pop(place, []):
                     accepted = not peer.classic and accepts_at_once(script, channel.number)
-                    settled = ("confirmed", event.at) if accepted else (found[which].outcome, None)
-                    found[which] = Fate(*settled, "rolled-back")
+                    outcome, at = ("confirmed", event.at) if accepted else (found[which].outcome, None)
+                    found[which] = Fate(outcome, at, "rolled-back")
                 for about, _ in pending.pop(place, []):
                     for which in about:
                         found[which] = Fate(found[which].outcome, None, "rolled-back")
