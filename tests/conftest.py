@@ -83,6 +83,13 @@ def spark() -> Iterator[SparkSession]:
     spark.stop()
 
 
+@pytest.fixture(autouse=True)
+def no_session_of_others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of a test without Spark find no session, as in a shell, whatever test came before in this process."""
+    if "spark" not in request.fixturenames:
+        monkeypatch.setattr("pipeline.session.has_session", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     """Makes a directory once for all processes of the run: `once(name, make)` gives the directory `name`, which `make`
