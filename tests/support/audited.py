@@ -12,15 +12,18 @@ import golden
 import pytest
 from pyspark.sql import SparkSession
 from rule_cases import capture_cases, cases_of, cases_spoken_in, sec
-from rule_support import Case, Key, Talk, write_cases
+from rule_support import SCALED, Case, Key, Talk, write_cases
 from tls_talks import Peers, Sent, wire_of
 from wire import CLIENT, SERVER, write_capture
 
 import pipeline
 from pipeline import Tables, decoding
+from pipeline.audit import Config
 from pipeline.audit.catalogue import catalogue
 from pipeline.audit.contexts import prefilter, settlements
+from pipeline.audit.contexts.sources import SMALL
 from pipeline.schemas import FINDINGS
+from pipeline.session import settings
 from pipeline.tables.exchange import Local, Source
 from pipeline.tables.processes import LocalProcesses
 
@@ -113,9 +116,10 @@ def audit(spark: SparkSession, folder: Path) -> None:
         # Talks are short: leave routine rows out of every stretch, and settlements that hit.
         patch.setattr(prefilter, "LONG", f"CASE WHEN connection_id IN ({shipped}) THEN {prefilter.LONG} ELSE 0 END")
         patch.setattr(settlements, "MANY", 0)
-        findings = pipeline.findings(tables)
-        assert findings.schema == FINDINGS
-        findings.write.parquet(str(folder / "findings"))
+        with settings(spark, SMALL):  # as the command does
+            findings = pipeline.findings(tables, config=Config(SCALED))
+            assert findings.schema == FINDINGS
+            findings.write.parquet(str(folder / "findings"))
 
 
 def shipped_connections(tables: Tables) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rule_support import Case, Talk, spoken
+from rule_support import SCALED, Case, Talk, spoken
 from rule_talks import consuming_0_10, consuming_1_0
 
 from rule_cases.cf import later
@@ -13,6 +13,7 @@ from rule_cases.ch import opened, shut
 
 V = spoken()
 STREAM = {"x-queue-type": "stream"}
+MOST = SCALED["DL-12"]["limit"]  # outstanding deliveries
 
 
 def consuming(prefetch: int = 10, version: str = V) -> Talk:
@@ -226,14 +227,14 @@ CASES = [
     Case(
         "DL-12",
         V,
-        breaks=delivered(consuming(prefetch=2000), *range(1, 1002)),
-        conforms=delivered(consuming(prefetch=2000), *range(1, 1001)),
-        evidence={"observed": 1001, "expected": 1000},
+        breaks=delivered(consuming(prefetch=2000), *range(1, MOST + 2)),
+        conforms=delivered(consuming(prefetch=2000), *range(1, MOST + 1)),
+        evidence={"observed": MOST + 1, "expected": MOST},
     ),
     Case(
-        "DL-12", "0-10", breaks=consuming_0_10(1001), conforms=consuming_0_10(1000), evidence={"observed": 1001}
+        "DL-12", "0-10", breaks=consuming_0_10(MOST + 1), conforms=consuming_0_10(MOST), evidence={"observed": MOST + 1}
     ),
-    Case("DL-12", "1.0", breaks=consuming_1_0(1001), conforms=consuming_1_0(1000), evidence={"observed": 1001}),
+    Case("DL-12", "1.0", breaks=consuming_1_0(MOST + 1), conforms=consuming_1_0(MOST), evidence={"observed": MOST + 1}),
     Case("DL-13", V, breaks=waited(1830), conforms=waited(1770), evidence={"expected": 1800, "outcome": "acked"}),
     Case(
         "DL-14",
