@@ -21,7 +21,7 @@ from udfs.source.sources import TcpRunsReader
 from udfs.source.splits import cut, plan
 
 RAW_IP = 101
-SPLIT_SIZES = (1, 100, 777, 1_500, 4_096, 10_000)
+SPLIT_SIZES = (11, 100, 777, 1_500, 4_096, 10_000)
 
 
 def pcap_record(order: str, number: int, packet: bytes) -> bytes:
