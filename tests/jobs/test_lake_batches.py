@@ -45,7 +45,7 @@ CAPTURES = (
     "010_tx.pcap", "010_mid_stream.pcap", "10_qpidd_transactions.pcap", "10_rabbitmq_multi_frame_transfer.pcap",
 )  # fmt: skip
 UNSETTLED = Options(settle_ns=0)
-FILES, BATCHES = 200, 5
+FILES, BATCHES = 200, 3
 # Where a packet is depends on the file that it is in.
 OF_FILES = ("capture_file", "packet_no", "first_packet_no")
 

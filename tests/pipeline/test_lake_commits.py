@@ -127,7 +127,7 @@ def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
     few = {name: table for name, table in lake_tables().items() if name in (*TABLES, "captures")}
     monkeypatch.setattr("pipeline.lake.log.lake_tables", lambda: few)  # each table is a commit
     monkeypatch.setattr("pipeline.lake.files.TABLES", list(few))
-    path, batches = tmp_path / "lake", 50
+    path, batches = tmp_path / "lake", 30
     commit(new_lake(path), 1, [1], [2], OLD)
     over = threading.Event()
 
@@ -140,7 +140,7 @@ def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
                     captured_on(log, batch, MONDAY)
                 if batch % 10 == 0:
                     files.compact(opened(path))
-                if batch == 25:
+                if batch == 15:
                     files.expire(opened(path), 30)
         finally:
             over.set()

@@ -290,15 +290,6 @@ class KillItself:
         raise AssertionError
 
 
-def test_a_process_that_is_killed_fails_the_work_and_leaves_nothing(
-    captures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.decoding.writer", lambda *args, **options: KillItself())
-    with pytest.raises(ProcessLost, match="lack of memory"):
-        pipeline.write(LocalProcesses(2), captures, str(tmp_path / "out"))
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that decode nothing start without kernels."""
@@ -364,14 +355,15 @@ def test_a_function_that_leaves_ends_its_work_alone(bare: None) -> None:
 
 
 def test_processes_can_be_used_again_after_work_has_failed(captures: str, tmp_path: Path) -> None:
-    """Whether it failed before it began, or in the middle; and no temporary file is left."""
+    """Whether it failed before it began, or in the middle, by a process that was killed; and nothing is left."""
     with LocalProcesses(2) as processes:
         with pytest.raises(KeyLogError):
             pipeline.write(processes, captures, str(tmp_path / "out"), keylog=str(tmp_path / "none"))
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(ProcessLost):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ProcessLost, match="lack of memory"):
             patch.setattr("pipeline.decoding.writer", lambda *args, **options: KillItself())
             pipeline.write(processes, captures, str(tmp_path / "out"))
         assert os.listdir(processes.directory) == []
+        assert list(tmp_path.iterdir()) == []
         pipeline.write(processes, captures, str(tmp_path / "out"))
     assert rows(tmp_path / "out" / "frames")
 

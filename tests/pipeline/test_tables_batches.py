@@ -39,7 +39,9 @@ VERSIONS = {"0-8", "0-9", "0-9-1"}
 # Captures with sessions: links, transactions, credit, messages in many frames, of which several go on at a time.
 WITH_SESSIONS = ("010_lowlevel_methods", "010_dtx", "10_qpidd_transactions", "10_rabbitmq_multi_frame_transfer")
 # How many rows workers have at a time, and how many bytes may wait: nothing, everything; captures are too many for 1.
-SIZES = [(1, None, False), (1, 0, False), (3, 0, False), (50, 0, True), (50, None, True)]
+SIZES = [
+    (1, None, False), (1, 0, False), pytest.param(3, 0, False, marks=pytest.mark.slow), (50, 0, True), (50, None, True),
+]  # fmt: skip
 
 
 def scripts() -> Iterator[Script]:

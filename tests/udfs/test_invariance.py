@@ -94,7 +94,7 @@ def test_coalescing_and_read_blocks_change_no_row(name: str, run_bytes: int, blo
 
 @featured
 @given(seed=st.integers(0, 2**32), split_bytes=st.integers(400, 60_000))
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_batches_cut_anywhere_change_no_row(name: str, seed: int, split_bytes: int) -> None:
     table = in_flow_order(runs(golden.captures()[name].paths, splitBytes=split_bytes))
     cuts, rng = [0], random.Random(seed)
@@ -125,7 +125,7 @@ def test_accounts_of_splits_add_up_to_the_file() -> None:
 # ---- plain Python kernels -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_kernels_without_the_compiler_give_the_same_columns(every: int) -> None:
     small = [
         name for name, capture in golden.captures().items() if sum(p.stat().st_size for p in capture.paths) < SMALL
