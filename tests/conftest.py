@@ -36,14 +36,13 @@ if numba.config.DISABLE_JIT:
 
 # Files that take five seconds of CPU or more, the longest first.
 LONGEST = (
-    "test_clocks", "test_invariance", "test_findings", "test_lake", "test_nightly", "test_local_processes",
-    "test_cli", "test_lake_batches", "test_tables_of", "test_lake_commits", "test_tables_batches",
-    "test_lake_object_store", "test_functions_sql", "test_lake_faults", "test_benchmarks", "test_tls_secrets",
-    "test_fuzz", "test_audit_job", "test_lake_job", "test_hostile", "test_plots", "test_order_far_apart",
-    "test_flows", "test_conversation", "test_damaged_logins", "test_tls_handshakes", "test_classic", "test_source",
-    "test_hostile_cost", "test_report_page", "test_loss", "test_start", "test_cut_redacted", "test_scratch",
-    "test_tables_schemas", "test_connection_state", "test_kernel_cache", "test_findings_own",
-    "test_lake_without_spark", "test_scenarios",
+    "test_findings", "test_clocks", "test_cli", "test_invariance", "test_nightly", "test_lake", "test_tables_of",
+    "test_tables_batches", "test_lake_batches", "test_local_processes", "test_tls_secrets", "test_scratch",
+    "test_lake_faults", "test_benchmarks", "test_fuzz", "test_functions_sql", "test_order_far_apart", "test_scenarios",
+    "test_lake_commits", "test_lake_object_store", "test_source", "test_plots", "test_cut_redacted",
+    "test_conversation", "test_loss", "test_detection", "test_start", "test_report_page", "test_damaged_logins",
+    "test_tables_schemas", "test_several_captures", "test_tls_handshakes", "test_object_store", "test_audit_job",
+    "test_flows", "test_findings_own", "test_connection_state", "test_lake_without_spark", "test_cut",
 )  # fmt: skip
 
 TEST_SETTINGS = {
