@@ -17,6 +17,7 @@ from once import Once, filled_once
 from pyspark.sql import SparkSession
 
 from codec.compiler.kernel import LazyKernel
+from pipeline import session as sessions
 from pipeline.session import INTERPRETED, JOB_SETTINGS, session
 
 # The same examples in every run, however busy the machine is, so that a red run means a change;
@@ -44,6 +45,8 @@ LONGEST = (
     "test_tables_schemas", "test_several_captures", "test_tls_handshakes", "test_object_store", "test_audit_job",
     "test_flows", "test_findings_own", "test_connection_state", "test_lake_without_spark", "test_cut",
 )  # fmt: skip
+
+HAS_SESSION = sessions.has_session
 
 TEST_SETTINGS = {
     **JOB_SETTINGS,
@@ -82,13 +85,6 @@ def spark() -> Iterator[SparkSession]:
     spark.stop()
 
 
-@pytest.fixture(autouse=True)
-def no_session_of_others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of a test without Spark find no session, as in a shell, whatever test came before in this process."""
-    if "spark" not in request.fixturenames:
-        monkeypatch.setattr("pipeline.session.has_session", lambda: False)
-
-
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     """Makes a directory once for all processes of the run: `once(name, make)` gives the directory `name`, which `make`
@@ -104,6 +100,13 @@ def nothing_stays_cached() -> Iterator[None]:
     standing = SparkSession.getActiveSession()
     if standing is not None:
         standing.catalog.clearCache()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Commands of a test without Spark find no session, as in a shell, whatever test came before in this process."""
+    with_spark = "spark" in getattr(item, "fixturenames", ())
+    sessions.has_session = HAS_SESSION if with_spark else lambda: False
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
