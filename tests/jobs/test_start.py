@@ -162,7 +162,7 @@ def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernel
     size: int, compiled: bool, running: bool, interprets: bool,
     cold: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("pipeline.session.is_running", lambda: running)
+    monkeypatch.setattr("pipeline.session.has_session", lambda: running)
     if compiled:
         (cold / complete_name()).mkdir()
     assert interpret_while_cold(size) == interprets
