@@ -50,11 +50,17 @@ def with_room(table: Keyed, more: int) -> Keyed:
 
 
 @kernel
+def _first_place(key, mask):
+    """The slot where the search for `key` begins."""
+    mixed = ((key & WORD) * LOW) ^ (((key >> 32) & WORD) * HIGH)
+    return (mixed ^ (mixed >> 29)) & mask
+
+
+@kernel
 def place_of(table, key):
     """The slot of `key`, or the free slot for it."""
     mask = len(table.keys) - 1
-    mixed = ((key & WORD) * LOW) ^ (((key >> 32) & WORD) * HIGH)
-    at = (mixed ^ (mixed >> 29)) & mask
+    at = _first_place(key, mask)
     while table.epochs[at] == table.used[1] and table.keys[at] != key:
         at = (at + 1) & mask
     return at
@@ -76,6 +82,23 @@ def put(table, key, value):
         table.keys[at] = key
         table.used[0] += 1
     table.values[at] = value
+
+
+@kernel
+def remove(table, key):
+    """Remove the entry of `key`, if there is one; entries behind it move up where a search would miss them."""
+    epoch, mask, free = table.used[1], len(table.keys) - 1, place_of(table, key)
+    if table.epochs[free] != epoch:
+        return
+    table.used[0] -= 1
+    at = (free + 1) & mask
+    while table.epochs[at] == epoch:
+        if (at - _first_place(table.keys[at], mask)) & mask >= (at - free) & mask:
+            table.keys[free] = table.keys[at]
+            table.values[free] = table.values[at]
+            free = at
+        at = (at + 1) & mask
+    table.epochs[free] = 0
 
 
 @kernel

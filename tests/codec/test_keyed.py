@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from codec.conversation.channels.links import TYPE_KEY, queue_type_of, set_queue_type
 from codec.conversation.channels.state import EMPTY, new_state
-from codec.hashes.keyed import ABSENT, empty, found, new_keyed, place_of, put, with_room
+from codec.hashes.keyed import ABSENT, empty, found, new_keyed, place_of, put, remove, with_room
 
 BITS = st.integers(0, 62)
 # Sparse ones too, as of numbers that are put together in one word: channel, handle, kind.
@@ -29,6 +29,25 @@ def test_what_was_put_is_found(entries: dict[int, int], other: int) -> None:
         put(table, key, value)
     assert {key: found(table, key) for key in entries} == entries
     assert found(table, other) == entries.get(other, ABSENT)
+
+
+@given(st.lists(st.tuples(KEYS, st.booleans()), max_size=50), st.randoms(use_true_random=False))
+def test_what_was_removed_is_not_found_and_all_else_is(steps: list[tuple[int, bool]], chance: Any) -> None:
+    table, entries = new_keyed(4), dict[int, int]()
+    empty(table)
+    for number, (key, puts) in enumerate(steps):
+        if puts:
+            table = with_room(table, 1)
+            put(table, key, number)
+            entries[key] = number
+        else:
+            gone = chance.choice([key, *entries])
+            remove(table, gone)
+            entries.pop(gone, None)
+        assert {known: found(table, known) for known in entries} == entries
+        assert table.used[0] == len(entries)
+    for key, _ in steps:
+        assert found(table, key) == entries.get(key, ABSENT)
 
 
 @given(KEYS)

@@ -192,6 +192,27 @@ def consumed() -> Talk:
     return Talk().handshake().open(1).consume()
 
 
+def consumers(talk: Talk, number: int) -> None:
+    """Consumers with tags of their own come and go, cancelled by the client, with and without an answer, and by the
+    server; the client cancels that one, too."""
+    tags = [f"{how} {number}" for how in ("answered", "unanswered", "by the server")]
+    for tag in tags:
+        talk.asks("basic.consume", reply={"consumer_tag": tag}, queue="q", consumer_tag=tag, no_ack=True)
+    talk.deliver(number + 1, consumer_tag=tags[0])
+    talk.asks("basic.cancel", reply={"consumer_tag": tags[0]}, consumer_tag=tags[0])
+    talk.client("basic.cancel", consumer_tag=tags[1], no_wait=True)
+    talk.server("basic.cancel", consumer_tag=tags[2], no_wait=True)
+    talk.asks("basic.cancel", reply={"consumer_tag": tags[2]}, consumer_tag=tags[2])
+
+
+def channel(talk: Talk, number: int) -> None:
+    """A channel with a consumer comes and goes."""
+    talk.asks("channel.open", 2)
+    tag = f"c {number}"
+    talk.asks("basic.consume", 2, {"consumer_tag": tag}, queue="q", consumer_tag=tag)
+    talk.asks("channel.close", 2, reply_code=200, reply_text="bye")
+
+
 CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "transactions of 1.0": (with_coordinator, transaction),
     "links of 1.0": (links.begun, attached),
@@ -203,6 +224,8 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "sessions of 0-10": (session_0_10, session_of_0_10),
     "results of 0-10": (session_0_10, query),
     "deliveries of 0-9-1": (consumed, deliver),
+    "consumers of 0-9-1": (consumed, consumers),
+    "channels of 0-9-1": (consumed, channel),
     "transactions of 0-9-1": (lambda: consumed().asks("tx.select"), transacted),
 }
 
@@ -382,3 +405,44 @@ def test_time_without_credit_is_the_same_in_pieces(tmp_path: Path) -> None:
     (link,) = found["links"]
     ms = 2 + 1001 + (1001 + 1 + 1001 + 2) + (1 + 1001)
     assert f" no_credit_ns={ms * 10**6}" in f" {link}"
+
+
+# ---- consumers in pieces ---------------------------------------------------------------------------------------------
+
+
+def cancelled() -> Talk:
+    """Deliveries are on their way when consumers are cancelled: by requests that wait for the answer to an earlier one,
+    with and without an answer, by the server, by both sides. Tags and a queue's name are used again."""
+    talk = consumed()
+    for tag in ("late", "quiet", "both"):
+        talk.asks("basic.consume", reply={"consumer_tag": tag}, queue=tag, consumer_tag=tag, no_ack=True)
+    talk.client("basic.consume", queue="short", consumer_tag="short", no_ack=True)
+    talk.client("basic.cancel", consumer_tag="short").client("basic.cancel", consumer_tag="late")
+    talk.client("basic.cancel", consumer_tag="quiet", no_wait=True)
+    talk.deliver(1, consumer_tag="late")
+    talk.server("basic.consume-ok", consumer_tag="short").deliver(2, consumer_tag="short")
+    talk.server("basic.cancel-ok", consumer_tag="short").deliver(3, consumer_tag="late")
+    talk.server("basic.cancel-ok", consumer_tag="late").deliver(4, consumer_tag="quiet")
+    talk.server("basic.cancel", consumer_tag="both", no_wait=True).client("basic.cancel", consumer_tag="both")
+    talk.deliver(5, consumer_tag="c").server("basic.cancel-ok", consumer_tag="both")
+    talk.asks("basic.consume", reply={"consumer_tag": "late"}, queue="other", consumer_tag="late", no_ack=True)
+    talk.deliver(6, consumer_tag="late").deliver(7, consumer_tag="late").lose("server", 20)
+    talk.client("basic.cancel", consumer_tag="late").deliver(8, consumer_tag="late")
+    talk.server("basic.cancel-ok", consumer_tag="late")
+    return talk.client("basic.cancel", consumer_tag="c")
+
+
+def test_consumers_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
+    table = runs_of(cancelled(), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "consumers")
+    links = [dict(part.partition("=")[::2] for part in text.split(" ")) for text in found["links"].elements()]
+    assert sorted((row["name"], row["queue"], int(row["transfers"])) for row in links) == [
+        ("'both'", "'both'", 0),
+        ("'c'", "'q'", 1),
+        ("'late'", "'late'", 2),
+        ("'late'", "'other'", 3),
+        ("'quiet'", "'quiet'", 1),
+        ("'short'", "'short'", 1),
+    ]
+    assert sum("error='basic.cancel by the server'" in text for text in found["links"].elements()) == 1

@@ -1,14 +1,17 @@
 """Consumers of a channel incarnation, and the queues that they name.
 
 A consumer tag may be used again once the consumer is cancelled: a delivery belongs to the latest consumer with its tag.
+A broker handles the methods of a channel in order, so nothing is delivered to a cancelled consumer after the answer to
+the cancel or to a later request: then its row is written. Until then it waits behind those cancelled before it.
 A queue has the type of its last declaration on the connection that was not refused.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.state import DECLARED, EMPTY, FREE_LINK, LINKS, NONE, allocate
-from codec.hashes.keyed import found, put
+from codec.conversation.channels.results import write_link
+from codec.conversation.channels.state import CONNECTION, DECLARED, EMPTY, FREE_LINK, LINKS, NONE, allocate, release
+from codec.hashes.keyed import found, put, remove
 
 LINK_KEY, LINK_CHANNEL_SHIFT = 1 << 62, 40
 TYPE_KEY = LINK_KEY | 1 << 61  # above the keys of links
@@ -28,6 +31,8 @@ def _new_link(s, slot, channel, tag):
     link.incarnation = slot.incarnation
     link.tag = tag
     link.next = slot.links
+    if slot.links != NONE:
+        s.links[slot.links].previous = at
     slot.links = at
     if tag:
         put(s.found_by, link_key(channel, tag), at)
@@ -38,11 +43,7 @@ def _new_link(s, slot, channel, tag):
 def link_of(s, slot, channel, tag):
     """The latest link of this incarnation with `tag`; a new one if its opening was not captured."""
     at = found(s.found_by, link_key(channel, tag))
-    if at != NONE:
-        link = s.links[at]
-        if link.channel == channel and link.incarnation == slot.incarnation and link.tag == tag:
-            return at
-    return _new_link(s, slot, channel, tag)
+    return at if at != NONE else _new_link(s, slot, channel, tag)
 
 
 @kernel
@@ -98,8 +99,67 @@ def open_link(s, rows, i, role, slot):
 @kernel
 def close_link(s, rows, i, slot):
     if rows.consumer_tag[i] > EMPTY:
-        link = s.links[link_of(s, slot, rows.channel[i], rows.consumer_tag[i])]
+        at = link_of(s, slot, rows.channel[i], rows.consumer_tag[i])
+        link = s.links[at]
         if link.closing_ns == NONE:
             link.closing_ns = rows.ts_ns[i]
             link.closing_sender = rows.sender[i]
             link.closing_name = rows.name[i]
+            link.closing_frame = rows.frame_no[i]
+            if link.accepted or link.kind == 0:
+                _wait(s, slot, at)
+
+
+@kernel
+def accept_link(s, slot, at, tag):
+    """The link at `at` was accepted, with `tag` if it was opened without one."""
+    link = s.links[at]
+    link.accepted = 1
+    if link.tag == 0 and tag != 0:
+        link.tag = tag
+        put(s.found_by, link_key(link.channel, tag), at)
+    if link.closing_ns != NONE:
+        _wait(s, slot, at)
+
+
+@kernel
+def _wait(s, slot, at):
+    """The link at `at` is closed, and its opening is no longer awaited: it waits for the last delivery."""
+    link = s.links[at]
+    if link.previous != NONE:
+        s.links[link.previous].next = link.next
+    else:
+        slot.links = link.next
+    if link.next != NONE:
+        s.links[link.next].previous = link.previous
+    link.next = NONE
+    if slot.closed_first == NONE:
+        slot.closed_first = at
+    else:
+        s.links[slot.closed_last].next = at
+    slot.closed_last = at
+
+
+@kernel
+def write_closed_links(s, out, slot, frame_no):
+    """The server has answered the request in `frame_no`: links that were closed by then are over."""
+    while slot.closed_first != NONE and s.links[slot.closed_first].closing_frame <= frame_no:
+        at = slot.closed_first
+        slot.closed_first = s.links[at].next
+        s.links[at].next = NONE
+        end_links(s, out, slot, at)
+
+
+@kernel
+def end_links(s, out, slot, head):
+    """Write and forget the chain of links from `head` on."""
+    at = head
+    while at != NONE:
+        link = s.links[at]
+        if slot.used:
+            write_link(out, s.numbers[CONNECTION], slot, link, s.declared)
+        key = link_key(link.channel, link.tag)
+        if found(s.found_by, key) == at:
+            remove(s.found_by, key)
+        at = link.next
+    release(s.links, head, s.numbers, FREE_LINK)

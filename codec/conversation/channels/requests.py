@@ -9,7 +9,7 @@ channel or of its connection rolls back what is open (RabbitMQ, rabbit_channel: 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.links import link_key, set_queue_type
+from codec.conversation.channels.links import accept_link, set_queue_type, write_closed_links
 from codec.conversation.channels.results import map_of, write_event, write_reply
 from codec.conversation.channels.state import (
     CONNECTION,
@@ -20,6 +20,7 @@ from codec.conversation.channels.state import (
     NONE,
     REQUEST_QUEUES,
     REQUESTS,
+    SERVER,
     TRANSACTED,
     allocate,
     release,
@@ -118,11 +119,9 @@ def take_request(s, out, rows, i, role, slot):
     latency_ns = rows.ts_ns[i] - request.ts_ns
     write_reply(out, s.numbers[CONNECTION], request.frame_no, rows.frame_no[i], rows.name[i], latency_ns)
     if request.link != NONE:
-        link = s.links[request.link]
-        link.accepted = 1
-        if link.tag == 0 and rows.consumer_tag[i] != 0:
-            link.tag = rows.consumer_tag[i]
-            put(s.found_by, link_key(rows.channel[i], link.tag), request.link)
+        accept_link(s, slot, request.link, rows.consumer_tag[i])
+    if rows.sender[i] == SERVER:
+        write_closed_links(s, out, slot, request.frame_no)
     set_queue_type(s, request.queue, request.queue_type)
     if request.declares != NONE:
         s.declared[request.declares] = rows.queue[i]

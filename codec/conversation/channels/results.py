@@ -78,29 +78,25 @@ def write_incarnation(out, connection, channel, slot):
 
 
 @kernel
-def write_links(out, connection, channel, slot, links, declared):
-    """The links of an incarnation that were open: the server accepted them or had not to reply, or messages came."""
-    at = slot.links
-    while at != NONE:
-        link = links[at]
-        if link.tag and (link.accepted or link.transfers):
-            row = out.links[out.counts[LINK_ROWS]]
-            out.counts[LINK_ROWS] += 1
-            row.connection = connection
-            row.channel = channel
-            row.incarnation = slot.incarnation
-            row.kind = link.kind
-            row.name = link.tag
-            row.queue = queue_name(declared, link.queue)
-            row.queue_type = link.queue_type
-            row.no_ack = link.no_ack
-            row.exclusive = link.exclusive
-            row.opened_ns = link.opened_ns
-            row.closed_ns = link.closing_ns if link.closing_ns != NONE else slot.close_ns
-            row.closing_sender = link.closing_sender
-            row.closing_name = link.closing_name
-            row.transfers = link.transfers
-        at = link.next
+def write_link(out, connection, slot, link, declared):
+    """A link of an incarnation if it was open: the server accepted it or had not to reply, or messages came."""
+    if link.tag and (link.accepted or link.transfers):
+        row = out.links[out.counts[LINK_ROWS]]
+        out.counts[LINK_ROWS] += 1
+        row.connection = connection
+        row.channel = link.channel
+        row.incarnation = link.incarnation
+        row.kind = link.kind
+        row.name = link.tag
+        row.queue = queue_name(declared, link.queue)
+        row.queue_type = link.queue_type
+        row.no_ack = link.no_ack
+        row.exclusive = link.exclusive
+        row.opened_ns = link.opened_ns
+        row.closed_ns = link.closing_ns if link.closing_ns != NONE else slot.close_ns
+        row.closing_sender = link.closing_sender
+        row.closing_name = link.closing_name
+        row.transfers = link.transfers
 
 
 @kernel

@@ -38,12 +38,13 @@ MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT = 42, 2
 NEW_SLOT = blank(
     "epoch incarnation used accepted opened_ns? closed close_ns? close_sender? close_code? close_text mode "
     "prefetch_count? prefetch_size? published delivered returned opened_sent opened_received confirm_from? "
-    "confirm_losses declared lost_client lost_server tx_first tx_last tx_head? tx_losses links? named_sent? "
-    "named_received? doubted received_tag? doubtful_sent? doubtful_received? loss_of_server? loss_of_client?"
+    "confirm_losses declared lost_client lost_server tx_first tx_last tx_head? tx_losses links? closed_first? "
+    "closed_last? named_sent? named_received? doubted received_tag? doubtful_sent? doubtful_received? loss_of_server? "
+    "loss_of_client?"
 )
 NEW_LINK = blank(
     "channel incarnation tag kind opened_ns? queue queue_type no_ack? exclusive? accepted closing_ns? closing_sender? "
-    "closing_name transfers next?"
+    "closing_name closing_frame? transfers previous? next?"
 )
 SLOT, LINK = NEW_SLOT.dtype, NEW_LINK.dtype
 REQUEST_QUEUE = blank("incarnation losses head tail").dtype

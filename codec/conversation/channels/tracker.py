@@ -23,7 +23,7 @@ Cost: constant per row; the end of an incarnation or a transaction costs what it
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
-from codec.conversation.channels.links import close_link, declare_queue, link_of, open_link, resolve_queue
+from codec.conversation.channels.links import close_link, declare_queue, end_links, link_of, open_link, resolve_queue
 from codec.conversation.channels.requests import (
     add_request,
     drop_transaction,
@@ -36,7 +36,6 @@ from codec.conversation.channels.results import (
     queue_name,
     write_event,
     write_incarnation,
-    write_links,
     write_message,
 )
 from codec.conversation.channels.state import (
@@ -96,8 +95,8 @@ def _end_incarnation(s, out, channel, reopened):
             _note_unknown(s, out, channel, slot.incarnation, kind, lost, LOWEST, HIGHEST)
     if slot.used:
         write_incarnation(out, numbers[CONNECTION], channel, slot)
-        write_links(out, numbers[CONNECTION], channel, slot, s.links, s.declared)
-    release(s.links, slot.links, numbers, FREE_LINK)
+    end_links(s, out, slot, slot.links)
+    end_links(s, out, slot, slot.closed_first)
     release(s.pendings, slot.tx_head, numbers, FREE_PENDING)
 
 
