@@ -37,6 +37,7 @@ PROVES_MODE = {
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 SETS_PREFETCH = ("basic.qos", "file.qos", "stream.qos")
 DECLARES_QUEUE = ("queue.declare",)
+DELETES_QUEUE = ("queue.delete",)
 # RabbitMQ queue types: method -> the argument that implies the type, and that type (None: the value of the argument).
 QUEUE_TYPES_BY = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
 
@@ -211,6 +212,7 @@ def method_roles() -> dict[str, dict[str, int]]:
             "proves_mode": number("modes", PROVES_MODE.get(name)),
             "ends_transaction": number("transactions", TRANSACTION_ENDS.get(name)),
             "declares": int(name in DECLARES_QUEUE),
+            "deletes": int(name in DELETES_QUEUE),
             "opens_link": number("kinds", OPENS_LINK.get(name)),
             "closes_link": int(name in CLOSES_LINK),
             "prefetch": int(name in SETS_PREFETCH),

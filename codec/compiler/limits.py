@@ -124,6 +124,9 @@ class Limits:
     # Messages of one connection that wait for settlement, return, or the end of their transaction; above that the
     # oldest are written with outcome 'unknown'. Brokers throttle far below.
     outstanding_messages: int = 1 << 21
+    # Queues of one connection whose declared types are remembered, those declared last: clients that declare all they
+    # use declare some thousand, others one for each request. Consumers of earlier queues have no `queue_type`.
+    queue_types: int = 4096
     # Connections of one flow that begin with equal packets are distinguished among this many later ones.
     flow_openings: int = 4096
     # Publishes of one key that are compared with a delivery. Without a match among them the delivery, and all

@@ -220,3 +220,24 @@ def numbered(*columns: NDArray[Any]) -> Integers:
                 own = np.unique(number * len(distinct) + own, return_inverse=True)[1]
             number = own.reshape(-1)
     return number
+
+
+def owners(states: ConnectionStates, part: str) -> Integers:
+    """The connection of each record, by its number."""
+    return np.repeat(np.arange(len(states.ids)), states.counts[part])
+
+
+def absolute(states: ConnectionStates, part: str, owners: Integers, places: Integers) -> Integers:
+    """Places that count within all records, from those within the records of a connection."""
+    counts = states.counts[part]
+    found: Integers = (np.cumsum(counts) - counts)[owners] + places
+    return found
+
+
+def new_places(states: ConnectionStates, part: str, dropped: NDArray[np.bool_]) -> Integers:
+    """The place of each record within its connection without those that are dropped."""
+    before = np.append(0, np.cumsum(~dropped))
+    counts = states.counts[part]
+    begins = np.repeat(before[np.cumsum(counts) - counts], counts)
+    found: Integers = before[:-1] - begins
+    return found

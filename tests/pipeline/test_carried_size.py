@@ -11,6 +11,7 @@ from typing import Any
 import link_talks as links
 import pyarrow.compute as pc
 import pytest
+from classic_frames import method
 from decoding import decode_table, in_flow_order, runs
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
 from encode_1_0 import (
@@ -35,6 +36,7 @@ from test_conversation import followed
 from test_tables_of import BEGINNING, Lake, in_pieces, piece, rows_of, same, times
 
 from codec.amqp.connections.state import restore_states
+from codec.compiler.limits import LIMITS
 from codec.packing import Reader, unsealed
 from pipeline.decoding import config
 from udfs.conversation import sessions
@@ -205,6 +207,18 @@ def consumers(talk: Talk, number: int) -> None:
     talk.asks("basic.cancel", reply={"consumer_tag": tags[2]}, consumer_tag=tags[2])
 
 
+def queues(talk: Talk, number: int) -> None:
+    """A queue with a type is declared and deleted, and one that the server names is read for a while."""
+    own, named, tag = f"own {number}", f"amq.gen-{number}", f"of {number}"
+    quorum = {"x-queue-type": "quorum"}
+    talk.asks("queue.declare", reply={"queue": own}, queue=own, arguments=quorum)
+    talk.asks("queue.delete", queue=own).client("queue.declare", queue=own, no_wait=True, arguments=quorum)
+    talk.client("queue.delete", queue=own, no_wait=True)
+    talk.asks("queue.declare", reply={"queue": named}, queue="", exclusive=True)
+    talk.asks("basic.consume", reply={"consumer_tag": tag}, queue="", consumer_tag=tag, no_ack=True)
+    talk.asks("basic.cancel", reply={"consumer_tag": tag}, consumer_tag=tag)
+
+
 def channel(talk: Talk, number: int) -> None:
     """A channel with a consumer comes and goes."""
     talk.asks("channel.open", 2)
@@ -225,6 +239,7 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "results of 0-10": (session_0_10, query),
     "deliveries of 0-9-1": (consumed, deliver),
     "consumers of 0-9-1": (consumed, consumers),
+    "queues of 0-9-1": (consumed, queues),
     "channels of 0-9-1": (consumed, channel),
     "transactions of 0-9-1": (lambda: consumed().asks("tx.select"), transacted),
 }
@@ -446,3 +461,69 @@ def test_consumers_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
         ("'short'", "'short'", 1),
     ]
     assert sum("error='basic.cancel by the server'" in text for text in found["links"].elements()) == 1
+
+
+# ---- queues in pieces ------------------------------------------------------------------------------------------------
+
+
+def declaring() -> Talk:
+    """Names of queues that the server gives are used after later ones, from two channels; a queue is deleted."""
+    talk = Talk().handshake().open(1).open(2)
+    for number in range(4):
+        channel = 1 + number % 2
+        talk.asks("queue.declare", channel, {"queue": f"amq.gen-{number}"}, queue="", exclusive=True)
+        if number != 1:
+            talk.consume("", f"of {number}", channel)
+    for number, queue in enumerate(("kept", "deleted")):
+        talk.asks("queue.declare", reply={"queue": queue}, queue=queue, arguments={"x-queue-type": "quorum"})
+        talk.consume(queue, f"typed {number}")
+    talk.asks("queue.delete", queue="deleted").asks("queue.declare", reply={"queue": "deleted"}, queue="deleted")
+    talk.consume("deleted", "typed 2").consume("", "typed 3", channel=2)
+    talk.client("queue.delete", queue="kept", if_empty=True).consume("kept", "typed 4", channel=2)
+    for number, channel in enumerate((1, 2, 1, 2)):
+        if number != 1:
+            talk.deliver(1 + number, channel=channel, consumer_tag=f"of {number}")
+    return talk
+
+
+def test_queues_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
+    """A delete that is not answered may be refused: the queue keeps its type."""
+    table = runs_of(declaring(), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "queues")
+    links = [dict(part.partition("=")[::2] for part in text.replace("' ", "'\n").replace("None ", "None\n").split("\n"))
+             for text in found["links"].elements()]  # fmt: skip
+    assert sorted((row["name"], row["queue"], row["queue_type"]) for row in links) == [
+        ("'of 0'", "'amq.gen-0'", "None"),
+        ("'of 2'", "'amq.gen-2'", "None"),
+        ("'of 3'", "'amq.gen-3'", "None"),
+        ("'typed 0'", "'kept'", "'quorum'"),
+        ("'typed 1'", "'deleted'", "'quorum'"),
+        ("'typed 2'", "'deleted'", "None"),
+        ("'typed 3'", "'amq.gen-3'", "None"),
+        ("'typed 4'", "'kept'", "'quorum'"),
+    ]
+    queues = [text.partition(" queue=")[2].partition(" ")[0] for text in found["messages"].elements()]
+    assert sorted(queues) == ["'amq.gen-0'", "'amq.gen-2'", "'amq.gen-3'"]
+
+
+def test_types_of_the_queues_declared_last_are_known(tmp_path: Path) -> None:
+    talk, quorum, sizes = Talk().handshake().open(1), {"x-queue-type": "quorum"}, list[int]()
+    lake, marks, name = Lake(), [BEGINNING], "queue {:06}".format
+    for turn in range(3):
+        numbers = range(turn * LIMITS.queue_types, (turn + 1) * LIMITS.queue_types)
+        own = {"ticket": 0, "no_wait": True, "arguments": quorum}
+        talk.client_octets(b"".join(method("0-9-1", "queue.declare", 1, queue=name(n), **own) for n in numbers))
+        for n in (numbers[0] - 1, numbers[0], numbers[-1]):
+            tag, queue = f"{turn} {n:06}", name(max(n, 0))
+            talk.asks("basic.consume", reply={"consumer_tag": tag}, queue=queue, consumer_tag="")
+            talk.asks("basic.cancel", reply={"consumer_tag": tag}, consumer_tag=tag)
+        marks.append(talk.now)
+    table = runs_of(talk, tmp_path)
+    for first, end in pairwise(marks):
+        lake.add(piece(table, first, end))
+        sizes.append(state_size(lake))
+    assert sizes[2] - sizes[1] <= DIGITS, sizes
+    types = [text.partition("queue_type=")[2].partition(" ")[0] for text in sorted(lake.final["links"])]
+    assert types == 3 * ["'quorum'"] + 2 * ["None", "'quorum'", "'quorum'"]
+    assert lake.final["links"] == rows_of(table)["links"]

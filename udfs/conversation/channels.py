@@ -38,6 +38,7 @@ from codec.conversation.channels.state import (
     new_state,
     with_room,
 )
+from codec.conversation.channels.unnamed import without_unnamed
 from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.sides import SIDES
@@ -237,6 +238,9 @@ class ChannelTracker(Tracker):
         frames = np.zeros(most, np.int64)
         pending_requests(self._state, LAYOUT.records_of(states), until, frames, ends)
         return until, Frames(np.repeat(ids, np.diff(ends, prepend=0)), frames[: ends[-1] if len(ends) else 0])
+
+    def _needed(self, states: ConnectionStates) -> ConnectionStates:
+        return without_unnamed(states)
 
     def _record_count(self) -> int:
         return int(self._state.numbers[TOUCHED:].max()) + int(self._state.found_by.used[0])

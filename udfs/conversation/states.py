@@ -36,7 +36,7 @@ class Tracker:
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the states of these connections, which stay, and their texts."""
         assert self._states is not None
-        states, numbers, counts = self._layout.texts_apart(self._states.of(ids))
+        states, numbers, counts = self._layout.texts_apart(self._needed(self._states.of(ids)))
         states.save(writer)
         octets = [self._texts.texts[number - 1].encode() for number in numbers.tolist()]
         lengths = np.array([len(text) for text in octets], LENGTHS)
@@ -59,7 +59,7 @@ class Tracker:
         """Drop the texts of connections that have ended, if there are more than `most` texts (None: MOST_TEXTS)."""
         if len(self._texts.texts) <= (MOST_TEXTS if most is None else most):
             return
-        states = self._take_states()
+        states = self._needed(self._take_states())
         texts, self._texts = self._texts, Numbers([""])
         self._put_states(_with_new_texts(states, self._layout, texts, self._texts))
 
@@ -77,6 +77,10 @@ class Tracker:
             self._layout.load(self._state, self._layout.records_of(states), 0)
         else:
             self._states = states
+
+    def _needed(self, states: ConnectionStates) -> ConnectionStates:
+        """The states without what nothing refers to any more."""
+        return states
 
     def _record_count(self) -> int:
         """At least the number of records of each kind that the only connection has."""

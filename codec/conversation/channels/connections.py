@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.links import LINK_CHANNEL_SHIFT, LINK_KEY, TYPE_KEY
+from codec.conversation.channels.links import LINK_CHANNEL_SHIFT, LINK_KEY, TYPE_KEY, TYPE_TEXT
 from codec.conversation.channels.state import (
     DECLARED,
     EPOCH,
@@ -24,13 +24,14 @@ from codec.conversation.channels.state import (
     SLOT,
     STARTED,
     TOUCHED,
+    TYPED,
 )
 from codec.conversation.channels.tracker import end_connection, follow
 from codec.conversation.states import NUMBERS, Integers, Layout, Parts
 from codec.hashes.keyed import empty, put
 
 NO_FRAME = np.iinfo(np.int64).max
-CELLS = DECLARED + 1  # of `State.numbers`
+CELLS = TYPED + 1  # of `State.numbers`
 PARTS = {
     "numbers": NUMBERS, "touched": NUMBERS, "slots": SLOT, "keys": NUMBERS, "values": NUMBERS,
     "request_queues": REQUEST_QUEUE, "requests": REQUEST, "links": LINK, "pendings": PENDING, "declared": NUMBERS,
@@ -66,14 +67,18 @@ class Records(NamedTuple):
 
 def _texts_in(parts: Parts) -> list[Integers]:
     keys, values = parts["keys"], parts["values"]
-    return [parts["declared"], np.where(keys >= LINK_KEY, keys & _TAG, 0), np.where(keys >= TYPE_KEY, values, 0)]
+    return [
+        parts["declared"],
+        np.where(keys >= LINK_KEY, keys & _TAG, 0),
+        np.where(keys >= TYPE_KEY, values & TYPE_TEXT, 0),
+    ]
 
 
 def _with_texts(parts: Parts, texts: Sequence[Integers]) -> Parts:
     (declared, tags, types), keys, values = texts, parts["keys"], parts["values"]
     return {
         "declared": declared,
-        "values": np.where(keys >= TYPE_KEY, types, values),
+        "values": np.where(keys >= TYPE_KEY, values & ~TYPE_TEXT | types, values),
         "keys": np.where(keys >= LINK_KEY, keys & ~_TAG | tags, keys),
     }
 

@@ -3,18 +3,34 @@
 A consumer tag may be used again once the consumer is cancelled: a delivery belongs to the latest consumer with its tag.
 A broker handles the methods of a channel in order, so nothing is delivered to a cancelled consumer after the answer to
 the cancel or to a later request: then its row is written. Until then it waits behind those cancelled before it.
-A queue has the type of its last declaration on the connection that was not refused.
+A queue has the type of its last declaration on the connection that was not refused, until it is deleted or
+`Limits.queue_types` others were declared after it.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
 from codec.conversation.channels.results import write_link
-from codec.conversation.channels.state import CONNECTION, DECLARED, EMPTY, FREE_LINK, LINKS, NONE, allocate, release
+from codec.conversation.channels.state import (
+    CONNECTION,
+    DECLARED,
+    EMPTY,
+    FREE_LINK,
+    LINKS,
+    NONE,
+    TYPED,
+    allocate,
+    release,
+)
 from codec.hashes.keyed import found, put, remove
 
 LINK_KEY, LINK_CHANNEL_SHIFT = 1 << 62, 40
 TYPE_KEY = LINK_KEY | 1 << 61  # above the keys of links
+# Values of these keys: the type, a text, and above it the number of the queue (TYPED).
+TYPE_SHIFT = 32
+TYPE_TEXT = (1 << TYPE_SHIFT) - 1
+QUEUE_TYPES = LIMITS.queue_types
 
 
 @kernel
@@ -55,15 +71,25 @@ def resolve_queue(slot, queue):
 @kernel
 def queue_type_of(s, queue):
     """The type of a queue; 0 if it is not known."""
-    at = found(s.found_by, TYPE_KEY | queue) if queue > EMPTY else NONE
-    return at if at != NONE else 0
+    known = found(s.found_by, TYPE_KEY | queue) if queue > EMPTY else NONE
+    return known & TYPE_TEXT if known != NONE and s.numbers[TYPED] - (known >> TYPE_SHIFT) < QUEUE_TYPES else 0
 
 
 @kernel
 def set_queue_type(s, queue, queue_type):
-    """Remember the type of a queue that the broker accepted, or that was declared with no-wait."""
-    if queue > EMPTY and queue_type:
-        put(s.found_by, TYPE_KEY | queue, queue_type)
+    """Remember the type of a queue that the broker accepted, or that was declared with no-wait; NONE forgets it."""
+    if queue <= EMPTY or queue_type == 0:
+        return
+    if queue_type == NONE:
+        remove(s.found_by, TYPE_KEY | queue)
+        return
+    number = s.numbers[TYPED]
+    if queue_type_of(s, queue):
+        number = found(s.found_by, TYPE_KEY | queue) >> TYPE_SHIFT
+    else:
+        number += 1
+        s.numbers[TYPED] = number
+    put(s.found_by, TYPE_KEY | queue, number << TYPE_SHIFT | queue_type)
 
 
 @kernel

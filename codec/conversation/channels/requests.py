@@ -83,7 +83,7 @@ def add_request(s, rows, i, role, slot, link):
     request.frame_no = rows.frame_no[i]
     request.ts_ns = rows.ts_ns[i]
     request.queue = rows.queue[i]
-    request.queue_type = rows.queue_type[i] if role.declares else 0
+    request.queue_type = rows.queue_type[i] if role.declares else -role.deletes
     request.no_ack = rows.no_ack[i]
     request.link = link
     request.declares = NONE

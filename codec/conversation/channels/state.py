@@ -23,7 +23,7 @@ NONE = -1
 # What a method does: one row a name, row 0 does nothing.
 ROLE = blank(
     "operation reply_group is_request is_reply opens_channel opened_channel closes_channel closed_channel mode "
-    "proves_mode ends_transaction declares opens_link closes_link prefetch settles_all outside_transactions "
+    "proves_mode ends_transaction declares deletes opens_link closes_link prefetch settles_all outside_transactions "
     "closes_connection"
 ).dtype
 CLIENT, SERVER = range(2)
@@ -65,11 +65,11 @@ LINK_ROW = blank(
 REPLY = blank("connection frame_no reply_frame_no reply_name latency_ns").dtype
 
 # Cells of `State.numbers`; of a pool: the number of records, and the first free one. CLOSED: bits of the sides that
-# have closed the connection.
+# have closed the connection; TYPED: the number of the last queue whose type became known.
 (
     CONNECTION, STARTED, EPOCH, LOSSES, LOST_CLIENT, LOST_SERVER, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS,
-    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, CLOSED, DECLARED,
-) = range(17)  # fmt: skip
+    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, CLOSED, DECLARED, TYPED,
+) = range(18)  # fmt: skip
 
 
 class Roles(NamedTuple):
@@ -145,7 +145,7 @@ def new_state() -> State:
     return State(
         sparse_zeros(CHANNELS, SLOT).view(np.recarray), sparse_zeros(CHANNELS, np.int64), new_keyed(),
         _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0), _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64),
-        np.zeros(DECLARED + 1, np.int64), NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
+        np.zeros(TYPED + 1, np.int64), NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
     )  # fmt: skip
 
 

@@ -23,7 +23,15 @@ Cost: constant per row; the end of an incarnation or a transaction costs what it
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
-from codec.conversation.channels.links import close_link, declare_queue, end_links, link_of, open_link, resolve_queue
+from codec.conversation.channels.links import (
+    close_link,
+    declare_queue,
+    end_links,
+    link_of,
+    open_link,
+    resolve_queue,
+    set_queue_type,
+)
 from codec.conversation.channels.requests import (
     add_request,
     drop_transaction,
@@ -68,6 +76,7 @@ from codec.conversation.channels.state import (
     TOUCHED,
     TRANSACTED,
     TX,
+    TYPED,
     allocate,
     begin_incarnation,
     release,
@@ -122,7 +131,7 @@ def _begin_connection(s, connection):
     numbers[STARTED] = 1
     numbers[EPOCH] += 1
     empty(s.found_by)
-    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, CLOSED, DECLARED):
+    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, CLOSED, DECLARED, TYPED):
         numbers[cell] = 0
     for cell in (LOST_CLIENT, LOST_SERVER, FREE_REQUEST, FREE_LINK, FREE_PENDING):
         numbers[cell] = NONE
@@ -386,6 +395,8 @@ def _row(s, roles, rows, i, out):
         request = take_request(s, out, rows, i, role, slot)
     if role.declares:
         declare_queue(s, rows, i, slot, request)
+    if role.deletes and request == NONE:
+        set_queue_type(s, rows.queue[i], NONE)
     if role.closes_link:
         close_link(s, rows, i, slot)
     if role.operation == PUBLISH:

@@ -22,7 +22,7 @@ from codec.conversation.sessions.sessions import (
     UNOPENED,
 )
 from codec.conversation.sessions.state import NONE, PLACES, SUBSCRIPTION
-from codec.conversation.states import ConnectionStates
+from codec.conversation.states import ConnectionStates, absolute, new_places, owners
 
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
@@ -45,17 +45,17 @@ class Ended(NamedTuple):
 def ended_in(states: ConnectionStates) -> Ended:
     """What is over in `states`."""
     parts, keys, values = states.parts, states.parts["keys"], states.parts["values"]
-    kind, owner = keys >> KIND_SHIFT, _owners(states, "keys")
+    kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
     for each, part, _ in _LEADS[:2]:
         which = kind == each
-        current[_absolute(states, part, owner[which], values[which])] = True
+        current[absolute(states, part, owner[which], values[which])] = True
     dropped = {name: _none(states, name) for name in ("bindings", "attachings", "keys")}
     attachings = parts["attachings"]
     for each, part, _ in _LEADS[2:]:
         which = np.flatnonzero(kind == each)
-        session = _absolute(states, "sessions", owner[which], session_of[which])
-        at = _absolute(states, part, owner[which], values[which])
+        session = absolute(states, "sessions", owner[which], session_of[which])
+        at = absolute(states, part, owner[which], values[which])
         over = ~current[session]
         if each == ATTACHED:  # the next attach of this name would find what a new record has
             opened = parts["sessions"]["opened_losses"][session]
@@ -65,13 +65,13 @@ def ended_in(states: ConnectionStates) -> Ended:
     named = {"sessions": current.copy(), "links": _none(states, "links")}
     for part, field, of, factor in PLACES:
         records = parts[part][~dropped[part]] if part in dropped else parts[part]
-        own = _owners(states, part)[~dropped[part]] if part in dropped else _owners(states, part)
+        own = owners(states, part)[~dropped[part]] if part in dropped else owners(states, part)
         places = records[field]
         there = places != NONE
         if part != "links" or field == "next":
-            named[of][_absolute(states, of, own[there], places[there] // factor)] = True
+            named[of][absolute(states, of, own[there], places[there] // factor)] = True
     links = parts["links"]
-    session = _absolute(states, "sessions", _owners(states, "links"), links["session"])
+    session = absolute(states, "sessions", owners(states, "links"), links["session"])
     named["sessions"][session[named["links"]]] = True
     closed = (links["closing_ns"] != NONE) & (links["kind"] != SUBSCRIPTION)
     over = ~named["links"] & (closed | ~named["sessions"][session])
@@ -81,21 +81,21 @@ def ended_in(states: ConnectionStates) -> Ended:
 def without(states: ConnectionStates, ended: Ended) -> ConnectionStates:
     """The states without what is over."""
     parts = dict(states.parts)
-    new_place = {name: _new_places(states, name, dropped) for name, dropped in ended._asdict().items()}
+    new_place = {name: new_places(states, name, dropped) for name, dropped in ended._asdict().items()}
     for part, field, of, factor in PLACES:
         places = parts[part][field]
         parts[part] = parts[part].copy()
-        at = _absolute(states, of, _owners(states, part), np.maximum(places, 0) // factor)
+        at = absolute(states, of, owners(states, part), np.maximum(places, 0) // factor)
         new = np.append(new_place[of], 0)[at] * factor + places % factor
         parts[part][field] = np.where(places == NONE, NONE, new)
     keys, values = parts["keys"].copy(), parts["values"].copy()
-    kind, owner = keys >> KIND_SHIFT, _owners(states, "keys")
+    kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     for each, part, of_session in _LEADS:
         which = kind == each
-        values[which] = new_place[part][_absolute(states, part, owner[which], values[which])]
+        values[which] = new_place[part][absolute(states, part, owner[which], values[which])]
         if of_session:
             session = (keys[which] >> SESSION_SHIFT) & _SESSIONS
-            new = new_place["sessions"][_absolute(states, "sessions", owner[which], session)]
+            new = new_place["sessions"][absolute(states, "sessions", owner[which], session)]
             keys[which] += (new - session) << SESSION_SHIFT
     parts["keys"], parts["values"] = keys, values
     found = ConnectionStates(states.ids, parts, states.counts)
@@ -106,24 +106,3 @@ def without(states: ConnectionStates, ended: Ended) -> ConnectionStates:
 
 def _none(states: ConnectionStates, part: str) -> Truths:
     return np.zeros(len(states.parts[part]), bool)
-
-
-def _owners(states: ConnectionStates, part: str) -> Integers:
-    """The connection of each record, by its number."""
-    return np.repeat(np.arange(len(states.ids)), states.counts[part])
-
-
-def _absolute(states: ConnectionStates, part: str, owners: Integers, places: Integers) -> Integers:
-    """Places that count within all records, from those within the records of a connection."""
-    counts = states.counts[part]
-    found: Integers = (np.cumsum(counts) - counts)[owners] + places
-    return found
-
-
-def _new_places(states: ConnectionStates, part: str, dropped: Truths) -> Integers:
-    """The place of each record within its connection without those that are dropped."""
-    before = np.append(0, np.cumsum(~dropped))
-    counts = states.counts[part]
-    begins = np.repeat(before[np.cumsum(counts) - counts], counts)
-    found: Integers = before[:-1] - begins
-    return found
