@@ -117,9 +117,9 @@ def write_tables(spark: SparkSession, directory: Path) -> Path:
     return directory
 
 
-def only(folder: Path, *wanted: str) -> Path:
-    """Settings for an audit with these rules and groups of rules alone: an audit with all takes 20 s of CPU."""
+def only(folder: Path, *groups: str) -> Path:
+    """Settings for an audit with the rules of these groups alone: an audit with all of them takes 20 s of CPU."""
     path = folder / "audit.toml"
-    others = sorted(rule.id for rule in catalogue().values() if not {rule.id, rule.group} & {*wanted})
+    others = sorted({rule.partition("-")[0] for rule in catalogue()} - {*groups})
     path.write_text(f"disable = {others}\n")
     return path
