@@ -3,6 +3,7 @@ back to where it was, again and again."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -171,6 +172,20 @@ def session_of_0_10(talk: Talk, number: int) -> None:
     talk.octets("server", whole("session.detached", {"name": b"again", "code": 0}, 2))
 
 
+def subscription(talk: Talk, number: int) -> None:
+    """A subscription with a destination of its own comes and goes while a transfer is on its way."""
+    name = f"d {number}"
+    send_0_10(talk, "client", "message.subscribe", queue="q", destination=name, accept_mode=0, acquire_mode=0)
+    for unit in (0, 1):
+        send_0_10(talk, "client", "message.flow", destination=name, unit=unit, value=1000)
+    talk.server_octets(transfer_0_10(name))
+    send_0_10(talk, "client", "message.cancel", destination=name)
+    talk.server_octets(transfer_0_10(name))
+    send_0_10(talk, "client", "message.accept", transfers=[(2 * number, 2 * number + 1)])
+    done_0_10(talk, 5 * number + 4)
+    send_0_10(talk, "client", "session.completed", commands=[(0, 2 * number + 1)])
+
+
 def query(talk: Talk, number: int) -> None:
     send_0_10(talk, "client", "queue.query", queue="q")
     result = ("queue.queue-query-result", {"queue": "q"})
@@ -235,6 +250,7 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "transactions of 0-10": (in_mode_tx, transaction_0_10),
     "publishes of 0-10": (session_0_10, publish_0_10),
     "deliveries of 0-10": (subscribed, deliver_0_10),
+    "subscriptions of 0-10": (session_0_10, subscription),
     "sessions of 0-10": (session_0_10, session_of_0_10),
     "results of 0-10": (session_0_10, query),
     "deliveries of 0-9-1": (consumed, deliver),
@@ -527,3 +543,55 @@ def test_types_of_the_queues_declared_last_are_known(tmp_path: Path) -> None:
     types = [text.partition("queue_type=")[2].partition(" ")[0] for text in sorted(lake.final["links"])]
     assert types == 3 * ["'quorum'"] + 2 * ["None", "'quorum'", "'quorum'"]
     assert lake.final["links"] == rows_of(table)["links"]
+
+
+# ---- subscriptions in pieces -----------------------------------------------------------------------------------------
+
+
+def unsubscribed() -> Talk:
+    """Transfers are on their way when subscriptions are cancelled, whose destinations are used again before and after
+    the server has done that; the capture lacks bytes after one and within another; a session ends with a third."""
+    talk = session_0_10()
+    octets = transfer_0_10
+
+    def subscribe(name: str, queue: str) -> None:
+        send_0_10(talk, "client", "message.subscribe", queue=queue, destination=name, accept_mode=0, acquire_mode=0)
+        for unit in (0, 1):
+            send_0_10(talk, "client", "message.flow", destination=name, unit=unit, value=1000)
+
+    for name in "abc":  # 0 to 8
+        subscribe(name, f"of {name}")
+    talk.server_octets(octets("a") + octets("b"))
+    for name in "ab":  # 9, 10
+        send_0_10(talk, "client", "message.cancel", destination=name)
+    talk.server_octets(octets("a"))
+    done_0_10(talk, 9).server_octets(octets("b"))
+    subscribe("b", "again")  # 11 to 13
+    done_0_10(talk.server_octets(octets("b")), 12)
+    subscribe("a", "again")  # 14 to 16
+    done_0_10(talk.server_octets(octets("a")), 16)
+    send_0_10(talk, "client", "message.accept", transfers=[(0, 5)])  # 17
+    send_0_10(talk, "client", "session.completed", commands=[(0, 5)])
+    talk.lose("server", 40).server_octets(octets("c"))
+    send_0_10(talk, "client", "message.cancel", destination="c")  # 18
+    done_0_10(talk, 18)
+    send_0_10(talk, "client", "message.cancel", destination="a")  # 19
+    for sender, name in (("client", "session.detach"), ("server", "session.detached")):
+        send_0_10(talk, sender, name, name=b"s", **({"code": 0} if sender == "server" else {}))
+    session_of_0_10(talk, 0)
+    return talk
+
+
+def test_subscriptions_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
+    table = runs_of(unsubscribed(), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "subscriptions")
+    links = [re.findall(r" (name|queue|transfers)=('.*?'|\S+)", f" {text}") for text in found["links"].elements()]
+    assert sorted(tuple(value for _, value in row) for row in links) == [
+        ("'a'", "'again'", "1"),
+        ("'a'", "'of a'", "2"),
+        ("'b'", "'again'", "1"),
+        ("'b'", "'of b'", "2"),
+        ("'c'", "'of c'", "1"),
+        ("'d'", "'q'", "0"),
+    ]

@@ -15,6 +15,7 @@ Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 # A transfer that has used credit and not returned it.
 USE = np.dtype([(name, "i8") for name in ("connection", "session", "link", "frame_no", "octets")])
+NOTHING = np.zeros(0, np.int64)
 LATER = np.iinfo(np.int64).max
 
 
@@ -92,7 +93,9 @@ class Credits:
         session, credits = records.sessions[records.links["session"]], self._by_link(records)
         until = np.where(session["closed_ns"] != NONE, session["closed_ns"], session["last_ns"])
         rest = np.where(credits["since_ns"] == NONE, 0, np.maximum(until - credits["since_ns"], 0))
-        whole = (credits["losses"] != NONE) & (session["losses"] <= credits["losses"])
+        closing_losses = records.links["closing_losses"]
+        losses = np.where(closing_losses != NONE, closing_losses, session["losses"])
+        whole = (credits["losses"] != NONE) & (losses <= credits["losses"])
         found: Integers = np.where(whole, credits["idle_ns"] + rest, NONE)
         return found
 
@@ -103,13 +106,18 @@ class Credits:
 
     def renumber(self, records: SessionRecords, sessions: Truths, links: Truths) -> None:
         """Sessions and links of open connections are dropped: all of `records`, in which these are marked."""
-        uses = self._uses(records, np.zeros(len(records.changes), bool), np.zeros(0, np.int64))
+        uses = self._uses(records, np.zeros(len(records.changes), bool), NOTHING)
         uses = uses[~sessions[uses["session"]]]
         credits = self._by_link(records)[~links]
         for field, dropped in (("session", sessions), ("link", links)):
             uses[field] = (np.cumsum(~dropped) - 1)[uses[field]]
         left = records._replace(sessions=records.sessions[~sessions], links=records.links[~links])
         self._store(left, credits, uses)
+
+    def used(self, records: SessionRecords) -> Integers:
+        """The links whose transfers use credit that they may return."""
+        links: Integers = self._uses(records, np.zeros(len(records.changes), bool), NOTHING)["link"]
+        return links
 
     def _uses(self, records: SessionRecords, new: Truths, octets: Integers) -> NDArray[np.void]:
         """The uses of the connections of `records`, and those of `new` changes; with places within all records."""

@@ -252,7 +252,8 @@ class SessionTracker(Tracker):
         if self._states is None and self._places() <= max(FEW_PLACES, 2 * self._places_left):
             return None, None
         states = self._take_states()
-        records, ended = records_of_all(states), ended_in(states)
+        records = records_of_all(states)
+        ended = ended_in(states, self._credits.used(records))
         if not (ended.sessions.any() or ended.links.any()):
             self._put_states(states)
             self._places_left = self._places()

@@ -1,7 +1,8 @@
 """Sessions and links that no later frame can change, and states without them.
 
 A row finds its session by a channel number, and its link by a handle or name of that session. So a session is over
-once all numbers that led to it lead to a later one, and a link once it is detached and no handle or name leads to it;
+once all numbers that led to it lead to a later one, and a link once it is detached, or its cancel is completed, and no
+handle or name leads to it;
 until then both have everything that a later frame may need. What other records name stays.
 """
 
@@ -42,8 +43,8 @@ class Ended(NamedTuple):
     keys: Truths
 
 
-def ended_in(states: ConnectionStates) -> Ended:
-    """What is over in `states`."""
+def ended_in(states: ConnectionStates, used: Integers) -> Ended:
+    """What is over in `states`; `used`: places within all links of those that something else names."""
     parts, keys, values = states.parts, states.parts["keys"], states.parts["values"]
     kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
@@ -60,20 +61,26 @@ def ended_in(states: ConnectionStates) -> Ended:
         if each == ATTACHED:  # the next attach of this name would find what a new record has
             opened = parts["sessions"]["opened_losses"][session]
             over |= (attachings["over"][at] == 1) & (attachings["epoch"][at] == opened)
+        elif each == DESTINATION:
+            over |= (parts["bindings"]["link"][at] == NONE) & (parts["bindings"]["unknown"][at] == NONE)
         dropped[part][at] = over
         dropped["keys"][which] = over
     named = {"sessions": current.copy(), "links": _none(states, "links")}
+    named["links"][used] = True
     for part, field, of, factor in PLACES:
         records = parts[part][~dropped[part]] if part in dropped else parts[part]
         own = owners(states, part)[~dropped[part]] if part in dropped else owners(states, part)
         places = records[field]
         there = places != NONE
+        if of == part or part == "sessions":  # chains of links
+            session = np.arange(len(records)) if part == "sessions" else _sessions_of(states)
+            there &= current[session]
         if part != "links" or field == "next":
             named[of][absolute(states, of, own[there], places[there] // factor)] = True
     links = parts["links"]
-    session = absolute(states, "sessions", owners(states, "links"), links["session"])
+    session = _sessions_of(states)
     named["sessions"][session[named["links"]]] = True
-    closed = (links["closing_ns"] != NONE) & (links["kind"] != SUBSCRIPTION)
+    closed = (links["closing_ns"] != NONE) & ((links["kind"] != SUBSCRIPTION) | (links["over"] == 1))
     over = ~named["links"] & (closed | ~named["sessions"][session])
     return Ended(~named["sessions"], over, dropped["bindings"], dropped["attachings"], dropped["keys"])
 
@@ -102,6 +109,11 @@ def without(states: ConnectionStates, ended: Ended) -> ConnectionStates:
     for name, dropped in (*ended._asdict().items(), ("values", ended.keys)):
         found = found.filtered(name, ~dropped)
     return found
+
+
+def _sessions_of(states: ConnectionStates) -> Integers:
+    """The session of each link."""
+    return absolute(states, "sessions", owners(states, "links"), states.parts["links"]["session"])
 
 
 def _none(states: ConnectionStates, part: str) -> Truths:

@@ -2,8 +2,8 @@
 
 A link of 1.0 is identified by name and direction; each side gives it a handle, which is free again after the detach
 (1.0 core specification, 2.6.1 to 2.6.6). Attaches of one name are answered in order. A destination of 0-10 is the name
-of its latest subscription. Nothing is paired across a loss: after it, only a new attach or subscription defines what a
-handle or destination stands for.
+of its latest subscription; nothing is sent over a subscription once the server has completed the cancel. Nothing is
+paired across a loss: after it, only a new attach or subscription defines what a handle or destination stands for.
 
 Messages with an undefined handle or destination belong to a link that is not `known`.
 """
@@ -247,6 +247,9 @@ def change_subscription(s, rows, i, role, place, at):
     link, value = s.links.rows[at], rows.value[i]
     if role.cancels and link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
+        link.closing_losses = losses(s.numbers)
+        if link.known and rows.number[i] != NONE:
+            _await_completion(s, place, at, rows.number[i])
     if role.sets_flow_mode:
         link.flow_mode = rows.flow_mode[i]
     if role.grants_credit and rows.unit[i] == 0 and value != NONE:
@@ -273,3 +276,33 @@ def change_subscription(s, rows, i, role, place, at):
     change.flow_mode = rows.flow_mode[i] if role.sets_flow_mode else NONE
     change.cancels = role.cancels
     change.losses = losses(s.numbers)
+
+
+@kernel
+def _await_completion(s, place, at, command_id):
+    """The subscription at `at` is cancelled: it waits behind those cancelled before it until that is completed."""
+    session = s.sessions.rows[place]
+    s.links.rows[at].cancel_id = command_id
+    if session.cancelled_first == NONE:
+        session.cancelled_first = at
+    else:
+        s.links.rows[session.cancelled_last].next = at
+    session.cancelled_last = at
+
+
+@kernel
+def end_subscriptions(s, place, first, last):
+    """The server has completed the commands from `first` to `last`: subscriptions that they cancelled are over."""
+    session = s.sessions.rows[place]
+    while session.cancelled_first != NONE:
+        at = session.cancelled_first
+        link = s.links.rows[at]
+        if (link.cancel_id - first) % SERIAL > (last - first) % SERIAL:
+            return
+        session.cancelled_first = link.next
+        link.next = NONE
+        link.over = 1
+        key = key_of(DESTINATION, place - s.sessions.cells[FIRST], 0, link.name)
+        binding = s.bindings.rows[found(s.found_by, key)]
+        if binding.link == at:
+            binding.link = NONE

@@ -44,7 +44,8 @@ NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
-    "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s"
+    "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
+    "cancelled_first? cancelled_last?"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
@@ -52,7 +53,7 @@ NEW_LINK = blank(
     "server_has_source client_default server_default client_copies? server_copies? client_filters server_filters "
     "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
     "closing_losses? failed condition description losses transfers credit? unlimited allowed assumed_count? drained "
-    "last_ns? starves starved_ns next?"
+    "last_ns? starves starved_ns cancel_id? over next?"
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
@@ -171,8 +172,9 @@ KINDS = {name: record.dtype for name, record in NEW_RECORDS.items()}
 # Fields that hold the place of a record: (part, field, part of the record, how many places each one takes).
 PLACES = (
     ("messages", "session", "sessions", 1), ("messages", "link", "links", 1), ("links", "session", "sessions", 1),
-    ("links", "next", "links", 1), ("events", "map_no", "sessions", MAPS), ("tx_ends", "map_no", "sessions", MAPS),
-    ("tx_ends", "link", "links", 1),
+    ("links", "next", "links", 1), ("sessions", "cancelled_first", "links", 1),
+    ("sessions", "cancelled_last", "links", 1), ("events", "map_no", "sessions", MAPS),
+    ("tx_ends", "map_no", "sessions", MAPS), ("tx_ends", "link", "links", 1),
     ("changes", "session", "sessions", 1), ("changes", "link", "links", 1), ("refusals", "session", "sessions", 1),
     ("bindings", "link", "links", 1), ("bindings", "unknown", "links", 1), ("attachings", "head", "links", 1),
     ("attachings", "tail", "links", 1),

@@ -14,6 +14,7 @@ that may have got settlements of the session before.
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
+from codec.conversation.sessions.links import end_subscriptions
 from codec.conversation.sessions.state import (
     CLIENT,
     COMPLETIONS,
@@ -143,12 +144,13 @@ def settle_ranges(s, rows, i, role, place, key):
     about, outcome, final = rows.about[i], rows.outcome[i], rows.final[i]
     if about == NONE:
         return
-    completes = role.completes and rows.sender[i] == CLIENT
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         first, last = rows.range_first[k], rows.range_last[k]
         if final or outcome:
             _settle_range(s, rows, i, place * MAPS + about, first, last, outcome, final, key)
-        if completes:
+        if role.completes and rows.sender[i] == SERVER:
+            end_subscriptions(s, place, first, last)
+        elif role.completes:
             map_no = place * MAPS + COMPLETIONS + about
             _settle_range(s, rows, i, map_no, first, last, CONFIRMED, 1, 0)
 
