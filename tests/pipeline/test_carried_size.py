@@ -142,6 +142,32 @@ def transaction_0_10(talk: Talk, number: int) -> None:
     done_0_10(send_0_10(talk, "client", "tx.commit"), 2 * number + 2)
 
 
+def in_mode_dtx() -> Talk:
+    return done_0_10(send_0_10(session_0_10(), "client", "dtx.select"), 0)
+
+
+def branch(name: bytes) -> dict[str, Any]:
+    return {"xid": {"format": 0, "global-id": name, "branch-id": b""}}
+
+
+def publish_on(talk: Talk, name: bytes) -> Talk:
+    """Three commands."""
+    send_0_10(talk, "client", "dtx.start", **branch(name)).client_octets(transfer_0_10("amq.direct"))
+    return send_0_10(talk, "client", "dtx.end", **branch(name))
+
+
+def reported(talk: Talk, number: int, status: int) -> Talk:
+    """The result of command `number`."""
+    return send_0_10(talk, "server", "execution.result", command_id=number, value=("dtx.xa-result", {"status": status}))
+
+
+def distributed(talk: Talk, number: int) -> None:
+    """A transaction on a branch of its own is committed, or rolled back."""
+    name, last = b"%06d" % number, 4 * number + 4
+    send_0_10(publish_on(talk, name), "client", ("dtx.commit", "dtx.rollback")[number % 2], **branch(name))
+    done_0_10(reported(talk, last, 0), last)
+
+
 def publish_0_10(talk: Talk, number: int) -> None:
     done_0_10(talk.client_octets(transfer_0_10("amq.direct")), number)
 
@@ -248,6 +274,7 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "sessions of 1.0": (lambda: opened_1_0(Talk("1.0")), session),
     "publishes of 1.0": (links.sender_link, settled),
     "transactions of 0-10": (in_mode_tx, transaction_0_10),
+    "distributed transactions of 0-10": (in_mode_dtx, distributed),
     "publishes of 0-10": (session_0_10, publish_0_10),
     "deliveries of 0-10": (subscribed, deliver_0_10),
     "subscriptions of 0-10": (session_0_10, subscription),
@@ -595,3 +622,43 @@ def test_subscriptions_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
         ("'c'", "'of c'", "1"),
         ("'d'", "'q'", "0"),
     ]
+
+
+# ---- distributed transactions in pieces ------------------------------------------------------------------------------
+
+
+def on_branches() -> Talk:
+    """Results come before and after completions; branches are joined, their names are used again, and the last one is
+    completed without a result."""
+    talk = in_mode_dtx()
+    publish_on(publish_on(publish_on(talk, b"x"), b"y"), b"x")  # 1 to 9
+    send_0_10(talk, "client", "dtx.commit", **branch(b"y"))  # 10
+    reported(done_0_10(talk, 10), 10, 1)  # xa-rbrollback
+    send_0_10(talk, "client", "dtx.commit", **branch(b"x"))  # 11
+    done_0_10(reported(talk, 11, 0), 11)  # xa-ok
+    send_0_10(publish_on(talk, b"x"), "client", "dtx.rollback", **branch(b"x"))  # 12 to 15
+    reported(done_0_10(talk, 15), 15, 4)  # xa-heurcom
+    send_0_10(publish_on(talk, b"y"), "client", "dtx.rollback", **branch(b"y"))  # 16 to 19
+    done_0_10(reported(talk, 19, 0), 19)
+    send_0_10(publish_on(talk, b"z"), "client", "dtx.commit", **branch(b"z"))  # 20 to 23
+    return done_0_10(publish_on(talk, b"x"), 23)
+
+
+def test_distributed_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> None:
+    table = runs_of(on_branches(), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "branches")
+    ends = {}
+    for text in found["messages"]:
+        values = dict(part.partition("=")[::2] for part in text.split(" ") if "=" in part)
+        ends[int(values["delivery_id"])] = values["transaction"]
+    committed, rolled_back = "'committed'", "'rolled-back'"
+    assert ends == {
+        2: committed,
+        5: rolled_back,
+        8: committed,
+        13: committed,
+        17: rolled_back,
+        21: committed,
+        25: "None",
+    }

@@ -44,9 +44,9 @@ class Credits:
         self.uses, self.known = np.zeros(0, USE), np.zeros(0, CREDIT)
 
     def apply(
-        self, records: SessionRecords, completed: Settled, octets: Integers, chosen: Truths, ended: bool = False
+        self, records: SessionRecords, completed: Settled, octets: Integers, ended: bool = False
     ) -> tuple[Truths, Truths]:
-        """Apply what is certain of the chosen sessions -> which changes, and which of the `completed` transfers, are
+        """Apply what is certain -> which changes, and which of the `completed` transfers, are
         over with. `octets`: those that each change uses; the last transfer of a session may get more, unless both sides
         have ended it, or (`ended`) its connection has."""
         sessions, changes = records.sessions, records.changes
@@ -56,7 +56,6 @@ class Credits:
         goes_on = not ended
         goes_on &= (sessions["close_client_hidden"] == NONE) | (sessions["close_server_hidden"] == NONE)
         limit = np.where((limit < 0) | ~goes_on, LATER, limit)
-        limit[~chosen] = -1
         now = changes["frame_no"] < limit[changes["session"]]
         uses = self._uses(records, now & sent, octets)
         end = Places(completed.map_no, completed.frame_no).find(

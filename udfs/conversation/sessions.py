@@ -23,7 +23,6 @@ from codec.conversation.sessions.outcomes import Outcomes, events_about, outcome
 from codec.conversation.sessions.semantics import compiled_roles
 from codec.conversation.sessions.state import (
     CONNECTION,
-    DTX,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KINDS,
@@ -156,7 +155,7 @@ class SessionTracker(Tracker):
         outcomes = outcomes_of(records)
         begins = SessionPlaces(records.sessions)
         completed = joined_settled(begins.settled(self._completed), outcomes.completed)
-        self._credits.apply(records, completed, octets, np.ones(len(records.sessions), bool), ended=True)
+        self._credits.apply(records, completed, octets, ended=True)
         idle_ns = self._credits.idle_times(records)
         self._credits.drop(records.sessions)
         counts = counted(records, outcomes, records.messages["command"] == 0)
@@ -206,23 +205,17 @@ class SessionTracker(Tracker):
             self._states = self._states.filtered(name, chosen)
 
     def final(self) -> Final:
-        """Remove and return what is final of open connections. To be called after `ended`. With transactions on
-        branches, nothing is final before the connection ends."""
+        """Remove and return what is final of open connections. To be called after `ended`."""
         records = self._open()
-        sessions, messages, tx_ends = records.sessions, records.messages, records.tx_ends
+        messages = records.messages
         outcomes = outcomes_of(records)
-        branched = np.concatenate(
-            [sessions["connection"][sessions["mode"] == DTX], tx_ends["connection"][tx_ends["on_branch"] == 1]]
-        )
         command = messages["command"] == 1
-        final = outcomes.final & (links_are_known(records) | command) & ~np.isin(messages["connection"], branched)
+        final = outcomes.final & (links_are_known(records) | command)
         outcomes = outcomes._replace(final=final)
         needed = still_needed(records, outcomes)
         final = ~needed.messages
         self._add_counts(records, outcomes, final & ~command)
-        own = ~np.isin(outcomes.completed.connection, branched)
-        completed = Settled(*(column[own] for column in outcomes.completed))
-        self._apply_credit(records, completed, ~np.isin(sessions["connection"], branched))
+        self._apply_credit(records, outcomes.completed)
         found = (
             message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command)),
             command_replies(records, outcomes, final),
@@ -231,17 +224,17 @@ class SessionTracker(Tracker):
         )
         self._keep("messages", ~final)
         for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
-            self._keep(name, which | np.isin(getattr(records, name)["connection"], branched))
+            self._keep(name, which)
         return Final(*found, *self._without_ended())
 
-    def _apply_credit(self, records: SessionRecords, completed: Settled, chosen: NDArray[np.bool_]) -> None:
-        """Apply changes of credit in the chosen sessions of open connections; `completed`: more completed transfers."""
+    def _apply_credit(self, records: SessionRecords, completed: Settled) -> None:
+        """Apply changes of credit of open connections; `completed`: more completed transfers."""
         begins = SessionPlaces(records.sessions)
         completed = joined_settled(begins.settled(self._completed), completed)
         octets, at = self._octets_by_change(records)
         used = np.zeros(len(records.changes), np.int64)
         np.add.at(used, at[at >= 0], octets["size"][at >= 0])
-        applied, over = self._credits.apply(records, completed, used, chosen)
+        applied, over = self._credits.apply(records, completed, used)
         self._octets = [octets[(at >= 0) & ~np.append(applied, False)[at]]]
         self._completed = begins.completed(Settled(*(column[~over] for column in completed)))
         self._keep("changes", ~applied)

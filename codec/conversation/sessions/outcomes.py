@@ -20,6 +20,7 @@ from codec.conversation.sessions.state import (
     NACKED,
     NONE,
     REJECTED,
+    REPORTS,
     SERVER,
     SessionRecords,
 )
@@ -59,14 +60,16 @@ class Outcomes(NamedTuple):
 
 
 class TransactionEnds(NamedTuple):
-    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` NONE without an answer,
-    `ended_ns` NONE without a final one; `client_hidden`: losses of the client before each. `by`, `declared`: places in
-    `SessionRecords.tx_ends` of what ends it, and of the declaration of one that its control link ends, else NONE."""
+    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` and `ended_ns` NONE
+    without an answer; `final`: no later frame changes it, else NONE; `client_hidden`: losses of the client before each.
+    `by`, `declared`: places in `SessionRecords.tx_ends` of what ends it, and of the declaration of one that its control
+    link ends, else NONE."""
 
     place: Integers
     ended_ns: Integers
     asked_ns: Integers
     result: Integers
+    final: Integers
     client_hidden: Integers
     by: Integers
     declared: Integers
@@ -97,7 +100,7 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     end = transactions.following(events)
     waits = (events["waits"] == 1) & (events["key"] != 0)
     takes_effect = ~waits | (end != NONE)
-    unanswered = waits & (_picked(transactions.ends.ended_ns, end) == NONE)
+    unanswered = waits & (_picked(transactions.ends.final, end) == NONE)
     columns = {name: np.ascontiguousarray(events[name][takes_effect]) for name in _OF_EVENTS}
     end = end[takes_effect]
     columns["effective_ns"] = np.where(end != NONE, _picked(transactions.ends.asked_ns, end), columns["effective_ns"])
@@ -159,7 +162,10 @@ class Transactions:
         answer, when = np.where(decided == 0, answer, decided), np.where(decided == 0, when, decided_ns)
         result = np.select([answer == CONFIRMED, answer == ACKED], [asked["result"], COMMITTED], ROLLED_BACK)
         result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED, ACKED)), result, NONE)
-        self.open[requests] = when == NONE
+        # The result of a command on a branch is its last answer.
+        reported = _answers(asked, events, events["waits"] == REPORTS)[1]
+        final = np.where(asked["on_branch"] == 1, reported, when)
+        self.open[requests] = final == NONE
         names = self._named(tx_ends["connection"], tx_ends["key"])
         self._names = np.unique(names[tx_ends["key"] != 0])
         frames = (np.searchsorted(self._names, names) << FRAME_BITS) | tx_ends["frame_no"]
@@ -170,8 +176,9 @@ class Transactions:
         order = np.flatnonzero(done)[np.argsort(places[done])]
         self.ends = TransactionEnds(
             places[order], np.concatenate([when, tx_ends["ts_ns"][closing]])[order], tx_ends["ts_ns"][by][order],
-            np.concatenate([result, np.full(len(closing), ROLLED_BACK)])[order], tx_ends["client_hidden"][by][order],
-            by[order], np.concatenate([np.full(len(requests), NONE), declared])[order],
+            np.concatenate([result, np.full(len(closing), ROLLED_BACK)])[order],
+            np.concatenate([final, tx_ends["ts_ns"][closing]])[order], tx_ends["client_hidden"][by][order], by[order],
+            np.concatenate([np.full(len(requests), NONE), declared])[order],
         )  # fmt: skip
 
     def following(self, records: NDArray[np.void]) -> Integers:
@@ -305,7 +312,7 @@ def _of_messages(
     result = np.where(delivered & ~stands & (outcome == UNKNOWN), NO_RESULT, result)
     # A transaction of its own does not change the reply to a command.
     final = was_settled | (delivered & (messages["needs_no_accept"] == 1) & (messages["command"] == 0))
-    final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.ended_ns != NONE)
+    final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.final != NONE)
     return Outcomes(
         outcome,
         np.where(known, settled_ns, NONE),

@@ -62,6 +62,8 @@ NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row"
 )
+# `waits`: 1 for a settlement, which takes effect with its transaction `key`; REPORTS for the result of a command.
+REPORTS = 2
 NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits client_hidden")
 # Of a transaction: a request to end it, `on_branch` by the name of a branch; without a result, its declaration by the
 # answer to command `number` of a map. Without a key: what closes control links, `link`, those of the session, or all.

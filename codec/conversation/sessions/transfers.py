@@ -23,6 +23,7 @@ from codec.conversation.sessions.state import (
     HIDDEN_SERVER,
     MAPS,
     NONE,
+    REPORTS,
     SERIAL,
     SERVER,
     TRANSACTIONS,
@@ -124,7 +125,7 @@ def settle_own(s, rows, i, place, binding, key):
 
 
 @kernel
-def _settle_range(s, rows, i, map_no, first, last, outcome, final, key):
+def _settle_range(s, rows, i, map_no, first, last, outcome, final, key, waits):
     """Settle the numbers from `first` to `last`, which wrap; ignored if `last` is before `first` (more than half of all
     numbers away)."""
     if first == NONE or last == NONE or (last - first) % SERIAL >= SERIAL // 2:
@@ -132,10 +133,10 @@ def _settle_range(s, rows, i, map_no, first, last, outcome, final, key):
     if map_no % MAPS < COMPLETIONS:
         _update_named(s, map_no, last)
     if first <= last:
-        _write_event(s, rows, i, map_no, 0, first, last, outcome, final, key, 1)
+        _write_event(s, rows, i, map_no, 0, first, last, outcome, final, key, waits)
     else:
-        _write_event(s, rows, i, map_no, 0, first, SERIAL - 1, outcome, final, key, 1)
-        _write_event(s, rows, i, map_no, 0, 0, last, outcome, final, key, 1)
+        _write_event(s, rows, i, map_no, 0, first, SERIAL - 1, outcome, final, key, waits)
+        _write_event(s, rows, i, map_no, 0, 0, last, outcome, final, key, waits)
 
 
 @inlined
@@ -147,12 +148,13 @@ def settle_ranges(s, rows, i, role, place, key):
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         first, last = rows.range_first[k], rows.range_last[k]
         if final or outcome:
-            _settle_range(s, rows, i, place * MAPS + about, first, last, outcome, final, key)
+            waits = REPORTS if role.reports_status else 1
+            _settle_range(s, rows, i, place * MAPS + about, first, last, outcome, final, key, waits)
         if role.completes and rows.sender[i] == SERVER:
             end_subscriptions(s, place, first, last)
         elif role.completes:
             map_no = place * MAPS + COMPLETIONS + about
-            _settle_range(s, rows, i, map_no, first, last, CONFIRMED, 1, 0)
+            _settle_range(s, rows, i, map_no, first, last, CONFIRMED, 1, 0, 1)
 
 
 @kernel
