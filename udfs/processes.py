@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-# Environment of processes that decode. pyarrow's allocator (mimalloc, documentation of its options) gives freed memory
-# back to the system, which clears it again for the next batch: 5 % of the time. Without, a process takes 90 MB more.
+# Environment of processes that decode. pyarrow's allocator (mimalloc, documentation of its options) would give freed
+# memory back to the system, which clears it again for the next batch: 5 % of the time. To keep it takes 90 MB more.
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
 USER_UMASK = "WIREHARE_UMASK"  # octal umask of the user, and the id of the process that started the JVM
 

@@ -349,6 +349,11 @@ def entangled() -> Talk:
     return links.transfer(talk, "client", 1, 12)
 
 
+def values_of(row: str) -> dict[str, str]:
+    """The columns of a row as `rows_of` writes it."""
+    return dict(part.partition("=")[::2] for part in row.split(" ") if "=" in part)
+
+
 def test_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> None:
     """a commits 2 and 4, b rolls back 3 and two acknowledgements, the second a commits 8, and c ends with its link."""
     table = runs_of(entangled(), tmp_path)
@@ -356,7 +361,7 @@ def test_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> None:
     same(found, rows_of(table), "transactions")
     ends = {}
     for text in found["messages"]:
-        values = dict(part.partition("=")[::2] for part in text.split(" ") if "=" in part)
+        values = values_of(text)
         ends[values["operation"], int(values["delivery_id"])] = values["outcome"], values["transaction"]
     committed, rolled_back = "'committed'", "'rolled-back'"
     assert ends == {
@@ -650,7 +655,7 @@ def test_distributed_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> 
     same(found, rows_of(table), "branches")
     ends = {}
     for text in found["messages"]:
-        values = dict(part.partition("=")[::2] for part in text.split(" ") if "=" in part)
+        values = values_of(text)
         ends[int(values["delivery_id"])] = values["transaction"]
     committed, rolled_back = "'committed'", "'rolled-back'"
     assert ends == {
