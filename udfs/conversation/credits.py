@@ -3,37 +3,64 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.conversation.sessions import semantics
 from codec.conversation.sessions.credit import CREDIT, NEW_CREDIT, Changes, apply_changes
-from codec.conversation.sessions.outcomes import Places
+from codec.conversation.sessions.events import Places
 from codec.conversation.sessions.state import COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.settlement import Settled
-from udfs.arrow.rows import fixed
+from udfs.arrow.rows import Index, fixed, is_among, is_there, numbers_of, places_where
+from udfs.conversation.places import Begins
 
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 # A transfer that has used credit and not returned it.
 USE = np.dtype([(name, "i8") for name in ("connection", "session", "link", "frame_no", "octets")])
+OCTETS = np.dtype([(name, "i8") for name in ("connection", "frame_no", "size")])
+OCTETS_OF_FRAMES = {"connection": "connection_id", "frame_no": "content_frame_no", "size": "payload_size"}
 NOTHING = np.zeros(0, np.int64)
 LATER = np.iinfo(np.int64).max
 
 
-class Begins:
-    """Where the records of each connection begin: places in saved records count from there."""
+class Octets:
+    """The octets of credit that messages use, until the changes of credit that use them are applied."""
 
-    def __init__(self, records: NDArray[np.void]) -> None:
-        self.ids, self._first = np.unique(records["connection"], return_index=True)
+    def __init__(self) -> None:
+        self._parts = [np.zeros(0, OCTETS)]
 
-    def of(self, connections: Integers) -> Integers:
-        """The place of the first record of each connection."""
-        found: Integers = self._first[np.searchsorted(self.ids, connections)]
-        return found
+    def add(self, frames: pa.RecordBatch) -> None:
+        """Add those of the messages in these frames."""
+        counts = is_among(frames["version"], *semantics.COUNTS_OCTETS)
+        counts &= is_among(frames["frame_type"], *semantics.OCTETS_OF)
+        counts &= is_there(frames["content_frame_no"]) & is_there(frames["payload_size"])
+        if counts.any():
+            at = places_where(counts)
+            octets = np.zeros(len(at), OCTETS)
+            for field, name in OCTETS_OF_FRAMES.items():
+                octets[field] = numbers_of(frames[name].take(at))
+            self.append(octets)
 
-    def own(self, records: NDArray[np.void]) -> Truths:
-        """Which records are of these connections."""
-        found: Truths = np.isin(records["connection"], self.ids)
-        return found
+    def append(self, records: NDArray[np.void]) -> None:
+        """Add records of OCTETS."""
+        self._parts.append(records)
+
+    def records(self) -> NDArray[np.void]:
+        """All, as OCTETS."""
+        self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+    def keep(self, chosen: Truths) -> None:
+        """Keep only the chosen of `records()`."""
+        self._parts = [self.records()[chosen]]
+
+    def by_change(self, changes: NDArray[np.void]) -> tuple[Integers, Integers]:
+        """The octets that each change of credit uses; the change that uses each of `records()`, -1 for none."""
+        octets, used = self.records(), np.zeros(len(changes), np.int64)
+        at = Index(changes["connection"], changes["frame_no"]).find(octets["connection"], octets["frame_no"])
+        np.add.at(used, at[at >= 0], octets["size"][at >= 0])
+        return used, at
 
 
 class Credits:

@@ -19,7 +19,8 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import CELLS, LAYOUT, follow_connections, records_of_all
 from codec.conversation.sessions.credit import CREDIT
 from codec.conversation.sessions.ended import ended_in, without
-from codec.conversation.sessions.outcomes import Outcomes, events_about, outcomes_of, still_needed
+from codec.conversation.sessions.events import events_about
+from codec.conversation.sessions.outcomes import Outcomes, outcomes_of, still_needed
 from codec.conversation.sessions.semantics import compiled_roles
 from codec.conversation.sessions.state import (
     CONNECTION,
@@ -42,9 +43,10 @@ from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from codec.conversation.states import ConnectionStates, spread
 from codec.packing import Reader, Writer
-from udfs.arrow.rows import Index, connections_of, fixed, is_among, is_there, numbers_of, places_where
-from udfs.conversation.credits import USE, Begins, Credits
+from udfs.arrow.rows import connections_of, fixed
+from udfs.conversation.credits import OCTETS, USE, Credits, Octets
 from udfs.conversation.performatives import performatives
+from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled
 from udfs.conversation.session_rows import (
     COUNTS,
     begun_messages,
@@ -58,10 +60,6 @@ from udfs.conversation.session_rows import (
 from udfs.conversation.states import Tracker, save_records
 
 Integers = NDArray[np.int64]
-COUNT = np.dtype([(name, "i8") for name in ("connection", "session", "sender", "outcome", "count")])
-COMPLETED = np.dtype([(name, "i8") for name in Settled._fields])
-OCTETS = np.dtype([(name, "i8") for name in ("connection", "frame_no", "size")])
-OCTETS_OF_FRAMES = {"connection": "connection_id", "frame_no": "content_frame_no", "size": "payload_size"}
 FEW_PLACES = 1 << 10
 NO_NUMBERS = fixed(np.zeros(0, np.int64))
 
@@ -100,7 +98,7 @@ class SessionTracker(Tracker):
         # were completed; octets of credit that messages used.
         self._counts = np.zeros(0, COUNT)
         self._completed = np.zeros(0, COMPLETED)
-        self._octets = [np.zeros(0, OCTETS)]
+        self._octets = Octets()
         self._credits = Credits()
         self._places_left = 0  # `_places` after some were removed
 
@@ -110,7 +108,7 @@ class SessionTracker(Tracker):
         found = performatives(frames, self._texts)
         if found is not None:
             rows = found.rows()
-            self._add_octets(frames)
+            self._octets.add(frames)
             begun = self._follow(rows) if self._states is None else self._follow_states(self._states, rows)
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
@@ -151,7 +149,8 @@ class SessionTracker(Tracker):
         records = self._ended(open_ids)
         if not len(records.sessions):
             return None
-        octets = self._octets_of(records, open_ids)
+        octets, _ = self._octets.by_change(records.changes)
+        self._octets.keep(np.isin(self._octets.records()["connection"], open_ids))
         outcomes = outcomes_of(records)
         begins = SessionPlaces(records.sessions)
         completed = joined_settled(begins.settled(self._completed), outcomes.completed)
@@ -231,11 +230,9 @@ class SessionTracker(Tracker):
         """Apply changes of credit of open connections; `completed`: more completed transfers."""
         begins = SessionPlaces(records.sessions)
         completed = joined_settled(begins.settled(self._completed), completed)
-        octets, at = self._octets_by_change(records)
-        used = np.zeros(len(records.changes), np.int64)
-        np.add.at(used, at[at >= 0], octets["size"][at >= 0])
-        applied, over = self._credits.apply(records, completed, used)
-        self._octets = [octets[(at >= 0) & ~np.append(applied, False)[at]]]
+        octets, at = self._octets.by_change(records.changes)
+        applied, over = self._credits.apply(records, completed, octets)
+        self._octets.keep((at >= 0) & ~np.append(applied, False)[at])
         self._completed = begins.completed(Settled(*(column[~over] for column in completed)))
         self._keep("changes", ~applied)
 
@@ -302,7 +299,7 @@ class SessionTracker(Tracker):
         """Write what is known of these connections, which stay; to be called after `ended`."""
         super().save(ids, writer)
         credits = self._credits
-        for records in (self._counts, self._completed, np.concatenate(self._octets), credits.uses, credits.known):
+        for records in (self._counts, self._completed, self._octets.records(), credits.uses, credits.known):
             save_records(records, ids, writer)
 
     def restore(self, ids: Integers, reader: Reader) -> None:
@@ -320,77 +317,6 @@ class SessionTracker(Tracker):
         return max(
             *(int(getattr(self._state, name).cells[COUNT_CELL]) for name in KINDS), int(self._state.found_by.used[0])
         )
-
-    def _add_octets(self, frames: pa.RecordBatch) -> None:
-        """Record the octets of credit that messages use."""
-        counts = is_among(frames["version"], *semantics.COUNTS_OCTETS) & is_among(
-            frames["frame_type"], *semantics.OCTETS_OF
-        )
-        counts &= is_there(frames["content_frame_no"]) & is_there(frames["payload_size"])
-        if counts.any():
-            at = places_where(counts)
-            octets = np.zeros(len(at), OCTETS)
-            for field, name in OCTETS_OF_FRAMES.items():
-                octets[field] = numbers_of(frames[name].take(at))
-            self._octets.append(octets)
-
-    def _octets_of(self, records: SessionRecords, open_ids: Integers) -> Integers:
-        """The octets that each change of credit uses; those of open connections stay."""
-        used = np.zeros(len(records.changes), np.int64)
-        octets, at = self._octets_by_change(records)
-        self._octets = [octets[np.isin(octets["connection"], open_ids)]]
-        np.add.at(used, at[at >= 0], octets["size"][at >= 0])
-        return used
-
-    def _octets_by_change(self, records: SessionRecords) -> tuple[NDArray[np.void], Integers]:
-        """All octets, and the change of credit that uses each; -1 for none."""
-        octets, changes = np.concatenate(self._octets), records.changes
-        index = Index(changes["connection"], changes["frame_no"])
-        return octets, index.find(octets["connection"], octets["frame_no"])
-
-
-class SessionPlaces(Begins):
-    """Converts numbers of sessions: in saved data they count from the first session of their connection, in records
-    from the first of all."""
-
-    def __init__(self, sessions: NDArray[np.void]) -> None:
-        super().__init__(sessions)
-        self._sessions = sessions
-
-    def settled(self, completed: NDArray[np.void]) -> Settled:
-        """COMPLETED of these connections, numbered within all records."""
-        own = completed[self.own(completed)]
-        columns = {name: np.ascontiguousarray(own[name]) for name in Settled._fields}
-        columns["map_no"] = columns["map_no"] + self.of(own["connection"]) * MAPS
-        return Settled(**columns)
-
-    def completed(self, settled: Settled) -> NDArray[np.void]:
-        """COMPLETED, numbered within each connection."""
-        completed = np.zeros(len(settled.connection), COMPLETED)
-        for name, column in settled._asdict().items():
-            completed[name] = column
-        completed["map_no"] -= self.of(settled.connection) * MAPS
-        return completed
-
-    def add(self, more: NDArray[np.void], counts: Integers) -> None:
-        """Add COUNT of these connections to `counts`, by session, sender and outcome."""
-        own = more[self.own(more)]
-        at = self.of(own["connection"]) + own["session"], own["sender"], own["outcome"]
-        np.add.at(counts, at, own["count"])
-
-    def counts(self, counts: Integers) -> NDArray[np.void]:
-        """COUNT of `counts`, numbered within each connection."""
-        session, sender, outcome = np.nonzero(counts)
-        found = np.zeros(len(session), COUNT)
-        found["connection"] = self._sessions["connection"][session]
-        found["session"] = session - self.of(found["connection"])
-        found["sender"], found["outcome"], found["count"] = sender, outcome, counts[session, sender, outcome]
-        return found
-
-
-def joined_settled(first: Settled, then: Settled) -> Settled:
-    """The messages of both."""
-    return Settled(*(np.concatenate(columns) for columns in zip(first, then, strict=True)))
 
 
 def _frames(messages: NDArray[np.void]) -> Frames:

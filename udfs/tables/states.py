@@ -26,9 +26,9 @@ from codec.conversation.sessions.connections import LAYOUT as SESSIONS
 from codec.conversation.sessions.credit import CREDIT
 from codec.layers.state import holds_secrets
 from udfs.attributes import ATTRIBUTES
-from udfs.conversation.credits import USE
-from udfs.conversation.sessions import COMPLETED, OCTETS
-from udfs.conversation.sessions import COUNT as SESSION_COUNT
+from udfs.conversation.credits import OCTETS, USE
+from udfs.conversation.places import COMPLETED
+from udfs.conversation.places import COUNT as SESSION_COUNT
 from udfs.roles import STAGES, TEXTS, method_roles
 from udfs.tables.channels import COUNT
 from udfs.tables.connections import BLOCK
