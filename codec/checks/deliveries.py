@@ -7,37 +7,7 @@ specification, part 2, sections 2.6.7 to 2.6.14; part 3, section 3.4.)
 from __future__ import annotations
 
 from codec.checks import state as S
-from codec.checks.links import credit_used, end_of
-from codec.checks.records_1_0 import (
-    ATTACH_FRAME,
-    ATTACHED,
-    AWAITED_NS,
-    AWAITING,
-    BEFORE_CUT,
-    CHANNEL,
-    COORDINATOR,
-    COUNT,
-    CREDIT_TO,
-    CUT_NS,
-    FORMAT,
-    FRAME,
-    ID,
-    INCARNATION,
-    LAST_DELIVERY,
-    MAX_SIZE,
-    OPEN,
-    OTHER,
-    OUTCOMES,
-    PEER,
-    RCV_MODE,
-    RECEIVER,
-    SETTLED,
-    SIZE,
-    SND_MODE,
-    TAG,
-    TRANSACTIONS,
-    UNSETTLED,
-)  # fmt: skip
+from codec.checks.links import attached_end, credit_used
 from codec.checks.state import GONE, NONE, SERIAL, after, hashed_key, key_of, may_not_know, note
 from codec.compiler.kernel import kernel
 from codec.hashes.keyed import found, put
@@ -54,44 +24,37 @@ BITS, TERMINAL, AWAITED = 2, 1, 2  # of a delivery: its receiver stated an outco
 @kernel
 def transfer(s, rows, i, at):
     """Row `i` begins or continues a delivery (2.6.12, 2.6.14)."""
-    e = s.endpoints[at]
-    channel, incarnation = e[CHANNEL], e[INCARNATION]
-    if rows.handle[i] == NONE:
+    place = attached_end(s, rows, i, at) if rows.handle[i] != NONE else NONE
+    if place == NONE:
         return
-    place = end_of(s, at, rows.handle[i])
-    if place == NONE or not s.links[place, ATTACHED]:
-        oddity = S.HANDLE_UNATTACHED if place == NONE else S.AFTER_DETACH
-        about = NONE if place == NONE else s.links[place, ATTACH_FRAME]
-        note(s, rows, i, channel, incarnation, oddity, rows.handle[i], NONE, about)
+    e, k = s.endpoints[at], s.links[place]
+    if k.receiver:
+        note(s, rows, i, e, S.TRANSFER_BY_RECEIVER, rows.handle[i], NONE, k.attach_frame)
         return
-    k = s.links[place]
-    if k[RECEIVER]:
-        note(s, rows, i, channel, incarnation, S.TRANSFER_BY_RECEIVER, rows.handle[i], NONE, k[ATTACH_FRAME])
-        return
-    other_id = rows.delivery_id[i] != NONE and rows.delivery_id[i] != k[ID]
-    other_tag = rows.tag_size[i] != NONE and rows.tag[i] != k[TAG]
-    if k[OPEN] and other_id and other_tag:
-        note(s, rows, i, channel, incarnation, S.DELIVERIES_MIXED, rows.delivery_id[i], k[ID], k[FRAME])
-        k[OPEN] = 0
-    if k[OPEN]:
-        other_format = rows.message_format[i] != NONE and rows.message_format[i] != k[FORMAT]
-        if other_id or other_tag or other_format or (rows.settled[i] == 0 and k[SETTLED] == 1):
-            note(s, rows, i, channel, incarnation, S.CONTINUATION_DIFFERS, rows.delivery_id[i], k[ID], k[FRAME])
+    other_id = rows.delivery_id[i] != NONE and rows.delivery_id[i] != k.delivery_id
+    other_tag = rows.tag_size[i] != NONE and rows.tag[i] != k.tag
+    if k.open and other_id and other_tag:
+        note(s, rows, i, e, S.DELIVERIES_MIXED, rows.delivery_id[i], k.delivery_id, k.frame)
+        k.open = 0
+    if k.open:
+        other_format = rows.message_format[i] != NONE and rows.message_format[i] != k.message_format
+        if other_id or other_tag or other_format or (rows.settled[i] == 0 and k.settled == 1):
+            note(s, rows, i, e, S.CONTINUATION_DIFFERS, rows.delivery_id[i], k.delivery_id, k.frame)
     else:
         _begin_delivery(s, rows, i, at, place)
     if rows.coordinates[i]:
         _coordinate(s, rows, i, at, place)
     if rows.transaction[i] and rows.sender[i] == S.CLIENT:
-        _in_transaction(s, rows, i, e, k[FRAME])
-    if rows.rcv_settle_mode[i] == SECOND and k[PEER] != NONE and s.links[k[PEER], RCV_MODE] != SECOND:
-        note(s, rows, i, channel, incarnation, S.RECEIVER_MODE, rows.rcv_settle_mode[i], 0, k[ATTACH_FRAME])
+        _in_transaction(s, rows, i, e, k.frame)
+    if rows.rcv_settle_mode[i] == SECOND and k.peer != NONE and s.links[k.peer].rcv_mode != SECOND:
+        note(s, rows, i, e, S.RECEIVER_MODE, rows.rcv_settle_mode[i], 0, k.attach_frame)
     if rows.settled[i] == 1:
-        k[SETTLED] = 1
-    k[SIZE] += max(rows.payload_size[i], 0)
-    k[OPEN] = 1 if rows.more[i] == 1 and rows.aborted[i] != 1 else 0
+        k.settled = 1
+    k.octets += max(rows.payload_size[i], 0)
+    k.open = 1 if rows.more[i] == 1 and rows.aborted[i] != 1 else 0
     if rows.aborted[i] == 1:
-        note(s, rows, i, channel, incarnation, S.ABORTED, k[SIZE], NONE, k[FRAME])
-    if not k[OPEN]:
+        note(s, rows, i, e, S.ABORTED, k.octets, NONE, k.frame)
+    if not k.open:
         _complete(s, rows, i, at, place)
 
 
@@ -99,11 +62,11 @@ def transfer(s, rows, i, at):
 def _coordinate(s, rows, i, at, place):
     """A declare or discharge must be sent unsettled, to a coordinator (4.5)."""
     e, k = s.endpoints[at], s.links[place]
-    coordinates = k[COORDINATOR] or (k[PEER] != NONE and s.links[k[PEER], COORDINATOR])
+    coordinates = k.coordinator or (k.peer != NONE and s.links[k.peer].coordinator)
     if rows.settled[i] == 1 or not coordinates:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NOT_COORDINATED, rows.settled[i], NONE, k[FRAME])
-    if rows.coordinates[i] == DISCHARGES and k[TRANSACTIONS] > 0:
-        k[TRANSACTIONS] -= 1
+        note(s, rows, i, e, S.NOT_COORDINATED, rows.settled[i], NONE, k.frame)
+    if rows.coordinates[i] == DISCHARGES and k.transactions > 0:
+        k.transactions -= 1
 
 
 @kernel
@@ -111,39 +74,38 @@ def _in_transaction(s, rows, i, e, about):
     """A transaction that row `i` names must be declared and not discharged."""
     key = hashed_key(S.K_TRANSACTION, 0, rows.transaction[i])
     if found(s.found_by, key) != DECLARED:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.TRANSACTION_UNKNOWN, NONE, NONE, about)
+        note(s, rows, i, e, S.TRANSACTION_UNKNOWN, NONE, NONE, about)
     if rows.coordinates[i] == DISCHARGES:
         put(s.found_by, key, GONE)
 
 
 @kernel
 def _begin_delivery(s, rows, i, at, place):
-    e, k = s.endpoints[at], s.links[place]
-    channel, incarnation, number = e[CHANNEL], e[INCARNATION], rows.delivery_id[i]
-    k[ID], k[TAG], k[FORMAT] = number, rows.tag[i], rows.message_format[i]
-    k[SETTLED], k[SIZE], k[FRAME] = max(rows.settled[i], 0), 0, rows.frame_no[i]
+    e, k, number = s.endpoints[at], s.links[place], rows.delivery_id[i]
+    k.delivery_id, k.tag, k.message_format = number, rows.tag[i], rows.message_format[i]
+    k.settled, k.octets, k.frame = max(rows.settled[i], 0), 0, rows.frame_no[i]
     if number == NONE or rows.tag_size[i] == NONE:
-        note(s, rows, i, channel, incarnation, S.FIRST_INCOMPLETE, number, NONE, k[FRAME])
+        note(s, rows, i, e, S.FIRST_INCOMPLETE, number, NONE, k.frame)
     if rows.tag_size[i] > LONGEST_TAG:
-        note(s, rows, i, channel, incarnation, S.TAG_TOO_LONG, rows.tag_size[i], LONGEST_TAG, k[FRAME])
+        note(s, rows, i, e, S.TAG_TOO_LONG, rows.tag_size[i], LONGEST_TAG, k.frame)
     if number != NONE:
-        expected = (e[LAST_DELIVERY] + 1) % SERIAL
-        if e[LAST_DELIVERY] != NONE and number != expected:
-            note(s, rows, i, channel, incarnation, S.DELIVERY_ID_ORDER, number, expected, k[FRAME])
-        e[LAST_DELIVERY] = number
+        expected = (e.last_delivery + 1) % SERIAL
+        if e.last_delivery != NONE and number != expected:
+            note(s, rows, i, e, S.DELIVERY_ID_ORDER, number, expected, k.frame)
+        e.last_delivery = number
     settled = rows.settled[i] == 1
-    unsettled = k[SND_MODE] == SETTLED_MODE and not settled and rows.more[i] != 1
-    if unsettled or (k[SND_MODE] == UNSETTLED_MODE and settled):
-        note(s, rows, i, channel, incarnation, S.SETTLE_MODE, rows.settled[i], k[SND_MODE], k[ATTACH_FRAME])
-    if rows.resume[i] == 1 and not k[UNSETTLED] and not (k[PEER] != NONE and s.links[k[PEER], UNSETTLED]):
-        note(s, rows, i, channel, incarnation, S.RESUME_UNKNOWN, NONE, NONE, k[FRAME])
+    unsettled = k.snd_mode == SETTLED_MODE and not settled and rows.more[i] != 1
+    if unsettled or (k.snd_mode == UNSETTLED_MODE and settled):
+        note(s, rows, i, e, S.SETTLE_MODE, rows.settled[i], k.snd_mode, k.attach_frame)
+    if rows.resume[i] == 1 and not k.unsettled and not (k.peer != NONE and s.links[k.peer].unsettled):
+        note(s, rows, i, e, S.RESUME_UNKNOWN, NONE, NONE, k.frame)
     _use_credit(s, rows, i, at, place)
     if rows.tag_size[i] == NONE or number == NONE:
         return
     key, delivery = hashed_key(S.K_TAG, place, rows.tag[i]), key_of(S.K_DELIVERY, at, number)
     earlier = found(s.found_by, key)  # the key of the delivery
     if earlier > 0 and rows.resume[i] != 1 and found(s.found_by, earlier) > 0:
-        note(s, rows, i, channel, incarnation, S.TAG_IN_USE, earlier & S.NUMBER, NONE, k[FRAME])
+        note(s, rows, i, e, S.TAG_IN_USE, earlier & S.NUMBER, NONE, k.frame)
     if not settled:
         put(s.found_by, key, delivery)
         put(s.found_by, delivery, (place + 1) << BITS)
@@ -153,26 +115,26 @@ def _begin_delivery(s, rows, i, at, place):
 def _use_credit(s, rows, i, at, place):
     e, k = s.endpoints[at], s.links[place]
     allowed = 0
-    if k[PEER] != NONE:
-        r = s.links[k[PEER]]
-        allowed = r[CREDIT_TO]
-        if r[CUT_NS] and may_not_know(rows, i, r[CUT_NS]):
-            allowed = max(allowed, r[BEFORE_CUT])
-    if k[COUNT] >= allowed:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NO_CREDIT, k[COUNT] + 1, allowed, k[ATTACH_FRAME])
-    k[COUNT] += 1
-    if k[PEER] != NONE:
-        credit_used(s, rows, i, k[PEER], place)
+    if k.peer != NONE:
+        r = s.links[k.peer]
+        allowed = r.credit_to
+        if r.cut_ns and may_not_know(rows, i, r.cut_ns):
+            allowed = max(allowed, r.before_cut)
+    if k.count >= allowed:
+        note(s, rows, i, e, S.NO_CREDIT, k.count + 1, allowed, k.attach_frame)
+    k.count += 1
+    if k.peer != NONE:
+        credit_used(s, rows, i, k.peer, place)
 
 
 @kernel
 def _complete(s, rows, i, at, place):
     """The last transfer of a delivery."""
     e, k = s.endpoints[at], s.links[place]
-    if k[PEER] != NONE and 0 < s.links[k[PEER], MAX_SIZE] < k[SIZE]:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.MESSAGE_TOO_LARGE, k[SIZE], s.links[k[PEER], MAX_SIZE], k[FRAME])
-    if (k[SETTLED] or rows.aborted[i] == 1) and k[ID] != NONE:
-        _settled(s, at, k[ID])
+    if k.peer != NONE and 0 < s.links[k.peer].max_size < k.octets:
+        note(s, rows, i, e, S.MESSAGE_TOO_LARGE, k.octets, s.links[k.peer].max_size, k.frame)
+    if (k.settled or rows.aborted[i] == 1) and k.delivery_id != NONE:
+        _settled(s, at, k.delivery_id)
 
 
 @kernel
@@ -188,21 +150,20 @@ def dispose(s, rows, i, at):
     e, by_receiver = s.endpoints[at], rows.is_receiver[i] == 1
     first = rows.first[i]
     last = rows.last[i] if rows.last[i] != NONE else first
-    of = e[OTHER] if by_receiver else at
+    of = e.other if by_receiver else at
     if first == NONE or of == NONE:
         return
-    channel, incarnation = e[CHANNEL], e[INCARNATION]
     if rows.transaction[i]:
         if rows.state[i] == STATE_DECLARED:
             put(s.found_by, hashed_key(S.K_TRANSACTION, 0, rows.transaction[i]), DECLARED)
         elif rows.sender[i] == S.CLIENT:
             _in_transaction(s, rows, i, e, rows.frame_no[i])
     if after(last, first) < 0:
-        note(s, rows, i, channel, incarnation, S.DISPOSITION_REVERSED, last, first, rows.frame_no[i])
+        note(s, rows, i, e, S.DISPOSITION_REVERSED, last, first, rows.frame_no[i])
         return
-    latest = s.endpoints[of, LAST_DELIVERY]
+    latest = s.endpoints[of].last_delivery
     if latest == NONE or after(last, latest) > 0:
-        note(s, rows, i, channel, incarnation, S.DISPOSITION_UNKNOWN, last, latest, rows.frame_no[i])
+        note(s, rows, i, e, S.DISPOSITION_UNKNOWN, last, latest, rows.frame_no[i])
         if latest == NONE:
             return
         last = latest
@@ -216,9 +177,9 @@ def dispose(s, rows, i, at):
         if delivery > 0:
             noted |= _dispose_one(s, rows, i, key, delivery, by_receiver)
     if noted & 1:
-        note(s, rows, i, channel, incarnation, S.OUTCOME_NOT_AGREED, rows.state[i], NONE, rows.frame_no[i])
+        note(s, rows, i, e, S.OUTCOME_NOT_AGREED, rows.state[i], NONE, rows.frame_no[i])
     if noted & 2:
-        note(s, rows, i, channel, incarnation, S.SETTLED_WITHOUT_OUTCOME, NONE, NONE, rows.frame_no[i])
+        note(s, rows, i, e, S.SETTLED_WITHOUT_OUTCOME, NONE, NONE, rows.frame_no[i])
 
 
 @kernel
@@ -227,20 +188,20 @@ def _dispose_one(s, rows, i, key, delivery, by_receiver):
     k = s.links[(delivery >> BITS) - 1]
     settled, state, noted = rows.settled[i] == 1, rows.state[i], 0
     if by_receiver:
-        if state > 0 and k[OUTCOMES] > 0 and not k[OUTCOMES] & state:
+        if state > 0 and k.outcomes > 0 and not k.outcomes & state:
             noted = 1
-        awaits = state > 0 and not settled and k[PEER] != NONE and s.links[k[PEER], RCV_MODE] == SECOND
+        awaits = state > 0 and not settled and k.peer != NONE and s.links[k.peer].rcv_mode == SECOND
         if awaits and not delivery & AWAITED:
             delivery |= AWAITED
-            k[AWAITING] += 1
-            k[AWAITED_NS] = rows.ts_ns[i]
+            k.awaiting += 1
+            k.awaited_ns = rows.ts_ns[i]
         if state > 0:
             delivery |= TERMINAL
         if state == STATE_DECLARED:
-            k[TRANSACTIONS] += 1
+            k.transactions += 1
     elif settled and not delivery & TERMINAL and state <= 0:
         noted = 2
     if settled and delivery & AWAITED:
-        k[AWAITING] -= 1
+        k.awaiting -= 1
     put(s.found_by, key, GONE if settled else delivery)
     return noted

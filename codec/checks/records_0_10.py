@@ -1,7 +1,6 @@
-"""Columns of controls and commands of AMQP 0-10 that the checks read, and the cells of their records.
+"""Columns of controls and commands of AMQP 0-10 that the checks read, and their records.
 
-A channel carries one session at a time; each side numbers its commands. Of cells that both sides have, that of the
-server follows that of the client.
+A channel carries one session at a time; each side numbers its commands.
 """
 
 from __future__ import annotations
@@ -10,18 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Cells of a channel.
-(
-    NUMBER, INCARNATION, ATTACHED, NAME, DETACH_NS, DETACH_FRAME, DETACHER, DETACHED_NS, BY_DETACHED, TX, DTX, BRANCH,
-    IMPLICIT, FAILED, POINT, NEXT, SYNC_ID, SYNC_NS, SYNC_FRAME, TIMELY_NS, TIMELY_FRAME, KNOWN_TO, KNOWN_NS,
-    ASKED_ATTACH, DONE_TO, RESULT_ID, RESULT_NS, RESULT_FRAME, EXPECTS, TIMEOUT_S,
-) = (*range(14), *range(14, 32, 2), 32, 33, 35, 37, 39, 41, 43)  # fmt: skip
-NOT_YET, ASKED, READY, OVER = range(4)  # ATTACHED
-BEGINNING, REST = 1, 2  # EXPECTS: what command-point announces for the next frame
-# Cells of a subscription.
-(
-    ACTIVE, WINDOW, MESSAGES, ALL_MESSAGES, OCTETS, STOP_ID, STOPPED, ZEROED_ID, FRAME, ACCEPT_NONE,
-) = range(10)  # fmt: skip
+from codec.checks.state import new_record
+
+NEW_CHANNEL = new_record(
+    "channel incarnation attached name asked_attach detach_ns? detach_frame detacher detached_ns by_detached tx dtx "
+    "implicit failed? timeout_s",
+    of_sides="point expects next? sync_id? sync_ns sync_frame timely_ns? timely_frame known_to? known_ns done_to? "
+    "result_id? result_ns? result_frame",
+)
+ASKED, READY, OVER = range(1, 4)  # `attached`
+BEGINNING, REST = 1, 2  # `expects`: what command-point announces for the next frame
+NEW_SUBSCRIPTION = new_record(
+    "active window messages all_messages octets stop_id? stopped zeroed_id? frame accept_none"
+)
 
 
 class Rows(NamedTuple):

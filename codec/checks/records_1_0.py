@@ -1,4 +1,4 @@
-"""Columns of performatives of AMQP 1.0 that the checks read, and the cells of their records.
+"""Columns of performatives of AMQP 1.0 that the checks read, and their records.
 
 An endpoint is one side of a session, from its begin to its end; the session has the channel number of the endpoint that
 began it. An end is one side of a link, from its attach to its detach; two ends of one name and opposite roles are a
@@ -11,20 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Cells of an endpoint.
-(
-    SIDE, CHANNEL, INCARNATION, MAPPED, OTHER, NUMBER, ANSWERED, BEGUN_NS, BEGUN_FRAME, HANDLE_MAX, FIRST_OUT, SENT,
-    ALLOWED, ECHO_NS, ECHO_FRAME, ENDED_NS, ENDED_FRAME, END_ANSWERED, LAST_DELIVERY, FIRST_LINK,
-) = range(20)  # fmt: skip
+from codec.checks.state import new_record
 
-
-# Cells of an end of a link.
-(
-    ENDPOINT, HANDLE, ATTACHED, RECEIVER, SND_MODE, RCV_MODE, MAX_SIZE, OUTCOMES, UNSETTLED, PEER, ATTACH_NS,
-    ATTACH_FRAME, REFUSED_NS, DETACH_NS, DETACH_FRAME, CLOSED, DETACH_ANSWERED, INITIAL, OPEN, ID, TAG, FORMAT, SETTLED,
-    SIZE, FRAME, COUNT, CREDIT_TO, BEFORE_CUT, CUT_NS, DRAIN_NS, DRAIN_FRAME, NEXT, AWAITING, AWAITED_NS,
-    COORDINATOR, TRANSACTIONS,
-) = range(36)  # fmt: skip
+NEW_ENDPOINT = new_record(
+    "side channel incarnation mapped other? answered begun_ns begun_frame handle_max first_out sent allowed echo_ns? "
+    "echo_frame ended_ns? ended_frame end_answered last_delivery? first_link?"
+)
+NEW_END = new_record(
+    "endpoint attached receiver snd_mode rcv_mode max_size outcomes unsettled peer? attach_frame refused_ns? "
+    "detach_ns? detach_frame closed detach_answered initial open delivery_id tag message_format settled octets frame "
+    "count credit_to before_cut cut_ns drain_ns? drain_frame next awaiting awaited_ns coordinator transactions"
+)
 
 
 class Rows(NamedTuple):

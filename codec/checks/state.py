@@ -59,12 +59,6 @@ ODDITIES = (
     WRONG_SIDE, REQUIRED_MISSING, COMMAND_OFFSET, TRANSACTION_UNKNOWN, NOT_COORDINATED, TRANSACTION_OPEN,
 ) = range(len(ODDITIES))  # fmt: skip
 
-# Cells of an oddity. WAITED: for how long an answer did not come; ABOUT: frame of the link or message it is about.
-(
-    H_CONNECTION, H_FRAME, H_TS, H_SENDER, H_CHANNEL, H_INCARNATION, H_ODDITY, H_OBSERVED, H_EXPECTED, H_ABOUT,
-    H_WAITED,
-) = range(11)  # fmt: skip
-HIT_CELLS = 11
 HITS_A_ROW, HITS_A_RECORD = 12, 4
 
 # Cells of `State.numbers`.
@@ -73,7 +67,6 @@ HITS_A_ROW, HITS_A_RECORD = 12, 4
     CLOSED_NS,
 ) = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # fmt: skip
 NUMBERS = 20
-CELLS = 44  # of every record
 
 # Keys: what they lead to, then numbers.
 KIND_SHIFT, PLACE_SHIFT = 58, 33
@@ -85,22 +78,42 @@ UNDER_KIND = (1 << KIND_SHIFT) - 1
 NUMBER = (1 << PLACE_SHIFT) - 1
 
 
+def new_record(fields: str, of_sides: str = "") -> np.ndarray:
+    """A record as it is when it is new: of int64 fields, and of int64 (2,) fields, for client and server. A field is 0,
+    or NONE if a '?' follows its name."""
+    names = [name.rstrip("?") for name in fields.split()]
+    kinds = [*((name, "i8") for name in names), *((name.rstrip("?"), "i8", 2) for name in of_sides.split())]
+    record = np.zeros(1, kinds)
+    for name in (*fields.split(), *of_sides.split()):
+        if name.endswith("?"):
+            record[name.rstrip("?")] = NONE
+    return record.view(np.recarray)
+
+
+# An oddity. `waited_ns`: for how long an answer did not come; `about_frame_no`: of the link or message it is about.
+NEW_HIT = new_record(
+    "connection_id frame_no ts_ns sender channel channel_life oddity observed? expected? about_frame_no waited_ns?"
+)
+
+
 class State(NamedTuple):
-    """`endpoints`, `links`: int64 (n, CELLS), records of the current connection; `found_by` finds them. `hits` int64
-    (n, HIT_CELLS). `numbers` int64 (NUMBERS,)."""
+    """`endpoints`, `links`: records of the current connection, which `found_by` finds; `new_endpoint`, `new_link`: such
+    records when they are new. `hits`: as NEW_HIT. `numbers` int64 (NUMBERS,)."""
 
     endpoints: np.ndarray
     links: np.ndarray
     found_by: Keyed
     hits: np.ndarray
     numbers: np.ndarray
+    new_endpoint: np.ndarray
+    new_link: np.ndarray
+    new_hit: np.ndarray
 
 
-def new_state() -> State:
-    """The state before the first row."""
-    endpoints, links = (np.zeros((64, CELLS), np.int64) for _ in range(2))
-    hits, numbers = np.zeros((64, HIT_CELLS), np.int64), np.zeros(NUMBERS, np.int64)
-    return State(endpoints, links, new_keyed(), hits, numbers)
+def new_state(endpoint: np.ndarray, link: np.ndarray) -> State:
+    """The state before the first row; of a version's records when they are new."""
+    numbers = np.zeros(NUMBERS, np.int64)
+    return State(endpoint[:0], link[:0], new_keyed(), NEW_HIT[:0], numbers, endpoint, link, NEW_HIT)
 
 
 def with_room(state: State, rows: int, keys_a_row: int) -> State:
@@ -118,15 +131,15 @@ def with_room(state: State, rows: int, keys_a_row: int) -> State:
         _refill(smaller, found_by)
         found_by = keyed_with_room(smaller, keys_a_row * rows)
     numbers[HITS] = 0
-    return State(endpoints, links, found_by, _longer(state.hits, hits), numbers)
+    return state._replace(endpoints=endpoints, links=links, found_by=found_by, hits=_longer(state.hits, hits))
 
 
 def _longer(records: np.ndarray, needed: int) -> np.ndarray:
     if needed <= len(records):
         return records
-    longer = np.zeros((2 * needed, records.shape[1]), np.int64)
+    longer = np.zeros(2 * needed, records.dtype)
     longer[: len(records)] = records
-    return longer
+    return longer.view(np.recarray)
 
 
 @kernel
@@ -175,43 +188,67 @@ def begin_connection(s, connection):
 
 
 @kernel
-def _hit(s, frame_no, ts_ns, sender, channel, incarnation, oddity, about):
-    """Add an oddity of the current connection; returns its place."""
-    at = s.numbers[HITS]
-    hit = s.hits[at]
-    s.numbers[HITS] += 1
-    hit[H_CONNECTION] = s.numbers[CONNECTION]
-    hit[H_FRAME] = frame_no
-    hit[H_TS] = ts_ns
-    hit[H_SENDER] = sender
-    hit[H_CHANNEL] = channel
-    hit[H_INCARNATION] = incarnation
-    hit[H_ODDITY] = oddity
-    hit[H_OBSERVED] = hit[H_EXPECTED] = hit[H_WAITED] = NONE
-    hit[H_ABOUT] = about
+def add_endpoint(s):
+    """The place of a new endpoint of the current connection."""
+    at = s.numbers[ENDPOINTS]
+    s.numbers[ENDPOINTS] += 1
+    s.endpoints[at] = s.new_endpoint[0]
     return at
 
 
 @kernel
-def note(s, rows, i, channel, incarnation, oddity, observed, expected, about):
-    """Note an oddity of row `i`."""
+def add_link(s):
+    """The place of a new link of the current connection."""
+    at = s.numbers[LINKS]
+    s.numbers[LINKS] += 1
+    s.links[at] = s.new_link[0]
+    return at
+
+
+@kernel
+def _hit(s, frame_no, ts_ns, sender, channel, incarnation, oddity, about):
+    """Add an oddity of the current connection; returns its place."""
+    at = s.numbers[HITS]
+    s.numbers[HITS] += 1
+    s.hits[at] = s.new_hit[0]
+    hit = s.hits[at]
+    hit.connection_id = s.numbers[CONNECTION]
+    hit.frame_no = frame_no
+    hit.ts_ns = ts_ns
+    hit.sender = sender
+    hit.channel = channel
+    hit.channel_life = incarnation
+    hit.oddity = oddity
+    hit.about_frame_no = about
+    return at
+
+
+@kernel
+def note_at(s, rows, i, channel, incarnation, oddity, observed, expected, about):
+    """Note an oddity of row `i`; NONE for no channel."""
     at = _hit(s, rows.frame_no[i], rows.ts_ns[i], rows.sender[i], channel, incarnation, oddity, about)
-    s.hits[at, H_OBSERVED] = observed
-    s.hits[at, H_EXPECTED] = expected
+    s.hits[at].observed = observed
+    s.hits[at].expected = expected
 
 
 @kernel
-def note_wait(s, frame_no, since_ns, until_ns, sender, channel, incarnation, oddity, about):
-    """Note that `sender` let the other side wait for an answer to `frame_no`."""
+def note(s, rows, i, e, oddity, observed, expected, about):
+    """Note an oddity of row `i` on the channel of endpoint `e`."""
+    note_at(s, rows, i, e.channel, e.incarnation, oddity, observed, expected, about)
+
+
+@kernel
+def note_wait(s, frame_no, since_ns, until_ns, sender, e, oddity, about):
+    """Note that `sender` let the other side wait for an answer to `frame_no`, on the channel of endpoint `e`."""
     if until_ns - since_ns > LEAST_NS:
-        note_end(s, frame_no, until_ns, sender, channel, incarnation, oddity, about, until_ns - since_ns)
+        note_end(s, frame_no, until_ns, sender, e, oddity, about, until_ns - since_ns)
 
 
 @kernel
-def note_end(s, frame_no, until_ns, sender, channel, incarnation, oddity, about, waited):
+def note_end(s, frame_no, until_ns, sender, e, oddity, about, waited):
     """Note that `frame_no` had no answer until `until_ns`."""
-    at = _hit(s, frame_no, until_ns, sender, channel, incarnation, oddity, about)
-    s.hits[at, H_WAITED] = waited
+    at = _hit(s, frame_no, until_ns, sender, e.channel, e.incarnation, oddity, about)
+    s.hits[at].waited_ns = waited
 
 
 @kernel

@@ -6,25 +6,20 @@ and whether without limit. (0-10 specification, class message.)"""
 from __future__ import annotations
 
 from codec.checks import state as S
-from codec.checks.records_0_10 import (
-    ACCEPT_NONE,
-    ACTIVE,
-    ALL_MESSAGES,
-    DONE_TO,
-    DTX,
-    FRAME,
-    INCARNATION,
-    MESSAGES,
-    NEXT,
-    NUMBER,
-    OCTETS,
-    STOP_ID,
-    STOPPED,
-    TX,
-    WINDOW,
-    ZEROED_ID,
-)  # fmt: skip
-from codec.checks.state import CLIENT, GONE, NONE, SERIAL, SERVER, after, hashed_key, key_of, lead, note, place_in
+from codec.checks.state import (
+    CLIENT,
+    GONE,
+    NONE,
+    SERIAL,
+    SERVER,
+    add_link,
+    after,
+    hashed_key,
+    key_of,
+    lead,
+    note,
+    place_in,
+)
 from codec.compiler.kernel import kernel
 from codec.hashes.keyed import found, put
 
@@ -50,17 +45,14 @@ def _of_destination(s, rows, i, at):
 def subscribe(s, rows, i, at):
     """A subscription begins in window mode, with no credit."""
     c, before = s.endpoints[at], _of_destination(s, rows, i, at)
-    if before != NONE and s.links[before, ACTIVE] == c[INCARNATION] and c[INCARNATION]:
-        note(s, rows, i, c[NUMBER], c[INCARNATION], S.DESTINATION_IN_USE, NONE, NONE, rows.frame_no[i])
-    place = s.numbers[S.LINKS]
-    s.numbers[S.LINKS] += 1
+    if before != NONE and s.links[before].active == c.incarnation and c.incarnation:
+        note(s, rows, i, c, S.DESTINATION_IN_USE, NONE, NONE, rows.frame_no[i])
+    place = add_link(s)
     k = s.links[place]
-    k[:] = 0
-    k[ACTIVE] = max(c[INCARNATION], 1)
-    k[WINDOW] = 1
-    k[FRAME] = rows.frame_no[i]
-    k[ACCEPT_NONE] = 1 if rows.accept_mode[i] == 1 else 0
-    k[STOP_ID] = k[ZEROED_ID] = NONE
+    k.active = max(c.incarnation, 1)
+    k.window = 1
+    k.frame = rows.frame_no[i]
+    k.accept_none = 1 if rows.accept_mode[i] == 1 else 0
     lead(s, hashed_key(S.K_DESTINATION, at, rows.destination[i]), place)
 
 
@@ -68,7 +60,7 @@ def subscribe(s, rows, i, at):
 def _active(s, rows, i, at):
     """The place of the subscription of row `i`, or NONE."""
     c, place = s.endpoints[at], _of_destination(s, rows, i, at)
-    return place if place != NONE and s.links[place, ACTIVE] == max(c[INCARNATION], 1) else NONE
+    return place if place != NONE and s.links[place].active == max(c.incarnation, 1) else NONE
 
 
 @kernel
@@ -76,29 +68,29 @@ def change(s, rows, i, at):
     """message.flow, stop, cancel, flush, set-flow-mode."""
     c, name, place = s.endpoints[at], rows.name[i], _active(s, rows, i, at)
     if place == NONE:
-        note(s, rows, i, c[NUMBER], c[INCARNATION], S.DESTINATION_UNKNOWN, name, NONE, NONE)
+        note(s, rows, i, c, S.DESTINATION_UNKNOWN, name, NONE, NONE)
         return
     k, value = s.links[place], max(rows.value[i], 0)
     if name == CANCEL:
-        k[ACTIVE] = GONE
+        k.active = GONE
     elif name == FLOW and rows.unit[i] == IN_MESSAGES:
-        k[MESSAGES] += value
-        k[ALL_MESSAGES] |= value == NO_LIMIT
-        k[STOPPED] = 0
+        k.messages += value
+        k.all_messages |= value == NO_LIMIT
+        k.stopped = 0
     elif name == FLOW:
-        k[OCTETS] += value
-        k[STOPPED] = 0
+        k.octets += value
+        k.stopped = 0
     elif name in (SET_FLOW_MODE, STOP):
         if name == SET_FLOW_MODE:
             # Octets that are left over do no harm: clients leave them unlimited.
-            if k[MESSAGES] > 0:
-                note(s, rows, i, c[NUMBER], c[INCARNATION], S.MODE_WITH_CREDIT, k[MESSAGES], 0, k[FRAME])
-            k[WINDOW] = max(rows.flow_mode[i], 0)
+            if k.messages > 0:
+                note(s, rows, i, c, S.MODE_WITH_CREDIT, k.messages, 0, k.frame)
+            k.window = max(rows.flow_mode[i], 0)
         else:
-            k[STOPPED] = 1
-            k[STOP_ID] = rows.command_id[i]
-        k[MESSAGES] = k[ALL_MESSAGES] = k[OCTETS] = 0
-        k[ZEROED_ID] = c[NEXT + SERVER]
+            k.stopped = 1
+            k.stop_id = rows.command_id[i]
+        k.messages = k.all_messages = k.octets = 0
+        k.zeroed_id = c.next[SERVER]
 
 
 @kernel
@@ -111,18 +103,18 @@ def transfer(s, rows, i, at):
         gone = _of_destination(s, rows, i, at)
         # what was sent before a cancel arrived is on its way
         if gone == NONE:
-            note(s, rows, i, c[NUMBER], c[INCARNATION], S.NO_SUBSCRIPTION, NONE, NONE, rows.frame_no[i])
+            note(s, rows, i, c, S.NO_SUBSCRIPTION, NONE, NONE, rows.frame_no[i])
         return
     k = s.links[place]
-    if k[STOPPED]:
-        if c[DONE_TO + SERVER] != NONE and k[STOP_ID] != NONE and after(c[DONE_TO + SERVER], k[STOP_ID]) >= 0:
-            note(s, rows, i, c[NUMBER], c[INCARNATION], S.AFTER_STOP, NONE, NONE, k[FRAME])
-    elif not ((k[MESSAGES] > 0 or k[ALL_MESSAGES]) and k[OCTETS] > 0):
-        note(s, rows, i, c[NUMBER], c[INCARNATION], S.WITHOUT_CREDIT, k[MESSAGES], k[OCTETS], k[FRAME])
-    if not k[ALL_MESSAGES]:
-        k[MESSAGES] = max(k[MESSAGES] - 1, 0)
+    if k.stopped:
+        if c.done_to[SERVER] != NONE and k.stop_id != NONE and after(c.done_to[SERVER], k.stop_id) >= 0:
+            note(s, rows, i, c, S.AFTER_STOP, NONE, NONE, k.frame)
+    elif not ((k.messages > 0 or k.all_messages) and k.octets > 0):
+        note(s, rows, i, c, S.WITHOUT_CREDIT, k.messages, k.octets, k.frame)
+    if not k.all_messages:
+        k.messages = max(k.messages - 1, 0)
     if rows.command_id[i] != NONE:
-        bits = (0 if k[ACCEPT_NONE] else UNSETTLED) | GIVES_BACK
+        bits = (0 if k.accept_none else UNSETTLED) | GIVES_BACK
         put(s.found_by, key_of(S.K_TRANSFER, at, rows.command_id[i]), ((place + 1) << BITS) | bits)
 
 
@@ -139,8 +131,8 @@ def transfers_completed(s, at, first, last):
         if state <= 0 or not state & GIVES_BACK:
             continue
         k = s.links[(state >> BITS) - 1]
-        if k[WINDOW] and not k[ALL_MESSAGES] and (k[ZEROED_ID] == NONE or after(number, k[ZEROED_ID]) >= 0):
-            k[MESSAGES] += 1
+        if k.window and not k.all_messages and (k.zeroed_id == NONE or after(number, k.zeroed_id) >= 0):
+            k.messages += 1
         put(s.found_by, key, state & ~GIVES_BACK if state & UNSETTLED else GONE)
 
 
@@ -149,11 +141,11 @@ def settle_transfers(s, rows, i, at):
     """message.accept, reject, release, acquire of transfers that the other side sent."""
     c, name, sender = s.endpoints[at], rows.name[i], rows.sender[i]
     if name == REJECT:
-        note(s, rows, i, c[NUMBER], c[INCARNATION], S.MESSAGE_REJECTED, rows.code[i], NONE, rows.frame_no[i])
+        note(s, rows, i, c, S.MESSAGE_REJECTED, rows.code[i], NONE, rows.frame_no[i])
     unknown = NONE
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         first, last = rows.range_first[k], rows.range_last[k]
-        following = c[NEXT + 1 - sender]
+        following = c.next[1 - sender]
         if following != NONE and after(last, following) >= 0:
             unknown = last
             last = (following - 1) % SERIAL
@@ -166,11 +158,11 @@ def settle_transfers(s, rows, i, at):
             key = key_of(S.K_TRANSFER, at, (first + step) % SERIAL)
             state = found(s.found_by, key)
             # What a transaction settles may be settled again after a rollback.
-            if name == ACQUIRE or c[TX] or c[DTX]:
+            if name == ACQUIRE or c.tx or c.dtx:
                 continue
             if state <= 0 or not state & UNSETTLED:
                 unknown = (first + step) % SERIAL if name != RELEASE else unknown
             else:
                 put(s.found_by, key, state & ~UNSETTLED if state & GIVES_BACK else GONE)
     if unknown != NONE:
-        note(s, rows, i, c[NUMBER], c[INCARNATION], S.TRANSFERS_UNKNOWN, unknown, NONE, rows.frame_no[i])
+        note(s, rows, i, c, S.TRANSFERS_UNKNOWN, unknown, NONE, rows.frame_no[i])

@@ -8,29 +8,19 @@ from __future__ import annotations
 from codec.checks import state as S
 from codec.checks.deliveries import dispose, transfer
 from codec.checks.links import attach, detach, end_links, flow_on_link, pending_links
-from codec.checks.records_1_0 import (
-    ALLOWED,
-    ANSWERED,
-    BEGUN_FRAME,
-    BEGUN_NS,
-    CHANNEL,
-    ECHO_FRAME,
-    ECHO_NS,
-    END_ANSWERED,
-    ENDED_FRAME,
-    ENDED_NS,
-    FIRST_LINK,
-    FIRST_OUT,
-    HANDLE_MAX,
-    INCARNATION,
-    LAST_DELIVERY,
-    MAPPED,
-    NUMBER,
-    OTHER,
-    SENT,
-    SIDE,
+from codec.checks.state import (
+    NONE,
+    SERIAL,
+    add_endpoint,
+    after,
+    begin_connection,
+    key_of,
+    lead,
+    note,
+    note_at,
+    note_wait,
+    place_in,
 )  # fmt: skip
-from codec.checks.state import NONE, SERIAL, after, begin_connection, key_of, lead, note, note_wait, place_in
 from codec.compiler.kernel import kernel
 from codec.hashes.keyed import found, put
 
@@ -70,23 +60,13 @@ def finish(s):
     until = s.numbers[S.LAST_NS]
     for at in range(s.numbers[S.ENDPOINTS]):
         e = s.endpoints[at]
-        other = 1 - e[SIDE]
-        if e[MAPPED] and not e[ANSWERED] and e[OTHER] == NONE:
-            note_wait(
-                s,
-                e[BEGUN_FRAME],
-                e[BEGUN_NS],
-                until,
-                other,
-                e[CHANNEL],
-                e[INCARNATION],
-                S.BEGIN_UNANSWERED,
-                e[BEGUN_FRAME],
-            )
-        if e[ECHO_NS] != NONE:
-            note_wait(s, e[ECHO_FRAME], e[ECHO_NS], until, other, e[CHANNEL], e[INCARNATION], S.ECHO_UNANSWERED, NONE)
-        if e[ENDED_NS] != NONE and not e[END_ANSWERED] and e[OTHER] != NONE:
-            note_wait(s, e[ENDED_FRAME], e[ENDED_NS], until, other, e[CHANNEL], e[INCARNATION], S.END_UNANSWERED, NONE)
+        other = 1 - e.side
+        if e.mapped and not e.answered and e.other == NONE:
+            note_wait(s, e.begun_frame, e.begun_ns, until, other, e, S.BEGIN_UNANSWERED, e.begun_frame)
+        if e.echo_ns != NONE:
+            note_wait(s, e.echo_frame, e.echo_ns, until, other, e, S.ECHO_UNANSWERED, NONE)
+        if e.ended_ns != NONE and not e.end_answered and e.other != NONE:
+            note_wait(s, e.ended_frame, e.ended_ns, until, other, e, S.END_UNANSWERED, NONE)
     pending_links(s, until)
     s.numbers[S.STARTED] = 0
 
@@ -96,7 +76,7 @@ def _sasl(s, rows, i):
     """mechanisms, init, (challenge, response)*, outcome; each by its side (5.3.2)."""
     name, sender, step = rows.name[i], rows.sender[i], s.numbers[S.SASL_STEP]
     if rows.size[i] > SASL_FRAME_BYTES:
-        note(s, rows, i, NONE, NONE, S.FRAME_TOO_LARGE, rows.size[i], SASL_FRAME_BYTES, NONE)
+        note_at(s, rows, i, NONE, NONE, S.FRAME_TOO_LARGE, rows.size[i], SASL_FRAME_BYTES, NONE)
     by_client = name in (INIT, RESPONSE)
     follows = (
         (name == MECHANISMS and step == 0)
@@ -106,7 +86,7 @@ def _sasl(s, rows, i):
         or (name == OUTCOME and (step in (INIT, RESPONSE)))
     )
     if not follows or (sender == S.CLIENT) != by_client:
-        note(s, rows, i, NONE, NONE, S.SASL_ORDER, name, step, NONE)
+        note_at(s, rows, i, NONE, NONE, S.SASL_ORDER, name, step, NONE)
     s.numbers[S.SASL_STEP] = name
 
 
@@ -114,9 +94,9 @@ def _sasl(s, rows, i):
 def _open(s, rows, i):
     sender = rows.sender[i]
     if rows.channel[i] != 0:
-        note(s, rows, i, NONE, NONE, S.OPEN_CHANNEL, rows.channel[i], 0, NONE)
+        note_at(s, rows, i, NONE, NONE, S.OPEN_CHANNEL, rows.channel[i], 0, NONE)
     if s.numbers[S.OPENED + sender]:
-        note(s, rows, i, NONE, NONE, S.OPEN_MISPLACED, OPEN, 1, NONE)
+        note_at(s, rows, i, NONE, NONE, S.OPEN_MISPLACED, OPEN, 1, NONE)
     s.numbers[S.OPENED + sender] = 1
     s.numbers[S.FRAME_MAX + sender] = rows.max_frame_size[i] if rows.max_frame_size[i] != NONE else UNLIMITED
     s.numbers[S.CHANNEL_MAX + sender] = rows.channel_max[i] if rows.channel_max[i] != NONE else 65535
@@ -131,13 +111,13 @@ def _performative(s, rows, i):
         _open(s, rows, i)
         return
     if not s.numbers[S.OPENED + sender]:
-        note(s, rows, i, NONE, NONE, S.OPEN_MISPLACED, name, 0, NONE)
+        note_at(s, rows, i, NONE, NONE, S.OPEN_MISPLACED, name, 0, NONE)
         s.numbers[S.OPENED + sender] = 1
         s.numbers[S.FRAME_MAX + sender] = UNLIMITED
         s.numbers[S.CHANNEL_MAX + sender] = 65535
     knows = s.numbers[S.OPENED + other] and rows.ts_ns[i] - s.numbers[S.OPEN_NS + other] > rows.grace_ns[i]
     if knows and rows.size[i] > s.numbers[S.FRAME_MAX + other]:
-        note(s, rows, i, NONE, NONE, S.FRAME_TOO_LARGE, rows.size[i], s.numbers[S.FRAME_MAX + other], NONE)
+        note_at(s, rows, i, NONE, NONE, S.FRAME_TOO_LARGE, rows.size[i], s.numbers[S.FRAME_MAX + other], NONE)
     if name == CLOSE:
         s.numbers[S.CLOSED_NS] = rows.ts_ns[i]
         return
@@ -145,14 +125,14 @@ def _performative(s, rows, i):
         _begin(s, rows, i, knows)
         return
     at = place_in(s, key_of(S.K_ENDPOINT, sender, rows.channel[i]))
-    if at == NONE or not s.endpoints[at, MAPPED]:
-        oddity = S.NO_SESSION if at == NONE else S.AFTER_END
-        channel, incarnation = (
-            (rows.channel[i], 0) if at == NONE else (s.endpoints[at, CHANNEL], s.endpoints[at, INCARNATION])
-        )
-        note(s, rows, i, channel, incarnation, oddity, name, NONE, NONE)
+    if at == NONE or not s.endpoints[at].mapped:
+        oddity, channel, incarnation = S.NO_SESSION, rows.channel[i], 0
+        if at != NONE:
+            oddity, channel, incarnation = S.AFTER_END, s.endpoints[at].channel, s.endpoints[at].incarnation
+        note_at(s, rows, i, channel, incarnation, oddity, name, NONE, NONE)
         if rows.error[i] and (name in (END, DETACH)):
-            note(s, rows, i, channel, incarnation, S.END_ERROR if name == END else S.DETACH_ERROR, NONE, NONE, NONE)
+            oddity = S.END_ERROR if name == END else S.DETACH_ERROR
+            note_at(s, rows, i, channel, incarnation, oddity, NONE, NONE, NONE)
         return
     if name == ATTACH:
         attach(s, rows, i, at)
@@ -175,69 +155,50 @@ def _begin(s, rows, i, knows):
     sender, number, remote = rows.sender[i], rows.channel[i], rows.remote_channel[i]
     key = key_of(S.K_ENDPOINT, sender, number)
     before = place_in(s, key)
-    at = s.numbers[S.ENDPOINTS]
-    s.numbers[S.ENDPOINTS] += 1
+    at = add_endpoint(s)
     e = s.endpoints[at]
-    e[:] = 0
-    e[SIDE] = sender
-    e[NUMBER] = e[CHANNEL] = number
-    e[MAPPED] = 1
-    e[BEGUN_NS] = rows.ts_ns[i]
-    e[BEGUN_FRAME] = rows.frame_no[i]
-    e[HANDLE_MAX] = rows.handle_max[i] if rows.handle_max[i] != NONE else UNLIMITED
-    e[FIRST_OUT] = rows.next_outgoing_id[i]
-    e[ALLOWED] = rows.incoming_window[i]
-    e[OTHER] = e[ECHO_NS] = e[ENDED_NS] = e[LAST_DELIVERY] = e[FIRST_LINK] = NONE
+    e.side, e.channel, e.mapped = sender, number, 1
+    e.begun_ns, e.begun_frame = rows.ts_ns[i], rows.frame_no[i]
+    e.handle_max = rows.handle_max[i] if rows.handle_max[i] != NONE else UNLIMITED
+    e.first_out = rows.next_outgoing_id[i]
+    e.allowed = rows.incoming_window[i]
     peer = place_in(s, key_of(S.K_ENDPOINT, 1 - sender, remote)) if remote != NONE else NONE
-    fits = peer != NONE and s.endpoints[peer, OTHER] == NONE
+    fits = peer != NONE and s.endpoints[peer].other == NONE
     if fits:
         p = s.endpoints[peer]
-        e[CHANNEL], e[INCARNATION] = p[CHANNEL], p[INCARNATION]
-        e[OTHER], p[OTHER] = peer, at
-        e[ANSWERED] = p[ANSWERED] = 1
-        note_wait(
-            s, p[BEGUN_FRAME], p[BEGUN_NS], rows.ts_ns[i], sender, p[CHANNEL], p[INCARNATION], S.BEGIN_UNANSWERED,
-            p[BEGUN_FRAME],
-        )  # fmt: skip
+        e.channel, e.incarnation = p.channel, p.incarnation
+        e.other, p.other = peer, at
+        e.answered = p.answered = 1
+        note_wait(s, p.begun_frame, p.begun_ns, rows.ts_ns[i], sender, p, S.BEGIN_UNANSWERED, p.begun_frame)
     else:
         incarnations = key_of(S.K_LIFE, 0, number)
-        e[INCARNATION] = max(found(s.found_by, incarnations), 0) + 1
-        put(s.found_by, incarnations, e[INCARNATION])
-    if before != NONE and s.endpoints[before, MAPPED]:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.BEGIN_TWICE, number, NONE, NONE)
+        e.incarnation = max(found(s.found_by, incarnations), 0) + 1
+        put(s.found_by, incarnations, e.incarnation)
+    if before != NONE and s.endpoints[before].mapped:
+        note(s, rows, i, e, S.BEGIN_TWICE, number, NONE, NONE)
     if knows and number > s.numbers[S.CHANNEL_MAX + 1 - sender]:
         expected = s.numbers[S.CHANNEL_MAX + 1 - sender]
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.CHANNEL_ABOVE_MAX, number, expected, NONE)
+        note(s, rows, i, e, S.CHANNEL_ABOVE_MAX, number, expected, NONE)
     if remote != NONE and not fits:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.REMOTE_CHANNEL, remote, NONE, NONE)
+        note(s, rows, i, e, S.REMOTE_CHANNEL, remote, NONE, NONE)
     lead(s, key, at)
 
 
 @kernel
 def _end(s, rows, i, at):
     e = s.endpoints[at]
-    e[MAPPED] = 0
-    e[ENDED_NS] = rows.ts_ns[i]
-    e[ENDED_FRAME] = rows.frame_no[i]
-    e[ECHO_NS] = NONE
+    e.mapped = 0
+    e.ended_ns = rows.ts_ns[i]
+    e.ended_frame = rows.frame_no[i]
+    e.echo_ns = NONE
     if rows.error[i]:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.END_ERROR, NONE, NONE, NONE)
-    if e[OTHER] != NONE:
-        p = s.endpoints[e[OTHER]]
-        p[ECHO_NS] = NONE
-        if p[ENDED_NS] != NONE:
-            e[END_ANSWERED] = p[END_ANSWERED] = 1
-            note_wait(
-                s,
-                p[ENDED_FRAME],
-                p[ENDED_NS],
-                rows.ts_ns[i],
-                e[SIDE],
-                e[CHANNEL],
-                e[INCARNATION],
-                S.END_UNANSWERED,
-                NONE,
-            )
+        note(s, rows, i, e, S.END_ERROR, NONE, NONE, NONE)
+    if e.other != NONE:
+        p = s.endpoints[e.other]
+        p.echo_ns = NONE
+        if p.ended_ns != NONE:
+            e.end_answered = p.end_answered = 1
+            note_wait(s, p.ended_frame, p.ended_ns, rows.ts_ns[i], e.side, e, S.END_UNANSWERED, NONE)
     end_links(s, rows, i, at)
 
 
@@ -245,53 +206,41 @@ def _end(s, rows, i, at):
 def _flow(s, rows, i, at):
     """A flow: windows and transfer numbers (2.5.6), then the state of a link."""
     e = s.endpoints[at]
-    if rows.next_outgoing_id[i] != NONE and e[FIRST_OUT] != NONE:
-        expected = (e[FIRST_OUT] + e[SENT]) % SERIAL
+    if rows.next_outgoing_id[i] != NONE and e.first_out != NONE:
+        expected = (e.first_out + e.sent) % SERIAL
         if rows.next_outgoing_id[i] != expected:
-            note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_OUTGOING_ID, rows.next_outgoing_id[i], expected, NONE)
+            note(s, rows, i, e, S.NEXT_OUTGOING_ID, rows.next_outgoing_id[i], expected, NONE)
     nextin, window = rows.next_incoming_id[i], max(rows.incoming_window[i], 0)
-    if e[OTHER] == NONE:
+    if e.other == NONE:
         if nextin != NONE:
-            note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_INCOMING_ID, nextin, NONE, NONE)
+            note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, NONE, NONE)
     else:
-        p = s.endpoints[e[OTHER]]
+        p = s.endpoints[e.other]
         if nextin == NONE:
-            e[ALLOWED] = max(e[ALLOWED], window)
-            if rows.ts_ns[i] - p[BEGUN_NS] > rows.grace_ns[i]:
-                note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_INCOMING_ID, NONE, p[FIRST_OUT], NONE)
-        elif p[FIRST_OUT] != NONE:
-            ahead = after(nextin, p[FIRST_OUT])
-            e[ALLOWED] = max(e[ALLOWED], ahead + window)
-            if after(nextin, (p[FIRST_OUT] + p[SENT]) % SERIAL) > 0:
-                expected = (p[FIRST_OUT] + p[SENT]) % SERIAL
-                note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_INCOMING_ID, nextin, expected, NONE)
-        if p[ECHO_NS] != NONE:
-            note_wait(
-                s,
-                p[ECHO_FRAME],
-                p[ECHO_NS],
-                rows.ts_ns[i],
-                e[SIDE],
-                e[CHANNEL],
-                e[INCARNATION],
-                S.ECHO_UNANSWERED,
-                NONE,
-            )
-            p[ECHO_NS] = NONE
-    if rows.echo[i] == 1 and e[ECHO_NS] == NONE:
-        e[ECHO_NS] = rows.ts_ns[i]
-        e[ECHO_FRAME] = rows.frame_no[i]
+            e.allowed = max(e.allowed, window)
+            if rows.ts_ns[i] - p.begun_ns > rows.grace_ns[i]:
+                note(s, rows, i, e, S.NEXT_INCOMING_ID, NONE, p.first_out, NONE)
+        elif p.first_out != NONE:
+            ahead = after(nextin, p.first_out)
+            e.allowed = max(e.allowed, ahead + window)
+            if after(nextin, (p.first_out + p.sent) % SERIAL) > 0:
+                expected = (p.first_out + p.sent) % SERIAL
+                note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, expected, NONE)
+        if p.echo_ns != NONE:
+            note_wait(s, p.echo_frame, p.echo_ns, rows.ts_ns[i], e.side, e, S.ECHO_UNANSWERED, NONE)
+            p.echo_ns = NONE
+    if rows.echo[i] == 1 and e.echo_ns == NONE:
+        e.echo_ns = rows.ts_ns[i]
+        e.echo_frame = rows.frame_no[i]
     if rows.handle[i] != NONE:
         flow_on_link(s, rows, i, at)
     elif rows.link_fields[i]:
-        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.FLOW_WITHOUT_HANDLE, NONE, NONE, NONE)
+        note(s, rows, i, e, S.FLOW_WITHOUT_HANDLE, NONE, NONE, NONE)
 
 
 @kernel
 def _count_transfer(s, rows, i, at):
     e = s.endpoints[at]
-    if e[OTHER] != NONE and s.endpoints[e[OTHER], ALLOWED] != NONE and e[SENT] >= s.endpoints[e[OTHER], ALLOWED]:
-        note(
-            s, rows, i, e[CHANNEL], e[INCARNATION], S.WINDOW_EXCEEDED, e[SENT] + 1, s.endpoints[e[OTHER], ALLOWED], NONE
-        )
-    e[SENT] += 1
+    if e.other != NONE and s.endpoints[e.other].allowed != NONE and e.sent >= s.endpoints[e.other].allowed:
+        note(s, rows, i, e, S.WINDOW_EXCEEDED, e.sent + 1, s.endpoints[e.other].allowed, NONE)
+    e.sent += 1

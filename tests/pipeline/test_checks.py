@@ -16,6 +16,7 @@ from rule_support import Case, Key, write_cases
 from test_carried_size import transaction, with_coordinator
 
 from codec.checks import v1_0
+from codec.checks.records_1_0 import NEW_END, NEW_ENDPOINT
 from codec.checks.state import ODDITIES, new_state, with_room
 from pipeline.audit.detectors import DETECTORS
 from udfs.conversation.checks import METHOD_COLUMNS, odd_rows, rows_1_0
@@ -119,7 +120,7 @@ def test_what_is_settled_and_discharged_is_forgotten(tmp_path: Path) -> None:
     for number in range(20):
         transaction(talk, number)
     rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", talk, [])])
-    state, used = new_state(), []
+    state, used = new_state(NEW_ENDPOINT, NEW_END), []
     for batch in rows.combine_chunks().to_batches(max_chunksize=rows.num_rows // 2):
         state = with_room(state, batch.num_rows, v1_0.KEYS_A_ROW)
         v1_0.follow(state, rows_1_0(batch))

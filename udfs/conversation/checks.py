@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from codec.amqp.versions import E_UNEXPECTED_SEGMENT, ERRORS, fact_table
+from codec.checks import records_0_10, records_1_0, v0_10, v1_0
 from codec.checks import state as S
-from codec.checks import v0_10, v1_0
-from codec.checks.records_0_10 import Rows as Rows0_10
-from codec.checks.records_1_0 import Rows as Rows1_0
 from codec.checks.state import NONE, State, new_state, with_room
 from codec.conversation.sessions.semantics import COORDINATES, COORDINATOR
 from codec.sides import SIDES
@@ -114,7 +112,8 @@ _SIDES = pa.array(SIDES)
 
 def odd_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows of methods -> ODD rows, for `mapInArrow`."""
-    state_1_0, state_0_10 = new_state(), new_state()
+    state_1_0 = new_state(records_1_0.NEW_ENDPOINT, records_1_0.NEW_END)
+    state_0_10 = new_state(records_0_10.NEW_CHANNEL, records_0_10.NEW_SUBSCRIPTION)
     for batch in batches:
         of_1_0, of_0_10 = (batch.take(places_where(is_among(batch["version"], name))) for name in ("1.0", "0-10"))
         rows = rows_1_0(of_1_0)
@@ -133,7 +132,7 @@ def odd_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield _oddities(state_0_10, "0-10")
 
 
-def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
+def rows_1_0(methods: pa.RecordBatch) -> records_1_0.Rows:
     """Columns of performatives for the kernels."""
     arguments = Fields(values_of(methods["arguments"]), OF_1_0, INSIDE_1_0)
     within = {name: arguments.inside(name) for name in INSIDE_1_0}
@@ -152,7 +151,7 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
         for name, type_ in OF_1_0.items()
         if type_ != "binary" and name not in ("available", "role")
     }
-    return Rows1_0(
+    return records_1_0.Rows(
         **_common_columns(methods),
         name=fixed(np.where(_readable(methods), numbered(methods["name"], v1_0.NAMES), 0)),
         size=integers(methods["size"]),
@@ -177,7 +176,7 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
     )
 
 
-def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
+def rows_0_10(methods: pa.RecordBatch) -> records_0_10.Rows:
     """Columns of controls and commands for the kernels."""
     arguments = Fields(values_of(methods["arguments"]), OF_0_10, SETS)
     range_at, range_first, range_last = _ranges(arguments.inside("commands"), arguments.inside("transfers"))
@@ -187,7 +186,7 @@ def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
     xid = pc.if_else(xid.is_valid(), xid.field("value"), pa.scalar(None, pa.binary()))
     keys = {"key": pc.coalesce(xid, arguments.column("name")), "destination": arguments.column("destination")}
     numbers = {column: fixed(arguments.numbers(column, NONE)) for column in NUMBERS_0_10}
-    return Rows0_10(
+    return records_0_10.Rows(
         **_common_columns(methods),
         channel_max=integers(methods["agreed_channel_max"], null=NONE),
         name=fixed(name),
@@ -228,7 +227,7 @@ def _ranges(*sets: Values) -> tuple[Integers, Integers, Integers]:
     return np.concatenate([[0], np.cumsum(counts)]), first, last
 
 
-def _of_one_frame(methods: pa.RecordBatch, rows: Rows0_10) -> Iterator[pa.RecordBatch]:
+def _of_one_frame(methods: pa.RecordBatch, rows: records_0_10.Rows) -> Iterator[pa.RecordBatch]:
     """Oddities of single controls and commands."""
     wrong = is_among(methods["name"], *BY_CLIENT) & (rows.sender == 1)
     wrong |= is_among(methods["name"], *BY_SERVER) & (rows.sender == 0)
@@ -294,22 +293,10 @@ def _outcomes(arrays: Values) -> Integers:
 def _oddities(state: State, version: str) -> pa.RecordBatch:
     """The oddities in `state`, as ODD rows."""
     hits = state.hits[: state.numbers[S.HITS]]
-
-    def known(cell: int) -> pa.Array:
-        return pa.array(hits[:, cell], mask=hits[:, cell] == NONE)
-
-    columns = {
-        "connection_id": pa.array(hits[:, S.H_CONNECTION]),
-        "frame_no": pa.array(hits[:, S.H_FRAME]),
-        "ts_ns": pa.array(hits[:, S.H_TS]),
-        "version": pa.repeat(pa.scalar(version), len(hits)),
-        "sender": _SIDES.take(pa.array(hits[:, S.H_SENDER])),
-        "channel": known(S.H_CHANNEL).cast(pa.int32()),
-        "channel_life": known(S.H_INCARNATION),
-        "oddity": _ODDITIES.take(pa.array(hits[:, S.H_ODDITY])),
-        "observed": known(S.H_OBSERVED),
-        "expected": known(S.H_EXPECTED),
-        "about_frame_no": known(S.H_ABOUT),
-        "waited_ns": known(S.H_WAITED),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in ODD.names], schema=arrow_schema(ODD))
+    columns = {name: pa.array(hits[name], mask=hits[name] == NONE) for name in hits.dtype.names or ()}
+    columns["ts_ns"] = pa.array(hits["ts_ns"])  # NONE is a time, too
+    columns["version"] = pa.repeat(pa.scalar(version), len(hits))
+    columns["sender"] = _SIDES.take(columns["sender"])
+    columns["oddity"] = _ODDITIES.take(columns["oddity"])
+    schema = arrow_schema(ODD)
+    return pa.RecordBatch.from_arrays([columns[column.name].cast(column.type) for column in schema], schema=schema)
