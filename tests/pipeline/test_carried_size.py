@@ -122,6 +122,16 @@ def session(talk: Talk, number: int) -> None:
     links.end(links.end(talk, "client"), "server")
 
 
+def resumed(talk: Talk, number: int) -> None:
+    """A delivery of a link is resumed, as settled, by its next attach; then its tag is that of one that is settled."""
+    turns: list[dict[str, Any]] = [{}, {"resume": True, "settled": True}, {"settled": True}]
+    for turn, given in enumerate(turns):
+        for side in ("client", "server"):
+            links.attach(talk, side, "l", 5, side == "server")
+        links.transfer(talk, "client", 5, 3 * number + turn, b"tag", **given)
+        links.detach(links.detach(talk, "client", 5, closed=False), "server", 5, closed=False)
+
+
 # ---- 0-10 ------------------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +281,7 @@ def channel(talk: Talk, number: int) -> None:
 CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
     "transactions of 1.0": (with_coordinator, transaction),
     "links of 1.0": (links.begun, attached),
+    "resumed deliveries of 1.0": (links.begun, resumed),
     "sessions of 1.0": (lambda: opened_1_0(Talk("1.0")), session),
     "publishes of 1.0": (links.sender_link, settled),
     "transactions of 0-10": (in_mode_tx, transaction_0_10),
@@ -424,6 +435,44 @@ def test_sessions_and_links_in_pieces_are_those_of_one_go(
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
     monkeypatch.setattr(sessions, "FEW_PLACES", 0)
     assert followed(frames, 3) == at_once
+
+
+def resuming() -> Talk:
+    """Deliveries of a link are resumed once it is attached again, twice, as settled or not; a tag is used again for
+    messages that are settled, one that is not, and one that resumes what is over."""
+    talk, tags, numbers = links.begun(), (b"a", b"b", b"c"), iter(range(100))
+    for turn in range(4):
+        for side in ("client", "server"):
+            links.attach(talk, side, "s", turn, side == "server")
+        for tag in tags:
+            given: dict[str, Any] = {"resume": True, "settled": turn == 2 and tag == b"a"} if turn else {}
+            links.transfer(talk, "client", turn, next(numbers), tag, **given)
+        for settled in (True, False, True):
+            links.transfer(talk, "client", turn, next(numbers), b"again", settled, resume=turn == 3)
+        if turn == 1:
+            links.accepted(talk, "server", True, 7)  # the second b: 0 to 5, then 6 to 8
+        links.detach(links.detach(talk, "client", turn, closed=False), "server", turn, closed=False)
+    return talk
+
+
+def test_resumed_deliveries_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
+    """a is settled in the third turn, and resumed in vain in the fourth; b in the second; c never. Of the other tag
+    the last message is settled and resumes the ones before that are not, up to the one that is new."""
+    table = runs_of(resuming(), tmp_path)
+    found = in_pieces(table, times(table)[1:])
+    same(found, rows_of(table), "resumed")
+    outcomes: dict[str, list[tuple[int, str]]] = {}
+    for text in found["messages"].elements():
+        row = values_of(text)
+        outcomes.setdefault(row["delivery_tag_hex"], []).append((int(row["delivery_id"]), row["outcome"].strip("'")))
+    by_tag = {bytes.fromhex(tag.strip("'")): [end for _, end in sorted(rows)] for tag, rows in outcomes.items()}
+    unknown, unsettled, presettled = "unknown", "unsettled", "presettled"
+    assert by_tag == {
+        b"a": [unknown, unknown, presettled, unsettled],
+        b"b": ["confirmed", "confirmed", unsettled, unsettled],
+        b"c": [unsettled] * 4,
+        b"again": [presettled, unsettled, presettled] * 3 + [presettled, unknown, presettled],
+    }
 
 
 # ---- credit in pieces ------------------------------------------------------------------------------------------------

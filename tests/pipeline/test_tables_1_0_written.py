@@ -36,28 +36,31 @@ def begin(remote: int | None = None, channel: int = 0) -> bytes:
 
 def attach(
     name: str, handle: int, role: bool, source: str = "", target: str = "", coordinator: bool = False,
-    distribution: str = "",
+    distribution: str = "", channel: int = 0,
 ) -> bytes:  # fmt: skip
     first = None if role else uint(0)
     mode = [None] * 5 + [proton.symbol(distribution)] if distribution else []
     far = state(0x30) if coordinator else state(0x29, target or None)
     fields = (name, uint(handle), role, None, None, state(0x28, source or None, *mode), far, None, None, first)
-    return frame(performative(ATTACH, *fields))
+    return frame(performative(ATTACH, *fields), channel)
 
 
 def moved(
     number: int, handle: int = 0, body: bytes = b"x", more: bool = False, settled: bool | None = None,
     aborted: bool = False, first: bool = True, payload: bytes | None = None, within: bytes | None = None,
+    tag: bytes = b"\x01\xff", resume: bool | None = None, outcome: Any = None, channel: int = 0,
 ) -> bytes:  # fmt: skip
     """A transfer; `first` False: one more of the delivery on the handle; `within` a transaction."""
-    fields = [uint(handle), uint(number) if first else None, b"\x01\xff" if first else None, None, settled, more]
-    fields += [None, None if within is None else state(0x34, within), None, aborted]
-    return frame(performative(TRANSFER_CODE, *fields) + (sections_of(body) if payload is None else payload))
+    fields = [uint(handle), uint(number) if first else None, tag if first else None, None, settled, more]
+    fields += [None, outcome if within is None else state(0x34, within), resume, aborted]
+    return frame(performative(TRANSFER_CODE, *fields) + (sections_of(body) if payload is None else payload), channel)
 
 
-def disposed(role: bool, first: int, last: int | None = None, settled: bool = True, outcome: Any = None) -> bytes:
+def disposed(
+    role: bool, first: int, last: int | None = None, settled: bool = True, outcome: Any = None, channel: int = 0
+) -> bytes:
     to = None if last is None else uint(last)
-    return frame(performative(DISPOSITION_CODE, role, uint(first), to, settled, outcome))
+    return frame(performative(DISPOSITION_CODE, role, uint(first), to, settled, outcome), channel)
 
 
 def flow(delivery_count: int | None, credit: int, drain: bool = False) -> bytes:
@@ -66,8 +69,8 @@ def flow(delivery_count: int | None, credit: int, drain: bool = False) -> bytes:
     return frame(performative(FLOW, *fields))
 
 
-def detach(handle: int, *error: Any) -> bytes:
-    return frame(performative(DETACH, uint(handle), True, *error))
+def detach(handle: int, *error: Any, closed: bool = True) -> bytes:
+    return frame(performative(DETACH, uint(handle), closed, *error))
 
 
 def opened() -> Wire:
@@ -240,6 +243,32 @@ def scripts() -> dict[str, Wire]:
             wire.add(CLIENT, moved(handle - 1, handle, payload=DECLARE))
             wire.add(SERVER, disposed(RECEIVES, handle - 1, outcome=state(DECLARED, name)))
         wire.add(CLIENT, moved(2, within=b"S") + moved(3, within=b"T") + ends)
+
+    # Messages b to f of link l, another b of link m. Packets 7 and 9 have the first transfers.
+    wire = wires["resumed"] = sending()
+    wire.add(CLIENT, attach("m", 1, SENDS, target="q") + moved(0, 0, tag=b"b") + moved(1, 1, tag=b"b"))
+    wire.add(SERVER, attach("m", 1, RECEIVES, target="q"))
+    wire.add(CLIENT, moved(2, tag=b"c") + moved(3, tag=b"d") + moved(4, tag=b"e") + moved(5, tag=b"f"))
+    wire.add(SERVER, disposed(RECEIVES, 2, settled=False, outcome=state(REJECTED)))
+    wire.add(CLIENT, detach(0, closed=False))
+    wire.add(SERVER, detach(0, closed=False))
+    wire.add(CLIENT, attach("l", 0, SENDS, target="q"))
+    wire.add(SERVER, attach("l", 0, RECEIVES, target="q"))
+    again: dict[str, Any] = {"payload": b"", "resume": True}
+    wire.add(CLIENT, moved(6, settled=True, tag=b"b", outcome=state(ACCEPTED), **again))  # packet 15
+    wire.add(CLIENT, moved(7, settled=True, tag=b"c", **again) + moved(8, tag=b"d", resume=True))
+    wire.add(CLIENT, moved(9, settled=True, tag=b"e", **again) + moved(10, settled=True, tag=b"f"))
+    wire.add(SERVER, disposed(RECEIVES, 8, outcome=state(MODIFIED)))  # packet 18
+
+    # The link comes again with another session; then the delivery is resumed twice.
+    wire = wires["resumed in another session"] = receiving()
+    wire.add(SERVER, moved(7))  # packet 7
+    wire.add(CLIENT, frame(performative(END)))
+    wire.add(SERVER, frame(performative(END)))
+    wire.add(CLIENT, begin(channel=3) + attach("l", 4, RECEIVES, source="q", channel=3))
+    wire.add(SERVER, begin(3, channel=5) + attach("l", 2, SENDS, source="q", channel=5))
+    wire.add(SERVER, moved(0, 2, resume=True, channel=5) + moved(1, 2, resume=True, channel=5))
+    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=state(RELEASED), channel=3))  # packet 13
 
     wire = wires["lost first part"] = sending()
     whole = sections_of(b"a" * 90)
@@ -457,6 +486,26 @@ def test_a_control_link_that_is_closed_rolls_back_its_transactions(
 def test_what_was_accepted_in_a_transaction_may_be_settled_after_it(written: Written) -> None:
     rows = written.rows("messages", "settled after the commit", "outcome", "transaction")
     assert rows[:2] == [("acked", "committed")] * 2
+
+
+def test_a_delivery_that_is_resumed_ends_as_its_last_transfer_says(written: Written) -> None:
+    """2.6.13: tags name deliveries of one link; its next attach resumes those that were not settled."""
+    rows = written.rows("messages", "resumed", "delivery_tag_hex", "resumed", "outcome", "settle_latency_ns")
+    assert rows == [
+        ("62", False, "confirmed", (15 - 7) * 1000), ("62", False, "unsettled", None),  # the other one is of link m
+        ("63", False, "rejected", (16 - 9) * 1000), ("64", False, "modified", (18 - 9) * 1000),
+        ("65", False, "unknown", (17 - 9) * 1000),  # settled, and nobody said how
+        ("66", False, "unsettled", None),  # a new message has its tag
+        ("62", True, "presettled", None), ("63", True, "presettled", None),
+        ("64", True, "modified", (18 - 16) * 1000), ("65", True, "presettled", None),
+        ("66", False, "presettled", None),
+    ]  # fmt: skip
+    assert written.rows("channels", "resumed", "published", "confirmed", "nacked", "unsettled") == [(11, 1, 3, 2)]
+    rows = written.rows("messages", "resumed in another session", "channel", "resumed", "outcome", "settle_latency_ns")
+    assert rows == [
+        (0, False, "released", (13 - 7) * 1000), (3, True, "released", (13 - 12) * 1000),
+        (3, True, "released", (13 - 12) * 1000),
+    ]  # fmt: skip
 
 
 def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(written: Written) -> None:

@@ -16,6 +16,7 @@ from codec.conversation.sessions.state import NO_LIMIT, NONE, Rows
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hexed, valid_utf8, values_of
+from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, picked, values_cut
 from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
@@ -90,19 +91,21 @@ class Performatives:
             "declared": hexed(pc.if_else(pa.array(declares), state.column("txn_id"), pa.scalar(None, pa.binary()))),
         }
         distribution = source.column("distribution_mode")
-        number = arguments.numbers("delivery_id", NONE)
+        number, tag = arguments.numbers("delivery_id", NONE), arguments.column("delivery_tag")
         numbers = {
             "copies": np.where(is_there(distribution), is_among(distribution, semantics.COPY), NONE),
             "code": np.where(excepts, arguments.numbers("error_code", NONE), arguments.numbers("code", NONE)),
             "timeout": arguments.numbers("timeout", NO_LIMIT),
             "number": np.where(number == NONE, arguments.numbers("command_id", NONE), number),
+            "tag": np.where(is_there(tag), hashed(tag), 0),
             "is_receiver": arguments.numbers("role", NONE),
             **{
                 each: arguments.numbers(each, NONE)
                 for each in (
                     "remote_channel", "incoming_window", "outgoing_window", "handle", "snd_settle_mode",
-                    "rcv_settle_mode", "initial_delivery_count", "settled", "more", "aborted", "delivery_count",
-                    "closed", "link_credit", "exclusive", "acquire_mode", "flow_mode", "unit", "value",
+                    "rcv_settle_mode", "initial_delivery_count", "settled", "more", "aborted", "resume",
+                    "delivery_count", "closed", "link_credit", "exclusive", "acquire_mode", "flow_mode", "unit",
+                    "value",
                 )
             },
         }  # fmt: skip
@@ -188,7 +191,9 @@ class Performatives:
         terminal = np.where(states > len(STATES), settled_in, states)
         role = arguments.numbers("role", NONE)
         by_name = _BY_NAME[self.names, sender]
-        outcome = np.where(disposes, np.where(role == 1, _OUTCOME_OF[terminal, sender], 0), by_name)
+        by_receiver = np.where(self._named("transfers"), 1 - sender, sender)  # of the messages
+        stated = np.where((role == 1) | ~disposes, _OUTCOME_OF[terminal, by_receiver], 0)
+        outcome = np.where(disposes | self._named("transfers"), stated, by_name)
         unroutable = self._named("may_return") & (sender == 1)
         unroutable &= np.isin(arguments.numbers("code", NONE), semantics.UNROUTABLE)
         status = Fields(arguments.inside("value"), {"status": "int"}).numbers("status", null=semantics.SUCCESS)

@@ -16,6 +16,7 @@ from codec.conversation.sessions.state import COMPLETIONS, CONFIRMED, MAPS, NONE
 from codec.conversation.sessions.transactions import NO_PLACES, TransactionEnds, Transactions
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import ABORTED, NO_RESULT, PRESETTLED, UNKNOWN, UNSETTLED, Settled
+from codec.conversation.states import numbered
 
 Integers = NDArray[np.int64]
 
@@ -23,8 +24,9 @@ Integers = NDArray[np.int64]
 class Outcomes(NamedTuple):
     """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
     `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
-    `final`: no later frame changes them. `completed`: completions of transfers over subscriptions. `transactions`:
-    those of all connections."""
+    `final`: no later frame changes them. `then`: the next message with its tag, if that decides it, or ends the use of
+    the tag, else NONE. `completed`: completions of transfers over subscriptions. `transactions`: those of all
+    connections."""
 
     outcome: Integers
     settled_ns: Integers
@@ -33,6 +35,7 @@ class Outcomes(NamedTuple):
     reply_frame_no: Integers
     reply_ns: Integers
     final: NDArray[np.bool_]
+    then: Integers
     completed: Settled
     transactions: Transactions
 
@@ -70,7 +73,14 @@ def _of_messages(
     """`at`: place of each message in `settled`; `ends`: of the transactions of messages; `pending`: which of them were
     settled in a transaction without a known end, or without a final one."""
     messages, (waits, unanswered) = records.messages, pending
+    noted = np.where(at == NONE, 0, picked(settled.outcome, at))
+    by, then = _resumed(records, picked(settled.settled_frame_no, at) >= 0)
+    at, waits, unanswered = at[by], waits[by], unanswered[by]
     stated = np.where(at == NONE, 0, picked(settled.outcome, at))
+    # Who resumes a delivery as settled tells what had become of it.
+    as_settled = (by != np.arange(len(by))) & (stated == PRESETTLED)
+    told = messages["stated"][by]
+    stated = np.where(as_settled, np.where(told == 0, noted, told), stated)
     frame_no = picked(settled.settled_frame_no, at)
     was_settled = frame_no >= 0
     given = np.where((stated == 0) & was_settled, _default_outcomes(records), stated)
@@ -103,9 +113,32 @@ def _of_messages(
         np.where(answered, frame_no, NONE),
         np.where(answered, picked(settled.settled_ns, at), NONE),
         final & ~(waits | unanswered),
+        then,
         settled,
         transactions,
     )
+
+
+def _resumed(records: SessionRecords, was_settled: NDArray[np.bool_]) -> tuple[Integers, Integers]:
+    """By message: the one that tells how it was settled, which is itself or the first one after it that was settled and
+    resumes it, on a later attach of its link (1.0 core specification, 2.6.13); `then` of `Outcomes`."""
+    messages, links = records.messages, records.links
+    by, then = np.arange(len(messages)), np.full(len(messages), NONE)
+    tagged = (messages["tag"] != 0) & (messages["link"] != NONE)
+    tagged &= np.isin(messages["tag"], messages["tag"][tagged & ~was_settled])
+    places = np.flatnonzero(tagged)
+    own, link = messages[places], links[messages["link"][places]]
+    key = numbered(own["connection"], link["known"], link["name"], link["kind"], own["sender"], own["tag"])
+    order = np.lexsort([own["frame_no"], key])
+    places, key, known = places[order], key[order], link["known"][order] == 1
+    resumes = messages["resumes"][places] == 1
+    ends = np.append(np.where(was_settled[places] | ~resumes, np.arange(len(places)), len(places)), len(places))
+    following = np.minimum.accumulate(ends[::-1])[::-1][1:]
+    there = known & (np.append(key, NONE)[following] == key)
+    then[places[there]] = places[following[there]]
+    there &= ~was_settled[places] & np.append(resumes, False)[following]
+    by[places[there]] = places[following[there]]
+    return by, then
 
 
 class Needed(NamedTuple):
@@ -117,9 +150,9 @@ class Needed(NamedTuple):
 
 
 def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
-    """What later outcomes need: messages that are not final; transactions without an end, and those that other needed
-    records name; of all these the openings, and events about them; settlements of messages whose links are not known
-    yet."""
+    """What later outcomes need: messages that are not final, and those that decide them; transactions without an end,
+    and those that other needed records name; of all these the openings, and events about them; settlements of messages
+    whose links are not known yet."""
     events, transactions = records.events, outcomes.transactions
     map_no, opens = events["map_no"], events["opens"] == 1
     own_map = records.messages["session"] * MAPS + records.messages["sender"]
@@ -128,6 +161,7 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
         Places(outcomes.completed.map_no, outcomes.completed.frame_no).find(map_no, events["frame_no"]) == NONE
     )
     messages, ends = ~outcomes.final, transactions.open
+    messages[outcomes.then[messages & (outcomes.then != NONE)]] = True
     while True:
         messages[transactions.commands[ends][transactions.commands[ends] != NONE]] = True
         open_maps = np.concatenate([own_map[messages], records.tx_ends["map_no"][ends]])

@@ -58,9 +58,10 @@ NEW_LINK = blank(
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
 NEW_ATTACHING = blank("epoch? opener head? tail? ends over")
+# `tag`: a hash; `stated`: the outcome that the transfer itself states.
 NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
-    "server_hidden named row"
+    "server_hidden named row tag resumes stated"
 )
 # `waits`: 1 for a settlement, which takes effect with its transaction `key`; REPORTS for the result of a command.
 REPORTS = 2
@@ -126,6 +127,8 @@ class Rows(NamedTuple):
     settled: np.ndarray
     more: np.ndarray
     aborted: np.ndarray
+    tag: np.ndarray
+    resume: np.ndarray
     delivery_count: np.ndarray
     link_credit: np.ndarray
     destination: np.ndarray

@@ -102,6 +102,9 @@ def transfer(s, rows, i, place, link, key):
     doubted = rows.late[i] or s.sessions.rows[place].doubted
     message.named = doubted or _was_named(s, place, rows.sender[i], rows.number[i])
     message.row = i
+    message.tag = rows.tag[i]
+    message.resumes = int(rows.resume[i] == 1)
+    message.stated = rows.outcome[i]
     if doubted and rows.settled[i] != 1 and rows.aborted[i] != 1:
         return
     if rows.number[i] != NONE and not (rows.sender[i] == SERVER and rows.no_accept[i] == 1):
