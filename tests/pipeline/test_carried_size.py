@@ -199,11 +199,12 @@ def deliver_0_10(talk: Talk, number: int) -> None:
 
 
 def session_of_0_10(talk: Talk, number: int) -> None:
-    """A session of another channel, with a subscription, comes and goes."""
+    """A session of another channel, with a subscription and an open transaction, comes and goes."""
     for sender, name in (("client", "session.attach"), ("server", "session.attached")):
         talk.octets(sender, whole(name, {"name": b"again"}, 2))
     talk.octets("client", whole("session.command-point", {"command-id": 0, "command-offset": 0}, 2))
     talk.octets("client", whole("message.subscribe", {"queue": "q", "destination": "d"}, 2))
+    talk.octets("client", whole("tx.select", {}, 2) + whole("message.accept", {"transfers": [(0, 0)]}, 2))
     talk.octets("client", whole("session.detach", {"name": b"again"}, 2))
     talk.octets("server", whole("session.detached", {"name": b"again", "code": 0}, 2))
 

@@ -283,6 +283,23 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, transfer("d"))
     wire.add(CLIENT, control("tx.select") + control("message.accept", transfers=[(0, 0)]))
 
+    # A transaction is open when its session is detached, or with state that is preserved for some time, attached again
+    # or not until the connection is closed. The first one is committed.
+    detach = control("session.detach", name=b"s") + control("session.detached", name=b"s", code=0)
+    again = control("session.attach", name=b"s") + point(6)
+    closed = whole("connection.close", {"reply-code": 200, "reply-text": "bye"}, 0)
+    for script, timeout, ends in (
+        ("by detach", 0, detach), ("by close", 0, closed), ("by close, later", 300, detach + closed),
+        ("by commit", 300, detach + again + control("tx.commit")), ("not yet", 300, detach), ("never", 0, b""),
+    ):  # fmt: skip
+        wire = wires[f"open transaction ends {script}"] = subscribed(opened(), "q")
+        wire.add(SERVER, control("session.timeout", timeout=timeout) + transfer("d"))
+        wire.add(CLIENT, control("tx.select") + transfer("amq.direct") + control("tx.commit"))
+        wire.add(SERVER, control("session.completed", commands=[(0, 3)]))
+        wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]) + transfer("amq.direct"))
+        wire.add(CLIENT, ends)
+        wire.add(SERVER, control("session.completed", commands=[(4, 6 if script == "by commit" else 4)]))
+
     # Segments may be cut anywhere: after the code of the class, after that of the command, inside of arguments.
     wire = wires["in frames"] = Wire()
     attach = segment("session.attach", {"name": b"long name"})
@@ -513,6 +530,26 @@ def test_a_body_that_is_not_there_was_not_seen_whatever_its_size_should_be(writt
 
 def test_an_accept_in_a_transaction_without_end_settles_nothing(written: Written) -> None:
     assert written.rows("messages", "open transaction", "outcome", "transaction") == [("unsettled", None)]
+
+
+@pytest.mark.parametrize(
+    ("script", "accepted", "published"),
+    [
+        ("by detach", ("unsettled", "rolled-back"), "rolled-back"),
+        ("by close", ("unsettled", "rolled-back"), "rolled-back"),
+        ("by close, later", ("unsettled", "rolled-back"), "rolled-back"),
+        ("by commit", ("acked", "committed"), "committed"),
+        ("not yet", ("unsettled", None), None),
+        ("never", ("unsettled", None), None),
+    ],
+)
+def test_a_transaction_that_is_open_when_its_session_ends_is_rolled_back(
+    written: Written, script: str, accepted: tuple[str, str | None], published: str | None
+) -> None:
+    rows = written.rows("messages", f"open transaction ends {script}", "operation", "outcome", "transaction")
+    assert rows[0] == ("deliver", *accepted)
+    assert rows[1] == ("publish", "confirmed", "committed")
+    assert rows[2][2] == published
 
 
 def test_an_accept_in_a_transaction_whose_commit_has_no_known_number_is_unknown(written: Written) -> None:

@@ -87,6 +87,7 @@ ROLES: dict[str, dict[str, int]] = {
     "detach": {**_ON_HANDLE, "detaches": 1},
     "disposition": {"own_numbers": 1, "settles": 1, "states_outcome": 1},
     "close": {"closes_connection": 1},
+    "connection.close": {"closes_connection": 1},
     "session.attach": {**_OF_0_10, "opens_session": 1},
     "session.attached": _OF_0_10,
     "session.timeout": {**_OF_0_10, "grants_timeout": 1},

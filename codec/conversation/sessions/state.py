@@ -67,7 +67,8 @@ NEW_MESSAGE = blank(
 REPORTS = 2
 NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits client_hidden")
 # Of a transaction: a request to end it, `on_branch` by the name of a branch; without a result, its declaration by the
-# answer to command `number` of a map. Without a key: what closes control links, `link`, those of the session, or all.
+# answer to command `number` of a map, or its begin, in a session. Without a key: what closes control links, `link`,
+# those of the session, or all.
 NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden link? number? on_branch")
 NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 NEW_REFUSAL = blank("connection session command_id")
@@ -202,7 +203,10 @@ def with_room(state: State, rows: int, ranges: int) -> State:
 def growth(name: str, rows: int, ranges: int) -> int:
     """How many records of a kind, or keys, so many rows with so many ranges add at most."""
     # A settlement of a range may be written twice, each in two events where numbers wrap.
-    more = {"events": 3 * rows + 4 * ranges, "links": 2 * rows, "keys": KEYS_A_ROW * rows, "values": KEYS_A_ROW * rows}
+    more = {
+        "events": 3 * rows + 4 * ranges, "links": 2 * rows, "tx_ends": 2 * rows, "keys": KEYS_A_ROW * rows,
+        "values": KEYS_A_ROW * rows,
+    }  # fmt: skip
     return more.get(name, rows)
 
 

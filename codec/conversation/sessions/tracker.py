@@ -26,6 +26,7 @@ from codec.conversation.sessions.state import (
     FIRST,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
+    KEYS,
     LOSSES_CLIENT,
     LOSSES_SERVER,
     MAPS,
@@ -40,6 +41,7 @@ from codec.conversation.sessions.state import (
     new_record,
 )
 from codec.conversation.sessions.transfers import (
+    begin_transaction,
     close_control_links,
     declare_transaction,
     open_delivery,
@@ -137,7 +139,10 @@ def _row(s, roles, rows, i):
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
     update_session(s, rows, i, role, session, opener)
+    known = s.numbers[KEYS]
     key = transaction_of(s, rows, i, role, session)
+    if s.numbers[KEYS] > known:
+        begin_transaction(s, rows, i, place * MAPS, key)
     if key:
         s.numbers[TRANSACTIONS] = 1
     begins = role.transfers and rows.content_frame_no[i] == rows.frame_no[i]
@@ -156,7 +161,7 @@ def _row(s, roles, rows, i):
         settle_ranges(s, rows, i, role, place, key)
     if rows.declared[i]:
         declare_transaction(s, rows, i, place)
-    if role.closes_session and role.own_numbers:
+    if role.closes_session and (role.own_numbers or session.failed or session.timeout_s <= 0):
         close_control_links(s, rows, i, place, NONE)
     if role.refuses and rows.number[i] != NONE:
         refusal = s.refusals.rows[new_record(s.refusals)]

@@ -24,7 +24,7 @@ class TransactionEnds(NamedTuple):
     """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` and `ended_ns` NONE
     without an answer; `final`: no later frame changes it, else NONE; `client_hidden`: losses of the client before each.
     `by`, `declared`: places in `SessionRecords.tx_ends` of what ends it, and of the declaration of one that its control
-    link ends, else NONE."""
+    link or session ends, else NONE."""
 
     place: Integers
     ended_ns: Integers
@@ -113,18 +113,22 @@ class Transactions:
         return named
 
     def _closed(self, records: SessionRecords, requests: Integers, frames: Integers) -> tuple[Integers, Integers]:
-        """The declarations of transactions that end with their control links, and what closes each link, its session or
-        its connection first. `frames`: transaction and frame of each record."""
+        """The declarations of transactions that end with their control links, or sessions, and what closes each link,
+        its session or its connection first. `frames`: transaction and frame of each record."""
         tx_ends = records.tx_ends
-        declared = np.flatnonzero((self.commands != NONE) & (tx_ends["result"] == NO_RESULT) & (tx_ends["key"] != 0))
+        of_session = tx_ends["number"] == NONE
+        begun = (self.commands != NONE) | of_session
+        declared = np.flatnonzero(begun & (tx_ends["result"] == NO_RESULT) & (tx_ends["key"] != 0))
         closings = np.flatnonzero((tx_ends["result"] == NO_RESULT) & (tx_ends["key"] == 0))
-        link, connection = records.messages["link"][self.commands[declared]], tx_ends["connection"]
+        link, connection = picked(records.messages["link"], self.commands[declared]), tx_ends["connection"]
+        begun_in = np.where(of_session[declared], tx_ends["map_no"][declared] // MAPS, NONE)
+        begun_in = np.where(link == NONE, begun_in, picked(records.links["session"], link))
         closes, session = tx_ends["link"][closings], tx_ends["map_no"][closings] // MAPS
         never = len(tx_ends)
         at = np.full(len(declared), never)
         for which, owners, own in (
             (closes != NONE, closes, link),
-            ((closes == NONE) & (session != NONE), session, records.links["session"][link]),
+            ((closes == NONE) & (session != NONE), session, begun_in),
             (session == NONE, *(np.searchsorted(self._connections, connection[of]) for of in (closings, declared))),
         ):
             known = np.append(closings[which], never)

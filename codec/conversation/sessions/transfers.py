@@ -184,15 +184,22 @@ def request_tx_end(s, rows, i, role, place, key):
 def declare_transaction(s, rows, i, place):
     """Row `i` tells the name of the transaction that a command on a control link has begun."""
     if rows.about[i] != NONE and rows.range_at[i] < rows.range_at[i + 1]:
-        tx_end = _new_tx_end(s, rows, i, rows.frame_no[i], rows.declared[i])
-        tx_end.map_no = place * MAPS + rows.about[i]
+        tx_end = begin_transaction(s, rows, i, place * MAPS + rows.about[i], rows.declared[i])
         tx_end.number = rows.range_first[rows.range_at[i]]
+
+
+@kernel
+def begin_transaction(s, rows, i, map_no, key):
+    """Row `i` begins transaction `key`, which ends with its session at the latest; returns its record."""
+    tx_end = _new_tx_end(s, rows, i, rows.frame_no[i], key)
+    tx_end.map_no = map_no
+    return tx_end
 
 
 @kernel
 def close_control_links(s, rows, i, place, link):
     """Row `i` closes a link, or all of a session or (NONE) of the connection; transactions that were declared on them
-    and not discharged are rolled back (1.0 core specification, 4.1)."""
+    and not discharged are rolled back (1.0 core specification, 4.1), and so is the open one of an 0-10 session."""
     if s.numbers[TRANSACTIONS]:
         tx_end = _new_tx_end(s, rows, i, rows.frame_no[i], 0)
         tx_end.link = link
