@@ -4,6 +4,7 @@ back to where it was, again and again."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,7 @@ from link_talks import uint
 from rule_support import Case, Talk, write_cases
 from rule_talks import done_0_10, opened_1_0, send_0_10, session_0_10
 from test_conversation import followed
-from test_tables_of import BEGINNING, Lake, in_pieces, piece, rows_of, same, times
+from test_tables_of import BEGINNING, Lake, Rows, in_pieces, piece, rows_of, same, times
 
 from codec.amqp.connections.state import restore_states
 from codec.compiler.limits import LIMITS
@@ -331,6 +332,35 @@ def state_size(lake: Lake) -> int:
     return size + sum(array.nbytes for name, array in state.arrays.items() if name[:-1] not in ("bytes", "marks"))
 
 
+# ---- in pieces -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found_in_pieces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
+    """The rows of each conversation in IN_PIECES: those of one decode, although there is a cut behind every packet. One
+    capture has them all, because a piece takes as long with one connection as with several."""
+    path = tmp_path_factory.mktemp("pieces") / "a.pcap"
+    talks = {name: begin() for name, begin in IN_PIECES.items()}
+    owner = write_cases(path, [Case("", talk.version, talk, []) for talk in talks.values()])
+    table = in_flow_order(runs([path])).combine_chunks()
+    rows, expected = in_pieces(table, times(table)[1:]), rows_of(table)
+    same(rows, expected, "in pieces")
+    names, found = list(talks), {name: dict[str, Counter[str]]() for name in talks}
+    talk_of = {
+        values["connection_id"]: names[owner[int(values["client_port"])][0]]
+        for values in map(values_of, rows["connections"])
+    }
+    for kind, counted in rows.items():
+        for text, count in counted.items():
+            found[talk_of[values_of(text)["connection_id"]]].setdefault(kind, Counter())[text] = count
+    return found
+
+
+def values_of(row: str) -> dict[str, str]:
+    """The columns of a row as `rows_of` writes it."""
+    return dict(part.partition("=")[::2] for part in row.split(" ") if "=" in part)
+
+
 # ---- transactions in pieces ------------------------------------------------------------------------------------------
 
 
@@ -361,16 +391,9 @@ def entangled() -> Talk:
     return links.transfer(talk, "client", 1, 12)
 
 
-def values_of(row: str) -> dict[str, str]:
-    """The columns of a row as `rows_of` writes it."""
-    return dict(part.partition("=")[::2] for part in row.split(" ") if "=" in part)
-
-
-def test_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> None:
+def test_transactions_in_pieces_end_as_in_one_go(found_in_pieces: dict[str, Rows]) -> None:
     """a commits 2 and 4, b rolls back 3 and two acknowledgements, the second a commits 8, and c ends with its link."""
-    table = runs_of(entangled(), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "transactions")
+    found = found_in_pieces["transactions of 1.0"]
     ends = {}
     for text in found["messages"]:
         values = values_of(text)
@@ -422,15 +445,13 @@ def changing(syn: bool) -> Talk:
 
 @pytest.mark.parametrize("syn", [True, False])
 def test_sessions_and_links_in_pieces_are_those_of_one_go(
-    syn: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    syn: bool, found_in_pieces: dict[str, Rows], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small the batches are in which one process follows them, too."""
-    table = runs_of(changing(syn), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "sessions")
+    found = found_in_pieces["sessions and links" if syn else "sessions and links, seen from their middle"]
     assert sum(found["channels"].values()) == 4
     assert sum("name='late'" in text for text in found["links"].elements()) == 3
-    decoded = decode_table(table)
+    decoded = decode_table(runs_of(changing(syn), tmp_path))
     frames = decoded.filter(pc.equal(decoded["kind"], "frame")).drop_columns(["kind"])
     at_once = followed(frames, frames.num_rows)
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
@@ -507,14 +528,12 @@ def granted() -> Talk:
     return talk
 
 
-def test_time_without_credit_is_the_same_in_pieces(tmp_path: Path) -> None:
+def test_time_without_credit_is_the_same_in_pieces(found_in_pieces: dict[str, Rows]) -> None:
     """Every packet comes 1 ms after the one before. No credit: from message.subscribe to the second message.flow, 2 ms;
     from the second transfer, whose first frames come with the end of the one before, until one is completed, 1 s and
     1 ms; from the third until the second message.flow after the stop, 1 s and 1 ms to the stop, 1 ms to the completion,
     1 s and 1 ms, and 2 ms more; from the fourth to the detach, 1 ms, 1 s and 1 ms."""
-    table = runs_of(granted(), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "credit")
+    found = found_in_pieces["credit"]
     (link,) = found["links"]
     ms = 2 + 1001 + (1001 + 1 + 1001 + 2) + (1 + 1001)
     assert f" no_credit_ns={ms * 10**6}" in f" {link}"
@@ -545,10 +564,8 @@ def cancelled() -> Talk:
     return talk.client("basic.cancel", consumer_tag="c")
 
 
-def test_consumers_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
-    table = runs_of(cancelled(), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "consumers")
+def test_consumers_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
+    found = found_in_pieces["consumers"]
     links = [dict(part.partition("=")[::2] for part in text.split(" ")) for text in found["links"].elements()]
     assert sorted((row["name"], row["queue"], int(row["transfers"])) for row in links) == [
         ("'both'", "'both'", 0),
@@ -584,11 +601,9 @@ def declaring() -> Talk:
     return talk
 
 
-def test_queues_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
+def test_queues_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
     """A delete that is not answered may be refused: the queue keeps its type."""
-    table = runs_of(declaring(), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "queues")
+    found = found_in_pieces["queues"]
     links = [dict(part.partition("=")[::2] for part in text.replace("' ", "'\n").replace("None ", "None\n").split("\n"))
              for text in found["links"].elements()]  # fmt: skip
     assert sorted((row["name"], row["queue"], row["queue_type"]) for row in links) == [
@@ -664,10 +679,8 @@ def unsubscribed() -> Talk:
     return talk
 
 
-def test_subscriptions_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
-    table = runs_of(unsubscribed(), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "subscriptions")
+def test_subscriptions_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
+    found = found_in_pieces["subscriptions"]
     links = [re.findall(r" (name|queue|transfers)=('.*?'|\S+)", f" {text}") for text in found["links"].elements()]
     assert sorted(tuple(value for _, value in row) for row in links) == [
         ("'a'", "'again'", "1"),
@@ -699,10 +712,8 @@ def on_branches() -> Talk:
     return done_0_10(publish_on(talk, b"x"), 23)
 
 
-def test_distributed_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> None:
-    table = runs_of(on_branches(), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "branches")
+def test_distributed_transactions_in_pieces_end_as_in_one_go(found_in_pieces: dict[str, Rows]) -> None:
+    found = found_in_pieces["distributed transactions"]
     ends = {}
     for text in found["messages"]:
         values = values_of(text)
@@ -717,3 +728,15 @@ def test_distributed_transactions_in_pieces_end_as_in_one_go(tmp_path: Path) -> 
         21: committed,
         25: "None",
     }
+
+
+IN_PIECES: dict[str, Callable[[], Talk]] = {
+    "transactions of 1.0": entangled,
+    "sessions and links": lambda: changing(True),
+    "sessions and links, seen from their middle": lambda: changing(False),
+    "credit": granted,
+    "consumers": cancelled,
+    "queues": declaring,
+    "subscriptions": unsubscribed,
+    "distributed transactions": on_branches,
+}
