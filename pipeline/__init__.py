@@ -22,11 +22,9 @@ and over Spark Connect.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -34,14 +32,14 @@ from pyspark.sql.types import StructType
 from codec.errors import WirehareError
 from pipeline import views
 from pipeline.audit import findings
+from pipeline.dataframes import PlannedTables, Tables, stream_queues
 from pipeline.decoding import Time, decoded
 from pipeline.extract import cut
 from pipeline.lake import ingest, reading
 from pipeline.lake.reading import Span
-from pipeline.lazy import LazyTables, stream_queues
-from pipeline.output.place import OutputError, Place, escape_glob, place
+from pipeline.output.place import escape_glob
 from pipeline.output.writing import write
-from pipeline.schemas import ROWS, TABLES
+from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, heartbeats, latency, rates
 from pipeline.tables.shape import empty, to_arrow, with_to_arrow
 from udfs.source.files import public_uri
@@ -52,105 +50,7 @@ __all__ = [
     "heartbeats", "ingest", "latency", "load", "rates", "to_arrow", "views", "write",
 ]  # fmt: skip
 
-MOST_FILES = 100  # of a table, to read their footers for row counts
 PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames
-
-
-@dataclass(frozen=True, repr=False)
-class Tables:
-    """The tables as lazy DataFrames, each with the columns of `pipeline.schemas.TABLES`."""
-
-    captures: DataFrame
-    frames: DataFrame
-    streams: DataFrame
-    connections: DataFrame
-    channels: DataFrame
-    links: DataFrame
-    methods: DataFrame
-    messages: DataFrame
-    message_flows: DataFrame
-    persisted: tuple[DataFrame, ...] = ()
-    directory: str | None = None  # from which they are read unchanged
-
-    def __repr__(self) -> str:
-        """Their names, with the numbers of rows if the files provide them; runs no Spark job."""
-        counts = self._row_counts()
-        if not any(count is not None for count in counts.values()):
-            return f"Tables({', '.join(TABLES)})"
-        return f"Tables({', '.join(f'{n}: {rows:,}' if rows is not None else n for n, rows in counts.items())} rows)"
-
-    def _repr_html_(self) -> str:
-        """The same for notebooks, with columns and the meaning of a row."""
-        from markupsafe import Markup
-
-        counts, left = self._row_counts(), Markup("style='text-align:left'")
-        lines = Markup("").join(
-            Markup(
-                "<tr><th {left}>{}</th><td>{}</td><td {left}><details><summary>{} columns</summary>{}</details></td>"
-                "<td {left}>{}</td></tr>"
-            ).format(
-                name,
-                "" if counts[name] is None else f"{counts[name]:,}",
-                len(schema.names),
-                ", ".join(schema.names),
-                ROWS[name],
-                left=left,
-            )
-            for name, schema in TABLES.items()
-        )
-        read_from = None if self.directory is None else public_uri(self.directory)
-        page = Markup(
-            "<table><caption>{}</caption><thead><tr><th {left}>table</th><th>rows</th><th {left}>columns</th>"
-            "<th {left}>one row for each</th></tr></thead><tbody>{}</tbody></table>"
-        )
-        return str(page.format(read_from or "rows are counted by Spark: tables.messages.count()", lines, left=left))
-
-    def _row_counts(self) -> dict[str, int | None]:
-        """The number of rows of each table; None if unknown."""
-        try:
-            where = None if self.directory is None else place(self.directory)
-        except OutputError:  # Spark may reach stores that Arrow does not
-            where = None
-        return {name: None if where is None else _rows_in(where.child(name)) for name in TABLES}
-
-    def items(self) -> Iterator[tuple[str, DataFrame]]:
-        """(name, table) in the order of TABLES."""
-        return ((name, getattr(self, name)) for name in TABLES)
-
-    def having(self, **tables: DataFrame) -> Tables:
-        """A copy with some tables replaced."""
-        other = copy(self)
-        other.__dict__.update(tables, directory=None)
-        return other
-
-    def release(self) -> None:
-        """Drop the rows that Spark has cached; the tables can still be used, and are computed anew."""
-        # The last first: Spark would plan cached rows anew for seconds if it lost the rows that they derive from.
-        for rows in reversed(self.persisted):
-            rows.unpersist()
-
-
-class PlannedTables(Tables):
-    """Tables that are planned on first access, which takes Spark seconds for some of them.
-
-    `decoded`: the cached decoded rows, if any.
-    """
-
-    _lazy: LazyTables
-    _decoded: Sequence[DataFrame]
-
-    def __init__(self, lazy: LazyTables, decoded: Sequence[DataFrame] = ()) -> None:
-        self.__dict__.update(_lazy=lazy, _decoded=decoded)
-
-    def __getattr__(self, name: str) -> DataFrame:
-        if name not in TABLES:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        rows: DataFrame = self.__dict__.setdefault(name, with_to_arrow(self._lazy.table(name)))
-        return rows
-
-    @property
-    def persisted(self) -> tuple[DataFrame, ...]:  # type: ignore[override]
-        return (*self._decoded, *self._lazy.persisted)
 
 
 @suggesting
@@ -160,7 +60,7 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
     rows that are cached once computed (`Tables.release` drops them).
     """
-    return PlannedTables(LazyTables(decoded, payload=payload))
+    return PlannedTables(decoded, payload)
 
 
 @suggesting
@@ -208,8 +108,8 @@ def decode(
         until=until,
         split_bytes=split_bytes,
         keylog=keylog,
-    ).persist(StorageLevel.MEMORY_AND_DISK)
-    return PlannedTables(LazyTables(rows, payload=payload, by_connection=True), [rows])
+    )
+    return PlannedTables(rows, payload, decoded_here=True)
 
 
 class NoTables(WirehareError, ValueError):
@@ -274,12 +174,3 @@ def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping
         return None
     names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
     return rows if names == rows.columns else rows.select(*names)
-
-
-def _rows_in(folder: Place) -> int | None:
-    """The number of rows in the Parquet files of a folder, from their footers; None for no files or too many."""
-    try:
-        files = folder.dataset()
-        return int(files.count_rows()) if 0 < len(files.files) <= MOST_FILES else None
-    except (OSError, ValueError):  # missing or foreign files: a repr must not fail
-        return None
