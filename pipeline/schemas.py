@@ -8,48 +8,41 @@ latency is also null if the answer was captured before the request, as happens w
 
 from __future__ import annotations
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql.types import DataType, MapType, StructType
 
-from udfs.schemas import CERTIFICATE, DECODED, FRAMES, LEDGER, field
+from udfs.schemas import (
+    BINARY,
+    BOOLEAN,
+    CERTIFICATE,
+    DECODED,
+    FRAMES,
+    INT,
+    LEDGER,
+    LONG,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    VARIANT,
+    Column,
+    table,
+)
 
 __all__ = ["DECODED", "FINDINGS", "FRAMES", "ROWS", "TABLES"]
 
-LONG, INT, STRING, BOOLEAN, BINARY = LongType(), IntegerType(), StringType(), BooleanType(), BinaryType()
-TIMESTAMP, VARIANT, STRINGS = TimestampType(), VariantType(), ArrayType(StringType())
-TLS = StructType(
-    [
-        field("mode", STRING, "'none', 'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
-        field("sni", STRING, "server name that the client asked for"),
-        field("tls_version", STRING, "negotiated version"),
-        field("alpn", STRING, "application protocol offered"),
-        field("cipher_suite", STRING, "negotiated cipher suite, by its IANA name"),
-        field("resumed", BOOLEAN, "an earlier session was resumed: such a handshake has no certificates"),
-        field("decrypted", BOOLEAN, "the connection was decrypted; streams.decrypted_bytes says how many bytes"),
-        field("server_certificate", CERTIFICATE, "of the server, if it was captured in clear (TLS 1.2) or decrypted"),
-        field("client_certificate", CERTIFICATE, "of the client, likewise"),
-    ]
+TLS = table(
+    ("mode", STRING, "'none', 'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
+    ("sni", STRING, "server name that the client asked for"),
+    ("tls_version", STRING, "negotiated version"),
+    ("alpn", STRING, "application protocol offered"),
+    ("cipher_suite", STRING, "negotiated cipher suite, by its IANA name"),
+    ("resumed", BOOLEAN, "an earlier session was resumed: such a handshake has no certificates"),
+    ("decrypted", BOOLEAN, "the connection was decrypted; streams.decrypted_bytes says how many bytes"),
+    ("server_certificate", CERTIFICATE, "of the server, if it was captured in clear (TLS 1.2) or decrypted"),
+    ("client_certificate", CERTIFICATE, "of the client, likewise"),
 )
 
 
-def table(*columns: tuple[str, DataType, str] | StructField) -> StructType:
-    """A table's schema from (name, type, documentation), or from fields that are defined elsewhere."""
-    return StructType([column if isinstance(column, StructField) else field(*column) for column in columns])
-
-
-def by_sender(name: str, data_type: DataType, comment: str) -> list[tuple[str, DataType, str]]:
+def by_sender(name: str, data_type: DataType, comment: str) -> list[Column]:
     """The same measure of the client's and of the server's direction."""
     return [(f"{sender}_{name}", data_type, f"{comment}, sent by the {sender}") for sender in ("client", "server")]
 
@@ -70,12 +63,10 @@ CAPTURES = table(
     ("skipped_packets", MapType(STRING, LONG), "packets that carry no TCP segment, by reason"),
 )
 
-STREAMS = StructType(
-    [
-        field("connection_id", LONG, "TCP connection"),
-        field("sender", STRING, "'client' or 'server': one row each"),
-        *LEDGER.fields,
-    ]
+STREAMS = table(
+    ("connection_id", LONG, "TCP connection"),
+    ("sender", STRING, "'client' or 'server': one row each"),
+    *LEDGER.fields,
 )
 
 CONNECTIONS = table(
@@ -98,8 +89,8 @@ CONNECTIONS = table(
     (
         "unread_because",
         STRING,
-        "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the capture' "  # noqa: ISC004
-        "'handshake not captured' 'cipher not known' 'version not known' 'authentication failed' 'renegotiation' "
+        "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the capture' ",
+        "'handshake not captured' 'cipher not known' 'version not known' 'authentication failed' 'renegotiation' ",
         "'no record of TLS' 'upgrade refused' 'upgrade not captured' 'permessage-deflate' 'no frame of WebSocket'",
     ),
     ("tls", TLS, "encryption of the connection"),
@@ -123,10 +114,8 @@ CONNECTIONS = table(
     (
         "client_name",
         STRING,
-        (
-            "the application: client_properties: connection_name; else 1.0: container id; else client_properties: "
-            "qpid.client_process; else product and version"
-        ),
+        "the application: client_properties: connection_name; else 1.0: container id; else client_properties: ",
+        "qpid.client_process; else product and version",
     ),
     ("client_product", STRING, "client_properties: product"),
     ("client_version", STRING, "client_properties: version"),
@@ -181,10 +170,8 @@ CHANNELS = table(
     (
         "channel_life",
         LONG,
-        (
-            "1-based count of the opens of this number; 0: no open was captured: it was before the capture, or is "
-            "missing, or (where the capture has the whole connection) there was none"
-        ),
+        "1-based count of the opens of this number; 0: no open was captured: it was before the capture, or is ",
+        "missing, or (where the capture has the whole connection) there was none",
     ),
     ("session_name", STRING, "0-10: name of the session"),
     ("remote_channel", INT, "1.0: channel number of the other direction"),
@@ -221,10 +208,8 @@ LINKS = table(
     (
         "queue_type",
         STRING,
-        (
-            "RabbitMQ: 'classic' 'quorum' 'stream', as stated by x-queue-type in the last declaration of the queue on "
-            "this connection, or by x-stream-offset of the consumer; null: not stated here"
-        ),
+        "RabbitMQ: 'classic' 'quorum' 'stream', as stated by x-queue-type in the last declaration of the queue on ",
+        "this connection, or by x-stream-offset of the consumer; null: not stated here",
     ),
     ("snd_settle_mode", STRING, "1.0: 'unsettled' 'settled' 'mixed'"),
     ("rcv_settle_mode", STRING, "1.0: 'first' 'second'"),
@@ -242,10 +227,8 @@ LINKS = table(
     (
         "no_credit_ns",
         LONG,
-        (
-            "0-10, 1.0: time during which the sender had no credit, until the end of the link or session, or its last "
-            "command; null where bytes are missing, ns"
-        ),
+        "0-10, 1.0: time during which the sender had no credit, until the end of the link or session, or its last ",
+        "command; null where bytes are missing, ns",
     ),
 )
 
@@ -299,10 +282,8 @@ MESSAGES = table(
     (
         "browsed",
         BOOLEAN,
-        (
-            "0-10, 1.0: true: delivered while it stays in its queue for others (acquire-mode not-acquired, "
-            "distribution-mode copy)"
-        ),
+        "0-10, 1.0: true: delivered while it stays in its queue for others (acquire-mode not-acquired, ",
+        "distribution-mode copy)",
     ),
     ("redelivered", BOOLEAN, "the server states that it was delivered before; 1.0: delivery-count above 0"),
     ("mandatory", BOOLEAN, "publish: to be returned when it cannot be routed"),
@@ -332,30 +313,24 @@ MESSAGES = table(
     (
         "outcome",
         STRING,
-        (
-            "publish: 'confirmed' 'nacked' 'returned'; delivery: 'acked' 'rejected' 'requeued' 'released' 'modified'; "
-            "1.0 also publish: 'rejected' 'released' 'modified', and 'aborted' by its sender; "
-            "'presettled': needs no answer (0-10: accept-mode none, unless it was refused); 'unsettled': open at the "
-            "end; 'unknown': the capture cannot tell"
-        ),
+        "publish: 'confirmed' 'nacked' 'returned'; delivery: 'acked' 'rejected' 'requeued' 'released' 'modified'; ",
+        "1.0 also publish: 'rejected' 'released' 'modified', and 'aborted' by its sender; ",
+        "'presettled': needs no answer (0-10: accept-mode none, unless it was refused); 'unsettled': open at the ",
+        "end; 'unknown': the capture cannot tell",
     ),
     (
         "settled_ts_ns",
         LONG,
-        (
-            "when it was settled (in a transaction: when the commit was requested, for a publish when it was done; for "
-            "a returned publish when it was returned, which is before its confirm; for a presettled publish of 0-10 "
-            "when its command was completed), ns since 1970-01-01 UTC"
-        ),
+        "when it was settled (in a transaction: when the commit was requested, for a publish when it was done; for ",
+        "a returned publish when it was returned, which is before its confirm; for a presettled publish of 0-10 ",
+        "when its command was completed), ns since 1970-01-01 UTC",
     ),
     ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns; null where the settlement was captured first"),
     (
         "transaction",
         STRING,
-        (
-            "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement; a publish that was "
-            "rolled back reached no queue, whatever its outcome (the broker's answer before)"
-        ),
+        "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement; a publish that was ",
+        "rolled back reached no queue, whatever its outcome (the broker's answer before)",
     ),
     ("settled_frame_no", LONG, "frame that settled it; for a returned publish, its confirm"),
     ("returned_frame_no", LONG, "frame_no of the basic.return of the publish"),
@@ -381,10 +356,8 @@ FINDINGS = table(
     (
         "reservation",
         STRING,
-        (
-            "why the severity is lowered: 'capture began mid-stream' 'bytes are missing' 'one direction only' "
-            "'segments out of order'"
-        ),
+        "why the severity is lowered: 'capture began mid-stream' 'bytes are missing' 'one direction only' ",
+        "'segments out of order'",
     ),
 )
 
@@ -435,11 +408,9 @@ MESSAGE_FLOWS = table(
     (
         "ambiguous",
         BOOLEAN,
-        (
-            "on a pair: several publishes match, with equally many of the delivery's headers, and their order decided; "
-            "or it is a fingerprint, and no publish has its headers; or bytes of the broker are lost (for message-id: "
-            "if ids repeat at that broker)"
-        ),
+        "on a pair: several publishes match, with equally many of the delivery's headers, and their order decided; ",
+        "or it is a fingerprint, and no publish has its headers; or bytes of the broker are lost (for message-id: ",
+        "if ids repeat at that broker)",
     ),
 )
 

@@ -20,9 +20,9 @@ from datetime import date
 from pyspark.sql.types import BooleanType, DateType, StructField, StructType
 
 from codec.errors import WirehareError
-from pipeline.schemas import BINARY, BOOLEAN, INT, LONG, STRING, TABLES, TIMESTAMP, table
+from pipeline.schemas import TABLES
 from udfs.pairing.schemas import MESSAGE_COLUMNS
-from udfs.schemas import field
+from udfs.schemas import BINARY, BOOLEAN, INT, LONG, STRING, TIMESTAMP, field, table
 from udfs.sink.parquet import USUAL, FileOptions
 from udfs.source.lake import DAY, GROUP_BYTES, OPEN
 
