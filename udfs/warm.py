@@ -22,7 +22,7 @@ from codec.amqp.versions import headers
 from codec.compiler import cache as kernel_cache
 from codec.compiler import kernel as kernel_settings
 from codec.variant import encode
-from udfs.arrow.types import VARIANT
+from udfs.arrow.types import variants
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
@@ -225,8 +225,7 @@ def warm_conversations() -> None:
 
 def one_variant(arguments: dict[str, object]) -> pa.StructArray:
     """A VARIANT column of one row."""
-    octets = [pa.array([part]) for part in encode(arguments)]
-    return pa.StructArray.from_arrays(octets, fields=list(VARIANT))
+    return variants([encode(arguments)])
 
 
 def warm_pairing() -> None:

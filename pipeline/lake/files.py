@@ -23,7 +23,7 @@ from pipeline.lake.layout import STATES, LakeFile, LakeTable
 from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import TABLES
-from udfs.arrow.types import VARIANT, arrow_schema, nulls
+from udfs.arrow.types import arrow_schema, typed
 from udfs.sink.parquet import ParquetFiles
 from udfs.source.lake import OCTETS, StateFiles, States, folder
 
@@ -87,19 +87,7 @@ def rows_of(
 
 def cast_rows(rows: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     """Rows with the columns and types of `schema`."""
-    target = arrow_schema(schema)
-    columns = [
-        _column(rows[field.name], field.type) if field.name in rows.schema.names else nulls(rows.num_rows, field.type)
-        for field in target
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=target)
-
-
-def _column(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if kind == VARIANT:
-        parts = [column.field(part.name).fill_null(b"") for part in VARIANT]
-        return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=column.is_null())
-    return column if column.type == kind else column.cast(kind)
+    return typed(dict(zip(rows.schema.names, rows.columns, strict=True)), arrow_schema(schema))
 
 
 def _batches(root: Place, name: str, file: LakeFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from wire import CLIENT, SERVER, Wire, write_capture
 from pipeline.decoding import config
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
 from udfs.arrow.fields import fields
-from udfs.arrow.rows import with_parts
+from udfs.arrow.rows import from_spark
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.methods import streams_of
 from udfs.pairing.flows import TO_PAIR, PairMessages
@@ -47,7 +47,7 @@ def flows_of(path: Path, wires: Iterable[Wire]) -> list[Row]:
     frames = decoded.filter(pc.equal(decoded["kind"], "frame")).sort_by(
         [("connection_id", "ascending"), ("frame_no", "ascending")]
     )
-    batch = with_parts(frames.combine_chunks().to_batches()[0])
+    batch = from_spark(frames.combine_chunks().to_batches()[0])
     conversation, parts = Conversation(config()), list[pa.RecordBatch]()
     for found in (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)), conversation.finish()):
         parts += [rows for table, rows in found if table == "messages"]

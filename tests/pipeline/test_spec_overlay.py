@@ -19,7 +19,7 @@ from wire import CLIENT, SERVER, Wire, write_capture
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, method_name, methods
 from pipeline.decoding import config
 from udfs.arrow.fields import fields
-from udfs.arrow.rows import with_parts
+from udfs.arrow.rows import from_spark
 from udfs.roles import READ_ARGUMENTS
 from udfs.tables.conversation import Conversation
 
@@ -169,7 +169,7 @@ def test_recover_is_known_by_its_number_and_puts_back_what_is_open(
 def messages(frames: pa.Table) -> list[dict[str, Any]]:
     """Rows of table messages of one connection."""
     conversation, found = Conversation(config()), []
-    batch = with_parts(frames.combine_chunks().to_batches()[0])
+    batch = from_spark(frames.combine_chunks().to_batches()[0])
     for parts in (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)), conversation.finish()):
         found += [rows for table, rows in parts if table == "messages"]
     plain = [row for rows in found for row in rows.select(["first_frame_no", "outcome"]).to_pylist()]

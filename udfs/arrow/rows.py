@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
 from udfs.arrow.dictionaries import missing
-from udfs.arrow.types import TIMESTAMP, nulls
+from udfs.arrow.types import TIMESTAMP, nulls, with_parts
 
 Column = Any  # pa.Array or pa.ChunkedArray; texts may be dictionary-encoded
 MOST_CACHED = 1 << 10
@@ -173,7 +173,7 @@ def joined(first: pa.Table | None, then: pa.Table | pa.RecordBatch | None) -> pa
 
 def picked(column: Column, places: NDArray[np.int64]) -> pa.Array:
     """The values at `places`; null where that is negative."""
-    return _with_parts(taken(in_one(column), pa.array(places, mask=missing(places))))
+    return _whole(taken(in_one(column), pa.array(places, mask=missing(places))))
 
 
 def taken(column: pa.Array, places: pa.Int64Array) -> pa.Array:
@@ -183,20 +183,13 @@ def taken(column: pa.Array, places: pa.Int64Array) -> pa.Array:
     return nulls(len(places), column.type)
 
 
-def with_parts(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows from Spark -> the same, without null children in VARIANT columns."""
-    columns = [_with_parts(column) for column in rows.columns]
-    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+def from_spark(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, without null children in VARIANT columns."""
+    return pa.RecordBatch.from_arrays([_whole(column) for column in rows.columns], names=rows.schema.names)
 
 
-def _with_parts(column: pa.Array) -> pa.Array:
-    """Spark sets the children of a null VARIANT to null; here they must be empty."""
-    if not pa.types.is_struct(column.type):
-        return column
-    if not column.null_count:
-        return column
-    parts = [column.field(i).fill_null(b"") for i in range(column.type.num_fields)]
-    return pa.StructArray.from_arrays(parts, fields=list(column.type), mask=column.is_null())
+def _whole(column: pa.Array) -> pa.Array:
+    return with_parts(column) if pa.types.is_struct(column.type) and column.null_count else column
 
 
 class Index:

@@ -7,12 +7,11 @@ of the same bytes, and `as_variants` makes VARIANT of them again, with empty byt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import (
     ArrayType,
@@ -108,12 +107,31 @@ def padded(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, names=schema.names)
 
 
-def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def typed(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """`columns` in the order and exactly of the types of `schema`; the others are null."""
+    kinds = {field.name: field.type for field in schema}
+    own = {name: _of_type(columns[name], kind, False) for name, kind in kinds.items() if name in columns}
+    return pa.RecordBatch.from_arrays(padded(own, schema).columns, schema=schema)
+
+
+def _of_type(column: pa.Array, kind: pa.DataType, or_encoded: bool = True) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if column.type == kind or (pa.types.is_dictionary(column.type) and column.type.value_type == kind):
+    if column.type == kind or (or_encoded and pa.types.is_dictionary(column.type) and column.type.value_type == kind):
         return column
-    return column.cast(kind)
+    return with_parts(column) if kind == VARIANT else column.cast(kind)
+
+
+def with_parts(column: pa.StructArray) -> pa.StructArray:
+    """A VARIANT column without null children, which Spark makes where a VARIANT is null."""
+    parts = [column.field(part.name).fill_null(b"") for part in VARIANT]
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=column.is_null())
+
+
+def variants(octets: Sequence[tuple[bytes, bytes]]) -> pa.StructArray:
+    """A VARIANT column of values and metadata, as `codec.variant.encode` gives them; null where the value is empty."""
+    parts = [pa.array([each[at] for each in octets], pa.binary()) for at in (0, 1)]
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pa.array([not value for value, _ in octets]))
 
 
 def struct_schema(schema: StructType) -> StructType:
@@ -138,7 +156,7 @@ def as_structs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def as_variants(table: pa.Table, columns: list[int]) -> pa.Table:
     """Structs of value and metadata in these columns -> VARIANT."""
     for at in columns:
-        chunks = [_as_variant(chunk) for chunk in table.column(at).chunks]
+        chunks = [with_parts(chunk) for chunk in table.column(at).chunks]
         field = pa.field(table.schema.names[at], VARIANT)
         table = table.set_column(at, field, pa.chunked_array(chunks, VARIANT))
     return table
@@ -153,8 +171,3 @@ def _is_variant(kind: pa.DataType) -> bool:
 def _as_struct(array: pa.StructArray) -> pa.StructArray:
     children = [array.field(name) for name in STRUCT_OF_VARIANT.names]
     return pa.StructArray.from_arrays(children, names=STRUCT_OF_VARIANT.names, mask=array.is_null())
-
-
-def _as_variant(array: pa.StructArray) -> pa.StructArray:
-    children = [pc.fill_null(array.field(name), b"") for name in STRUCT_OF_VARIANT.names]
-    return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=array.is_null())

@@ -23,7 +23,7 @@ from codec.sides import SIDES
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, texts, values_of
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, places_where
-from udfs.arrow.types import arrow_schema
+from udfs.arrow.types import arrow_schema, typed
 from udfs.schemas import field
 
 Integers = NDArray[np.int64]
@@ -255,13 +255,9 @@ def _of_one_frame(methods: pa.RecordBatch, rows: records_0_10.Rows) -> Iterator[
 def _marked(methods: pa.RecordBatch, marks: NDArray[np.bool_], oddity: int) -> pa.RecordBatch:
     """ODD rows of the frames that are marked."""
     rows = methods.take(places_where(marks))
-    columns = {name: rows[name] for name in ("connection_id", "frame_no", "ts_ns", "channel")}
-    columns |= {name: rows[name].cast(pa.string()) for name in ("version", "sender")}
+    columns = {name: rows[name] for name in ("connection_id", "frame_no", "ts_ns", "version", "sender", "channel")}
     columns["oddity"] = pa.repeat(_ODDITIES[oddity], len(rows["frame_no"]))
-    schema = arrow_schema(ODD)
-    return pa.RecordBatch.from_arrays(
-        [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in schema], schema=schema
-    )
+    return typed(columns, arrow_schema(ODD))
 
 
 def _readable(methods: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -298,5 +294,4 @@ def _oddities(state: State, version: str) -> pa.RecordBatch:
     columns["version"] = pa.repeat(pa.scalar(version), len(hits))
     columns["sender"] = _SIDES.take(columns["sender"])
     columns["oddity"] = _ODDITIES.take(columns["oddity"])
-    schema = arrow_schema(ODD)
-    return pa.RecordBatch.from_arrays([columns[column.name].cast(column.type) for column in schema], schema=schema)
+    return typed(columns, arrow_schema(ODD))

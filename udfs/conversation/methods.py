@@ -18,6 +18,7 @@ from udfs import roles
 from udfs.arrow.fields import Fields, fields, inside, values_of
 from udfs.arrow.rows import (
     fixed,
+    from_spark,
     is_among,
     is_noted,
     is_there,
@@ -27,7 +28,6 @@ from udfs.arrow.rows import (
     places_where,
     taken,
     truth_of,
-    with_parts,
 )
 from udfs.arrow.types import bound
 
@@ -84,7 +84,7 @@ def streams_of(methods: pa.RecordBatch) -> pa.RecordBatch:
 
 def find_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """`streams_of` for `mapInArrow`."""
-    return (streams_of(with_parts(batch)) for batch in batches if batch.num_rows)
+    return (streams_of(from_spark(batch)) for batch in batches if batch.num_rows)
 
 
 def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) -> pa.Array:

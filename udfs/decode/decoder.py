@@ -16,7 +16,7 @@ from codec.amqp.batches import Batch
 from codec.amqp.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.variant import encode
-from udfs.arrow.types import VARIANT, padded
+from udfs.arrow.types import padded, variants
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
@@ -25,12 +25,10 @@ from udfs.decode.runs import Files, flows_in_order
 
 def account_row(account: dict[str, Any]) -> pa.RecordBatch:
     """The account of a split as a DECODED row of kind 'capture'."""
-    value, metadata = ([part] for part in encode(account))
-    children = [pa.array(value, pa.binary()), pa.array(metadata, pa.binary())]
     columns = {
         "kind": pa.array(["capture"]),
         "capture_file": pa.array([account["capture_file"]], pa.string()),
-        "arguments": pa.StructArray.from_arrays(children, fields=list(VARIANT)),
+        "arguments": variants([encode(account)]),
     }
     return padded(columns, ARROW_DECODED)
 

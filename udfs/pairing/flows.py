@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from codec.pairing.engine import pairs_of
 from codec.pairing.state import ANY, DELIVERY, NONE, PUBLISH, Pairs, Rows
 from udfs.arrow.rows import Index, elapsed, fixed, integers, picked
-from udfs.arrow.types import arrow_schema
+from udfs.arrow.types import arrow_schema, typed
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.sink.parquet import write_folders
 
@@ -62,10 +62,7 @@ class PairMessages:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.schema)
         for rows in whole_keys(batches, TO_PAIR):
-            columns = _flows(rows)
-            yield pa.RecordBatch.from_arrays(
-                [columns[column.name].cast(column.type) for column in schema], schema=schema
-            )
+            yield typed(_flows(rows), schema)
 
 
 @dataclass(frozen=True)

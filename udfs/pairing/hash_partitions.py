@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from udfs.arrow.fields import offsets_of
 from udfs.arrow.files import Spool
 from udfs.arrow.rows import in_one, numbers_of
+from udfs.arrow.types import typed
 
 _PARTITIONED = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 KEY = "key"  # the column that rows are partitioned by
@@ -42,8 +43,7 @@ class HashPartitioner:
         pending: list[pa.RecordBatch] = []
         size = 0
         for batch in batches:
-            columns = [batch[field.name].cast(field.type) for field in self.schema]
-            pending.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+            pending.append(typed({name: batch[name] for name in self.schema.names}, self.schema))
             size += pending[-1].nbytes
             if size >= BUFFER_BYTES:
                 yield from self._partition(pending)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet as pq
 
-from udfs.arrow.rows import Index, integers, is_there, numbers_of, with_parts
+from udfs.arrow.rows import Index, from_spark, integers, is_there, numbers_of
 from udfs.pairing.flows import PairMessages
 from udfs.pairing.pairable import messages_in
 from udfs.pairing.schemas import MESSAGE_COLUMNS
@@ -66,7 +66,7 @@ class KeepMessages:
             retained = integers(rows["ts_ns"], NEVER) >= self.cutoff_ns
             retained |= _is_in(open_flows, rows["connection_id"], rows["first_frame_no"])
             if retained.any():
-                yield self.folders.whole("pairing"), with_parts(rows.filter(pa.array(retained)))
+                yield self.folders.whole("pairing"), from_spark(rows.filter(pa.array(retained)))
 
 
 def _index(folders: LakeFolders, path: str) -> Index:

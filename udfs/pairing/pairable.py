@@ -20,8 +20,8 @@ from codec.pairing.state import CLASSIC, DELIVERY, PUBLISH, TO_ADDRESS, TO_EXCHA
 from codec.variant.entries import mix_entries, names_of
 from udfs.arrow.fields import values_of
 from udfs.arrow.hashing import hashed, in_one_number
-from udfs.arrow.rows import Index, numbers_of, one_of, picked, truth_of, with_parts
-from udfs.arrow.types import VARIANT
+from udfs.arrow.rows import Index, from_spark, numbers_of, one_of, picked, truth_of
+from udfs.arrow.types import VARIANT, typed
 from udfs.pairing.flows import TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
 from udfs.pairing.routes import broker_fields, nodes
@@ -122,9 +122,9 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
 
 def messages_to_pair(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Messages with their broker (PAIRING_COLUMNS, BROKER_COLUMNS) -> TO_PAIR."""
-    rows = with_parts(rows)
+    rows = from_spark(rows)
     rows = _filtered(rows, one_of(rows["operation"], ("publish", *DELIVERIES)))
-    yield filled(rows_to_pair({name: rows[name] for name in rows.schema.names}))
+    yield typed(rows_to_pair({name: rows[name] for name in rows.schema.names}), TO_PAIR)
 
 
 @dataclass(frozen=True)
@@ -191,16 +191,6 @@ def messages_in(
                     pending, size = [], 0
             if pending:
                 yield one_batch(pending)
-
-
-def filled(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Rows of TO_PAIR; columns that are not given are null."""
-    rows = len(columns["key"])
-    values = [
-        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows, field.type)
-        for field in TO_PAIR
-    ]
-    return pa.RecordBatch.from_arrays(values, schema=TO_PAIR)
 
 
 def _filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one_text, numbers_of, one_of
-from udfs.pairing.flows import RPC_REPLY
+from udfs.arrow.types import typed
+from udfs.pairing.flows import RPC_REPLY, TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
-from udfs.pairing.pairable import filled, pairing_keys
+from udfs.pairing.pairable import pairing_keys
 from udfs.pairing.schemas import KEY_COLUMNS
 from udfs.roles import DELIVERIES
 
@@ -95,14 +96,15 @@ def _replied(rows: pa.Table) -> pa.RecordBatch:
     following = np.minimum.accumulate(places[::-1])[::-1]  # the next reply, if any
     found = np.flatnonzero((is_reply == 0) & (is_reply[following] == 1) & (key[following] == key))
     requests = rows.take(pa.array(order[found]))
-    return filled(
+    return typed(
         {
-            "key": requests["of_request"].combine_chunks(),
+            "key": requests["of_request"],
             "side": _numbers(RPC_REPLY, requests),
-            "connection_id": requests["connection_id"].combine_chunks(),
-            "frame_no": requests["frame_no"].combine_chunks(),
+            "connection_id": requests["connection_id"],
+            "frame_no": requests["frame_no"],
             "rpc_latency_ns": pa.array(at_ns[following[found]] - at_ns[found]),
-        }
+        },
+        TO_PAIR,
     )
 
 

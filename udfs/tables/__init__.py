@@ -47,7 +47,7 @@ from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from udfs.arrow.fields import fields
-from udfs.arrow.rows import numbers_of, with_parts
+from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
@@ -325,7 +325,7 @@ class TableRows:
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
         tables = Tables(self.config)
         for batch in batches:
-            rows = with_parts(batch)
+            rows = from_spark(batch)
             yield from tables.feed(rows.filter(pc.equal(rows["kind"], "frame")))
             yield from tables.end(rows.filter(pc.equal(rows["kind"], "connection")))
         yield from tables.finish()

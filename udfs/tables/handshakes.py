@@ -24,7 +24,7 @@ from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs import roles
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import codes_of, is_among, is_there, numbered, numbers_of, picked, places_where
-from udfs.arrow.types import VARIANT, nulls
+from udfs.arrow.types import VARIANT, nulls, variants
 from udfs.attributes import ATTRIBUTES, ArgumentPath
 from udfs.conversation.methods import transaction_commands, unfinished
 
@@ -185,12 +185,9 @@ def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
         _both(*(part.dictionary[code].as_py() if code >= 0 else b"" for part, code in zip(parts, pair, strict=True)))
         for pair in pairs
     ]
-    children = [pa.array([each[part] for each in made], pa.binary()) for part in (0, 1)]
-    mask = pa.array([not value for value, _ in made])
-    distinct = pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=mask)
     at = np.full(count, -1)
     at[places] = index.reshape(-1)
-    return picked(distinct, at)
+    return picked(variants(made), at)
 
 
 def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> tuple[bytes, bytes]:

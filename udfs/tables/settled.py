@@ -31,6 +31,7 @@ from codec.conversation.states import numbered, places
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, changed, elapsed, fixed, joined, numbers_of, picked, places_where, truth_of
+from udfs.arrow.types import typed
 
 Integers = NDArray[np.int64]
 ENDS = pa.schema(
@@ -73,8 +74,7 @@ def unknown_ends(frames: Frames) -> pa.Table:
         "first_frame_no": pa.array(frames.frame_no),
         "outcome": pa.repeat("unknown", count),
     }
-    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in ENDS]
-    return pa.table(arrays, schema=ENDS)
+    return pa.Table.from_batches([typed(columns, ENDS)])
 
 
 class Known(NamedTuple):
