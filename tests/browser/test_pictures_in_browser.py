@@ -14,12 +14,11 @@ from typing import Any
 import html5lib
 import pytest
 from browser_support import chromium, events
-from plots_support import BEGIN, SECOND, connection, frame, tables_of, ts
+from plots_support import pictures_with
 from pyspark.sql import SparkSession
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from pipeline import plots
 from pipeline.plots import TEMPLATES
 
 # As long as names on an axis may be. The page has x.js beside it, which says so when it runs.
@@ -30,31 +29,7 @@ PICTURES = ("versions", "ladder", "connections", "rates", "backlog", "latency", 
 
 @pytest.fixture(scope="module")
 def charts(spark: SparkSession) -> dict[str, Any]:
-    """Every picture that shows names, of connections and queues that have hostile ones."""
-    sides = {"opened_ts": ts(0), "closed_ts": ts(4 * SECOND), "tcp_end": "none"}
-    connections = [
-        connection(number, client_product=name, close_text=name, close_code=320, close_initiator="server", **sides)
-        for number, name in enumerate(HOSTILE, 1)
-    ]
-    frames = [
-        frame(number, number * SECOND, "client", "queue.declare", arguments={"queue": name})
-        for number, name in enumerate(HOSTILE, 1)
-    ]
-    flows = [
-        {"flow_id": n, "queue": name, "publish_ts_ns": BEGIN, "deliver_ts_ns": BEGIN + n, "broker_latency_ns": n + 1}
-        for n, name in enumerate(HOSTILE)
-    ]
-    messages = [
-        {"connection_id": 1, "operation": "deliver", "queue": name, "ts_ns": BEGIN + n * SECOND}
-        for n, name in enumerate(HOSTILE)
-    ]
-    tables = tables_of(spark, connections=connections, frames=frames, message_flows=flows, messages=messages)
-    drawn = {
-        "versions": plots.versions(tables), "ladder": plots.ladder(tables), "connections": plots.connections(tables),
-        "rates": plots.rates(tables, every="1 second"), "backlog": plots.backlog(tables, every="1 second"),
-        "latency": plots.latency(tables, by="queue"),
-    }  # fmt: skip
-    return {**drawn, "beside each other": drawn["versions"] | drawn["rates"]}
+    return pictures_with(spark, HOSTILE)
 
 
 @pytest.fixture(scope="module")

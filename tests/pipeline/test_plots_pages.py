@@ -14,10 +14,9 @@ import altair as alt
 import html5lib
 import pytest
 import vl_convert
-from plots_support import BEGIN, SECOND, connection, frame, tables_of, ts
+from plots_support import pictures_with
 from pyspark.sql import SparkSession
 
-from pipeline import plots
 from pipeline.plots.chart import empty
 
 # Short enough to be drawn whole. Each leaves a script in its own way; the last keeps others from leaving it.
@@ -32,31 +31,7 @@ XHTML = "{http://www.w3.org/1999/xhtml}"
 
 @pytest.fixture(scope="module")
 def charts(spark: SparkSession) -> dict[str, Any]:
-    """Every picture that shows names, of connections, queues and routing keys that have hostile ones."""
-    sides = {"opened_ts": ts(0), "closed_ts": ts(4 * SECOND), "tcp_end": "none"}
-    connections = [
-        connection(number, client_product=name, close_text=name, close_code=320, close_initiator="server", **sides)
-        for number, name in enumerate(HOSTILE[:2], 1)
-    ]
-    frames = [
-        frame(number, number * SECOND, "client", "queue.declare", arguments={"queue": name, "ticket": 0})
-        for number, name in enumerate(HOSTILE[:2], 1)
-    ]
-    flows = [
-        {"flow_id": n, "queue": name, "publish_ts_ns": BEGIN, "deliver_ts_ns": BEGIN + n, "broker_latency_ns": n + 1}
-        for n, name in enumerate(HOSTILE[:2])
-    ]
-    messages = [
-        {"connection_id": 1, "operation": "deliver", "queue": name, "ts_ns": BEGIN + n * SECOND}
-        for n, name in enumerate(HOSTILE[:2])
-    ]
-    tables = tables_of(spark, connections=connections, frames=frames, message_flows=flows, messages=messages)
-    drawn = {
-        "versions": plots.versions(tables), "ladder": plots.ladder(tables), "connections": plots.connections(tables),
-        "rates": plots.rates(tables, every="1 second"), "backlog": plots.backlog(tables, every="1 second"),
-        "latency": plots.latency(tables, by="queue"),
-    }  # fmt: skip
-    return {**drawn, "beside each other": drawn["versions"] | drawn["rates"]}
+    return pictures_with(spark, HOSTILE[:2])
 
 
 def scripts(page: str) -> list[tuple[dict[str, str], str]]:

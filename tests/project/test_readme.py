@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from deployment import blocks
 from pyspark.sql import SparkSession
 from submitting import BRIEFLY, OF_SPARK
 
@@ -32,12 +33,7 @@ OURS = re.compile(
 WRITTEN = {"out", "audit.html", "audit.json", "closed.pcapng", "lake"}
 
 
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-LINES = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+LINES = [line for block in blocks(README, "sh") for line in block.splitlines() if line.strip()]
 
 
 MADE = {
@@ -114,7 +110,7 @@ def test_the_list_of_tables_is_complete() -> None:
 @pytest.mark.readme
 def test_the_demo_prints_what_is_shown(shell: Shell) -> None:
     """As a decode of the same captures does."""
-    (shown,) = blocks("text")
+    (shown,) = blocks(README, "text")
     assert shown in shell.run("wirehare decode").out
     tables = {name: place(str(shell.folder / "out")).child(name).dataset() for name in TABLES}
     assert shown in summary_text(summarize(tables["captures"].to_table().to_pylist(), tables))
@@ -145,7 +141,7 @@ def test_the_snippets_run(
 ) -> None:
     monkeypatch.chdir(shell.folder)
     names: dict[str, object] = {}
-    for snippet in blocks("python"):
+    for snippet in blocks(README, "python"):
         exec(compile(snippet, "README.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "|operation|" in printed

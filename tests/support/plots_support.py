@@ -10,7 +10,7 @@ import vl_convert
 from pyspark.sql import SparkSession
 from tables_support import arrow_rows
 
-from pipeline import TABLES, Tables
+from pipeline import TABLES, Tables, plots
 
 Rows = Sequence[Mapping[str, Any]]
 SECOND, MILLISECOND = 10**9, 10**6
@@ -75,3 +75,31 @@ def points(chart: Any) -> list[dict[str, Any]]:
     sets = whole.get("datasets", {})
     gather(whole)
     return found
+
+
+def pictures_with(spark: SparkSession, names: Sequence[str]) -> dict[str, Any]:
+    """Every picture that shows names, of connections, queues and routing keys that have these."""
+    sides = {"opened_ts": ts(0), "closed_ts": ts(4 * SECOND), "tcp_end": "none"}
+    connections = [
+        connection(number, client_product=name, close_text=name, close_code=320, close_initiator="server", **sides)
+        for number, name in enumerate(names, 1)
+    ]
+    frames = [
+        frame(number, number * SECOND, "client", "queue.declare", arguments={"queue": name, "ticket": 0})
+        for number, name in enumerate(names, 1)
+    ]
+    flows = [
+        {"flow_id": n, "queue": name, "publish_ts_ns": BEGIN, "deliver_ts_ns": BEGIN + n, "broker_latency_ns": n + 1}
+        for n, name in enumerate(names)
+    ]
+    messages = [
+        {"connection_id": 1, "operation": "deliver", "queue": name, "ts_ns": BEGIN + n * SECOND}
+        for n, name in enumerate(names)
+    ]
+    tables = tables_of(spark, connections=connections, frames=frames, message_flows=flows, messages=messages)
+    drawn = {
+        "versions": plots.versions(tables), "ladder": plots.ladder(tables), "connections": plots.connections(tables),
+        "rates": plots.rates(tables, every="1 second"), "backlog": plots.backlog(tables, every="1 second"),
+        "latency": plots.latency(tables, by="queue"),
+    }  # fmt: skip
+    return {**drawn, "beside each other": drawn["versions"] | drawn["rates"]}
