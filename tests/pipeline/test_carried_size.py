@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import classic_frames as classic
 import link_talks as links
 import pyarrow.compute as pc
 import pytest
-from classic_frames import method
 from decoding import decode_table, in_flow_order, runs
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
 from encode_1_0 import (
@@ -477,12 +477,10 @@ def resuming() -> Talk:
     return talk
 
 
-def test_resumed_deliveries_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
+def test_resumed_deliveries_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
     """a is settled in the third turn, and resumed in vain in the fourth; b in the second; c never. Of the other tag
     the last message is settled and resumes the ones before that are not, up to the one that is new."""
-    table = runs_of(resuming(), tmp_path)
-    found = in_pieces(table, times(table)[1:])
-    same(found, rows_of(table), "resumed")
+    found = found_in_pieces["resumed deliveries"]
     outcomes: dict[str, list[tuple[int, str]]] = {}
     for text in found["messages"].elements():
         row = values_of(text)
@@ -626,7 +624,7 @@ def test_types_of_the_queues_declared_last_are_known(tmp_path: Path) -> None:
     for turn in range(3):
         numbers = range(turn * LIMITS.queue_types, (turn + 1) * LIMITS.queue_types)
         own = {"ticket": 0, "no_wait": True, "arguments": quorum}
-        talk.client_octets(b"".join(method("0-9-1", "queue.declare", 1, queue=name(n), **own) for n in numbers))
+        talk.client_octets(b"".join(classic.method("0-9-1", "queue.declare", 1, queue=name(n), **own) for n in numbers))
         for n in (numbers[0] - 1, numbers[0], numbers[-1]):
             tag, queue = f"{turn} {n:06}", name(max(n, 0))
             talk.asks("basic.consume", reply={"consumer_tag": tag}, queue=queue, consumer_tag="")
@@ -730,13 +728,74 @@ def test_distributed_transactions_in_pieces_end_as_in_one_go(found_in_pieces: di
     }
 
 
+# ---- contents in pieces ----------------------------------------------------------------------------------------------
+
+
+def typed() -> Talk:
+    """Declarations, their answers and the consumers."""
+    talk = Talk().handshake().open(1).open(2).client("queue.purge", 2, queue="forgotten when b is declared")
+    for queue, queue_type in (("a", "quorum"), ("b", "classic")):
+        arguments = {"x-queue-type": queue_type}
+        talk.asks("queue.declare", 1, {"queue": queue}, queue=queue, durable=True, arguments=arguments)
+        if queue == "a":
+            talk.server("queue.purge-ok", 2)
+    talk.asks("basic.consume", 1, {"consumer_tag": "of b"}, queue="b")
+    return talk.asks("basic.consume", 1, {"consumer_tag": "of a"}, queue="a").close()
+
+
+def test_types_of_queues_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
+    found = found_in_pieces["types of queues"]
+    for name, queue_type in (("of a", "quorum"), ("of b", "classic")):
+        (link,) = (text for text in found["links"] if f"name='{name}'" in text)
+        assert f"queue_type='{queue_type}'" in link
+
+
+def returned() -> Talk:
+    """A publish comes back while the body of another one is not whole."""
+    talk = Talk().handshake().open(1).open(2).asks("confirm.select", 1)
+    talk.publish(b"back", 1, mandatory=True)
+    talk.client("basic.publish", 2, routing_key="q")
+    talk.octets("client", classic.header("0-9-1", "basic", 2, 2) + classic.body(b"a", 2))
+    given_back = {"reply_code": 312, "reply_text": "NO_ROUTE", "exchange": "e", "routing_key": "q"}
+    talk.server("basic.return", 1, **given_back).content(b"back", 1)
+    return talk.server("basic.ack", 1, delivery_tag=1).octets("client", classic.body(b"b", 2)).close()
+
+
+def test_returns_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
+    """The confirm of a returned publish is not looked at before its return, whatever waits for the rest of a body."""
+    assert sum("outcome='returned'" in text for text in found_in_pieces["returns"]["messages"]) == 1
+
+
+def in_frames() -> Talk:
+    """A header and a body in frames of their own."""
+    octets = header(("message.message-properties", {"content-length": 5}))
+    talk = session_0_10()
+    for kind, payload, flags in (
+        (1, segment("message.transfer", {"destination": "amq.direct"}), FIRST_SEGMENT | ENDS),
+        (2, octets[:4], FIRST_FRAME), (2, octets[4:9], 0), (2, octets[9:], LAST_FRAME),
+        (3, b"ab", LAST_SEGMENT | FIRST_FRAME), (3, b"cde", LAST_SEGMENT | LAST_FRAME),
+    ):  # fmt: skip
+        talk.octets("client", frame(kind, payload, 1, flags))
+    return talk
+
+
+def test_bodies_behind_a_header_of_many_frames_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
+    """Frames of a header are not part of the body (0-10, 2.3)."""
+    messages = found_in_pieces["headers in frames"]["messages"]
+    assert [" body_size=5 body_seen=5 complete=True " in text for text in messages] == [True]
+
+
 IN_PIECES: dict[str, Callable[[], Talk]] = {
     "transactions of 1.0": entangled,
     "sessions and links": lambda: changing(True),
     "sessions and links, seen from their middle": lambda: changing(False),
+    "resumed deliveries": resuming,
     "credit": granted,
     "consumers": cancelled,
     "queues": declaring,
     "subscriptions": unsubscribed,
     "distributed transactions": on_branches,
+    "types of queues": typed,
+    "returns": returned,
+    "headers in frames": in_frames,
 }

@@ -8,19 +8,15 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 import decoding
-import encode_0_10
 import golden
 import numpy as np
 import pyarrow as pa
 import pytest
-from classic_frames import body, header
-from rule_support import Case, Talk, write_cases
-from rule_talks import session_0_10
 
 from codec.net.segments import SEGMENT
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
@@ -58,6 +54,10 @@ def times(table: pa.Table) -> list[int]:
 
 def piece(table: pa.Table, first: int, end: int) -> Iterator[pa.RecordBatch]:
     """The packets from one time on and before another."""
+    return batches(between(table, first, end))
+
+
+def between(table: pa.Table, first: int, end: int) -> pa.Table:
     rows = []
     for run in table.filter(table["flow"].is_valid()).to_pylist():
         segments = np.frombuffer(run["segments"], SEGMENT)
@@ -65,7 +65,11 @@ def piece(table: pa.Table, first: int, end: int) -> Iterator[pa.RecordBatch]:
         if len(part):
             begins = {"order_ns": int(part["order_ns"][0]), "first_packet_no": int(part["packet_no"][0])}
             rows.append({**run, "segments": part.tobytes(), **begins})
-    return iter(pa.Table.from_pylist(rows, schema=table.schema).combine_chunks().to_batches(max_chunksize=64))
+    return pa.Table.from_pylist(rows, schema=table.schema)
+
+
+def batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    return iter(table.combine_chunks().to_batches(max_chunksize=64))
 
 
 def as_text(value: Any) -> str:
@@ -148,72 +152,51 @@ def same(found: Rows, expected: Rows, where: str) -> None:
         assert (where, table, more - fewer, fewer - more) == (where, table, Counter(), Counter())
 
 
-@pytest.mark.parametrize("name", CAPTURES)
-def test_a_capture_cut_in_two_gives_the_same_rows(name: str) -> None:
-    moments = times(runs(name))[1:]
-    for cut in random.Random(name).sample(moments, min(CUTS, len(moments))):
-        check(name, [cut])
+def apart() -> list[list[str]]:
+    """CAPTURES, those together that have no flow in common."""
+    groups = list[tuple[list[str], set[bytes]]]()
+    for name in CAPTURES:
+        flows = set(runs(name)["flow"].drop_null().to_pylist())
+        for names, taken in groups:
+            if not flows & taken:
+                names.append(name)
+                taken |= flows
+                break
+        else:
+            groups.append(([name], flows))
+    return [names for names, _ in groups]
 
 
-@pytest.mark.parametrize("name", CAPTURES)
-def test_so_does_one_cut_in_many_pieces(name: str) -> None:
+def check_together(cuts: dict[str, list[int]]) -> None:
+    """Captures without a common flow, a piece of each at a time: that takes hardly longer than a piece of one."""
+    lake, expected = Lake(), Rows()
+    pieces = [list(pairwise([BEGINNING, *cuts[name], END])) for name in cuts]
+    for step in zip_longest(*pieces):
+        parts = [between(runs(name), *ends) for name, ends in zip(cuts, step, strict=True) if ends is not None]
+        lake.add(batches(decoding.in_flow_order(pa.concat_tables(parts))))
+    for name in cuts:
+        for table, rows in in_one_go(name).items():
+            expected.setdefault(table, Counter()).update(rows)
+    same(lake.rows(), expected, str(cuts))
+
+
+def test_captures_cut_in_two_give_the_same_rows() -> None:
+    for names in apart():
+        moments = {name: times(runs(name))[1:] for name in names}
+        cuts = {name: random.Random(name).sample(moments[name], min(CUTS, len(moments[name]))) for name in names}
+        for number in range(CUTS):
+            check_together({name: [of_name[number]] for name, of_name in cuts.items()})
+
+
+def test_so_do_captures_cut_in_many_pieces() -> None:
     """Behind every packet, where they are few."""
-    moments = times(runs(name))[1:]
-    check(name, moments if len(moments) <= FEW else sorted(random.Random(name).sample(moments, PIECES - 1)))
-
-
-def test_so_do_types_of_queues(tmp_path: Path) -> None:
-    """Declarations, their answers and the consumers are in captures of their own."""
-    talk = Talk().handshake().open(1).open(2).client("queue.purge", 2, queue="forgotten when b is declared")
-    for queue, queue_type in (("a", "quorum"), ("b", "classic")):
-        arguments = {"x-queue-type": queue_type}
-        talk.asks("queue.declare", 1, {"queue": queue}, queue=queue, durable=True, arguments=arguments)
-        if queue == "a":
-            talk.server("queue.purge-ok", 2)
-    talk.asks("basic.consume", 1, {"consumer_tag": "of b"}, queue="b")
-    talk.asks("basic.consume", 1, {"consumer_tag": "of a"}, queue="a").close()
-    write_cases(tmp_path / "types.pcap", [Case("", "0-9-1", talk, [])])
-    of_capture = decoding.in_flow_order(decoding.runs([tmp_path / "types.pcap"])).combine_chunks()
-    found = in_pieces(of_capture, times(of_capture)[1:])
-    same(found, rows_of(of_capture), "types")
-    for name, queue_type in (("of a", "quorum"), ("of b", "classic")):
-        (link,) = (text for text in found["links"] if f"name='{name}'" in text)
-        assert f"queue_type='{queue_type}'" in link
-
-
-def test_so_do_returns_while_another_message_is_not_whole(tmp_path: Path) -> None:
-    """The confirm of a returned publish is not looked at before its return, whatever waits for the rest of a body."""
-    talk = Talk().handshake().open(1).open(2).asks("confirm.select", 1)
-    talk.publish(b"back", 1, mandatory=True)
-    talk.client("basic.publish", 2, routing_key="q").octets("client", header("0-9-1", "basic", 2, 2) + body(b"a", 2))
-    given_back = {"reply_code": 312, "reply_text": "NO_ROUTE", "exchange": "e", "routing_key": "q"}
-    talk.server("basic.return", 1, **given_back).content(b"back", 1)
-    talk.server("basic.ack", 1, delivery_tag=1).octets("client", body(b"b", 2)).close()
-    write_cases(tmp_path / "returned.pcap", [Case("", "0-9-1", talk, [])])
-    of_capture = decoding.in_flow_order(decoding.runs([tmp_path / "returned.pcap"])).combine_chunks()
-    found = in_pieces(of_capture, times(of_capture)[1:])
-    same(found, rows_of(of_capture), "returned")
-    assert sum("outcome='returned'" in text for text in found["messages"]) == 1
-
-
-def test_so_do_bodies_behind_a_header_of_many_frames(tmp_path: Path) -> None:
-    """Frames of a header are not part of the body (0-10, 2.3)."""
-    octets = encode_0_10.header(("message.message-properties", {"content-length": 5}))
-    ends = encode_0_10.FIRST_FRAME | encode_0_10.LAST_FRAME
-    transfer = encode_0_10.segment("message.transfer", {"destination": "amq.direct"})
-    talk = session_0_10()
-    for kind, payload, flags in (
-        (1, transfer, encode_0_10.FIRST_SEGMENT | ends), (2, octets[:4], encode_0_10.FIRST_FRAME),
-        (2, octets[4:9], 0), (2, octets[9:], encode_0_10.LAST_FRAME),
-        (3, b"ab", encode_0_10.LAST_SEGMENT | encode_0_10.FIRST_FRAME),
-        (3, b"cde", encode_0_10.LAST_SEGMENT | encode_0_10.LAST_FRAME),
-    ):  # fmt: skip
-        talk.octets("client", encode_0_10.frame(kind, payload, 1, flags))
-    write_cases(tmp_path / "header.pcap", [Case("", "0-10", talk, [])])
-    of_capture = decoding.in_flow_order(decoding.runs([tmp_path / "header.pcap"])).combine_chunks()
-    found = in_pieces(of_capture, times(of_capture)[1:])
-    same(found, rows_of(of_capture), "header")
-    assert [" body_size=5 body_seen=5 complete=True " in text for text in found["messages"]] == [True]
+    for names in apart():
+        cuts = {}
+        for name in names:
+            moments = times(runs(name))[1:]
+            few = len(moments) <= FEW
+            cuts[name] = moments if few else sorted(random.Random(name).sample(moments, PIECES - 1))
+        check_together(cuts)
 
 
 @pytest.mark.law
