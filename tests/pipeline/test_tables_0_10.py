@@ -163,17 +163,18 @@ def test_bodies_of_many_frames_are_whole(found: Found) -> None:
 
 
 def transfer(
-    destination: str, body: bytes = b"x", accept: int | None = 0, acquire: int | None = None, **properties: Any
-) -> bytes:
+    destination: str, body: bytes = b"x", accept: int | None = 0, acquire: int | None = None, channel: int = 1,
+    **properties: Any,
+) -> bytes:  # fmt: skip
     fields: dict[str, Any] = {"destination": destination}
     modes = {"accept-mode": accept, "acquire-mode": acquire}
     fields |= {name: mode for name, mode in modes.items() if mode is not None}
     given = {name.replace("_", "-"): item for name, item in properties.items()}
     begin, end = FIRST_FRAME | LAST_FRAME, LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
     return (
-        frame(1, segment("message.transfer", fields), 1, FIRST_SEGMENT | begin)
-        + frame(2, header(("message.delivery-properties", given)), 1, begin)
-        + frame(3, body, 1, end)
+        frame(1, segment("message.transfer", fields), channel, FIRST_SEGMENT | begin)
+        + frame(2, header(("message.delivery-properties", given)), channel, begin)
+        + frame(3, body, channel, end)
     )
 
 
@@ -424,6 +425,26 @@ def scripts() -> dict[str, Wire]:
         wire.add(CLIENT, control("session.attach", name=b"s") + point(following))
         wire.add(SERVER, control("session.attached", name=b"s") + point(following) + transfer("d"))
         wire.add(CLIENT, control("message.accept", transfers=[(1, 2) if following else (0, 0)]))
+
+    # The same session on channel 1, on channel 2 while another one uses the first, and on channel 1 again; the last
+    # time, too late. On channel 2 it is attached while it still is on channel 1: refused.
+    wire = wires["attached to another channel"] = subscribed(opened(), "q")
+    wire.add(SERVER, control("session.timeout", timeout=1) + transfer("d") * 3)
+    busy = {"name": b"s", "code": 1}
+    wire.add(CLIENT, whole("session.attach", {"name": b"s"}, 2))
+    wire.add(SERVER, whole("session.detached", busy, 2))
+    wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]) + control("session.detach", name=b"s"))
+    wire.add(SERVER, control("session.detached", name=b"s", code=0))
+    wire.add(CLIENT, whole("session.attach", {"name": b"s"}, 2) + control("session.attach", name=b"t") + point(0))
+    moved = whole("session.command-point", {"command-id": 2, "command-offset": 0}, 2)
+    wire.add(CLIENT, moved + whole("message.accept", {"transfers": [(1, 1)]}, 2) + transfer("amq.direct"))
+    wire.add(SERVER, whole("session.attached", {"name": b"s"}, 2) + control("session.attached", name=b"t"))
+    moved = whole("session.command-point", {"command-id": 3, "command-offset": 0}, 2)
+    wire.add(SERVER, moved + transfer("d", channel=2) + control("session.completed", commands=[(0, 0)]))
+    wire.add(CLIENT, whole("message.accept", {"transfers": [(3, 3)]}, 2))
+    wire.add(CLIENT, control("session.detach", name=b"t") + whole("session.detach", {"name": b"s"}, 2))
+    wire.add(CLIENT, control("session.attach", name=b"s") + point(4))
+    wire.add(CLIENT, control("message.accept", transfers=[(2, 2)]))
     return wires
 
 
@@ -504,6 +525,20 @@ def test_a_session_goes_on_while_its_state_is_preserved(written: Written, script
     assert rows == [(number, "acked", 1, "q") for number in (0, 1, 2)]
     assert written.rows("links", script, "name", "transfers", "closed_ts") == [("d", 3, None)]
     assert written.rows("channels", script, "channel_life", "acked", "unsettled", "closed_ts") == [(1, 3, 0, None)]
+
+
+def test_a_session_goes_on_with_another_channel(written: Written) -> None:
+    script = "attached to another channel"
+    rows = written.rows("messages", script, "operation", "delivery_id", "outcome", "channel", "channel_life", "queue")
+    assert sorted(rows) == [
+        *(("deliver", number, "acked", 1, 1, "q") for number in range(4)),
+        ("publish", 0, "confirmed", 1, 2, None),
+    ]
+    assert written.rows("links", script, "name", "transfers") == [("d", 4)]
+    columns = ("channel", "channel_life", "session_name", "acked", "confirmed", "unsettled")
+    assert sorted(written.rows("channels", script, *columns)) == [
+        (1, 1, "s", 4, 0, 0), (1, 2, "t", 0, 1, 0), (2, 1, "s", 0, 0, 0)
+    ]  # fmt: skip
 
 
 def test_a_session_without_preserved_state_begins_anew(written: Written) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
-from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, KIND_SHIFT, SIDE_SHIFT
+from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, KIND_SHIFT, NAMED, SIDE_SHIFT
 from codec.conversation.sessions.state import (
     COUNT,
     FIRST,
@@ -91,7 +91,7 @@ def _with_texts(parts: Parts, texts: Sequence[Integers]) -> Parts:
 
 def _of_text(keys: Integers) -> NDArray[np.bool_]:
     """Which keys contain the number of a text."""
-    found: NDArray[np.bool_] = np.isin(keys >> KIND_SHIFT, (DESTINATION, ATTACHED))
+    found: NDArray[np.bool_] = np.isin(keys >> KIND_SHIFT, (DESTINATION, ATTACHED, NAMED))
     return found
 
 

@@ -1,9 +1,9 @@
 """Sessions and links that no later frame can change, and states without them.
 
-A row finds its session by a channel number, and its link by a handle or name of that session. So a session is over
-once all numbers that led to it lead to a later one, and a link once it is detached, or its cancel is completed, and no
-handle or name leads to it;
-until then both have everything that a later frame may need. What other records name stays.
+A row finds its session by a channel number, or by its name as long as that may go on, and its link by a handle or name
+of that session. So a session is over once all numbers that led to it lead to a later one, and a link once it is
+detached, or its cancel is completed, and no handle or name leads to it; until then both have everything that a later
+frame may need. What other records name stays.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from codec.conversation.sessions.sessions import (
     HANDLE,
     KIND_SHIFT,
     LATEST,
+    NAMED,
+    SECOND_NS,
     SESSION_SHIFT,
     UNOPENED,
 )
@@ -29,8 +31,8 @@ Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 _SESSIONS = (1 << (KIND_SHIFT - SESSION_SHIFT)) - 1
 # What keys lead to, and whether they contain the place of a session.
-_LEADS = ((LATEST, "sessions", False), (UNOPENED, "sessions", False), (HANDLE, "bindings", True),
-          (DESTINATION, "bindings", True), (ATTACHED, "attachings", True))  # fmt: skip
+_LEADS = ((LATEST, "sessions", False), (UNOPENED, "sessions", False), (NAMED, "sessions", False),
+          (HANDLE, "bindings", True), (DESTINATION, "bindings", True), (ATTACHED, "attachings", True))  # fmt: skip
 
 
 class Ended(NamedTuple):
@@ -48,12 +50,14 @@ def ended_in(states: ConnectionStates, used: Integers) -> Ended:
     parts, keys, values = states.parts, states.parts["keys"], states.parts["values"]
     kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
-    for each, part, _ in _LEADS[:2]:
-        which = kind == each
-        current[absolute(states, part, owner[which], values[which])] = True
     dropped = {name: _none(states, name) for name in ("bindings", "attachings", "keys")}
+    for each, part, _ in _LEADS[:3]:
+        which = kind == each
+        at = absolute(states, part, owner[which], values[which])
+        current[at] |= (each != NAMED) | _may_go_on(parts["sessions"][at], owner[which], states)
+        dropped["keys"][which] = ~current[at]
     attachings = parts["attachings"]
-    for each, part, _ in _LEADS[2:]:
+    for each, part, _ in _LEADS[3:]:
         which = np.flatnonzero(kind == each)
         session = absolute(states, "sessions", owner[which], session_of[which])
         at = absolute(states, part, owner[which], values[which])
@@ -108,6 +112,16 @@ def without(states: ConnectionStates, ended: Ended) -> ConnectionStates:
     found = ConnectionStates(states.ids, parts, states.counts)
     for name, dropped in (*ended._asdict().items(), ("values", ended.keys)):
         found = found.filtered(name, ~dropped)
+    return found
+
+
+def _may_go_on(sessions: NDArray[np.void], owner: Integers, states: ConnectionStates) -> Truths:
+    """Which sessions of these connections are detached, and have not expired so far."""
+    now = np.zeros(len(states.ids), np.int64)
+    np.maximum.at(now, owners(states, "sessions"), states.parts["sessions"]["last_ns"])
+    expire_ns = sessions["closed_ns"] + sessions["timeout_s"] * SECOND_NS
+    preserved = (sessions["closed_ns"] != NONE) & (sessions["failed"] == 0) & (sessions["timeout_s"] > 0)
+    found: Truths = preserved & (expire_ns >= now[owner])
     return found
 
 

@@ -4,8 +4,8 @@ In 1.0 each side numbers its own channels: a begin without remote-channel opens 
 has the opener's number as its remote-channel; rows belong to the session of the opener's number. In 0-10 both sides
 share channel numbers. Rows of a session that was opened before the capture belong to incarnation 0 of their own number.
 Ending a session changes nothing else: its number has a new meaning once it is opened again. A session of 0-10 goes on
-if it is attached again while its state is preserved, for as long as session.timeout grants (0-10 specification, class
-session, request-timeout); without a grant it does not outlive its detachment.
+if it is attached again, to any channel, while its state is preserved, for as long as session.timeout grants (0-10
+specification, class session, request-timeout); without a grant it does not outlive its detachment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from codec.hashes.keyed import found, put
 # Keys of `State.found_by`: what they find, then numbers.
 KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 59, 34, 35
 SECOND_NS = 10**9
-BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED = range(1, 8)
+BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED, NAMED = range(1, 9)
 
 
 @kernel
@@ -42,8 +42,8 @@ def key_of(kind, session, side, number):
 
 @kernel
 def goes_on(name, of_session, timeout_s, closed_ns, ts_ns):
-    """Whether an attach of `name` continues the session before it on the channel, whose name is `of_session`.
-    `closed_ns`: NONE if that is attached."""
+    """Whether an attach of `name` continues an earlier session, whose name is `of_session`. `closed_ns`: NONE if that
+    is attached."""
     if name == 0 or name != of_session or timeout_s <= 0:
         return False
     return closed_ns == NONE or ts_ns - closed_ns <= timeout_s * SECOND_NS
@@ -56,6 +56,7 @@ def _new_session(s, channel, incarnation):
     session.connection = s.numbers[CONNECTION]
     session.channel = channel
     session.incarnation = incarnation
+    session.attached_to = channel
     return at
 
 
@@ -80,19 +81,29 @@ def session_of(s, rows, i, role):
                 opener = begun & 1
     latest = key_of(LATEST, opener, 0, number)
     if role.opens_session and not answers:
-        place = found(s.found_by, latest)
-        if place != NONE:
+        named = key_of(NAMED, 0, 0, rows.session_name[i])
+        renames = rows.session_name[i] != 0
+        for key in (latest, named):
+            place = found(s.found_by, key)
+            if place == NONE:
+                continue
             session = s.sessions.rows[first + place]
             own_name, timeout_s = session.name, 0 if session.failed else session.timeout_s
-            if goes_on(rows.session_name[i], own_name, timeout_s, session.closed_ns, rows.ts_ns[i]):
+            if key == named and session.closed_ns == NONE:
+                renames = found(s.found_by, key_of(LATEST, opener, 0, session.attached_to)) != place
+            elif goes_on(rows.session_name[i], own_name, timeout_s, session.closed_ns, rows.ts_ns[i]):
+                session.attached_to = number
                 session.closed_ns = session.close_sender = session.detach_code = session.close_frame = NONE
                 session.close_client_hidden = session.close_server_hidden = NONE
+                put(s.found_by, latest, place)
                 return first + place, opener
         incarnations = key_of(INCARNATIONS, 0, 0, number)
         incarnation = max(found(s.found_by, incarnations), 0) + 1
         put(s.found_by, incarnations, incarnation)
         at = _new_session(s, number, incarnation)
         put(s.found_by, latest, at - first)
+        if renames:
+            put(s.found_by, named, at - first)
         session = s.sessions.rows[at]
         session.opened_losses = losses(s.numbers)
         session.opened_ns = rows.ts_ns[i]

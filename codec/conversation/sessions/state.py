@@ -45,7 +45,7 @@ NEW_SESSION = blank(
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last?"
+    "cancelled_first? cancelled_last? attached_to"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
