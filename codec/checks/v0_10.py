@@ -108,12 +108,15 @@ def _unanswered(s, c, side, until):
 @kernel
 def _channel(s, rows, i):
     """The place of the channel of row `i`."""
-    key = key_of(S.K_CHANNEL, 0, rows.channel[i])
-    at = place_in(s, key)
-    if at == NONE:
-        at = add_endpoint(s)
-        s.endpoints[at].channel = rows.channel[i]
-        lead(s, key, at)
+    at = place_in(s, key_of(S.K_CHANNEL, 0, rows.channel[i]))
+    return _new_channel(s, rows, i) if at == NONE else at
+
+
+@kernel
+def _new_channel(s, rows, i):
+    at = add_endpoint(s)
+    s.endpoints[at].channel = s.endpoints[at].transport = rows.channel[i]
+    lead(s, key_of(S.K_CHANNEL, 0, rows.channel[i]), at)
     return at
 
 
@@ -173,25 +176,47 @@ def _on_channel(s, rows, i):
 
 
 @kernel
+def _goes_on(rows, i, c):
+    """Whether the attach in row `i` continues the session of channel `c`."""
+    closed_ns = c.detached_ns if c.attached == R.OVER else NONE
+    return goes_on(rows.key[i], c.name, c.timeout_s if c.failed == NONE else 0, closed_ns, rows.ts_ns[i])
+
+
+@kernel
 def _attach(s, rows, i, at):
     c, sender = s.endpoints[at], rows.sender[i]
     if rows.name[i] == ATTACHED_BACK:
         if c.attached == R.ASKED or c.attached == R.OVER:
             c.attached = R.READY
         return
-    closed_ns = c.detached_ns if c.attached == R.OVER else NONE
-    timeout_s = c.timeout_s if c.failed == NONE else 0
-    continues = goes_on(rows.key[i], c.name, timeout_s, closed_ns, rows.ts_ns[i])
-    if not continues:
-        c.incarnation += 1
-    if c.attached == R.READY and rows.key[i] != c.name:
-        note(s, rows, i, c, S.CHANNEL_BUSY, NONE, NONE, NONE)
+    here = c.transport == rows.channel[i]
+    busy = here and c.attached == R.READY and rows.key[i] != c.name
     elsewhere = place_in(s, hashed_key(S.K_SESSION, 0, rows.key[i]))
-    if elsewhere != NONE and elsewhere != at and rows.force[i] != 1:
+    continues = _goes_on(rows, i, c)
+    if not continues and elsewhere != NONE and s.endpoints[elsewhere].attached == R.OVER:
+        continues = _goes_on(rows, i, s.endpoints[elsewhere])
+        at = elsewhere if continues else at
+        lead(s, key_of(S.K_CHANNEL, 0, rows.channel[i]), at)
+    if not continues:
+        if c.incarnation:
+            if here:
+                _renew(c)
+                c.detach_ns = NONE
+            at = _new_channel(s, rows, i)
+        life = key_of(S.K_LIFE, 0, rows.channel[i])
+        put(s.found_by, life, max(found(s.found_by, life), 0) + 1)
+        s.endpoints[at].incarnation = found(s.found_by, life)
+    c = s.endpoints[at]
+    if busy:
+        note(s, rows, i, c, S.CHANNEL_BUSY, NONE, NONE, NONE)
+    named = elsewhere != NONE and elsewhere != at
+    if named:
         e = s.endpoints[elsewhere]
-        if e.attached == R.READY and e.name == rows.key[i]:
-            note(s, rows, i, c, S.SESSION_TWICE, e.channel, NONE, NONE)
+        named = e.attached == R.READY and e.name == rows.key[i]
+        if named and rows.force[i] != 1:
+            note(s, rows, i, c, S.SESSION_TWICE, e.transport, NONE, NONE)
     c.name = rows.key[i]
+    c.transport = rows.channel[i]
     c.attached = R.ASKED
     c.asked_attach = sender
     c.detach_ns = NONE
@@ -199,7 +224,8 @@ def _attach(s, rows, i, at):
         _renew(c)
     for side in range(2):  # command-point comes before the commands of a transport that is newly attached
         c.point[side] = c.expects[side] = 0
-    lead(s, hashed_key(S.K_SESSION, 0, rows.key[i]), at)
+    if not named:
+        lead(s, hashed_key(S.K_SESSION, 0, rows.key[i]), at)
 
 
 @kernel

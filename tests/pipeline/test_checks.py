@@ -10,9 +10,11 @@ import decoding
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from encode_0_10 import whole
 from pyspark.sql.variant_utils import VariantUtils
 from rule_cases import cases_of
-from rule_support import Case, Key, write_cases
+from rule_support import Case, Key, Talk, write_cases
+from rule_talks import opened_0_10
 from test_carried_size import transaction, with_coordinator
 
 from codec.checks import v1_0
@@ -32,6 +34,7 @@ OF_RULE = {
 GRACE_NS = 10**6
 CHANNELS = 100  # channel-max of the cases of 0-10
 Odd = dict[Key, set[str]]
+Step = tuple[str, str, dict[str, Any]]  # who sends which control or command of 0-10, with which arguments
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,37 @@ def test_an_oddity_is_noticed_in_its_case_and_in_no_correct_one(odd: Odd, number
         # Late answers are noted from a second on; which are too late is for the rule to say.
         late = {name for name in OF_RULE[case.rule] if name.endswith("unanswered")}
         assert not odd.get((number, "conforms"), set()) & (OF_RULE[case.rule] - late)
+
+
+def again(talk: Talk, channel: int, name: bytes, next_of: tuple[int, int], *steps: Step) -> Talk:
+    """`name` is attached, where the next commands of the sides have these numbers, and detached after `steps`."""
+    point = [("session.command-point", {"command-id": number, "command-offset": 0}) for number in next_of]
+    begins: list[Step] = [("client", "session.attach", {"name": name}), ("server", "session.attached", {"name": name})]
+    begins += [(side, *each) for side, each in zip(("client", "server"), point, strict=False)]
+    ends: list[Step] = [
+        ("client", "session.detach", {"name": name}), ("server", "session.detached", {"name": name, "code": 0})
+    ]  # fmt: skip
+    for sender, control, fields in (*begins, *steps, *ends):
+        talk.octets(sender, whole(control, fields, channel))
+    return talk
+
+
+def test_nothing_is_odd_about_a_session_that_goes_on_with_another_channel(tmp_path: Path) -> None:
+    talk = opened_0_10(Talk("0-10"))
+    subscribe = {"queue": "q", "destination": "d", "accept-mode": 0}
+    done: list[Step] = [("server", "session.completed", {"commands": [(0, number)]}) for number in (1, 2, 4)]
+    again(talk, 1, b"s", (0, 0), ("server", "session.timeout", {"timeout": 9}), ("client", "tx.select", {}),
+          ("client", "message.subscribe", subscribe), done[0])  # fmt: skip
+    again(talk, 2, b"s", (2, 0), ("client", "message.flow", {"destination": "d", "unit": 0, "value": 1}), done[1])
+    again(talk, 1, b"t", (0, 0))
+    again(
+        talk, 1, b"s", (3, 0), ("client", "message.cancel", {"destination": "d"}), ("client", "tx.commit", {}), done[2]
+    )
+    again(talk, 2, b"u", (0, 0), ("client", "tx.commit", {}))
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", talk, [])])
+    (row,) = noticed(rows, rows.num_rows)
+    # It has no tx.select, and is the first session that began on channel 2.
+    assert (row["oddity"], row["channel"], row["channel_life"]) == ("transaction-order", 2, 1)
 
 
 def test_every_oddity_is_a_rule() -> None:

@@ -138,7 +138,7 @@ def update_session(s, rows, i, role, session, opener):
         session.remote_channel = rows.channel[i]
         if session.incarnation:
             numbers[UNANSWERED] -= 1
-    if role.closes_session:
+    if role.closes_session and (role.own_numbers or rows.channel[i] == session.attached_to):
         if session.closed_ns == NONE:
             session.closed_ns = ts_ns
             session.close_sender = rows.sender[i]
