@@ -25,35 +25,8 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.hashes.keyed import ABSENT, empty, found, new_keyed, put, with_room
-from codec.pairing.state import (  # fmt: skip
-    ANY,
-    BY_KIND,
-    BY_ROUTE,
-    CHAIN,
-    CLAIMED,
-    COMMON,
-    FRONT,
-    LABEL,
-    LISTS,
-    NONE,
-    PENDING,
-    PUBLISH,
-    READY,
-    SINGLE,
-    STAMP,
-    TO_ADDRESS,
-    TO_EXCHANGE,
-    TURNS,
-    V1_0_FAMILY,
-    Pairs,
-    Rows,
-    Work,
-    pop,
-    push,
-    redelivered_message,
-    release_requeued,
-    schedule,
-)
+from codec.pairing import state as S
+from codec.pairing.state import Pairs, Rows, Work, pop, push, redelivered_message, release_requeued, schedule
 
 PROBES = LIMITS.pairing_probes
 
@@ -62,9 +35,9 @@ def pairs_of(rows: Rows) -> Pairs:
     """The pairs of whole groups of rows."""
     n = len(rows.key)
     by_row = [np.zeros(n, np.int64) for _ in range(7)]
-    heads, claimed = with_room(new_keyed(), LISTS * n), with_room(new_keyed(), n)
-    work = Work._make([heads, claimed, np.zeros((LISTS, n), np.int64), *by_row, np.zeros(8, np.int64)])
-    pairs = Pairs(*(np.full(n, value, np.int64) for value in (NONE, NONE, NONE, 0, 0, 0, ANY)))
+    heads, claimed = with_room(new_keyed(), S.LISTS * n), with_room(new_keyed(), n)
+    work = Work._make([heads, claimed, np.zeros((S.LISTS, n), np.int64), *by_row, np.zeros(8, np.int64)])
+    pairs = Pairs(*(np.full(n, value, np.int64) for value in (S.NONE, S.NONE, S.NONE, 0, 0, 0, S.ANY)))
     pair(rows, pairs, work)
     return pairs
 
@@ -91,20 +64,20 @@ def _list_key(by, number, label):
 def _pair_key(rows, pairs, work, start, end):
     """Pair the rows `start`..`end`, all of one key."""
     at = start
-    while at < end and rows.side[at] == PUBLISH:
+    while at < end and rows.side[at] == S.PUBLISH:
         at += 1
     if at < end:
         empty(work.heads)
-        work.state[SINGLE] = start if at - start == 1 else NONE
+        work.state[S.SINGLE] = start if at - start == 1 else S.NONE
         for publish in range(at - 1, start - 1, -1):
             for by in range(2):
                 number = rows.kind[publish] if by else rows.route[publish]
-                _prepend(work, publish, _list_key(by, number, 0), 3 * by + ANY)
+                _prepend(work, publish, _list_key(by, number, 0), 3 * by + S.ANY)
                 if at - start > 1:
-                    _prepend(work, publish, _list_key(by, number, rows.label[publish]), 3 * by + LABEL)
-                    _prepend(work, publish, _list_key(by, number, rows.common[publish]), 3 * by + COMMON)
+                    _prepend(work, publish, _list_key(by, number, rows.label[publish]), 3 * by + S.LABEL)
+                    _prepend(work, publish, _list_key(by, number, rows.common[publish]), 3 * by + S.COMMON)
                 else:
-                    work.chains[3 * by + LABEL, publish] = work.chains[3 * by + COMMON, publish] = NONE
+                    work.chains[3 * by + S.LABEL, publish] = work.chains[3 * by + S.COMMON, publish] = S.NONE
     while at < end:
         stop = at + 1
         while stop < end and rows.source[stop] == rows.source[at]:
@@ -123,8 +96,8 @@ def _prepend(work, publish, number, chain):
 @kernel
 def _head(rows, work, by, number, label):
     """The first publish of a list, or ABSENT. Where a key has a single publish, only lists of any label were made."""
-    single = work.state[SINGLE]
-    if label and single != NONE:
+    single = work.state[S.SINGLE]
+    if label and single != S.NONE:
         bears = rows.label[single] == label or rows.common[single] == label
         return found(work.heads, _list_key(by, number, 0)) if bears else ABSENT
     return found(work.heads, _list_key(by, number, label))
@@ -136,25 +109,25 @@ def _candidates(rows, work, delivery):
     match)."""
     route = rows.route[delivery]
     named = route if route != 0 else rows.queue_route[delivery]
-    if found(work.heads, _list_key(BY_ROUTE, named, 0)) != ABSENT:
-        return BY_ROUTE, named, 0
-    if route == 0 and found(work.heads, _list_key(BY_KIND, TO_EXCHANGE, 0)) != ABSENT:
-        return BY_KIND, TO_EXCHANGE, 0
-    return BY_KIND, TO_ADDRESS, 1
+    if found(work.heads, _list_key(S.BY_ROUTE, named, 0)) != ABSENT:
+        return S.BY_ROUTE, named, 0
+    if route == 0 and found(work.heads, _list_key(S.BY_KIND, S.TO_EXCHANGE, 0)) != ABSENT:
+        return S.BY_KIND, S.TO_EXCHANGE, 0
+    return S.BY_KIND, S.TO_ADDRESS, 1
 
 
 @kernel
 def _same_content(rows, publish, delivery):
     """Whether the bodies may be the same; digests of different families are not comparable."""
     one, other = rows.digest[publish], rows.digest[delivery]
-    comparable = (rows.family[publish] == V1_0_FAMILY) == (rows.family[delivery] == V1_0_FAMILY)
+    comparable = (rows.family[publish] == S.V1_0_FAMILY) == (rows.family[delivery] == S.V1_0_FAMILY)
     return one == other or one == 0 or other == 0 or not comparable
 
 
 @kernel
 def _is_claimed(rows, work, publish):
     """Whether a publish has a label by which other deliveries of the queue are paired."""
-    if work.state[CLAIMED] == 0:
+    if work.state[S.CLAIMED] == 0:
         return False
     return (
         found(work.claimed, rows.label[publish]) != ABSENT or found(work.claimed, rows.common[publish]) != ABSENT
@@ -164,29 +137,29 @@ def _is_claimed(rows, work, publish):
 @kernel
 def _match(rows, work, delivery, tier):
     """The first publish in the list that fits and is not paired with this queue yet, or NONE."""
-    stamp = work.state[STAMP]
-    next_of = work.chains[work.state[CHAIN]]
-    publish = work.state[FRONT]
-    while publish != NONE and work.stamp[publish] == stamp:
+    stamp = work.state[S.STAMP]
+    next_of = work.chains[work.state[S.CHAIN]]
+    publish = work.state[S.FRONT]
+    while publish != S.NONE and work.stamp[publish] == stamp:
         publish = next_of[publish]
-    work.state[FRONT] = publish
+    work.state[S.FRONT] = publish
     for _ in range(PROBES):
-        if publish == NONE:
+        if publish == S.NONE:
             break
         in_time = rows.first_ns[publish] <= rows.last_ns[delivery]
         if in_time and work.stamp[publish] != stamp and _fits(rows, work, publish, delivery, tier):
             work.stamp[publish] = stamp
             return publish
         publish = next_of[publish]
-    return NONE
+    return S.NONE
 
 
 @kernel
 def _fits(rows, work, publish, delivery, tier):
     """Whether content and labels allow a publish of the list to be the one of `delivery`."""
-    if tier == ANY and _is_claimed(rows, work, publish):
+    if tier == S.ANY and _is_claimed(rows, work, publish):
         return False
-    if tier == COMMON and work.state[CLAIMED] and found(work.claimed, rows.label[publish]) != ABSENT:
+    if tier == S.COMMON and work.state[S.CLAIMED] and found(work.claimed, rows.label[publish]) != ABSENT:
         return False
     return _same_content(rows, publish, delivery)
 
@@ -194,10 +167,10 @@ def _fits(rows, work, publish, delivery, tier):
 @kernel
 def _has_alternative(rows, work, head, delivery, tier):
     """1 if several publishes of the list have the content of `delivery`, or the list is too long to check."""
-    next_of = work.chains[work.state[CHAIN]]
+    next_of = work.chains[work.state[S.CHAIN]]
     fitting, publish = 0, head
     for _ in range(PROBES):
-        if publish == NONE:
+        if publish == S.NONE:
             return 0
         fitting += _fits(rows, work, publish, delivery, tier)
         if fitting > 1:
@@ -210,8 +183,8 @@ def _has_alternative(rows, work, head, delivery, tier):
 def _pair_queue(rows, pairs, work, start, end):
     """Pair the deliveries `start`..`end` of one key and one queue."""
     by, number, loose = _candidates(rows, work, start)
-    work.state[STAMP] += 1
-    work.state[CLAIMED] = 0
+    work.state[S.STAMP] += 1
+    work.state[S.CLAIMED] = 0
     mixed = False
     for delivery in range(start, end):
         work.order[delivery] = delivery
@@ -225,8 +198,8 @@ def _pair_queue(rows, pairs, work, start, end):
     for delivery in range(start, end):
         if work.match_label[delivery]:
             put(work.claimed, work.match_label[delivery], 1)
-            work.state[CLAIMED] = 1
-    for tier in (LABEL, COMMON, ANY):
+            work.state[S.CLAIMED] = 1
+    for tier in (S.LABEL, S.COMMON, S.ANY):
         at = start
         while at < end:
             label = work.match_label[work.order[at]]
@@ -261,8 +234,8 @@ def _tier_of(rows, work, delivery):
     """LABEL, COMMON or ANY: the tier of the label that a delivery is paired by."""
     label = work.match_label[delivery]
     if label == 0:
-        return ANY
-    return LABEL if label == rows.label[delivery] else COMMON
+        return S.ANY
+    return S.LABEL if label == rows.label[delivery] else S.COMMON
 
 
 @kernel
@@ -271,22 +244,22 @@ def _pair_run(rows, pairs, work, by, number, loose, start, end):
     first = work.order[start]
     tier = _tier_of(rows, work, first)
     head = _head(rows, work, by, number, work.match_label[first])
-    work.state[FRONT] = head
-    work.state[CHAIN] = 3 * by + tier
-    work.state[PENDING] = 0
-    work.state[READY] = 0
-    work.state[TURNS] = 0
+    work.state[S.FRONT] = head
+    work.state[S.CHAIN] = 3 * by + tier
+    work.state[S.PENDING] = 0
+    work.state[S.READY] = 0
+    work.state[S.TURNS] = 0
     unmatched = False
     for at in range(start, end):
         delivery = work.order[at]
         release_requeued(rows, pairs, work, rows.last_ns[delivery])
         first = redelivered_message(rows, work, delivery)
-        if first == NONE:
+        if first == S.NONE:
             first = delivery
             publish = _match(rows, work, delivery, tier)
             pairs.publish[delivery] = publish
             pairs.tier[delivery] = tier
-            if publish == NONE:
+            if publish == S.NONE:
                 unmatched = True
             else:
                 pairs.paired[publish] = 1

@@ -11,26 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import classic_frames as classic
+import encode_1_0 as P
 import link_talks as links
 import pyarrow.compute as pc
 import pytest
 from decoding import decode_table, in_flow_order, runs
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
-from encode_1_0 import (
-    ACCEPTED,
-    ATTACH,
-    COORDINATOR,
-    DECLARE,
-    DECLARED,
-    DISCHARGE,
-    END,
-    TRANSACTIONAL,
-    TRANSFER,
-    VALUE,
-    data_section,
-    described,
-    section,
-)
+from encode_1_0 import data_section, described, section
 from link_talks import uint
 from rule_support import Case, Talk, write_cases
 from rule_talks import done_0_10, opened_1_0, send_0_10, session_0_10
@@ -47,7 +34,7 @@ from udfs.tables.states import LAYOUT, layout_digest
 
 ROUNDS = 10
 DIGITS = 8  # octets that the numbers of later rounds may take more, in names
-COORDINATES = described(COORDINATOR)
+COORDINATES = described(P.COORDINATOR)
 ENDS = FIRST_FRAME | LAST_FRAME
 Round = Callable[[Talk, int], object]
 
@@ -69,30 +56,32 @@ def with_coordinator() -> Talk:
 
 def command(talk: Talk, number: int, what: Any) -> Talk:
     """A declare or discharge over the control link."""
-    name, body = number.to_bytes(4, "big"), section(VALUE, what)
-    return links.say(talk, "client", TRANSFER, uint(0), uint(number), name, uint(0), False, False, payload=body)
+    name, body = number.to_bytes(4, "big"), section(P.VALUE, what)
+    return links.say(talk, "client", P.TRANSFER, uint(0), uint(number), name, uint(0), False, False, payload=body)
 
 
 def declare(talk: Talk, number: int, name: bytes) -> Talk:
-    return links.dispose(command(talk, number, described(DECLARE)), "server", True, number, None, True, declared(name))
+    return links.dispose(
+        command(talk, number, described(P.DECLARE)), "server", True, number, None, True, declared(name)
+    )
 
 
 def declared(name: bytes) -> Any:
-    return described(DECLARED, name)
+    return described(P.DECLARED, name)
 
 
 def discharge(talk: Talk, number: int, name: bytes, fail: bool = False) -> Talk:
-    return links.accepted(command(talk, number, described(DISCHARGE, name, fail)), "server", True, number)
+    return links.accepted(command(talk, number, described(P.DISCHARGE, name, fail)), "server", True, number)
 
 
 def inside(name: bytes, *outcome: int) -> Any:
-    return described(TRANSACTIONAL, name, *(described(code) for code in outcome))
+    return described(P.TRANSACTIONAL, name, *(described(code) for code in outcome))
 
 
 def publish(talk: Talk, number: int, name: bytes) -> Talk:
     tag, body = number.to_bytes(4, "big"), data_section(b"x")
     return links.say(
-        talk, "client", TRANSFER, uint(1), uint(number), tag, uint(0), False, False, None, inside(name), payload=body
+        talk, "client", P.TRANSFER, uint(1), uint(number), tag, uint(0), False, False, None, inside(name), payload=body
     )
 
 
@@ -100,9 +89,9 @@ def transaction(talk: Talk, number: int) -> None:
     """A publish and an acknowledgement in a transaction, which is committed."""
     name, first = number.to_bytes(4, "big"), 3 * number
     publish(declare(talk, first, name), first + 1, name)
-    links.dispose(talk, "server", True, first + 1, None, True, inside(name, ACCEPTED))
+    links.dispose(talk, "server", True, first + 1, None, True, inside(name, P.ACCEPTED))
     links.transfer(talk, "server", 2, number)
-    links.dispose(talk, "client", True, number, None, True, inside(name, ACCEPTED))
+    links.dispose(talk, "client", True, number, None, True, inside(name, P.ACCEPTED))
     discharge(talk, first + 2, name)
 
 
@@ -371,22 +360,22 @@ def entangled() -> Talk:
     declare(declare(talk, 0, b"a"), 1, b"b")
     publish(publish(publish(talk, 2, b"a"), 3, b"b"), 4, b"a")
     for number, name in ((3, b"b"), (2, b"a"), (4, b"a")):
-        links.dispose(talk, "server", True, number, None, True, inside(name, ACCEPTED))
+        links.dispose(talk, "server", True, number, None, True, inside(name, P.ACCEPTED))
     for number in range(4):
         links.transfer(talk, "server", 2, number)
-    links.dispose(talk, "client", True, 0, 1, True, inside(b"b", ACCEPTED))
+    links.dispose(talk, "client", True, 0, 1, True, inside(b"b", P.ACCEPTED))
     discharge(talk, 5, b"b", fail=True)
     links.accepted(talk, "client", True, 0)
     discharge(talk, 6, b"a")
     declare(talk, 7, b"a")
-    links.dispose(publish(talk, 8, b"a"), "server", True, 8, None, True, inside(b"a", ACCEPTED))
-    links.dispose(talk, "client", True, 1, None, True, inside(b"a", ACCEPTED))
-    command(talk, 9, described(DISCHARGE, b"a", False))
-    links.dispose(talk, "server", True, 9, None, False, described(ACCEPTED))
+    links.dispose(publish(talk, 8, b"a"), "server", True, 8, None, True, inside(b"a", P.ACCEPTED))
+    links.dispose(talk, "client", True, 1, None, True, inside(b"a", P.ACCEPTED))
+    command(talk, 9, described(P.DISCHARGE, b"a", False))
+    links.dispose(talk, "server", True, 9, None, False, described(P.ACCEPTED))
     links.dispose(talk, "client", False, 9)
     declare(talk, 10, b"c")
-    links.dispose(publish(talk, 11, b"c"), "server", True, 11, None, True, inside(b"c", ACCEPTED))
-    links.dispose(talk, "client", True, 2, None, True, inside(b"c", ACCEPTED))
+    links.dispose(publish(talk, 11, b"c"), "server", True, 11, None, True, inside(b"c", P.ACCEPTED))
+    links.dispose(talk, "client", True, 2, None, True, inside(b"c", P.ACCEPTED))
     links.detach(links.detach(talk, "client", 0), "server", 0)
     return links.transfer(talk, "client", 1, 12)
 
@@ -436,10 +425,10 @@ def changing(syn: bool) -> Talk:
     links.end(links.end(talk, "server", links.error()), "client")
     for channel in (1, 2, 1):
         links.begin(links.begin(talk, "client", channel=channel), "server", channel, channel=5)
-        links.say(talk, "client", ATTACH, "late", uint(channel), False, channel=channel)
-        links.say(talk, "server", ATTACH, "late", uint(0), True, channel=5)
-        links.say(talk, "client", END, channel=channel)
-        links.say(talk, "server", END, channel=5)
+        links.say(talk, "client", P.ATTACH, "late", uint(channel), False, channel=channel)
+        links.say(talk, "server", P.ATTACH, "late", uint(0), True, channel=5)
+        links.say(talk, "client", P.END, channel=channel)
+        links.say(talk, "server", P.END, channel=5)
     return talk
 
 

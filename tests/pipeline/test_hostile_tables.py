@@ -12,11 +12,12 @@ from typing import Any
 
 import pika.spec
 import pytest
+from encode_1_0 import ACCEPTED, described
 from pika_frames import method
 from pyspark.sql import SparkSession
 from test_hostile import CLASSIC_HEADER, body, header
 from test_tables_0_10 import control, opened, subscribed, transfer
-from test_tables_1_0_written import ACCEPTED, RECEIVES, disposed, moved, receiving, state
+from test_tables_1_0_written import RECEIVES, disposed, moved, receiving
 from wire import CLIENT, FIRST_CLIENT_PORT, SERVER, Wire, write_capture
 
 import pipeline
@@ -55,14 +56,14 @@ def accepted_1_0(first: int, last: int | None) -> Wire:
     """The same in 1.0."""
     wire = receiving()
     wire.add(SERVER, moved(0) + moved(1) + moved(2))
-    wire.add(CLIENT, disposed(RECEIVES, first, last, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, disposed(RECEIVES, first, last, outcome=described(ACCEPTED)))
     return wire
 
 
 def unfinished() -> Wire:
     wire = receiving()
     wire.add(SERVER, moved(0) + moved(1, more=True))
-    wire.add(CLIENT, disposed(RECEIVES, 0, 1, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, disposed(RECEIVES, 0, 1, outcome=described(ACCEPTED)))
     return wire
 
 

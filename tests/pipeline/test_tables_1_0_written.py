@@ -9,29 +9,22 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+import encode_1_0 as P
 import proton
 import pytest
-from encode_1_0 import SASL, encoded, frame, performative
+from encode_1_0 import described, encoded, frame, performative
 from pyspark.sql import SparkSession
 from test_amqp_1_0_streams import HEADER, OPEN, SASL_HEADER, sections_of
 from wire import CLIENT, SERVER, Wire, Written, give_up
 
 uint, ubyte = proton.uint, proton.ubyte
-BEGIN, ATTACH, FLOW, DETACH, END = 0x11, 0x12, 0x13, 0x16, 0x17
-TRANSFER_CODE, DISPOSITION_CODE = 0x14, 0x15
-ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
-DECLARED = 0x33
 SENDS, RECEIVES = False, True
 DECLARE = b"\x00\x53\x77\x00\x53\x31\x45"  # the message that asks for a transaction: an amqp-value of it (4.5.3)
 
 
-def state(code: int, *fields: Any) -> Any:
-    return proton.Described(proton.ulong(code), list(fields))
-
-
 def begin(remote: int | None = None, channel: int = 0) -> bytes:
     answers = None if remote is None else proton.ushort(remote)
-    return frame(performative(BEGIN, answers, uint(0), uint(100), uint(100)), channel)
+    return frame(performative(P.BEGIN, answers, uint(0), uint(100), uint(100)), channel)
 
 
 def attach(
@@ -40,9 +33,9 @@ def attach(
 ) -> bytes:  # fmt: skip
     first = None if role else uint(0)
     mode = [None] * 5 + [proton.symbol(distribution)] if distribution else []
-    far = state(0x30) if coordinator else state(0x29, target or None)
-    fields = (name, uint(handle), role, None, None, state(0x28, source or None, *mode), far, None, None, first)
-    return frame(performative(ATTACH, *fields), channel)
+    far = described(P.COORDINATOR) if coordinator else described(P.TARGET, target or None)
+    fields = (name, uint(handle), role, None, None, described(P.SOURCE, source or None, *mode), far, None, None, first)
+    return frame(performative(P.ATTACH, *fields), channel)
 
 
 def moved(
@@ -52,25 +45,25 @@ def moved(
 ) -> bytes:  # fmt: skip
     """A transfer; `first` False: one more of the delivery on the handle; `within` a transaction."""
     fields = [uint(handle), uint(number) if first else None, tag if first else None, None, settled, more]
-    fields += [None, outcome if within is None else state(0x34, within), resume, aborted]
-    return frame(performative(TRANSFER_CODE, *fields) + (sections_of(body) if payload is None else payload), channel)
+    fields += [None, outcome if within is None else described(P.TRANSACTIONAL, within), resume, aborted]
+    return frame(performative(P.TRANSFER, *fields) + (sections_of(body) if payload is None else payload), channel)
 
 
 def disposed(
     role: bool, first: int, last: int | None = None, settled: bool = True, outcome: Any = None, channel: int = 0
 ) -> bytes:
     to = None if last is None else uint(last)
-    return frame(performative(DISPOSITION_CODE, role, uint(first), to, settled, outcome), channel)
+    return frame(performative(P.DISPOSITION, role, uint(first), to, settled, outcome), channel)
 
 
 def flow(delivery_count: int | None, credit: int, drain: bool = False) -> bytes:
     count = None if delivery_count is None else uint(delivery_count)
     fields = (None, uint(9), uint(0), uint(9), uint(0), count, uint(credit), None, drain)
-    return frame(performative(FLOW, *fields))
+    return frame(performative(P.FLOW, *fields))
 
 
 def detach(handle: int, *error: Any, closed: bool = True) -> bytes:
-    return frame(performative(DETACH, uint(handle), closed, *error))
+    return frame(performative(P.DETACH, uint(handle), closed, *error))
 
 
 def opened() -> Wire:
@@ -100,12 +93,12 @@ def scripts() -> dict[str, Wire]:
 
     wire = wires["recycled handle"] = sending("a", address="first")
     wire.add(CLIENT, moved(0) + detach(0))
-    wire.add(SERVER, detach(0) + disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
+    wire.add(SERVER, detach(0) + disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)))
     wire.add(CLIENT, attach("b", 0, SENDS, target="second"))
     wire.add(SERVER, attach("b", 7, RECEIVES, target="second"))
-    wire.add(SERVER, frame(performative(FLOW, None, uint(9), uint(0), uint(9), uint(7), None, uint(30))))
+    wire.add(SERVER, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9), uint(7), None, uint(30))))
     wire.add(CLIENT, moved(1) + moved(2) + detach(0))
-    wire.add(SERVER, detach(7, state(0x1D, proton.symbol("amqp:not-found"), "gone")))
+    wire.add(SERVER, detach(7, described(P.ERROR, proton.symbol("amqp:not-found"), "gone")))
 
     # The second time, the other side attaches first; the third time, before the first attach is answered.
     wire = wires["attached by both sides"] = sending()
@@ -120,19 +113,22 @@ def scripts() -> dict[str, Wire]:
     for mechanism, login in (("SCRAM-SHA-256", b"n,,n=cn=3Dann=2Co=3Da=3D2C,r=abc"), ("PLAIN", b"\0a=2Cb\0secret")):
         wire = wires[f"login with {mechanism}"] = Wire()
         wire.add(CLIENT, SASL_HEADER)
-        wire.add(SERVER, SASL_HEADER + frame(performative(0x40, proton.symbol(mechanism)), kind=SASL))
-        wire.add(CLIENT, frame(performative(0x41, proton.symbol(mechanism), login), kind=SASL))
+        wire.add(SERVER, SASL_HEADER + frame(performative(P.MECHANISMS, proton.symbol(mechanism)), kind=P.SASL))
+        wire.add(CLIENT, frame(performative(P.INIT, proton.symbol(mechanism), login), kind=P.SASL))
 
     wire = wires["ranges"] = receiving()
     numbers = [2**32 - 3, 2**32 - 2, 2**32 - 1, 0, 1, 2, 3]
     wire.add(SERVER, b"".join(moved(number) for number in numbers))
-    wire.add(CLIENT, disposed(RECEIVES, 2**32 - 2, 0, outcome=state(ACCEPTED)))  # over the highest number
-    wire.add(CLIENT, disposed(RECEIVES, 2**32 - 3, outcome=state(MODIFIED)))
-    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=state(REJECTED)) + disposed(RECEIVES, 2, outcome=state(RELEASED)))
+    wire.add(CLIENT, disposed(RECEIVES, 2**32 - 2, 0, outcome=described(P.ACCEPTED)))  # over the highest number
+    wire.add(CLIENT, disposed(RECEIVES, 2**32 - 3, outcome=described(P.MODIFIED)))
+    wire.add(
+        CLIENT,
+        disposed(RECEIVES, 1, outcome=described(P.REJECTED)) + disposed(RECEIVES, 2, outcome=described(P.RELEASED)),
+    )
 
     wire = wires["second"] = receiving()
     wire.add(SERVER, moved(0) + moved(1) + moved(2))
-    wire.add(CLIENT, disposed(RECEIVES, 0, 1, settled=False, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, disposed(RECEIVES, 0, 1, settled=False, outcome=described(P.ACCEPTED)))
     wire.add(SERVER, disposed(SENDS, 0))  # settles what the receiver said
     wire.add(SERVER, disposed(SENDS, 2))  # nobody said anything
 
@@ -154,8 +150,8 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, flow(4, 0, drain=True))  # packet 9
     wire.add(CLIENT, flow(4, 1))  # packet 10
     wire.add(SERVER, moved(1))  # packet 11
-    wire.add(CLIENT, frame(performative(FLOW, None, uint(9), uint(0), uint(9))))
-    wire.add(CLIENT, frame(performative(END)))  # packet 13
+    wire.add(CLIENT, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9))))
+    wire.add(CLIENT, frame(performative(P.END)))  # packet 13
 
     wire = wires["parts"] = sending()
     whole = sections_of(b"abcdef")
@@ -174,11 +170,11 @@ def scripts() -> dict[str, Wire]:
     wire = wires["settled early and accepted"] = sending()
     for number in (0, 1):
         wire.add(CLIENT, moved(number, payload=whole[:9], more=True, settled=True))
-        wire.add(SERVER, disposed(RECEIVES, number, outcome=state(REJECTED)))
+        wire.add(SERVER, disposed(RECEIVES, number, outcome=described(P.REJECTED)))
         last = {"payload": b"", "aborted": True} if number else {"payload": whole[9:]}
         wire.add(CLIENT, moved(number, first=False, **last))
     wire.add(CLIENT, moved(2, payload=whole[:9], more=True, settled=True))
-    wire.add(SERVER, disposed(RECEIVES, 0, 2, outcome=state(REJECTED)))
+    wire.add(SERVER, disposed(RECEIVES, 0, 2, outcome=described(P.REJECTED)))
 
     # Either side may say how the source hands out messages; the server, whose it is, decides.
     wire = wires["browsing"] = opened()
@@ -189,30 +185,30 @@ def scripts() -> dict[str, Wire]:
     wire = wires["transaction"] = receiving()
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
     wire.add(SERVER, attach("t", 1, RECEIVES) + moved(0) + moved(1))
-    within = state(0x34, b"T", state(ACCEPTED))
+    within = described(P.TRANSACTIONAL, b"T", described(P.ACCEPTED))
     wire.add(CLIENT, disposed(RECEIVES, 0, 1, outcome=within) + moved(0, 1, payload=discharge(fail=True)))
-    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)))
     wire.add(CLIENT, disposed(RECEIVES, 1, outcome=within) + moved(1, 1, payload=discharge()))
-    wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(ACCEPTED)))
+    wire.add(SERVER, disposed(RECEIVES, 1, outcome=described(P.ACCEPTED)))
 
     # Accepted in the transaction and settled after it, once without and once with the outcome again (4.4.2).
     wire = wires["settled after the commit"] = receiving()
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
     wire.add(SERVER, attach("t", 1, RECEIVES) + moved(0) + moved(1))
     wire.add(CLIENT, disposed(RECEIVES, 0, 1, settled=False, outcome=within) + moved(0, 1, payload=discharge()))
-    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
-    wire.add(CLIENT, disposed(RECEIVES, 0) + disposed(RECEIVES, 1, outcome=state(ACCEPTED)))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)))
+    wire.add(CLIENT, disposed(RECEIVES, 0) + disposed(RECEIVES, 1, outcome=described(P.ACCEPTED)))
 
     wire = wires["coordinator"] = sending()
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
     wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
     wire.add(CLIENT, moved(0, 1, payload=DECLARE))  # packet 9
-    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(DECLARED, b"T")))  # packet 10
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.DECLARED, b"T")))  # packet 10
     wire.add(CLIENT, moved(1, within=b"T"))
-    wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(0x34, b"T", state(ACCEPTED))))
+    wire.add(SERVER, disposed(RECEIVES, 1, outcome=described(P.TRANSACTIONAL, b"T", described(P.ACCEPTED))))
     wire.add(CLIENT, moved(2, 1, payload=discharge()))  # packet 13
     wire.add(SERVER, b"")
-    wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(REJECTED)))  # packet 15
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=described(P.REJECTED)))  # packet 15
     wire.add(CLIENT, moved(3, 1, payload=DECLARE))  # nobody answers
 
     # Both commands take two transfers; so does the message.
@@ -220,28 +216,28 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
     wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
     wire.add(CLIENT, moved(0, 1, payload=DECLARE[:4], more=True) + moved(0, 1, payload=DECLARE[4:], first=False))
-    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(DECLARED, b"T")))  # packet 10
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.DECLARED, b"T")))  # packet 10
     whole = sections_of(b"abcdef")
     wire.add(CLIENT, moved(1, payload=whole[:9], more=True, within=b"T"))
     wire.add(CLIENT, moved(1, payload=whole[9:], first=False, within=b"T"))
-    wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(0x34, b"T", state(ACCEPTED))))
+    wire.add(SERVER, disposed(RECEIVES, 1, outcome=described(P.TRANSACTIONAL, b"T", described(P.ACCEPTED))))
     wire.add(CLIENT, moved(2, 1, payload=discharge()[:9], more=True))  # packet 14
     wire.add(CLIENT, moved(2, 1, payload=discharge()[9:], first=False))
-    wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(ACCEPTED)))  # packet 16
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=described(P.ACCEPTED)))  # packet 16
 
     # Two control links, each with one transaction; then the link of S ends in some way, or none does.
-    detached = frame(performative(DETACH, uint(1), False))
+    detached = frame(performative(P.DETACH, uint(1), False))
     for way, ends in {
         "is closed": detach(1), "is closed after a discharge": moved(6, 1, payload=discharge(name=b"S")) + detach(1),
-        "is detached": detached, "ends with its session": frame(performative(END)),
-        "ends with its connection": frame(performative(0x18)), "stays": b"",
+        "is detached": detached, "ends with its session": frame(performative(P.END)),
+        "ends with its connection": frame(performative(P.CLOSE)), "stays": b"",
     }.items():  # fmt: skip
         wire = wires[f"control link {way}"] = sending()
         for handle, name in ((1, b"S"), (2, b"T")):
             wire.add(CLIENT, attach(name.decode(), handle, SENDS, coordinator=True))
             wire.add(SERVER, attach(name.decode(), handle, RECEIVES, coordinator=True))
             wire.add(CLIENT, moved(handle - 1, handle, payload=DECLARE))
-            wire.add(SERVER, disposed(RECEIVES, handle - 1, outcome=state(DECLARED, name)))
+            wire.add(SERVER, disposed(RECEIVES, handle - 1, outcome=described(P.DECLARED, name)))
         wire.add(CLIENT, moved(2, within=b"S") + moved(3, within=b"T") + ends)
 
     # Messages b to f of link l, another b of link m. Packets 7 and 9 have the first transfers.
@@ -249,26 +245,26 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, attach("m", 1, SENDS, target="q") + moved(0, 0, tag=b"b") + moved(1, 1, tag=b"b"))
     wire.add(SERVER, attach("m", 1, RECEIVES, target="q"))
     wire.add(CLIENT, moved(2, tag=b"c") + moved(3, tag=b"d") + moved(4, tag=b"e") + moved(5, tag=b"f"))
-    wire.add(SERVER, disposed(RECEIVES, 2, settled=False, outcome=state(REJECTED)))
+    wire.add(SERVER, disposed(RECEIVES, 2, settled=False, outcome=described(P.REJECTED)))
     wire.add(CLIENT, detach(0, closed=False))
     wire.add(SERVER, detach(0, closed=False))
     wire.add(CLIENT, attach("l", 0, SENDS, target="q"))
     wire.add(SERVER, attach("l", 0, RECEIVES, target="q"))
     again: dict[str, Any] = {"payload": b"", "resume": True}
-    wire.add(CLIENT, moved(6, settled=True, tag=b"b", outcome=state(ACCEPTED), **again))  # packet 15
+    wire.add(CLIENT, moved(6, settled=True, tag=b"b", outcome=described(P.ACCEPTED), **again))  # packet 15
     wire.add(CLIENT, moved(7, settled=True, tag=b"c", **again) + moved(8, tag=b"d", resume=True))
     wire.add(CLIENT, moved(9, settled=True, tag=b"e", **again) + moved(10, settled=True, tag=b"f"))
-    wire.add(SERVER, disposed(RECEIVES, 8, outcome=state(MODIFIED)))  # packet 18
+    wire.add(SERVER, disposed(RECEIVES, 8, outcome=described(P.MODIFIED)))  # packet 18
 
     # The link comes again with another session; then the delivery is resumed twice.
     wire = wires["resumed in another session"] = receiving()
     wire.add(SERVER, moved(7))  # packet 7
-    wire.add(CLIENT, frame(performative(END)))
-    wire.add(SERVER, frame(performative(END)))
+    wire.add(CLIENT, frame(performative(P.END)))
+    wire.add(SERVER, frame(performative(P.END)))
     wire.add(CLIENT, begin(channel=3) + attach("l", 4, RECEIVES, source="q", channel=3))
     wire.add(SERVER, begin(3, channel=5) + attach("l", 2, SENDS, source="q", channel=5))
     wire.add(SERVER, moved(0, 2, resume=True, channel=5) + moved(1, 2, resume=True, channel=5))
-    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=state(RELEASED), channel=3))  # packet 13
+    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=described(P.RELEASED), channel=3))  # packet 13
 
     wire = wires["lost first part"] = sending()
     whole = sections_of(b"a" * 90)
@@ -281,7 +277,7 @@ def scripts() -> dict[str, Wire]:
     # The attach of the coordinator's link came before the capture.
     wire = wires["known by the body"] = sending()
     wire.add(CLIENT, moved(0, 5, payload=DECLARE) + moved(1, 6) + moved(2))
-    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(DECLARED, b"T")))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.DECLARED, b"T")))
 
     wire = wires["empty frames"] = opened()
     wire.add(CLIENT, frame(b"") * 3)
@@ -296,9 +292,9 @@ def scripts() -> dict[str, Wire]:
 
     wire = wires["lost answer"] = sending()
     wire.add(CLIENT, moved(0) + moved(1))
-    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
-    wire.lose(SERVER, len(disposed(RECEIVES, 1, outcome=state(ACCEPTED))))
-    wire.add(SERVER, frame(performative(FLOW, None, uint(9), uint(0), uint(9))) * 2)
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)))
+    wire.lose(SERVER, len(disposed(RECEIVES, 1, outcome=described(P.ACCEPTED))))
+    wire.add(SERVER, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9))) * 2)
     give_up(wire, SERVER)
     wire.add(CLIENT, moved(2))
 
@@ -313,17 +309,17 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
     wire.add(CLIENT, moved(0, within=b"T"))
     wire.lose(CLIENT, len(moved(1, 1, payload=discharge(fail=True))))
-    wire.add(SERVER, disposed(RECEIVES, 0, 1, outcome=state(ACCEPTED)))
+    wire.add(SERVER, disposed(RECEIVES, 0, 1, outcome=described(P.ACCEPTED)))
     wire.add(CLIENT, moved(2, 1, payload=DECLARE))
     give_up(wire, CLIENT)
-    wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(DECLARED, b"T")))
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=described(P.DECLARED, b"T")))
     wire.add(CLIENT, moved(3, within=b"T") + moved(4, 1, payload=discharge()))
-    wire.add(SERVER, disposed(RECEIVES, 3, 4, outcome=state(ACCEPTED)))
+    wire.add(SERVER, disposed(RECEIVES, 3, 4, outcome=described(P.ACCEPTED)))
 
     # What the server sent before it answered the end is lost.
     wire = wires["lost end"] = sending()
-    wire.add(CLIENT, moved(0) + frame(performative(END)))
-    wire.lose(SERVER, len(disposed(RECEIVES, 0, outcome=state(ACCEPTED)) + frame(performative(END))))
+    wire.add(CLIENT, moved(0) + frame(performative(P.END)))
+    wire.lose(SERVER, len(disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)) + frame(performative(P.END))))
     give_up(wire, SERVER)
     wire.add(SERVER, frame(b""))
 
@@ -336,7 +332,7 @@ def scripts() -> dict[str, Wire]:
         give_up(wire, side)
         wire.add(side, frame(b"") * 2)
     wire.add(CLIENT, moved(0))
-    wire.add(SERVER, frame(performative(DISPOSITION_CODE, RECEIVES, uint(0), None, True, state(REJECTED)), 5))
+    wire.add(SERVER, frame(performative(P.DISPOSITION, RECEIVES, uint(0), None, True, described(P.REJECTED)), 5))
 
     # Without the begin of the server nothing tells which of its channels answers that of the client.
     wire = wires["lost begin"] = Wire()
@@ -346,24 +342,24 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, attach("s", 0, SENDS, target="q") + attach("r", 1, RECEIVES, source="q") + moved(0))
     give_up(wire, SERVER)
     wire.add(SERVER, attach("s", 0, RECEIVES, target="q") + attach("r", 1, SENDS, source="q") + moved(0, 1))
-    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
-    wire.add(CLIENT, disposed(RECEIVES, 0, outcome=state(RELEASED)))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)))
+    wire.add(CLIENT, disposed(RECEIVES, 0, outcome=described(P.RELEASED)))
 
     # Packets 7 to 9: the second attach was sent before the end arrived.
     wire = wires["attached after the end"] = sending()
-    wire.add(SERVER, frame(performative(END, state(0x1D, proton.symbol("amqp:not-found"), "gone"))))
+    wire.add(SERVER, frame(performative(P.END, described(P.ERROR, proton.symbol("amqp:not-found"), "gone"))))
     wire.add(CLIENT, attach("late", 1, SENDS, target="other"))
-    wire.add(CLIENT, frame(performative(END)))
+    wire.add(CLIENT, frame(performative(P.END)))
 
     # Of the first two transfers only content is missing; of the fourth, its handle.
     wire = wires["lost bodies"] = sending()
-    wire.add(SERVER, frame(performative(FLOW, None, uint(9), uint(0), uint(9), uint(0), uint(0), uint(3))))
+    wire.add(SERVER, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9), uint(0), uint(0), uint(3))))
     for number in range(2):
         message = moved(number, body=bytes(100))
         wire.add(CLIENT, message[:-90])
         wire.lose(CLIENT, 90)
     wire.add(CLIENT, moved(2) + flow(3, 0))
-    wire.add(SERVER, disposed(RECEIVES, 0, 2, outcome=state(ACCEPTED)))
+    wire.add(SERVER, disposed(RECEIVES, 0, 2, outcome=described(P.ACCEPTED)))
     wire.add(CLIENT, moved(3)[:14])
     wire.lose(CLIENT, len(moved(3)) - 14)
     wire.add(CLIENT, moved(4))
@@ -372,7 +368,7 @@ def scripts() -> dict[str, Wire]:
 
 def discharge(fail: bool = False, name: bytes = b"T") -> bytes:
     """The message that asks for the end of a transaction (4.5.4)."""
-    return b"\x00\x53\x77" + encoded(state(0x32, name, fail))
+    return b"\x00\x53\x77" + encoded(described(P.DISCHARGE, name, fail))
 
 
 @pytest.fixture(scope="module")

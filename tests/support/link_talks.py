@@ -8,25 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import encode_1_0 as P
 import proton
-from encode_1_0 import (
-    ACCEPTED,
-    ATTACH,
-    BEGIN,
-    CLOSE,
-    DETACH,
-    DISPOSITION,
-    END,
-    ERROR,
-    FLOW,
-    SOURCE,
-    TARGET,
-    TRANSFER,
-    data_section,
-    described,
-    frame,
-    performative,
-)
+from encode_1_0 import data_section, described, frame, performative
 from rule_support import Talk
 from rule_talks import opened_1_0
 
@@ -36,7 +20,7 @@ uint, ubyte, ushort, symbol = proton.uint, proton.ubyte, proton.ushort, proton.s
 
 
 def error(condition: str = "amqp:not-found", text: str = "no such node") -> Any:
-    return described(ERROR, symbol(condition), text)
+    return described(P.ERROR, symbol(condition), text)
 
 
 def say(talk: Talk, sender: str, code: int, *fields: Any, channel: int = CHANNEL, payload: bytes = b"") -> Talk:
@@ -46,7 +30,7 @@ def say(talk: Talk, sender: str, code: int, *fields: Any, channel: int = CHANNEL
 def begin(talk: Talk, sender: str, answers: int | None = None, channel: int = CHANNEL, **given: Any) -> Talk:
     remote = None if answers is None else ushort(answers)
     window, handles = uint(given.get("window", WINDOW)), uint(given.get("handle_max", 255))
-    return say(talk, sender, BEGIN, remote, uint(0), window, uint(WINDOW), handles, channel=channel)
+    return say(talk, sender, P.BEGIN, remote, uint(0), window, uint(WINDOW), handles, channel=channel)
 
 
 def begun(talk: Talk | None = None, **given: Any) -> Talk:
@@ -58,13 +42,13 @@ def begun(talk: Talk | None = None, **given: Any) -> Talk:
 def attach(talk: Talk, sender: str, name: str, handle: int, receives: bool, **given: Any) -> Talk:
     """`given`: snd, rcv (modes), source, target, count (initial), largest (message), unsettled."""
     ends = {
-        "source": described(SOURCE, "q"), "target": described(TARGET, "q"), "count": None if receives else uint(0),
+        "source": described(P.SOURCE, "q"), "target": described(P.TARGET, "q"), "count": None if receives else uint(0),
         "snd": 2, "rcv": 0, "unsettled": None, "largest": None, **given,
     }  # fmt: skip
     modes = ubyte(ends["snd"]), ubyte(ends["rcv"])
     largest = None if ends["largest"] is None else proton.ulong(ends["largest"])
     return say(
-        talk, sender, ATTACH, name, uint(handle), receives, *modes, ends["source"], ends["target"], ends["unsettled"],
+        talk, sender, P.ATTACH, name, uint(handle), receives, *modes, ends["source"], ends["target"], ends["unsettled"],
         False, ends["count"], largest,
     )  # fmt: skip
 
@@ -75,7 +59,7 @@ def flow(talk: Talk, sender: str, handle: int | None, credit: int | None = CREDI
     incoming = None if number["incoming"] is None else uint(number["incoming"])
     of_link = (None, None, None) if handle is None else (uint(handle), uint(number["count"]), uint(credit or 0))
     return say(
-        talk, sender, FLOW, incoming, uint(number["window"]), uint(number["outgoing"]), uint(WINDOW), *of_link, None,
+        talk, sender, P.FLOW, incoming, uint(number["window"]), uint(number["outgoing"]), uint(WINDOW), *of_link, None,
         given.get("drain", False), given.get("echo", False),
     )  # fmt: skip
 
@@ -90,7 +74,7 @@ def transfer(
     rcv = None if "rcv" not in given else ubyte(given["rcv"])
     form = uint(given.get("format", 0)) if number is not None or "format" in given else None
     return say(
-        talk, sender, TRANSFER, uint(handle), identity, name, form, settled, more, rcv, None, given.get("resume"),
+        talk, sender, P.TRANSFER, uint(handle), identity, name, form, settled, more, rcv, None, given.get("resume"),
         given.get("aborted"), payload=data_section(body),
     )  # fmt: skip
 
@@ -100,15 +84,15 @@ def dispose(
     state: Any = None,
 ) -> Talk:  # fmt: skip
     end = None if last is None else uint(last)
-    return say(talk, sender, DISPOSITION, receives, uint(first), end, settled, state)
+    return say(talk, sender, P.DISPOSITION, receives, uint(first), end, settled, state)
 
 
 def detach(talk: Talk, sender: str, handle: int, closed: bool = True, why: Any = None) -> Talk:
-    return say(talk, sender, DETACH, uint(handle), closed, why)
+    return say(talk, sender, P.DETACH, uint(handle), closed, why)
 
 
 def end(talk: Talk, sender: str, why: Any = None) -> Talk:
-    return say(talk, sender, END, why)
+    return say(talk, sender, P.END, why)
 
 
 def sender_link(
@@ -128,10 +112,10 @@ def receiver_link(talk: Talk | None = None, credit: int = CREDIT, **given: Any) 
 
 
 def accepted(talk: Talk, sender: str, receives: bool, first: int, last: int | None = None) -> Talk:
-    return dispose(talk, sender, receives, first, last, True, described(ACCEPTED))
+    return dispose(talk, sender, receives, first, last, True, described(P.ACCEPTED))
 
 
 def closed(talk: Talk) -> Talk:
     """Both closes, and the end of the TCP connection."""
-    say(talk, "client", CLOSE, channel=0)
-    return say(talk, "server", CLOSE, channel=0).fin()
+    say(talk, "client", P.CLOSE, channel=0)
+    return say(talk, "server", P.CLOSE, channel=0).fin()

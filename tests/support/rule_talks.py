@@ -10,27 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import encode_0_10
+import encode_1_0 as P
 import proton
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, segment, whole
 from encode_0_10 import frame as frame_0_10
-from encode_1_0 import (
-    ATTACH,
-    BEGIN,
-    CLOSE,
-    FLOW,
-    INIT,
-    MECHANISMS,
-    OPEN,
-    OUTCOME,
-    SASL,
-    SOURCE,
-    TARGET,
-    TRANSFER,
-    data_section,
-    described,
-    frame,
-    performative,
-)
+from encode_1_0 import data_section, described, frame, performative
 from rule_support import SIDES, Talk
 
 HEADER_0_10 = b"AMQP\x01\x01\x00\x0a"
@@ -88,9 +72,9 @@ def sasl(
 ) -> Talk:
     """The SASL layer of 1.0: both headers, mechanisms, init, outcome."""
     talk.client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
-    talk.server_octets(frame(performative(MECHANISMS, symbols(*offered)), kind=SASL))
-    talk.client_octets(frame(performative(INIT, proton.symbol(mechanism), response), kind=SASL))
-    return talk.server_octets(frame(performative(OUTCOME, proton.ubyte(code)), kind=SASL))
+    talk.server_octets(frame(performative(P.MECHANISMS, symbols(*offered)), kind=P.SASL))
+    talk.client_octets(frame(performative(P.INIT, proton.symbol(mechanism), response), kind=P.SASL))
+    return talk.server_octets(frame(performative(P.OUTCOME, proton.ubyte(code)), kind=P.SASL))
 
 
 def opened_1_0(talk: Talk, with_sasl: bool = True, **given: Any) -> Talk:
@@ -100,13 +84,13 @@ def opened_1_0(talk: Talk, with_sasl: bool = True, **given: Any) -> Talk:
     for side in SIDES:
         talk.octets(side, HEADERS_1_0["amqp"])
     for side in SIDES:
-        talk.octets(side, frame(performative(OPEN, f"{side}-container", "test", None, None, proton.uint(IDLE_MS))))
+        talk.octets(side, frame(performative(P.OPEN, f"{side}-container", "test", None, None, proton.uint(IDLE_MS))))
     return talk
 
 
 def closed_1_0(talk: Talk, *error: Any) -> Talk:
-    talk.client_octets(frame(performative(CLOSE, *error)))
-    return talk.server_octets(frame(performative(CLOSE))).fin()
+    talk.client_octets(frame(performative(P.CLOSE, *error)))
+    return talk.server_octets(frame(performative(P.CLOSE))).fin()
 
 
 CHANNEL = 1
@@ -158,14 +142,14 @@ def consuming_0_10(messages: int) -> Talk:
 def consuming_1_0(messages: int) -> Talk:
     talk = opened_1_0(Talk("1.0"))
     window = (uint(0), uint(CREDIT), uint(CREDIT), uint(255))
-    talk.client_octets(frame(performative(BEGIN, None, *window), CHANNEL))
-    talk.server_octets(frame(performative(BEGIN, proton.ushort(CHANNEL), *window), CHANNEL))
-    link = (proton.ubyte(0), proton.ubyte(0), described(SOURCE, "q"), described(TARGET, "here"))
-    talk.client_octets(frame(performative(ATTACH, "l", uint(0), True, *link), CHANNEL))
-    talk.server_octets(frame(performative(ATTACH, "l", uint(0), False, *link, None, False, uint(0)), CHANNEL))
+    talk.client_octets(frame(performative(P.BEGIN, None, *window), CHANNEL))
+    talk.server_octets(frame(performative(P.BEGIN, proton.ushort(CHANNEL), *window), CHANNEL))
+    link = (proton.ubyte(0), proton.ubyte(0), described(P.SOURCE, "q"), described(P.TARGET, "here"))
+    talk.client_octets(frame(performative(P.ATTACH, "l", uint(0), True, *link), CHANNEL))
+    talk.server_octets(frame(performative(P.ATTACH, "l", uint(0), False, *link, None, False, uint(0)), CHANNEL))
     granted = (uint(0), uint(CREDIT), uint(0), uint(CREDIT), uint(0), uint(0), uint(CREDIT))
-    talk.client_octets(frame(performative(FLOW, *granted), CHANNEL))
+    talk.client_octets(frame(performative(P.FLOW, *granted), CHANNEL))
     for number in range(messages):
         fields = (uint(0), uint(number), number.to_bytes(4, "big"), uint(0), False)
-        talk.server_octets(frame(performative(TRANSFER, *fields) + data_section(b"x"), CHANNEL))
+        talk.server_octets(frame(performative(P.TRANSFER, *fields) + data_section(b"x"), CHANNEL))
     return talk

@@ -8,33 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
+from codec.conversation.channels import state as S
 from codec.conversation.channels.links import LINK_CHANNEL_SHIFT, LINK_KEY, TYPE_KEY, TYPE_TEXT
-from codec.conversation.channels.state import (
-    DECLARED,
-    EPOCH,
-    LINK,
-    LINKS,
-    NONE,
-    PENDING,
-    PENDINGS,
-    REQUEST,
-    REQUEST_QUEUE,
-    REQUEST_QUEUES,
-    REQUESTS,
-    SLOT,
-    STARTED,
-    TOUCHED,
-    TYPED,
-)
 from codec.conversation.channels.tracker import end_connection, follow
 from codec.conversation.states import NUMBERS, Integers, Layout, Parts
 from codec.hashes.keyed import empty, put
 
 NO_FRAME = np.iinfo(np.int64).max
-CELLS = TYPED + 1  # of `State.numbers`
+CELLS = S.TYPED + 1  # of `State.numbers`
 PARTS = {
-    "numbers": NUMBERS, "touched": NUMBERS, "slots": SLOT, "keys": NUMBERS, "values": NUMBERS,
-    "request_queues": REQUEST_QUEUE, "requests": REQUEST, "links": LINK, "pendings": PENDING, "declared": NUMBERS,
+    "numbers": NUMBERS, "touched": NUMBERS, "slots": S.SLOT, "keys": NUMBERS, "values": NUMBERS,
+    "request_queues": S.REQUEST_QUEUE, "requests": S.REQUEST, "links": S.LINK, "pendings": S.PENDING,
+    "declared": NUMBERS,
 }  # fmt: skip
 # What a row may add to a part.
 GROWTH = {"touched": 1, "slots": 1, "keys": 2, "values": 2} | dict.fromkeys(list(PARTS)[5:], 1)
@@ -84,75 +69,67 @@ def _with_texts(parts: Parts, texts: Sequence[Integers]) -> Parts:
 
 
 @kernel
+def _load(items, part, first, count):
+    for i in range(count):
+        items[i] = part[first + i]
+
+
+@kernel
+def _save(items, part, ends, of, count):
+    for i in range(count):
+        part[ends[of] + i] = items[i]
+    ends[of] += count
+
+
+@kernel
 def load_connection(s, r, j):
     """Make connection `j` of the records the current one."""
     numbers, first, last = s.numbers, r.ends[j], r.ends[j + 1]
-    epoch = numbers[EPOCH] + 1
+    epoch = numbers[S.EPOCH] + 1
     empty(s.found_by)
     if first[OF_NUMBERS] == last[OF_NUMBERS]:
-        numbers[STARTED] = 0
+        numbers[S.STARTED] = 0
         return
-    for i in range(CELLS):
-        numbers[i] = r.numbers[first[OF_NUMBERS] + i]
-    numbers[EPOCH] = epoch
-    for i in range(numbers[TOUCHED]):
-        channel = r.touched[first[OF_TOUCHED] + i]
-        s.touched[i] = channel
+    _load(numbers, r.numbers, first[OF_NUMBERS], CELLS)
+    numbers[S.EPOCH] = epoch
+    _load(s.touched, r.touched, first[OF_TOUCHED], numbers[S.TOUCHED])
+    for i in range(numbers[S.TOUCHED]):
+        channel = s.touched[i]
         s.slots[channel] = r.slots[first[OF_SLOTS] + i]
         s.slots[channel].epoch = epoch
     for i in range(last[OF_KEYS] - first[OF_KEYS]):
         put(s.found_by, r.keys[first[OF_KEYS] + i], r.values[first[OF_VALUES] + i])
-    for i in range(numbers[REQUEST_QUEUES]):
-        s.request_queues[i] = r.request_queues[first[OF_REQUEST_QUEUES] + i]
-    for i in range(numbers[REQUESTS]):
-        s.requests[i] = r.requests[first[OF_REQUESTS] + i]
-    for i in range(numbers[LINKS]):
-        s.links[i] = r.links[first[OF_LINKS] + i]
-    for i in range(numbers[PENDINGS]):
-        s.pendings[i] = r.pendings[first[OF_PENDINGS] + i]
-    for i in range(numbers[DECLARED]):
-        s.declared[i] = r.declared[first[OF_DECLARED] + i]
+    _load(s.request_queues, r.request_queues, first[OF_REQUEST_QUEUES], numbers[S.REQUEST_QUEUES])
+    _load(s.requests, r.requests, first[OF_REQUESTS], numbers[S.REQUESTS])
+    _load(s.links, r.links, first[OF_LINKS], numbers[S.LINKS])
+    _load(s.pendings, r.pendings, first[OF_PENDINGS], numbers[S.PENDINGS])
+    _load(s.declared, r.declared, first[OF_DECLARED], numbers[S.DECLARED])
 
 
 @kernel
 def save_connection(s, r, j):
     """Write the current connection as connection `j` of the records, behind those before."""
-    numbers, first, last, table = s.numbers, r.ends[j], r.ends[j + 1], s.found_by
-    for part in range(len(first)):
-        last[part] = first[part]
-    if not numbers[STARTED]:
+    numbers, ends, table = s.numbers, r.ends[j + 1], s.found_by
+    for part in range(len(ends)):
+        ends[part] = r.ends[j, part]
+    if not numbers[S.STARTED]:
         return
-    for i in range(CELLS):
-        r.numbers[first[OF_NUMBERS] + i] = numbers[i]
-    for i in range(numbers[TOUCHED]):
-        r.touched[first[OF_TOUCHED] + i] = s.touched[i]
-        r.slots[first[OF_SLOTS] + i] = s.slots[s.touched[i]]
-    at = 0
+    _save(numbers, r.numbers, ends, OF_NUMBERS, CELLS)
+    _save(s.touched, r.touched, ends, OF_TOUCHED, numbers[S.TOUCHED])
+    for i in range(numbers[S.TOUCHED]):
+        r.slots[ends[OF_SLOTS] + i] = s.slots[s.touched[i]]
+    ends[OF_SLOTS] += numbers[S.TOUCHED]
     for i in range(len(table.keys)):
         if table.epochs[i] == table.used[1]:
-            r.keys[first[OF_KEYS] + at] = table.keys[i]
-            r.values[first[OF_VALUES] + at] = table.values[i]
-            at += 1
-    for i in range(numbers[REQUEST_QUEUES]):
-        r.request_queues[first[OF_REQUEST_QUEUES] + i] = s.request_queues[i]
-    for i in range(numbers[REQUESTS]):
-        r.requests[first[OF_REQUESTS] + i] = s.requests[i]
-    for i in range(numbers[LINKS]):
-        r.links[first[OF_LINKS] + i] = s.links[i]
-    for i in range(numbers[PENDINGS]):
-        r.pendings[first[OF_PENDINGS] + i] = s.pendings[i]
-    for i in range(numbers[DECLARED]):
-        r.declared[first[OF_DECLARED] + i] = s.declared[i]
-    last[OF_NUMBERS] += CELLS
-    last[OF_TOUCHED] += numbers[TOUCHED]
-    last[OF_SLOTS] += numbers[TOUCHED]
-    last[OF_KEYS] += at
-    last[OF_VALUES] += at
-    last[OF_REQUEST_QUEUES] += numbers[REQUEST_QUEUES]
-    last[OF_REQUESTS] += numbers[REQUESTS]
-    last[OF_LINKS] += numbers[LINKS]
-    last[OF_PENDINGS] += numbers[PENDINGS]
-    last[OF_DECLARED] += numbers[DECLARED]
+            r.keys[ends[OF_KEYS]] = table.keys[i]
+            r.values[ends[OF_VALUES]] = table.values[i]
+            ends[OF_KEYS] += 1
+            ends[OF_VALUES] += 1
+    _save(s.request_queues, r.request_queues, ends, OF_REQUEST_QUEUES, numbers[S.REQUEST_QUEUES])
+    _save(s.requests, r.requests, ends, OF_REQUESTS, numbers[S.REQUESTS])
+    _save(s.links, r.links, ends, OF_LINKS, numbers[S.LINKS])
+    _save(s.pendings, r.pendings, ends, OF_PENDINGS, numbers[S.PENDINGS])
+    _save(s.declared, r.declared, ends, OF_DECLARED, numbers[S.DECLARED])
 
 
 @kernel
@@ -169,7 +146,7 @@ def follow_connections(s, roles, rows, ends, before, after, out):
         follow(s, roles, rows, first, ends[j], out)
         save_connection(s, after, j)
         first = ends[j]
-    s.numbers[STARTED] = 0
+    s.numbers[S.STARTED] = 0
 
 
 @kernel
@@ -179,12 +156,12 @@ def end_connections(s, records, out):
     for j in range(len(records.ends) - 1):
         load_connection(s, records, j)
         end_connection(s, out)
-    s.numbers[STARTED] = 0
+    s.numbers[S.STARTED] = 0
 
 
 @kernel
 def _earliest(s, pending, frame_no):
-    while pending != NONE:
+    while pending != S.NONE:
         frame_no = min(frame_no, s.pendings[pending].frame_no)
         pending = s.pendings[pending].next
     return frame_no
@@ -194,11 +171,11 @@ def _earliest(s, pending, frame_no):
 def _first_unresolved(s):
     """The first frame that settles something in an open transaction; NO_FRAME if there is none."""
     frame_no = NO_FRAME
-    for i in range(s.numbers[TOUCHED]):
+    for i in range(s.numbers[S.TOUCHED]):
         frame_no = _earliest(s, s.slots[s.touched[i]].tx_head, frame_no)
-    for i in range(s.numbers[REQUEST_QUEUES]):
+    for i in range(s.numbers[S.REQUEST_QUEUES]):
         request = s.request_queues[i].head
-        while request != NONE:
+        while request != S.NONE:
             frame_no = _earliest(s, s.requests[request].tx_head, frame_no)
             request = s.requests[request].next
     return frame_no
@@ -206,9 +183,9 @@ def _first_unresolved(s):
 
 @kernel
 def _open_requests(s, frames, n):
-    for i in range(s.numbers[REQUEST_QUEUES]):
+    for i in range(s.numbers[S.REQUEST_QUEUES]):
         request = s.request_queues[i].head
-        while request != NONE:
+        while request != S.NONE:
             frames[n] = s.requests[request].frame_no
             n += 1
             request = s.requests[request].next
@@ -228,11 +205,11 @@ def pending_requests(s, records, until, frames, ends):
     for j in range(len(records.ends) - 1):
         load_connection(s, records, j)
         until[j] = NO_FRAME
-        if s.numbers[STARTED]:
+        if s.numbers[S.STARTED]:
             until[j] = _first_unresolved(s)
             n = _open_requests(s, frames, n)
         ends[j] = n
-    s.numbers[STARTED] = 0
+    s.numbers[S.STARTED] = 0
 
 
 LAYOUT = Layout(

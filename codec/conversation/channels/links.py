@@ -11,18 +11,9 @@ from __future__ import annotations
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
+from codec.conversation.channels import state as S
 from codec.conversation.channels.results import write_link
-from codec.conversation.channels.state import (
-    CONNECTION,
-    DECLARED,
-    EMPTY,
-    FREE_LINK,
-    LINKS,
-    NONE,
-    TYPED,
-    allocate,
-    release,
-)
+from codec.conversation.channels.state import allocate, release
 from codec.hashes.keyed import found, put, remove
 
 LINK_KEY, LINK_CHANNEL_SHIFT = 1 << 62, 40
@@ -40,14 +31,14 @@ def link_key(channel, tag):
 
 @kernel
 def _new_link(s, slot, channel, tag):
-    at = allocate(s.links, s.numbers, LINKS, FREE_LINK)
+    at = allocate(s.links, s.numbers, S.LINKS, S.FREE_LINK)
     s.links[at] = s.new_link[0]
     link = s.links[at]
     link.channel = channel
     link.incarnation = slot.incarnation
     link.tag = tag
     link.next = slot.links
-    if slot.links != NONE:
+    if slot.links != S.NONE:
         s.links[slot.links].previous = at
     slot.links = at
     if tag:
@@ -59,49 +50,49 @@ def _new_link(s, slot, channel, tag):
 def link_of(s, slot, channel, tag):
     """The latest link of this incarnation with `tag`; a new one if its opening was not captured."""
     at = found(s.found_by, link_key(channel, tag))
-    return at if at != NONE else _new_link(s, slot, channel, tag)
+    return at if at != S.NONE else _new_link(s, slot, channel, tag)
 
 
 @kernel
 def resolve_queue(slot, queue):
     """The queue by its name; '' stands for the one declared last on the channel."""
-    return slot.declared if queue == EMPTY else queue
+    return slot.declared if queue == S.EMPTY else queue
 
 
 @kernel
 def queue_type_of(s, queue):
     """The type of a queue; 0 if it is not known."""
-    known = found(s.found_by, TYPE_KEY | queue) if queue > EMPTY else NONE
-    return known & TYPE_TEXT if known != NONE and s.numbers[TYPED] - (known >> TYPE_SHIFT) < QUEUE_TYPES else 0
+    known = found(s.found_by, TYPE_KEY | queue) if queue > S.EMPTY else S.NONE
+    return known & TYPE_TEXT if known != S.NONE and s.numbers[S.TYPED] - (known >> TYPE_SHIFT) < QUEUE_TYPES else 0
 
 
 @kernel
 def set_queue_type(s, queue, queue_type):
     """Remember the type of a queue that the broker accepted, or that was declared with no-wait; NONE forgets it."""
-    if queue <= EMPTY or queue_type == 0:
+    if queue <= S.EMPTY or queue_type == 0:
         return
-    if queue_type == NONE:
+    if queue_type == S.NONE:
         remove(s.found_by, TYPE_KEY | queue)
         return
-    number = s.numbers[TYPED]
+    number = s.numbers[S.TYPED]
     if queue_type_of(s, queue):
         number = found(s.found_by, TYPE_KEY | queue) >> TYPE_SHIFT
     else:
         number += 1
-        s.numbers[TYPED] = number
+        s.numbers[S.TYPED] = number
     put(s.found_by, TYPE_KEY | queue, number << TYPE_SHIFT | queue_type)
 
 
 @kernel
 def declare_queue(s, rows, i, slot, request):
     """Make a declared queue the one that '' stands for. If it was declared as '', the reply has its name."""
-    if rows.queue[i] > EMPTY:
+    if rows.queue[i] > S.EMPTY:
         slot.declared = rows.queue[i]
-        if request == NONE:
+        if request == S.NONE:
             set_queue_type(s, rows.queue[i], rows.queue_type[i])
-    elif request != NONE:
-        at = s.numbers[DECLARED]
-        s.numbers[DECLARED] += 1
+    elif request != S.NONE:
+        at = s.numbers[S.DECLARED]
+        s.numbers[S.DECLARED] += 1
         s.declared[at] = 0
         s.requests[request].declares = at
         slot.declared = -at - 1
@@ -110,7 +101,7 @@ def declare_queue(s, rows, i, slot, request):
 @kernel
 def open_link(s, rows, i, role, slot):
     tag = rows.consumer_tag[i]
-    at = _new_link(s, slot, rows.channel[i], tag if tag > EMPTY else 0)
+    at = _new_link(s, slot, rows.channel[i], tag if tag > S.EMPTY else 0)
     link = s.links[at]
     link.kind = role.opens_link
     link.opened_ns = rows.ts_ns[i]
@@ -124,10 +115,10 @@ def open_link(s, rows, i, role, slot):
 
 @kernel
 def close_link(s, rows, i, slot):
-    if rows.consumer_tag[i] > EMPTY:
+    if rows.consumer_tag[i] > S.EMPTY:
         at = link_of(s, slot, rows.channel[i], rows.consumer_tag[i])
         link = s.links[at]
-        if link.closing_ns == NONE:
+        if link.closing_ns == S.NONE:
             link.closing_ns = rows.ts_ns[i]
             link.closing_sender = rows.sender[i]
             link.closing_name = rows.name[i]
@@ -144,7 +135,7 @@ def accept_link(s, slot, at, tag):
     if link.tag == 0 and tag != 0:
         link.tag = tag
         put(s.found_by, link_key(link.channel, tag), at)
-    if link.closing_ns != NONE:
+    if link.closing_ns != S.NONE:
         _wait(s, slot, at)
 
 
@@ -152,14 +143,14 @@ def accept_link(s, slot, at, tag):
 def _wait(s, slot, at):
     """The link at `at` is closed, and its opening is no longer awaited: it waits for the last delivery."""
     link = s.links[at]
-    if link.previous != NONE:
+    if link.previous != S.NONE:
         s.links[link.previous].next = link.next
     else:
         slot.links = link.next
-    if link.next != NONE:
+    if link.next != S.NONE:
         s.links[link.next].previous = link.previous
-    link.next = NONE
-    if slot.closed_first == NONE:
+    link.next = S.NONE
+    if slot.closed_first == S.NONE:
         slot.closed_first = at
     else:
         s.links[slot.closed_last].next = at
@@ -169,10 +160,10 @@ def _wait(s, slot, at):
 @kernel
 def write_closed_links(s, out, slot, frame_no):
     """The server has answered the request in `frame_no`: links that were closed by then are over."""
-    while slot.closed_first != NONE and s.links[slot.closed_first].closing_frame <= frame_no:
+    while slot.closed_first != S.NONE and s.links[slot.closed_first].closing_frame <= frame_no:
         at = slot.closed_first
         slot.closed_first = s.links[at].next
-        s.links[at].next = NONE
+        s.links[at].next = S.NONE
         end_links(s, out, slot, at)
 
 
@@ -180,12 +171,12 @@ def write_closed_links(s, out, slot, frame_no):
 def end_links(s, out, slot, head):
     """Write and forget the chain of links from `head` on."""
     at = head
-    while at != NONE:
+    while at != S.NONE:
         link = s.links[at]
         if slot.used:
-            write_link(out, s.numbers[CONNECTION], slot, link, s.declared)
+            write_link(out, s.numbers[S.CONNECTION], slot, link, s.declared)
         key = link_key(link.channel, link.tag)
         if found(s.found_by, key) == at:
             remove(s.found_by, key)
         at = link.next
-    release(s.links, head, s.numbers, FREE_LINK)
+    release(s.links, head, s.numbers, S.FREE_LINK)

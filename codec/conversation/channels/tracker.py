@@ -23,6 +23,7 @@ Cost: constant per row; the end of an incarnation or a transaction costs what it
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
+from codec.conversation.channels import state as S
 from codec.conversation.channels.links import (
     close_link,
     declare_queue,
@@ -46,41 +47,7 @@ from codec.conversation.channels.results import (
     write_incarnation,
     write_message,
 )
-from codec.conversation.channels.state import (
-    CLIENT,
-    CLOSED,
-    CONFIRM,
-    CONNECTION,
-    DECLARED,
-    DELIVER,
-    EMPTY,
-    EPOCH,
-    FREE_LINK,
-    FREE_PENDING,
-    FREE_REQUEST,
-    LINKS,
-    LOSSES,
-    LOSSES_CLIENT,
-    LOST_CLIENT,
-    LOST_SERVER,
-    NONE,
-    PENDINGS,
-    PUBLISH,
-    RECEIVED,
-    REQUEST_QUEUES,
-    REQUESTS,
-    RETURN,
-    SENT,
-    SERVER,
-    STARTED,
-    TOUCHED,
-    TRANSACTED,
-    TX,
-    TYPED,
-    allocate,
-    begin_incarnation,
-    release,
-)
+from codec.conversation.channels.state import allocate, begin_incarnation, release
 from codec.conversation.settlement import NO_RESULT, PRESETTLED, SPARES, UNKNOWN, UNSETTLED
 from codec.hashes.keyed import empty
 
@@ -92,49 +59,60 @@ WRONG_INCARNATION, WRONG_TRANSACTION = 1, 2  # why a slot is doubted
 def _end_incarnation(s, out, channel, reopened):
     """Write out the incarnation: its channel is opened again, by frame `reopened`, or (NONE) the connection ended."""
     slot, numbers = s.slots[channel], s.numbers
-    for kind in (SENT, RECEIVED):
-        opened = slot.opened_sent if kind == SENT else slot.opened_received
-        if slot.closed >> (SERVER if kind == SENT else CLIENT) & 1:
-            lost = slot.lost_server if kind == SENT else slot.lost_client
-        elif reopened != NONE:  # a channel is reopened after both sides have closed it
+    for kind in (S.SENT, S.RECEIVED):
+        opened = slot.opened_sent if kind == S.SENT else slot.opened_received
+        if slot.closed >> (S.SERVER if kind == S.SENT else S.CLIENT) & 1:
+            lost = slot.lost_server if kind == S.SENT else slot.lost_client
+        elif reopened != S.NONE:  # a channel is reopened after both sides have closed it
             lost = reopened
         else:
-            lost = numbers[LOST_SERVER] if kind == SENT else numbers[LOST_CLIENT]
-        if opened and lost != NONE:
+            lost = numbers[S.LOST_SERVER] if kind == S.SENT else numbers[S.LOST_CLIENT]
+        if opened and lost != S.NONE:
             _note_unknown(s, out, channel, slot.incarnation, kind, lost, LOWEST, HIGHEST)
     if slot.used:
-        write_incarnation(out, numbers[CONNECTION], channel, slot)
+        write_incarnation(out, numbers[S.CONNECTION], channel, slot)
     end_links(s, out, slot, slot.links)
     end_links(s, out, slot, slot.closed_first)
-    release(s.pendings, slot.tx_head, numbers, FREE_PENDING)
+    release(s.pendings, slot.tx_head, numbers, S.FREE_PENDING)
 
 
 @kernel
 def _note_unknown(s, out, channel, incarnation, kind, frame_no, first, last):
     map_no = map_of(channel, incarnation, kind)
-    write_event(out, s.numbers[CONNECTION], map_no, frame_no, 0, first, last, UNKNOWN, 0, 0, NO_RESULT)
+    write_event(out, s.numbers[S.CONNECTION], map_no, frame_no, 0, first, last, UNKNOWN, 0, 0, NO_RESULT)
 
 
 @kernel
 def end_connection(s, out):
     """End the current connection: it has no more rows."""
     numbers = s.numbers
-    if numbers[STARTED]:
-        for i in range(numbers[TOUCHED]):
-            _end_incarnation(s, out, s.touched[i], NONE)
+    if numbers[S.STARTED]:
+        for i in range(numbers[S.TOUCHED]):
+            _end_incarnation(s, out, s.touched[i], S.NONE)
 
 
 @kernel
 def _begin_connection(s, connection):
     numbers = s.numbers
-    numbers[CONNECTION] = connection
-    numbers[STARTED] = 1
-    numbers[EPOCH] += 1
+    numbers[S.CONNECTION] = connection
+    numbers[S.STARTED] = 1
+    numbers[S.EPOCH] += 1
     empty(s.found_by)
-    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, CLOSED, DECLARED, TYPED):
+    for cell in (
+        S.LOSSES,
+        S.LOSSES_CLIENT,
+        S.TOUCHED,
+        S.REQUEST_QUEUES,
+        S.REQUESTS,
+        S.LINKS,
+        S.PENDINGS,
+        S.CLOSED,
+        S.DECLARED,
+        S.TYPED,
+    ):
         numbers[cell] = 0
-    for cell in (LOST_CLIENT, LOST_SERVER, FREE_REQUEST, FREE_LINK, FREE_PENDING):
-        numbers[cell] = NONE
+    for cell in (S.LOST_CLIENT, S.LOST_SERVER, S.FREE_REQUEST, S.FREE_LINK, S.FREE_PENDING):
+        numbers[cell] = S.NONE
 
 
 @kernel
@@ -143,15 +121,17 @@ def _prove_mode(slot, mode):
     if slot.mode == 0:
         slot.mode = mode
         slot.confirm_from = slot.published
-        slot.confirm_losses = NONE
+        slot.confirm_losses = S.NONE
 
 
 @kernel
 def _has_mode(s, slot):
     """Whether a channel cannot get another mode: brokers refuse tx.select in confirm mode and the reverse. After a loss
     of the client it may be another incarnation."""
-    losses = s.numbers[LOSSES_CLIENT]
-    return (slot.mode == CONFIRM and slot.confirm_losses == losses) or (slot.mode == TX and slot.tx_losses == losses)
+    losses = s.numbers[S.LOSSES_CLIENT]
+    return (slot.mode == S.CONFIRM and slot.confirm_losses == losses) or (
+        slot.mode == S.TX and slot.tx_losses == losses
+    )
 
 
 @kernel
@@ -160,42 +140,42 @@ def _state_changes(s, out, rows, i, role, slot):
     numbers = s.numbers
     if role.mode and (role.mode == slot.mode or not _has_mode(s, slot)):
         slot.mode = role.mode
-        if role.mode == TX:
+        if role.mode == S.TX:
             keep_since_loss(s, slot)
-        if role.mode == CONFIRM and slot.confirm_from == NONE:
+        if role.mode == S.CONFIRM and slot.confirm_from == S.NONE:
             slot.confirm_from = slot.published
-            slot.confirm_losses = numbers[LOSSES_CLIENT]
+            slot.confirm_losses = numbers[S.LOSSES_CLIENT]
     elif role.proves_mode:
         _prove_mode(slot, role.proves_mode)
     if role.prefetch:
         slot.prefetch_count = rows.prefetch_count[i]
         slot.prefetch_size = rows.prefetch_size[i]
-    if role.closes_channel and slot.close_ns == NONE:
-        if slot.mode == TX and not slot.doubted:
+    if role.closes_channel and slot.close_ns == S.NONE:
+        if slot.mode == S.TX and not slot.doubted:
             roll_back(s, out, rows, i, rows.channel[i], slot)
         slot.close_ns = rows.ts_ns[i]
         slot.close_sender = rows.sender[i]
         slot.close_code = rows.reply_code[i]
         slot.close_text = rows.reply_text[i]
     if role.closes_connection:
-        for j in range(numbers[TOUCHED] if numbers[CLOSED] == 0 else 0):
+        for j in range(numbers[S.TOUCHED] if numbers[S.CLOSED] == 0 else 0):
             other = s.slots[s.touched[j]]
-            if other.mode == TX and not other.doubted:
+            if other.mode == S.TX and not other.doubted:
                 roll_back(s, out, rows, i, s.touched[j], other)
-        numbers[CLOSED] |= 1 << rows.sender[i]
+        numbers[S.CLOSED] |= 1 << rows.sender[i]
     if role.closes_channel or role.closed_channel:  # until then this side may settle
         slot.closed |= 1 << rows.sender[i]
-        if rows.sender[i] == CLIENT:
-            slot.lost_client = numbers[LOST_CLIENT]
+        if rows.sender[i] == S.CLIENT:
+            slot.lost_client = numbers[S.LOST_CLIENT]
         else:
-            slot.lost_server = numbers[LOST_SERVER]
+            slot.lost_server = numbers[S.LOST_SERVER]
 
 
 @kernel
 def _doubtful(s, slot, kind):
     """The last message of `kind` before the latest loss of the side that settles it: its settlement may be lost."""
-    lost_client, lost_server = s.numbers[LOST_CLIENT], s.numbers[LOST_SERVER]
-    if kind == SENT:
+    lost_client, lost_server = s.numbers[S.LOST_CLIENT], s.numbers[S.LOST_SERVER]
+    if kind == S.SENT:
         if slot.loss_of_server != lost_server:
             slot.loss_of_server = lost_server
             slot.doubtful_sent = slot.published - slot.confirm_from
@@ -209,63 +189,63 @@ def _doubtful(s, slot, kind):
 @kernel
 def _publish(s, out, rows, i, slot):
     """A publish, with the broker's number of it if that is known."""
-    _doubtful(s, slot, SENT)
-    channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[CONNECTION]
+    _doubtful(s, slot, S.SENT)
+    channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[S.CONNECTION]
     slot.published += 1
-    tag, outcome = NONE, UNKNOWN
-    if slot.mode == CONFIRM and slot.confirm_losses == s.numbers[LOSSES_CLIENT]:
+    tag, outcome = S.NONE, UNKNOWN
+    if slot.mode == S.CONFIRM and slot.confirm_losses == s.numbers[S.LOSSES_CLIENT]:
         tag = slot.published - slot.confirm_from
         if tag > slot.named_sent and not slot.doubted:
             outcome = UNSETTLED
             slot.opened_sent += 1
             write_event(
-                out, connection, map_of(channel, slot.incarnation, SENT), frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT
+                out, connection, map_of(channel, slot.incarnation, S.SENT), frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT
             )  # fmt: skip
             if rows.late[i]:
-                _note_unknown(s, out, channel, slot.incarnation, SENT, frame_no, tag, tag)
-    elif slot.mode == TX and not slot.doubted:
+                _note_unknown(s, out, channel, slot.incarnation, S.SENT, frame_no, tag, tag)
+    elif slot.mode == S.TX and not slot.doubted:
         keep_since_loss(s, slot)
         number = slot.published
         slot.tx_first = slot.tx_first if slot.tx_first else number
         slot.tx_last = number
         write_event(
-            out, connection, map_of(channel, slot.incarnation, TRANSACTED), frame_no, 1, number, number, 0, 0, 0,
+            out, connection, map_of(channel, slot.incarnation, S.TRANSACTED), frame_no, 1, number, number, 0, 0, 0,
             NO_RESULT,
         )  # fmt: skip
-    write_message(out, connection, frame_no, channel, slot.incarnation, PUBLISH, 0, 0, tag, outcome)
+    write_message(out, connection, frame_no, channel, slot.incarnation, S.PUBLISH, 0, 0, tag, outcome)
 
 
 @kernel
 def _deliver(s, out, rows, i, role, slot, request):
     """A delivery, with the queue and no-ack of its consumer or of the request."""
-    _doubtful(s, slot, RECEIVED)
+    _doubtful(s, slot, S.RECEIVED)
     slot.received_tag = max(slot.received_tag, rows.delivery_tag[i])
-    channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[CONNECTION]
+    channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[S.CONNECTION]
     tag, text = rows.delivery_tag[i], 0
     queue, no_ack = resolve_queue(slot, rows.queue[i]), rows.no_ack[i]
     slot.delivered += 1
-    if role.operation == DELIVER:
-        queue, no_ack = 0, NONE
-        if rows.consumer_tag[i] > EMPTY:
+    if role.operation == S.DELIVER:
+        queue, no_ack = 0, S.NONE
+        if rows.consumer_tag[i] > S.EMPTY:
             text = rows.consumer_tag[i]
             link = s.links[link_of(s, slot, channel, text)]
             link.transfers += 1
             queue, no_ack = link.queue, link.no_ack
-    elif request != NONE:
+    elif request != S.NONE:
         asked = s.requests[request]
         queue = resolve_queue(slot, asked.queue) if asked.queue else queue
-        no_ack = asked.no_ack if asked.no_ack != NONE else no_ack
+        no_ack = asked.no_ack if asked.no_ack != S.NONE else no_ack
     outcome = UNSETTLED if no_ack == 0 else UNKNOWN
     if no_ack == 1:
         outcome = PRESETTLED
     elif tag <= slot.named_received or rows.late[i] or slot.doubted:
         outcome = UNKNOWN
     else:
-        map_no = map_of(channel, slot.incarnation, RECEIVED)
+        map_no = map_of(channel, slot.incarnation, S.RECEIVED)
         slot.opened_received += 1
         write_event(out, connection, map_no, frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT)
         if outcome == UNKNOWN:
-            _note_unknown(s, out, channel, slot.incarnation, RECEIVED, frame_no, tag, tag)
+            _note_unknown(s, out, channel, slot.incarnation, S.RECEIVED, frame_no, tag, tag)
     queue = queue_name(s.declared, queue)
     write_message(out, connection, frame_no, channel, slot.incarnation, role.operation, queue, text, tag, outcome)
 
@@ -276,43 +256,43 @@ def _settle(s, out, rows, i, role, slot, outcome):
     many messages does not tell the outcome of those whose own settlement may be lost."""
     tag, sender = rows.delivery_tag[i], rows.sender[i]
     many = role.settles_all != 0 or rows.multiple[i] == 1
-    if tag == NONE and not role.settles_all:
+    if tag == S.NONE and not role.settles_all:
         return
-    over = (slot.closed | s.numbers[CLOSED]) >> SERVER & 1
-    if over and sender == CLIENT and not rows.late[i] and not rows.peer_late[i]:
+    over = (slot.closed | s.numbers[S.CLOSED]) >> S.SERVER & 1
+    if over and sender == S.CLIENT and not rows.late[i] and not rows.peer_late[i]:
         return
     first = LOWEST if many else tag
     last = HIGHEST if role.settles_all != 0 or (many and tag == 0) else tag
-    of = SENT if sender == SERVER and not role.settles_all else RECEIVED
-    if of == SENT:
-        _prove_mode(slot, CONFIRM)
+    of = S.SENT if sender == S.SERVER and not role.settles_all else S.RECEIVED
+    if of == S.SENT:
+        _prove_mode(slot, S.CONFIRM)
     map_no = map_of(rows.channel[i], slot.incarnation, of)
     if rows.late[i] and last == HIGHEST:  # some of what is outstanding here was sent after it
         _note_unknown(s, out, rows.channel[i], slot.incarnation, of, rows.frame_no[i], LOWEST, HIGHEST)
         return
     if not role.settles_all:
-        if sender == SERVER:
+        if sender == S.SERVER:
             slot.named_sent = max(slot.named_sent, tag)
         else:
             slot.named_received = max(slot.named_received, tag)
-    doubtful = _doubtful(s, slot, of) if many else NONE
-    if doubtful != NONE:
+    doubtful = _doubtful(s, slot, of) if many else S.NONE
+    if doubtful != S.NONE:
         write_event(
-            out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, min(last, doubtful), UNKNOWN, 1,
+            out, s.numbers[S.CONNECTION], map_no, rows.frame_no[i], 0, first, min(last, doubtful), UNKNOWN, 1,
             rows.ts_ns[i], NO_RESULT,
         )  # fmt: skip
         first = doubtful + 1
         if last < first:
             return
-    if slot.mode != TX or role.outside_transactions:
-        final = SPARES if slot.mode == TX else 1
+    if slot.mode != S.TX or role.outside_transactions:
+        final = SPARES if slot.mode == S.TX else 1
         write_event(
-            out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, last, outcome, final, rows.ts_ns[i],
+            out, s.numbers[S.CONNECTION], map_no, rows.frame_no[i], 0, first, last, outcome, final, rows.ts_ns[i],
             NO_RESULT,
         )  # fmt: skip
         return
     keep_since_loss(s, slot)
-    at = allocate(s.pendings, s.numbers, PENDINGS, FREE_PENDING)
+    at = allocate(s.pendings, s.numbers, S.PENDINGS, S.FREE_PENDING)
     waiting = s.pendings[at]
     waiting.frame_no = rows.frame_no[i]
     waiting.map_no = map_no
@@ -328,16 +308,16 @@ def _slot_of(s, out, rows, i, role):
     """The slot of the row's channel, in the incarnation of the row."""
     channel, numbers = rows.channel[i], s.numbers
     slot = s.slots[channel]
-    if slot.epoch != numbers[EPOCH]:
-        s.touched[numbers[TOUCHED]] = channel
-        numbers[TOUCHED] += 1
+    if slot.epoch != numbers[S.EPOCH]:
+        s.touched[numbers[S.TOUCHED]] = channel
+        numbers[S.TOUCHED] += 1
         begin_incarnation(s, channel, 0)
     # An answer to an open that was not captured: the incarnation had one already, or other rows.
     answered = role.opened_channel and (slot.accepted or (slot.incarnation == 0 and slot.used))
     if role.opens_channel or (answered and not rows.peer_late[i] and not rows.late[i]):
         _end_incarnation(s, out, channel, rows.frame_no[i])
         begin_incarnation(s, channel, slot.incarnation + 1)
-        slot.opened_ns = rows.ts_ns[i] if role.opens_channel else NONE
+        slot.opened_ns = rows.ts_ns[i] if role.opens_channel else S.NONE
     slot.accepted |= role.opened_channel
     if not rows.on_connection[i]:
         slot.used = 1
@@ -348,7 +328,7 @@ def _slot_of(s, out, rows, i, role):
 def _was_used(s, channel):
     """Whether the channel has earlier rows on this connection."""
     slot = s.slots[channel]
-    return slot.epoch == s.numbers[EPOCH] and slot.used
+    return slot.epoch == s.numbers[S.EPOCH] and slot.used
 
 
 @kernel
@@ -358,10 +338,10 @@ def _doubt(s, rows, i, role, slot, out, reopened):
     if slot.doubted or rows.on_connection[i]:
         return
     reopened = reopened or (role.opened_channel and rows.peer_late[i])
-    if reopened or role.mode == TX or slot.mode == TX:
+    if reopened or role.mode == S.TX or slot.mode == S.TX:
         slot.doubted = WRONG_INCARNATION if reopened else WRONG_TRANSACTION
-        s.numbers[LOSSES] += 1  # drops waiting requests: replies are not paired meanwhile
-        for kind in (SENT, RECEIVED):
+        s.numbers[S.LOSSES] += 1  # drops waiting requests: replies are not paired meanwhile
+        for kind in (S.SENT, S.RECEIVED):
             _note_unknown(s, out, rows.channel[i], slot.incarnation, kind, rows.frame_no[i], LOWEST, HIGHEST)
 
 
@@ -381,39 +361,39 @@ def _row(s, roles, rows, i, out):
     role = roles.roles[name]
     out_of_order = rows.peer_late[i] or rows.late[i]
     if out_of_order and rows.peer_late[i]:
-        s.numbers[LOST_SERVER if rows.sender[i] == CLIENT else LOST_CLIENT] = rows.frame_no[i]
+        s.numbers[S.LOST_SERVER if rows.sender[i] == S.CLIENT else S.LOST_CLIENT] = rows.frame_no[i]
     reopened = out_of_order and role.opens_channel and _was_used(s, rows.channel[i])
     slot = _slot_of(s, out, rows, i, role)
     if out_of_order:
         _doubt(s, rows, i, role, slot, out, reopened)
     _state_changes(s, out, rows, i, role, slot)
-    link = open_link(s, rows, i, role, slot) if role.opens_link else NONE
-    request = NONE
+    link = open_link(s, rows, i, role, slot) if role.opens_link else S.NONE
+    request = S.NONE
     if role.is_request and rows.no_wait[i] != 1 and not rows.late[i] and not slot.doubted:
         request = add_request(s, rows, i, role, slot, link)
     elif role.is_reply and not slot.doubted:
         request = take_request(s, out, rows, i, role, slot)
     if role.declares:
         declare_queue(s, rows, i, slot, request)
-    if role.deletes and request == NONE:
-        set_queue_type(s, rows.queue[i], NONE)
+    if role.deletes and request == S.NONE:
+        set_queue_type(s, rows.queue[i], S.NONE)
     if role.closes_link:
         close_link(s, rows, i, slot)
-    if role.operation == PUBLISH:
+    if role.operation == S.PUBLISH:
         _publish(s, out, rows, i, slot)
-    elif role.operation == RETURN:
+    elif role.operation == S.RETURN:
         slot.returned += 1
         write_message(
-            out, s.numbers[CONNECTION], rows.frame_no[i], rows.channel[i], slot.incarnation, RETURN, 0, 0, NONE,
+            out, s.numbers[S.CONNECTION], rows.frame_no[i], rows.channel[i], slot.incarnation, S.RETURN, 0, 0, S.NONE,
             PRESETTLED,
         )  # fmt: skip
     elif role.operation:
         _deliver(s, out, rows, i, role, slot, request)
     outcome = roles.settles[name, rows.sender[i], rows.requeue[i] + 1]
-    if outcome and not slot.doubted and (request != NONE or not role.is_reply):
+    if outcome and not slot.doubted and (request != S.NONE or not role.is_reply):
         _settle(s, out, rows, i, role, slot, outcome)
-    if role.is_reply and request != NONE:
-        release(s.requests, request, s.numbers, FREE_REQUEST)
+    if role.is_reply and request != S.NONE:
+        release(s.requests, request, s.numbers, S.FREE_REQUEST)
     if slot.doubted and not out_of_order:
         _resolve_doubt(s, role, slot)
 
@@ -424,15 +404,15 @@ def follow(s, roles, rows, first, end, out):
     `new_results`)."""
     numbers = s.numbers
     for i in range(first, end):
-        if numbers[STARTED] == 0 or numbers[CONNECTION] != rows.connection_id[i]:
+        if numbers[S.STARTED] == 0 or numbers[S.CONNECTION] != rows.connection_id[i]:
             end_connection(s, out)
             _begin_connection(s, rows.connection_id[i])
         if rows.loss[i]:
-            numbers[LOSSES] += 1
-            if rows.sender[i] == CLIENT:
-                numbers[LOSSES_CLIENT] += 1
-                numbers[LOST_CLIENT] = rows.frame_no[i]
+            numbers[S.LOSSES] += 1
+            if rows.sender[i] == S.CLIENT:
+                numbers[S.LOSSES_CLIENT] += 1
+                numbers[S.LOST_CLIENT] = rows.frame_no[i]
             else:
-                numbers[LOST_SERVER] = rows.frame_no[i]
+                numbers[S.LOST_SERVER] = rows.frame_no[i]
         else:
             _row(s, roles, rows, i, out)

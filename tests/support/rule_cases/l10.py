@@ -4,32 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import encode_1_0 as P
 import proton
-from encode_1_0 import (
-    ACCEPTED,
-    CLOSE,
-    COORDINATOR,
-    DECLARE,
-    DECLARED,
-    DETACH,
-    DISCHARGE,
-    FLOW,
-    INIT,
-    MECHANISMS,
-    OPEN,
-    OUTCOME,
-    REJECTED,
-    RELEASED,
-    SASL,
-    SOURCE,
-    TARGET,
-    TRANSFER,
-    data_section,
-    described,
-    frame,
-    performative,
-    section,
-)
+from encode_1_0 import data_section, described, frame, performative, section
 from link_talks import (
     CHANNEL,
     V,
@@ -71,8 +48,8 @@ def with_opens(client: tuple[Any, ...], server: tuple[Any, ...] = (), channel: i
     talk = sasl(fresh())
     for side in ("client", "server"):
         talk.octets(side, HEADERS_1_0["amqp"])
-    say(talk, "client", OPEN, "c", "test", *(client or (None, None, uint(IDLE_MS))), channel=channel)
-    return say(talk, "server", OPEN, "s", "test", *(server or (None, None, uint(IDLE_MS))), channel=0)
+    say(talk, "client", P.OPEN, "c", "test", *(client or (None, None, uint(IDLE_MS))), channel=channel)
+    return say(talk, "server", P.OPEN, "s", "test", *(server or (None, None, uint(IDLE_MS))), channel=0)
 
 
 def sent(*settlement: Any, **given: Any) -> Talk:
@@ -83,21 +60,21 @@ def sent(*settlement: Any, **given: Any) -> Talk:
 def login(*frames: tuple[str, int, tuple[Any, ...]]) -> Talk:
     talk = fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
     for sender, code, fields in frames:
-        talk.octets(sender, frame(performative(code, *fields), kind=SASL))
+        talk.octets(sender, frame(performative(code, *fields), kind=P.SASL))
     return talk
 
 
-OFFER = ("server", MECHANISMS, (symbols("EXTERNAL"),))
-CHOICE = ("client", INIT, (symbol("EXTERNAL"), b""))
-DONE, FAILED = (("server", OUTCOME, (proton.ubyte(code),)) for code in (0, 1))
+OFFER = ("server", P.MECHANISMS, (symbols("EXTERNAL"),))
+CHOICE = ("client", P.INIT, (symbol("EXTERNAL"), b""))
+DONE, FAILED = (("server", P.OUTCOME, (proton.ubyte(code),)) for code in (0, 1))
 
 
 def hosts(of_sasl: str) -> Talk:
-    talk = login(OFFER, ("client", INIT, (symbol("EXTERNAL"), b"", of_sasl)), DONE)
+    talk = login(OFFER, ("client", P.INIT, (symbol("EXTERNAL"), b"", of_sasl)), DONE)
     for side in ("client", "server"):
         talk.octets(side, HEADERS_1_0["amqp"])
     for side in ("client", "server"):
-        say(talk, side, OPEN, side, "test", None, None, uint(IDLE_MS), channel=0)
+        say(talk, side, P.OPEN, side, "test", None, None, uint(IDLE_MS), channel=0)
     return closed(talk)
 
 
@@ -139,26 +116,26 @@ def disposed(receives: bool, **given: Any) -> Talk:
     """The sender of a delivery settles it, or the receiver states an outcome first."""
     talk = transfer(sender_link(), "client", 0, 0)
     if receives:
-        dispose(talk, "server", True, 0, settled=False, state=described(ACCEPTED))
+        dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
     return closed(dispose(talk, "client", False, 0))
 
 
 def second_mode(settles: bool) -> Talk:
     talk = transfer(sender_link(rcv=1), "client", 0, 0)
-    dispose(talk, "server", True, 0, settled=False, state=described(ACCEPTED))
+    dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
     talk.wait(11)
     return closed(dispose(talk, "client", False, 0) if settles else talk)
 
 
 def second_at_once() -> Talk:
     talk = transfer(sender_link(rcv=1), "client", 0, 0)
-    dispose(talk, "server", True, 0, settled=False, state=described(ACCEPTED))
+    dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
     return closed(dispose(talk, "client", False, 0).wait(11))
 
 
 def outcomes(state: int) -> Talk:
     allowed = symbols("amqp:accepted:list")
-    source = described(SOURCE, "q", None, None, None, None, None, None, None, None, allowed)
+    source = described(P.SOURCE, "q", None, None, None, None, None, None, None, None, allowed)
     talk = transfer(receiver_link(source=source), "server", 1, 0)
     return closed(dispose(talk, "client", True, 0, state=described(state)))
 
@@ -166,12 +143,12 @@ def outcomes(state: int) -> Talk:
 def with_header(*fields: Any) -> Talk:
     """A delivery of the server with a header section (durable, priority, ttl, first-acquirer, delivery-count)."""
     payload = performative(0x70, *fields) + data_section(b"x")
-    talk = say(receiver_link(), "server", TRANSFER, uint(1), uint(0), b"t", uint(0), False, payload=payload)
+    talk = say(receiver_link(), "server", P.TRANSFER, uint(1), uint(0), b"t", uint(0), False, payload=payload)
     return closed(accepted(talk, "client", True, 0))
 
 
 def sections(payload: bytes) -> Talk:
-    talk = say(sender_link(), "client", TRANSFER, uint(0), uint(0), b"t", uint(0), False, payload=payload)
+    talk = say(sender_link(), "client", P.TRANSFER, uint(0), uint(0), b"t", uint(0), False, payload=payload)
     return closed(accepted(talk, "server", True, 0))
 
 
@@ -207,22 +184,22 @@ def containers(*names: str) -> list[Talk]:
         talk = sasl(Talk(V, at=number))
         for side in ("client", "server"):
             talk.octets(side, HEADERS_1_0["amqp"])
-        say(talk, "client", OPEN, name, "test", None, None, uint(IDLE_MS), channel=0)
-        say(talk, "server", OPEN, "broker", "test", None, None, uint(IDLE_MS), channel=0)
+        say(talk, "client", P.OPEN, name, "test", None, None, uint(IDLE_MS), channel=0)
+        say(talk, "server", P.OPEN, "broker", "test", None, None, uint(IDLE_MS), channel=0)
         talks.append(closed(receiver_link(begun(talk)).wait(5)))
     return talks
 
 
-def transaction(*steps: str, settled: bool = False, to: int = COORDINATOR) -> Talk:
+def transaction(*steps: str, settled: bool = False, to: int = P.COORDINATOR) -> Talk:
     """Over a link to a coordinator: 'declare', 'discharge', and 'publish' of a message in the transaction."""
-    target = described(to, *(["q"] if to == TARGET else []))
-    talk = sender_link(source=described(SOURCE), target=target)
-    ends: dict[str, Any] = {"declare": described(DECLARE), "discharge": described(DISCHARGE, b"txn", False)}
+    target = described(to, *(["q"] if to == P.TARGET else []))
+    talk = sender_link(source=described(P.SOURCE), target=target)
+    ends: dict[str, Any] = {"declare": described(P.DECLARE), "discharge": described(P.DISCHARGE, b"txn", False)}
     for number, step in enumerate(steps):
         tag, payload = number.to_bytes(4, "big"), section(VALUE, ends[step])
-        say(talk, "client", TRANSFER, uint(0), uint(number), tag, uint(0), settled, payload=payload)
+        say(talk, "client", P.TRANSFER, uint(0), uint(number), tag, uint(0), settled, payload=payload)
         if not settled:
-            state = described(DECLARED, b"txn") if step == "declare" else described(ACCEPTED)
+            state = described(P.DECLARED, b"txn") if step == "declare" else described(P.ACCEPTED)
             dispose(talk, "server", True, number, state=state)
     return closed(detach(detach(talk, "client", 0), "server", 0))
 
@@ -240,10 +217,10 @@ CASES = [
     Case(
         "L10-03",
         V,
-        closed(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2).client_octets(
-            frame(performative(TRANSFER, uint(0), uint(0), b"t", uint(0), True) + data_section(b"x" * 600), CHANNEL))),
-        closed(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2).client_octets(
-            frame(performative(TRANSFER, uint(0), uint(0), b"t", uint(0), True) + data_section(b"x" * 400), CHANNEL))),
+        closed(say(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2), "client", P.TRANSFER,
+                   uint(0), uint(0), b"t", uint(0), True, payload=data_section(b"x" * 600))),
+        closed(say(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2), "client", P.TRANSFER,
+                   uint(0), uint(0), b"t", uint(0), True, payload=data_section(b"x" * 400))),
         evidence={"expected": 512},
         offender="client",
     ),
@@ -255,17 +232,18 @@ CASES = [
         evidence={"observed": 511},
         offender="client",
     ),
-    Case("L10-05", V, closed(say(opened(), "client", OPEN, "c", "test", None, None, uint(IDLE_MS), channel=0)),
+    Case("L10-05", V, closed(say(opened(), "client", P.OPEN, "c", "test", None, None, uint(IDLE_MS), channel=0)),
          closed(opened()), offender="client"),
     Case("L10-06", V, closed(with_opens((), channel=1)), closed(with_opens(())), evidence={"observed": 1}),
     Case("L10-07", V, raw(frame(b"\x00\x53\x12\x40", CHANNEL)), raw(frame(b"", 0)), also=[]),
-    Case("L10-08", V, raw(frame(performative(DETACH, None, True), CHANNEL)), closed(detach(detach(
+    Case("L10-08", V, raw(frame(performative(P.DETACH, None, True), CHANNEL)), closed(detach(detach(
         sender_link(), "client", 0), "server", 0))),
-    Case("L10-09", V, closed(say(opened(), "client", CLOSE, channel=0).client_octets(frame(b""))),
+    Case("L10-09", V, closed(say(opened(), "client", P.CLOSE, channel=0).client_octets(frame(b""))),
          closed(opened().client_octets(frame(b""))), also=["L10-96"]),
-    Case("L10-10", V, closed(say(detach(sender_link(), "server", 0), "client", DETACH, uint(0), True, None, "more")),
+    Case("L10-10", V, closed(say(detach(sender_link(), "server", 0), "client", P.DETACH, uint(0), True, None, "more")),
          closed(detach(detach(sender_link(), "server", 0), "client", 0))),
-    Case("L10-11", V, closed(say(detach(sender_link(), "server", 0), "client", DETACH, uint(0), True, payload=b"\x40")),
+    Case("L10-11", V,
+         closed(say(detach(sender_link(), "server", 0), "client", P.DETACH, uint(0), True, payload=b"\x40")),
          closed(detach(detach(sender_link(), "server", 0), "client", 0))),
     Case("L10-20", V, login(OFFER, CHOICE, CHOICE, DONE), login(OFFER, CHOICE, DONE), offender="client"),
     Case("L10-21", V, closed(opened(mechanism="GSSAPI")), closed(opened()), evidence={"observed": "GSSAPI"}),
@@ -326,7 +304,7 @@ CASES = [
     Case("L10-57", V, taken_back(2), taken_back(0.5), evidence={"observed": 1, "expected": 0}, offender="server"),
     Case("L10-57", V, taken_back(0.5, shows=True), taken_back(0.5), evidence={"observed": 1, "expected": 0},
          offender="server"),
-    Case("L10-58", V, closed(say(begun(), "client", FLOW, uint(0), uint(9), uint(0), uint(9), None, None, uint(5))),
+    Case("L10-58", V, closed(say(begun(), "client", P.FLOW, uint(0), uint(9), uint(0), uint(9), None, None, uint(5))),
          closed(flow(begun(), "client", None)), offender="client"),
     Case("L10-59", V, drained(False), drained(True), offender="server"),
     Case("L10-60", V, closed(transfer(detach(detach(sender_link(), "client", 0), "server", 0), "client", 0, 0,
@@ -339,13 +317,13 @@ CASES = [
          closed(detach(detach(sender_link(), "server", 0), "client", 0)),
          evidence={"observed": "amqp:not-found", "text": "no such node", "by": "server", "link": "s", "address": "q"}),
     Case("L10-63", V, containers("c", "c"), containers("c", "d"), evidence={"link": "r", "container": "c"}),
-    Case("L10-64", V, closed(attach(begun(), "client", "r", 1, True, source=described(SOURCE, "q", None, None, None,
-         True))), closed(attach(begun(), "client", "r", 1, True, source=described(SOURCE, None, None, None, None,
+    Case("L10-64", V, closed(attach(begun(), "client", "r", 1, True, source=described(P.SOURCE, "q", None, None, None,
+         True))), closed(attach(begun(), "client", "r", 1, True, source=described(P.SOURCE, None, None, None, None,
          True)))),
     Case("L10-65", V, of_mode(0, True), of_mode(0, False), evidence={"link": "s"}),
     Case("L10-66", V, closed(accepted(transfer(sender_link(), "client", 0, 0, rcv=1), "server", True, 0)),
          closed(accepted(transfer(sender_link(), "client", 0, 0, rcv=0), "server", True, 0))),
-    Case("L10-70", V, closed(say(sender_link(), "client", TRANSFER, uint(0), uint(0), None, uint(0), True,
+    Case("L10-70", V, closed(say(sender_link(), "client", P.TRANSFER, uint(0), uint(0), None, uint(0), True,
          payload=data_section(b"x"))),
          closed(transfer(sender_link(), "client", 0, 0, settled=True))),
     Case("L10-71", V, closed(transfer(sender_link(), "client", 0, 0, LONG_TAG, settled=True)),
@@ -364,20 +342,20 @@ CASES = [
     Case("L10-78", V, sections(section(0x74, {"a": 1}) + section(0x73, ["id"]) + data_section(b"x")),
          sections(section(0x73, ["id"]) + section(0x74, {"a": 1}) + data_section(b"x"))),
     Case("L10-79", V, closed(accepted(transfer(sender_link(), "client", 0, 0, resume=True), "server", True, 0)),
-         closed(accepted(transfer(sender_link(unsettled={b"\0\0\0\0": described(ACCEPTED)}), "client", 0, 0,
+         closed(accepted(transfer(sender_link(unsettled={b"\0\0\0\0": described(P.ACCEPTED)}), "client", 0, 0,
          resume=True), "server", True, 0))),
     Case("L10-80", V, closed(accepted(sent(), "server", True, 5)), closed(sent()), evidence={"observed": 5,
          "expected": 0}),
     Case("L10-81", V, closed(accepted(sent(), "server", True, 3, 1)), closed(sent()), evidence={"observed": 1}),
     Case("L10-82", V, disposed(False), disposed(True), offender="client"),
-    Case("L10-83", V, outcomes(RELEASED), outcomes(ACCEPTED), evidence={"observed": "released"}, also=["L10-87"]),
+    Case("L10-83", V, outcomes(P.RELEASED), outcomes(P.ACCEPTED), evidence={"observed": "released"}, also=["L10-87"]),
     Case("L10-84", V, second_mode(False), second_at_once(), offender="client"),
     Case("L10-85", V, with_header(False, proton.ubyte(10)), with_header(False, proton.ubyte(9)),
          evidence={"priority": 10}),
     Case("L10-86", V, with_header(False, None, None, None, uint(6)), with_header(False, None, None, None, uint(5)),
          evidence={"observed": 6}),
     Case("L10-87", V, closed(dispose(transfer(sender_link(), "client", 0, 0), "server", True, 0,
-         state=described(REJECTED, error("amqp:resource-limit-exceeded", "full")))), closed(sent()),
+         state=described(P.REJECTED, error("amqp:resource-limit-exceeded", "full")))), closed(sent()),
          evidence={"observed": "rejected", "by": "server", "condition": "amqp:resource-limit-exceeded", "text": "full",
                    "messages": 1, "link": "s"}, also=["PR-12"]),
     Case(
@@ -387,13 +365,13 @@ CASES = [
         transaction("declare", "discharge"),
         evidence={"name": "transfer"},
     ),
-    Case("L10-91", V, transaction("declare", "discharge", to=TARGET), transaction("declare", "discharge")),
+    Case("L10-91", V, transaction("declare", "discharge", to=P.TARGET), transaction("declare", "discharge")),
     Case("L10-92", V, transaction("declare"), transaction("declare", "discharge"), evidence={"observed": 1}),
     Case("L10-95", V, idle(67), idle(65), evidence={"negotiated_ms": 60000}),
-    Case("L10-96", V, closed(say(begun(), "client", CLOSE, channel=0)), closed(begun())),
-    Case("L10-97", V, say(begun(), "client", CLOSE, channel=0).fin("server"), closed(begun()), offender="server"),
+    Case("L10-96", V, closed(say(begun(), "client", P.CLOSE, channel=0)), closed(begun())),
+    Case("L10-97", V, say(begun(), "client", P.CLOSE, channel=0).fin("server"), closed(begun()), offender="server"),
     # Who ends TCP right after its close leaves the other no time to answer.
-    Case("L10-97", V, say(begun(), "client", CLOSE, channel=0).fin("client"), closed(begun()), offender=NOBODY),
+    Case("L10-97", V, say(begun(), "client", P.CLOSE, channel=0).fin("client"), closed(begun()), offender=NOBODY),
     Case("L10-98", V, closed(with_opens((None,), (None,))), closed(with_opens((None,)))),
     Case("L10-99", V, closed(with_opens((None, None, uint(4000)))), closed(with_opens((None, None, uint(5000)))),
          evidence={"observed": 4000}),

@@ -14,35 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import encode_1_0 as P
 import proton
-from encode_1_0 import (
-    ACCEPTED,
-    ATTACH,
-    BEGIN,
-    CLOSE,
-    COORDINATOR,
-    DECLARE,
-    DECLARED,
-    DISCHARGE,
-    DISPOSITION,
-    END,
-    ERROR,
-    FLOW,
-    INIT,
-    MECHANISMS,
-    OPEN,
-    OUTCOME,
-    REJECTED,
-    SOURCE,
-    TARGET,
-    TRANSACTIONAL,
-    TRANSFER,
-    VALUE,
-    described,
-    frame,
-    performative,
-    section,
-)
+from encode_1_0 import described, frame, performative, section
 
 from scenarios.script import DEFAULT_VHOST, Event, Message, Script
 from scenarios.wire_classic import CLIENT, SERVER, Sent, Step
@@ -104,13 +78,13 @@ class WireV1_0:
         steps = [
             (CLIENT, SASL_HEADER),
             (SERVER, SASL_HEADER),
-            (SERVER, sent(MECHANISMS, proton.Array(UNDESCRIBED, proton.Data.SYMBOL, *both), kind=1)),
-            (CLIENT, sent(INIT, proton.symbol("ANONYMOUS"), b"guest", host, kind=1)),
-            (SERVER, sent(OUTCOME, proton.ubyte(0), kind=1)),
+            (SERVER, sent(P.MECHANISMS, proton.Array(UNDESCRIBED, proton.Data.SYMBOL, *both), kind=1)),
+            (CLIENT, sent(P.INIT, proton.symbol("ANONYMOUS"), b"guest", host, kind=1)),
+            (SERVER, sent(P.OUTCOME, proton.ubyte(0), kind=1)),
             (CLIENT, PROTOCOL_HEADER),
             (SERVER, PROTOCOL_HEADER),
-            (CLIENT, sent(OPEN, "scene", host, uint(65536), proton.ushort(255))),
-            (SERVER, sent(OPEN, "rabbit", None, uint(65536), proton.ushort(255))),
+            (CLIENT, sent(P.OPEN, "scene", host, uint(65536), proton.ushort(255))),
+            (SERVER, sent(P.OPEN, "rabbit", None, uint(65536), proton.ushort(255))),
         ]
         for channel in self.peer.channels:
             steps += self.session(channel.number)
@@ -121,7 +95,7 @@ class WireV1_0:
 
         def begin(remote: int | None) -> bytes:
             answers = None if remote is None else proton.ushort(remote)
-            return sent(BEGIN, answers, uint(0), window, window, channel=number)
+            return sent(P.BEGIN, answers, uint(0), window, window, channel=number)
 
         steps = [(CLIENT, begin(None)), (SERVER, begin(number))]
         for handle, address in enumerate(self.targets[number]):
@@ -132,23 +106,23 @@ class WireV1_0:
             steps += self.link(number, consumer.tag, handle, queue_address(consumer.queue), None, consumer.no_ack)
             steps.append((CLIENT, self.grants(number, handle, self.peer.channel(number).prefetch or CREDIT)))
         if self.peer.channel(number).mode == "tx":
-            steps += self.link(number, COORDINATION, self.coordination(number), None, None, False, COORDINATOR)
+            steps += self.link(number, COORDINATION, self.coordination(number), None, None, False, P.COORDINATOR)
             steps.append((SERVER, self.grants(number, self.coordination(number))))
             steps += self.begins(number)
         return steps
 
     def link(
         self, number: int, name: str, handle: int, source: str | None, target: str | None, settled: bool,
-        far: int = TARGET,
+        far: int = P.TARGET,
     ) -> list[Step]:  # fmt: skip
         client_role = SENDER if source is None else RECEIVER
         mode = proton.ubyte(1 if settled else 0)
-        ends = (described(SOURCE, source), described(far, target))
+        ends = (described(P.SOURCE, source), described(far, target))
 
         def attach(role: bool) -> bytes:
             first = uint(0) if role == SENDER else None
             return sent(
-                ATTACH, name, uint(handle), role, mode, proton.ubyte(0), *ends, None, None, first, channel=number
+                P.ATTACH, name, uint(handle), role, mode, proton.ubyte(0), *ends, None, None, first, channel=number
             )
 
         return [(CLIENT, attach(client_role)), (SERVER, attach(not client_role))]
@@ -156,7 +130,7 @@ class WireV1_0:
     def grants(self, number: int, handle: int, credit: int = CREDIT, count: int = 0) -> bytes:
         window = uint(2048)
         fields = (uint(0), window, uint(0), window, uint(handle), uint(count), uint(credit))
-        return sent(FLOW, *fields, channel=number)
+        return sent(P.FLOW, *fields, channel=number)
 
     def settled(self, number: int, deliveries: Iterable[int]) -> bytes:
         """The flow that follows when these are open no more; only channels with one consumer have a prefetch."""
@@ -168,8 +142,8 @@ class WireV1_0:
         return self.grants(number, len(self.targets[number]), credit, self.received[number])
 
     def closing(self) -> list[Step]:
-        ends = b"".join(sent(END, channel=channel.number) for channel in self.peer.channels)
-        return [(CLIENT, ends + sent(CLOSE)), (SERVER, sent(CLOSE))]
+        ends = b"".join(sent(P.END, channel=channel.number) for channel in self.peer.channels)
+        return [(CLIENT, ends + sent(P.CLOSE)), (SERVER, sent(P.CLOSE))]
 
     def asks(self, event: Event) -> list[Step]:
         return []
@@ -190,28 +164,28 @@ class WireV1_0:
 
     def within(self, number: int, state: Any = None) -> Any:
         """A state in the current transaction."""
-        return described(TRANSACTIONAL, self.transaction(number), state)
+        return described(P.TRANSACTIONAL, self.transaction(number), state)
 
     def asked(self, number: int, code: int, *fields: Any) -> bytes:
         """A message to the coordinator."""
-        payload = section(VALUE, described(code, *fields))
+        payload = section(P.VALUE, described(code, *fields))
         return self.transfer(number, self.coordination(number), self.next_id(number), payload)
 
     def begins(self, number: int) -> list[Step]:
         self.transactions[number] += 1
-        asked = self.asked(number, DECLARE)
-        state = described(DECLARED, self.transaction(number))
+        asked = self.asked(number, P.DECLARE)
+        state = described(P.DECLARED, self.transaction(number))
         return [(CLIENT, asked), (SERVER, disposition(number, self.sent[number] - 1, state))]
 
     def ends(self, event: Event) -> bytes:
         """A transaction is over; `answer` is what follows then."""
         number = event.channel
         rejects = event.kind == "rollback" and self.transactions[number] % 2 == 0
-        octets = self.asked(number, DISCHARGE, self.transaction(number), event.kind == "rollback" and not rejects)
-        error = described(ERROR, proton.symbol("amqp:transaction:rollback"))
-        state = described(REJECTED, error) if rejects else described(ACCEPTED)
+        octets = self.asked(number, P.DISCHARGE, self.transaction(number), event.kind == "rollback" and not rejects)
+        error = described(P.ERROR, proton.symbol("amqp:transaction:rollback"))
+        state = described(P.REJECTED, error) if rejects else described(P.ACCEPTED)
         done, self.published[number] = self.published[number], []
-        accepted = [disposition(number, id_, self.within(number, described(ACCEPTED))) for id_ in done]
+        accepted = [disposition(number, id_, self.within(number, described(P.ACCEPTED))) for id_ in done]
         own = disposition(number, self.sent[number] - 1, state)
         self.answer = [(SERVER, b"".join(accepted) + own), *self.begins(number)]
         return octets
@@ -220,7 +194,7 @@ class WireV1_0:
         """A publish in a transaction, answered now or when that ends."""
         event = self.script.events[index]
         if accepts_at_once(self.script, event.channel):
-            state = self.within(event.channel, described(ACCEPTED))
+            state = self.within(event.channel, described(P.ACCEPTED))
             self.answer = [(SERVER, disposition(event.channel, self.id_of[index], state))]
         else:
             self.published[event.channel].append(self.id_of[index])
@@ -287,7 +261,7 @@ class WireV1_0:
         begins: list[Any] = [None, None, None]
         if delivery_id is not None:
             begins = [uint(delivery_id), delivery_id.to_bytes(4, "big"), uint(0)]
-        return sent(TRANSFER, uint(handle), *begins, settled, more, None, state, channel=number, payload=payload)
+        return sent(P.TRANSFER, uint(handle), *begins, settled, more, None, state, channel=number, payload=payload)
 
 
 def accepts_at_once(script: Script, number: int) -> bool:
@@ -297,7 +271,9 @@ def accepts_at_once(script: Script, number: int) -> bool:
 
 def disposition(number: int, first: int, state: Any, last: int | None = None) -> bytes:
     """The receiver settles deliveries `first` to `last`."""
-    return sent(DISPOSITION, RECEIVER, uint(first), uint(first if last is None else last), True, state, channel=number)
+    return sent(
+        P.DISPOSITION, RECEIVER, uint(first), uint(first if last is None else last), True, state, channel=number
+    )
 
 
 def sections_of(event: Event, annotates: bool) -> bytes:
