@@ -18,41 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes, Records
+from codec.net import protocols as P
 from codec.net.headers import header as parse_header
 from codec.net.layers import _first_layer, _layers
-from codec.net.protocols import (
-    AT,
-    BARE,
-    END,
-    ETHERNET,
-    FRAGMENT,
-    GRE,
-    IP_PROTOCOL,
-    IPV4,
-    IPV6,
-    IPV6_BYTES,
-    LAYER,
-    LINUX_SLL,
-    LINUX_SLL2,
-    MAX_LAYERS,
-    NEXT_LAYER,
-    PROTOCOL_TCP,
-    PROTOCOL_UDP,
-    SOURCE,
-    STATE_SIZE,
-    TCP,
-    TCP_BYTES,
-    UDP_BYTES,
-    VALUE,
-    VERSION,
-    WIRE_END,
-)
 from codec.net.tunnels import tunnel
 
 TCP_SUM_AT, UDP_SUM_AT, GRE_SUM_AT, IPV4_SUM_AT = 16, 6, 4, 10
 GRE_HAS_SUM = 0x80
 HARDWARE_BYTES = 6
-HARDWARE_AT = {ETHERNET: (0, 6), LINUX_SLL: (6,), LINUX_SLL2: (12,)}  # of the addresses in link headers
+HARDWARE_AT = {P.ETHERNET: (0, 6), P.LINUX_SLL: (6,), P.LINUX_SLL2: (12,)}  # of the addresses in link headers
 ABSENT = -1
 
 
@@ -92,72 +66,72 @@ class Stack:
 
 def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
     """The headers of packet `row` of `records` (RECORD), which point into `octets`."""
-    state = np.empty(STATE_SIZE, np.int64)
+    state = np.empty(P.STATE_SIZE, np.int64)
     code = _first_layer(records, row, state)
     begin = int(records["offset"][row])
     stack = Stack(begin, begin + int(records["cap_len"][row]))
-    for _ in range(MAX_LAYERS):
-        if code != NEXT_LAYER:
+    for _ in range(P.MAX_LAYERS):
+        if code != P.NEXT_LAYER:
             break
-        layer, at = int(state[LAYER]), int(state[AT])
-        gre_sum = layer == GRE and at + 8 <= state[END] and octets[at] & GRE_HAS_SUM
-        if layer == IP_PROTOCOL and state[VALUE] == PROTOCOL_UDP and at + UDP_BYTES <= state[END]:
+        layer, at = int(state[P.LAYER]), int(state[P.AT])
+        gre_sum = layer == P.GRE and at + 8 <= state[P.END] and octets[at] & GRE_HAS_SUM
+        if layer == P.IP_PROTOCOL and state[P.VALUE] == P.PROTOCOL_UDP and at + P.UDP_BYTES <= state[P.END]:
             stack.sums.append(_sum(state, at + UDP_SUM_AT, at, optional=True))
         if layer in HARDWARE_AT and at + 2 * HARDWARE_BYTES <= stack.end:
             stack.hardware += [at + offset for offset in HARDWARE_AT[layer]]
-        outer_end = int(state[END])
-        code = parse_header(octets, state) if layer < BARE else tunnel(octets, state)
-        if layer in (IPV4, IPV6) and (code in (NEXT_LAYER, FRAGMENT)):
-            stack.ips.append((at, 4 if layer == IPV4 else 6))
-            header = (int(octets[at]) & 0x0F) * 4 if layer == IPV4 else IPV6_BYTES
+        outer_end = int(state[P.END])
+        code = parse_header(octets, state) if layer < P.BARE else tunnel(octets, state)
+        if layer in (P.IPV4, P.IPV6) and (code in (P.NEXT_LAYER, P.FRAGMENT)):
+            stack.ips.append((at, 4 if layer == P.IPV4 else 6))
+            header = (int(octets[at]) & 0x0F) * 4 if layer == P.IPV4 else P.IPV6_BYTES
             stack.payload = min(at + header, outer_end)
-            if layer == IPV4:
+            if layer == P.IPV4:
                 stack.sums.append(Sum(at + IPV4_SUM_AT, at, stack.payload))
-        if gre_sum and code == NEXT_LAYER:
+        if gre_sum and code == P.NEXT_LAYER:
             stack.sums.append(Sum(at + GRE_SUM_AT, at, outer_end))
-    if code == TCP:
-        _transport(octets, state, stack, int(state[AT]))
-    elif code == FRAGMENT:
+    if code == P.TCP:
+        _transport(octets, state, stack, int(state[P.AT]))
+    elif code == P.FRAGMENT:
         _fragment(octets, state, stack)
     return stack
 
 
 def _sum(state: NDArray[np.int64], at: int, begin: int, optional: bool = False, tcp: bool = False) -> Sum:
-    source = int(state[SOURCE])
-    size = 8 if state[VERSION] == 4 else 32
-    length = int(state[WIRE_END]) - begin if tcp else ABSENT
-    return Sum(at, begin, int(state[END]), source, source + size, length, optional)
+    source = int(state[P.SOURCE])
+    size = 8 if state[P.VERSION] == 4 else 32
+    length = int(state[P.WIRE_END]) - begin if tcp else ABSENT
+    return Sum(at, begin, int(state[P.END]), source, source + size, length, optional)
 
 
 def _transport(octets: Bytes, state: NDArray[np.int64], stack: Stack, at: int) -> None:
     """The TCP header at `at`, as far as it was captured."""
-    if at + TCP_BYTES <= state[END]:
+    if at + P.TCP_BYTES <= state[P.END]:
         stack.tcp = at
-        stack.payload = min(at + (int(octets[at + 12]) >> 4) * 4, int(state[END]))
+        stack.payload = min(at + (int(octets[at + 12]) >> 4) * 4, int(state[P.END]))
         stack.sums.append(_sum(state, at + TCP_SUM_AT, at, tcp=True))
 
 
 def _fragment(octets: Bytes, state: NDArray[np.int64], stack: Stack) -> None:
     """A fragment (AT is at its IPv4 or fragment header): the one that begins the datagram has the TCP header."""
     stack.fragment = True
-    at = int(state[AT])
-    if state[VERSION] == 4:
+    at = int(state[P.AT])
+    if state[P.VERSION] == 4:
         first, protocol = not int.from_bytes(octets[at + 6 : at + 8], "big") & 0x1FFF, octets[at + 9]
     else:
         stack.payload = at + 8
         first, protocol = not int.from_bytes(octets[at + 2 : at + 4], "big") & 0xFFF8, octets[at]
-    stack.fragment_of_tcp = bool(protocol == PROTOCOL_TCP)
+    stack.fragment_of_tcp = bool(protocol == P.PROTOCOL_TCP)
     if first and stack.fragment_of_tcp:
         _transport(octets, state, stack, stack.payload)
 
 
 def datagram_of(octets: Bytes, records: Records, row: int) -> bytes:
     """What fragments of one datagram have in common (RFC 791 section 3.2, RFC 8200 section 4.5)."""
-    state = np.empty(STATE_SIZE, np.int64)
+    state = np.empty(P.STATE_SIZE, np.int64)
     code = _first_layer(records, row, state)
     _layers(octets, state, code)
-    at, source = int(state[AT]), int(state[SOURCE])
-    if state[VERSION] == 4:
+    at, source = int(state[P.AT]), int(state[P.SOURCE])
+    if state[P.VERSION] == 4:
         parts: list[tuple[int, int]] = [(source, source + 8), (at + 4, at + 6), (at + 9, at + 10)]
     else:
         parts = [(source, source + 32), (at + 4, at + 8)]
@@ -222,7 +196,7 @@ def _change(running: NDArray[np.int64], begin: int, end: int) -> int:
 
 def _partial(octets: Bytes, field: Sum) -> int:
     """The value in place of a TCP checksum with checksum offloading."""
-    return folded(word_sum(octets[field.pseudo : field.pseudo_end]) + PROTOCOL_TCP + field.tcp_len)
+    return folded(word_sum(octets[field.pseudo : field.pseudo_end]) + P.PROTOCOL_TCP + field.tcp_len)
 
 
 def _read(octets: Bytes, at: int) -> int:

@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import (
-    NAME_CHARACTERS,
-    WHOLE,
-    WIDTH,
-    empty,
-    filtered,
-    is_one_of,
-    layer,
-    require_positive,
-    scale,
-    titled,
-    unique_names,
-)
+from pipeline.plots import chart
 from pipeline.summaries import BEATS
 from pipeline.text import plain_text, size
 from pipeline.theme import LIGHT
@@ -50,40 +38,40 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
     `where`: SQL over table connections. The `most` with the most connections are drawn. Two Spark jobs.
     Raises ValueError for a `most` less than 1.
     """
-    require_positive(most)
+    chart.require_positive(most)
     title = "Who speaks which version"
-    rows = filtered(tables, "connections", where).select(
+    rows = chart.filtered(tables, "connections", where).select(
         F.coalesce(F.nullif(F.expr(by or CLIENT).cast("string"), F.lit("")), F.lit("says nothing")).alias("who"),
         F.expr(VERSION).alias("version"),
         F.expr("coalesce(messages_published, 0) + coalesce(messages_delivered, 0)").alias("messages"),
     )
     largest = rows.groupBy("who").count().orderBy(F.desc("count"), "who").limit(most + 1).collect()
     if not largest:
-        return empty(title, "no connection fits the condition")
+        return chart.empty(title, "no connection fits the condition")
     names = [row["who"] for row in largest[:most]]
-    counted = rows.filter(is_one_of("who", names)).groupBy("who", "version").agg(
+    counted = rows.filter(chart.is_one_of("who", names)).groupBy("who", "version").agg(
         F.count("*").alias("connections"), F.sum("messages").alias("messages")
     )  # fmt: skip
-    shown = unique_names({name: plain_text(name, NAME_CHARACTERS) for name in names})
+    shown = chart.unique_names({name: plain_text(name, chart.NAME_CHARACTERS) for name in names})
     found = [{**row.asDict(), "who": shown[row["who"]]} for row in counted.collect()]
     look = alt.Axis(labelColor=LIGHT["ink"], labelLimit=240, ticks=False, domain=False)
-    colour = alt.Color("version:N", scale=scale(VERSIONS, [row["version"] for row in found]))
+    colour = alt.Color("version:N", scale=chart.scale(VERSIONS, [row["version"] for row in found]))
     stacked = alt.Order("place:Q")
     place = {version: number for number, version in enumerate(VERSIONS)}
     bars = [
-        layer({**row, "place": place[row["version"]]} for row in found)
+        chart.layer({**row, "place": place[row["version"]]} for row in found)
         .mark_bar(height=12)
         .encode(
-            alt.X(f"{what}:Q", title=what, axis=alt.Axis(labelExpr=WHOLE, tickCount=5, format="~s")),
+            alt.X(f"{what}:Q", title=what, axis=alt.Axis(labelExpr=chart.WHOLE, tickCount=5, format="~s")),
             alt.Y("who:N", sort=list(shown.values()), title=None, axis=axis),
             colour,
             stacked,
         )
-        .properties(width=(WIDTH - 160) // 2, height=alt.Step(STEP))
+        .properties(width=(chart.WIDTH - 160) // 2, height=alt.Step(STEP))
         for what, axis in (("connections", look), ("messages", None))
     ]
     more = f"the {most} with the most connections" if len(largest) > most else None
-    return titled(alt.hconcat(*bars, spacing=24), title, more)
+    return chart.titled(alt.hconcat(*bars, spacing=24), title, more)
 
 
 def frame_sizes(tables: Tables, where: str | None = None) -> Any:
@@ -93,7 +81,7 @@ def frame_sizes(tables: Tables, where: str | None = None) -> Any:
     """
     title = "Sizes of frames"
     rows = (
-        filtered(tables, "frames", where)
+        chart.filtered(tables, "frames", where)
         .withColumn("kind", F.expr(KIND_OF_FRAME))
         .filter("kind IS NOT NULL AND version IS NOT NULL")
     )
@@ -103,7 +91,7 @@ def frame_sizes(tables: Tables, where: str | None = None) -> Any:
     )  # fmt: skip
     found = [row.asDict() for row in counted.collect()]
     if not found:
-        return empty(title, "no frame fits the condition")
+        return chart.empty(title, "no frame fits the condition")
     ends = min(row["class"] for row in found) // PER_OCTAVE, max(row["class"] for row in found) // PER_OCTAVE + 1
     powers = [2**power for power in range(ends[0], ends[1] + 1)]
     x_scale = alt.Scale(type="log", base=2, domain=[powers[0], powers[-1]], nice=False)
@@ -118,12 +106,12 @@ def frame_sizes(tables: Tables, where: str | None = None) -> Any:
         axis = alt.Axis(values=powers, labelExpr=BYTES, grid=False, labels=last, ticks=last)
         total, largest = sum(row["bytes"] for row in own), max(row["largest"] for row in own)
         line = f"{sum(row['n'] for row in own):,} frames · {size(total)} · largest {size(largest)}"
-        drawn = layer(bars).mark_bar(orient="vertical").encode(
+        drawn = chart.layer(bars).mark_bar(orient="vertical").encode(
             alt.X("from:Q", scale=x_scale, axis=axis, title="bytes" if last else None),
             alt.X2("to:Q"),
-            alt.Y("n:Q", title="frames", stack="zero", axis=alt.Axis(tickCount=3, labelExpr=WHOLE, format="~s")),
-            alt.Color("kind:N", scale=scale(KINDS, kinds)),
+            alt.Y("n:Q", title="frames", stack="zero", axis=alt.Axis(tickCount=3, labelExpr=chart.WHOLE, format="~s")),
+            alt.Color("kind:N", scale=chart.scale(KINDS, kinds)),
         )  # fmt: skip
         head = alt.TitleParams(f"AMQP {version}", subtitle=line, fontSize=12, offset=4)
-        charts.append(drawn.properties(width=WIDTH, height=ROW, title=head))
-    return titled(alt.vconcat(*charts, spacing=12), title)
+        charts.append(drawn.properties(width=chart.WIDTH, height=ROW, title=head))
+    return chart.titled(alt.vconcat(*charts, spacing=12), title)

@@ -13,18 +13,7 @@ import altair as alt
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import (
-    GIVEN_NAME,
-    NAME_CHARACTERS,
-    empty,
-    filtered,
-    layer,
-    moment,
-    omitted,
-    require_positive,
-    scale,
-    titled,
-)
+from pipeline.plots import chart
 from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
 from pipeline.text import endpoint_text, plain_text
 from pipeline.theme import LIGHT
@@ -67,19 +56,19 @@ def ladder(
     method. `fold`: silence of `silence_ns` or longer takes one level, and repeated patterns are folded. Three Spark
     jobs. Raises ValueError for a `most` less than 1.
     """
-    require_positive(most)
-    rows = filtered(tables, "frames", where)
+    chart.require_positive(most)
+    rows = chart.filtered(tables, "frames", where)
     each = rows.groupBy("connection_id").agg(F.min("ts_ns").alias("begun"), F.count("*").alias("frames"))
     everywhere = Window.partitionBy(F.lit(1))
     totals = (F.count("*").over(everywhere).alias("connections"), F.sum("frames").over(everywhere).alias("in_all"))
     first = each.select("*", *totals).orderBy("begun", "connection_id").limit(CONNECTIONS).collect()
     if not first:
-        return empty(title or "Ladder", "no frame fits the condition")
+        return chart.empty(title or "Ladder", "no frame fits the condition")
     ids = [row["connection_id"] for row in first]
     facts = tables.connections.filter(F.col("connection_id").isin(ids)).select(
         *CONNECTION_COLUMNS,
         (F.unix_micros("closed_ts") * 1000).alias("last_ns"),
-        F.expr(GIVEN_NAME).alias("given_name"),
+        F.expr(chart.GIVEN_NAME).alias("given_name"),
     )
     connections = {row["connection_id"]: row.asDict() for row in facts.collect()}
     frames = [row.asDict() for row in to_fold(rows.filter(F.col("connection_id").isin(ids))).collect()]
@@ -90,13 +79,13 @@ def ladder(
     levels = fold_repeats(add_silences(levels, silence_ns)) if fold else levels
     drawn = levels[:most]
     lines = (
-        f"0 s is {moment(drawn[0].ts_ns)}",
-        omitted(len(ids), first[0]["connections"], "connections", "those that began first"),
-        omitted(sum(step.frames for step in drawn), first[0]["in_all"], "frames", "the earliest"),
+        f"0 s is {chart.moment(drawn[0].ts_ns)}",
+        chart.omitted(len(ids), first[0]["connections"], "connections", "those that began first"),
+        chart.omitted(sum(step.frames for step in drawn), first[0]["in_all"], "frames", "the earliest"),
     )
     versions = " and ".join(sorted({str(row["version"]) for row in frames if row["version"]}))
     servers = {one: endpoint_text(facts["server_ip"], facts["server_port"]) for one, facts in connections.items()}
-    return titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), *lines)
+    return chart.titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), *lines)
 
 
 def to_fold(rows: DataFrame) -> DataFrame:
@@ -140,7 +129,7 @@ def name_of(facts: Mapping[str, Any], side: str) -> str:
     """The name of one side: connection name, product and version, or 1.0's container id."""
     product = " ".join(str(part) for part in (facts[f"{side}_product"], facts[f"{side}_version"]) if part)
     given = facts["given_name"] if side == "client" else None
-    return plain_text(given or product or facts[f"{side}_container_id"] or side, NAME_CHARACTERS)
+    return plain_text(given or product or facts[f"{side}_container_id"] or side, chart.NAME_CHARACTERS)
 
 
 # ('client', connection_id) or ('server', 'address:port'): connections to the same port of a broker share its lifeline.
@@ -188,8 +177,8 @@ def drawing(steps: Sequence[Step], columns: Mapping[Lifeline, tuple[str, str]], 
     addresses = row_of(ADDRESSES, places, [address for _, address in columns.values()])
     lines = [{"x": place, "y": BEGIN, "y2": height - 4} for place in places]
     layers = [
-        layer(lines).mark_rule(color=LIGHT["muted"], strokeWidth=1).encode(X, Y, alt.Y2("y2:Q")),
-        layer(notes).mark_rule(strokeWidth=16, color=LIGHT["panel"]).encode(X, Y, alt.X2("x2:Q")),
+        chart.layer(lines).mark_rule(color=LIGHT["muted"], strokeWidth=1).encode(X, Y, alt.Y2("y2:Q")),
+        chart.layer(notes).mark_rule(strokeWidth=16, color=LIGHT["panel"]).encode(X, Y, alt.X2("x2:Q")),
         texts(notes, "middle", fontStyle="italic"),
         *arrow_layers(arrows),
         texts(names, color=LIGHT["ink"], fontSize=12, fontWeight=600),
@@ -201,32 +190,32 @@ def drawing(steps: Sequence[Step], columns: Mapping[Lifeline, tuple[str, str]], 
 
 def arrow_layers(arrows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Shafts, heads and labels; dashed where bytes of the frame were not captured."""
-    colours = scale(KINDS, [arrow["kind"] for arrow in arrows])
+    colours = chart.scale(KINDS, [arrow["kind"] for arrow in arrows])
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, direction="horizontal", offset=6)
     shown, same = (alt.Color("kind:N", scale=colours, legend=each) for each in (legend, None))
     dashes = alt.Scale(domain=[True, False], range=[[1, 0], [4, 3]])
     dash = alt.StrokeDash("whole:N", scale=dashes, legend=None)
     tip, middle = (alt.X(field, scale=None, axis=None) for field in ("x2:Q", "middle:Q"))
     return [
-        layer(arrows).mark_rule(strokeWidth=1.6).encode(X, Y, alt.X2("x2:Q"), shown, dash),
+        chart.layer(arrows).mark_rule(strokeWidth=1.6).encode(X, Y, alt.X2("x2:Q"), shown, dash),
         *(
-            layer([arrow for arrow in arrows if arrow["way"] == way])
+            chart.layer([arrow for arrow in arrows if arrow["way"] == way])
             .mark_point(shape=shape, filled=True, size=46, opacity=1, xOffset=offset)
             .encode(tip, Y, same)
             for shape, (way, offset) in ARROW_HEADS.items()
         ),
         # An outline separates labels from the lifelines that they cross.
-        layer([arrow for arrow in arrows if abs(arrow["x2"] - arrow["x"]) > max(GAPS.values())])
+        chart.layer([arrow for arrow in arrows if abs(arrow["x2"] - arrow["x"]) > max(GAPS.values())])
         .mark_text(dy=-7, fontSize=11, stroke=LIGHT["paper"], strokeWidth=4)
         .encode(middle, Y, alt.Text("text:N")),
-        layer(arrows).mark_text(dy=-7, fontSize=11).encode(middle, Y, same, alt.Text("text:N")),
+        chart.layer(arrows).mark_text(dy=-7, fontSize=11).encode(middle, Y, same, alt.Text("text:N")),
     ]
 
 
 def texts(rows: Sequence[Mapping[str, Any]], x: str = "x", **look: Any) -> Any:
     """Column `text` of rows; muted by default."""
     mark = {"color": LIGHT["muted"], "fontSize": 11, **look}
-    return layer(rows).mark_text(**mark).encode(alt.X(f"{x}:Q", scale=None, axis=None), Y, alt.Text("text:N"))
+    return chart.layer(rows).mark_text(**mark).encode(alt.X(f"{x}:Q", scale=None, axis=None), Y, alt.Text("text:N"))
 
 
 def row_of(y: int, places: Sequence[int], words: Sequence[str]) -> list[dict[str, Any]]:

@@ -9,23 +9,7 @@ import altair as alt
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import (
-    NAME_CHARACTERS,
-    WIDTH,
-    dashes,
-    empty,
-    filtered_tables,
-    interval,
-    interval_us,
-    is_one_of,
-    layer,
-    length,
-    moment,
-    require_positive,
-    scale,
-    span,
-    titled,
-)
+from pipeline.plots import chart
 from pipeline.summaries import ACCURACY, MEASURE_NAMES, PERCENTILES, measured
 from pipeline.summaries import latency as summary
 from pipeline.text import duration, plain_text, time_unit
@@ -41,7 +25,7 @@ INTERVALS = 40
 ROW, COUNTS = 58, 60  # heights, pixels
 MARKS = {"p50_ns": "median", "p90_ns": "90 %", "p99_ns": "99 %"}
 COLOURS = dict(zip(MARKS.values(), ("c1", "c3", "c2"), strict=True))
-MARKED = alt.Color("mark:N", scale=scale(COLOURS, list(COLOURS)))
+MARKED = alt.Color("mark:N", scale=chart.scale(COLOURS, list(COLOURS)))
 
 
 def latency(
@@ -54,24 +38,24 @@ def latency(
     `where`: SQL over message_flows. Two Spark jobs. Raises ValueError for an unknown measure or column, and
     for a `most` less than 1.
     """
-    require_positive(most)
+    chart.require_positive(most)
     measure = measure or ("broker" if by else None)
-    flows, keys, wanted = filtered_tables(tables, where, "message_flows"), [by] if by else [], of_measure(measure)
+    flows, keys, wanted = chart.filtered_tables(tables, where, "message_flows"), [by] if by else [], of_measure(measure)
     counts = summary(flows, keys).filter(wanted).orderBy(F.desc("count"), "measure", *keys)
     found = [row.asDict() for row in counts.limit(most + 1).collect()]
     title = f"Latency: {MEASURE_NAMES[measure]}" if measure else "Latency"
     if not found:
-        return empty(title, "no message was measured")
+        return chart.empty(title, "no message was measured")
     shown = found[:most] if by else sorted(found, key=lambda row: list(MEASURE_NAMES).index(row["measure"]))
     octave = F.floor(F.log2(F.greatest("ns", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
-    drawn_values = is_one_of(by, [row[by] for row in shown]) if by else F.lit(True)
+    drawn_values = chart.is_one_of(by, [row[by] for row in shown]) if by else F.lit(True)
     classes = measured(flows, keys).select(*keys, "measure", octave).filter(wanted & drawn_values)
     counted = [row.asDict() for row in classes.groupBy(*keys, "measure", "class").count().collect()]
     key = by or "measure"
     reach = min(group["class"] for group in counted), max(group["class"] for group in counted)
     rows = [
         histogram(
-            plain_text(row[by], NAME_CHARACTERS) if by else MEASURE_NAMES[row["measure"]],
+            plain_text(row[by], chart.NAME_CHARACTERS) if by else MEASURE_NAMES[row["measure"]],
             row,
             [group for group in counted if group[key] == row[key]],
             reach,
@@ -80,7 +64,7 @@ def latency(
         for row in shown
     ]
     more = f"the {most} most frequent values of {by}" if by and len(found) > most else None
-    return titled(alt.vconcat(*rows, spacing=12), title, more)
+    return chart.titled(alt.vconcat(*rows, spacing=12), title, more)
 
 
 def histogram(
@@ -91,12 +75,12 @@ def histogram(
     axis = alt.Axis(values=decades, format="~g", grid=True, labels=last, ticks=last)
     x: dict[str, Any] = {"scale": ticks, "axis": axis, "title": "milliseconds" if last else None}
     y = alt.Y("n:Q", title=None, axis=None)
-    bars = layer(
+    bars = chart.layer(
         {"from": 2 ** (at / PER_OCTAVE) / 1e6, "to": 2 ** ((at + 1) / PER_OCTAVE) / 1e6, "n": group["count"]}
         for group in groups
         for at in (group["class"],)
     )
-    marks = layer({"at": logarithmic_ms(row[column]), "mark": word} for column, word in MARKS.items())
+    marks = chart.layer({"at": logarithmic_ms(row[column]), "mark": word} for column, word in MARKS.items())
     words = [f"{word} {duration(row[column])}" for column, word in MARKS.items()]
     line = " · ".join([f"{row['count']:,} times", *words, f"longest {duration(row['max_ns'])}"])
     drawn = alt.layer(
@@ -104,11 +88,11 @@ def histogram(
             alt.X("from:Q", **x), alt.X2("to:Q"), y
         ),
         marks.mark_rule(strokeWidth=2).encode(
-            alt.X("at:Q", **x), color=MARKED, strokeDash=alt.StrokeDash("mark:N", scale=dashes(list(COLOURS)))
+            alt.X("at:Q", **x), color=MARKED, strokeDash=alt.StrokeDash("mark:N", scale=chart.dashes(list(COLOURS)))
         ),
     )
     head = alt.TitleParams(name, subtitle=line, fontSize=12, offset=4)
-    return drawn.properties(width=WIDTH, height=ROW, title=head)
+    return drawn.properties(width=chart.WIDTH, height=ROW, title=head)
 
 
 def latency_over_time(
@@ -120,14 +104,14 @@ def latency_over_time(
     `where`: SQL over message_flows. `every`: interval ('1 second'); by default as many as fit. A message counts when
     it was published. Two Spark jobs. Raises ValueError for an unknown measure or interval.
     """
-    rows = measured(filtered_tables(tables, where, "message_flows")).filter(of_measure(measure))
+    rows = measured(chart.filtered_tables(tables, where, "message_flows")).filter(of_measure(measure))
     title = f"Latency over time: {MEASURE_NAMES[measure]}"
-    ends = span(rows, "ts_ns")
+    ends = chart.span(rows, "ts_ns")
     if ends is None:
-        return empty(title, "no message was measured")
-    width = interval_us(every, *ends, intervals=INTERVALS)
+        return chart.empty(title, "no message was measured")
+    width = chart.interval_us(every, *ends, intervals=INTERVALS)
     at = F.percentile_approx("ns", list(PERCENTILES.values()), ACCURACY).alias("at")
-    binned = rows.groupBy(interval(ends[0], width).alias("bin")).agg(
+    binned = rows.groupBy(chart.interval(ends[0], width).alias("bin")).agg(
         at, F.max("ns").alias("max_ns"), F.count("*").alias("n")
     )
     unit, unit_ns = time_unit(ends[1] - ends[0])
@@ -150,22 +134,24 @@ def latency_over_time(
     }
     long = [{"t": p["t"], "to": p["to"], "mark": word, "ms": p[word]} for p in points for word in COLOURS]
     above = alt.layer(
-        layer(points)
+        chart.layer(points)
         .mark_bar(color=LIGHT["panel"], orient="vertical")
         .encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("median:Q", **y), alt.Y2("longest:Q")),
-        layer(long).mark_rule(strokeWidth=2.2).encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("ms:Q", **y), MARKED),
-    ).properties(width=WIDTH, height=200)
+        chart.layer(long)
+        .mark_rule(strokeWidth=2.2)
+        .encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("ms:Q", **y), MARKED),
+    ).properties(width=chart.WIDTH, height=200)
     below = (
-        layer(points).mark_bar(color=LIGHT["muted"], opacity=0.6, orient="vertical")
+        chart.layer(points).mark_bar(color=LIGHT["muted"], opacity=0.6, orient="vertical")
         .encode(
-            alt.X("t:Q", title=f"{unit} since {moment(ends[0])}", axis=alt.Axis(grid=False, tickCount=8)),
+            alt.X("t:Q", title=f"{unit} since {chart.moment(ends[0])}", axis=alt.Axis(grid=False, tickCount=8)),
             alt.X2("to:Q"),
             alt.Y("n:Q", title="messages", axis=alt.Axis(tickCount=3, format="~s")),
         )
-        .properties(width=WIDTH, height=COUNTS)
+        .properties(width=chart.WIDTH, height=COUNTS)
     )  # fmt: skip
-    line = f"by {length(width)} of publishing; the grey bar reaches from the median to the longest"
-    return titled(alt.vconcat(above, below, spacing=8).resolve_scale(x="shared"), title, line)
+    line = f"by {chart.length(width)} of publishing; the grey bar reaches from the median to the longest"
+    return chart.titled(alt.vconcat(above, below, spacing=8).resolve_scale(x="shared"), title, line)
 
 
 def of_measure(measure: str | None) -> Column:

@@ -10,22 +10,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import (
-    GIVEN_NAME,
-    NAME_CHARACTERS,
-    WIDTH,
-    empty,
-    filtered,
-    is_one_of,
-    layer,
-    moment,
-    name_rows,
-    omitted,
-    require_positive,
-    scale,
-    titled,
-    unique_names,
-)
+from pipeline.plots import chart
 from pipeline.summaries import BEATS, silences
 from pipeline.text import duration, plain_text, time_unit
 from pipeline.theme import LIGHT
@@ -61,33 +46,33 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     The `most` that ended worst, then the longest, are drawn. Three Spark jobs. Raises ValueError for a `most`
     less than 1.
     """
-    require_positive(most)
-    title, rows = "Connections over time", filtered(tables, "connections", where).filter("opened_ts IS NOT NULL")
+    chart.require_positive(most)
+    title, rows = "Connections over time", chart.filtered(tables, "connections", where).filter("opened_ts IS NOT NULL")
     ending = F.expr("CASE " + " ".join(f"WHEN {sql} THEN '{word}'" for word, sql in ENDINGS.items()) + " END")
     rank = F.expr("CASE " + " ".join(f"WHEN {sql} THEN {n}" for n, sql in enumerate(ENDINGS.values())) + " END")
     facts = rows.select(
         "connection_id", "client_ip", "client_port", "client_product", "user", "vhost", "version", "content",
         "close_initiator", "close_code", "close_text", "tcp_end", "tcp_end_by",
         ending.alias("ending"), rank.alias("rank"),
-        F.expr(GIVEN_NAME).alias("given_name"),
+        F.expr(chart.GIVEN_NAME).alias("given_name"),
         *((F.unix_micros(end) * 1000).alias(name) for end, name in (("opened_ts", "first"), ("closed_ts", "last"))),
     )  # fmt: skip
     found = [
         row.asDict() for row in facts.orderBy("rank", F.col("first") - F.col("last"), "first").limit(most).collect()
     ]
     if not found:
-        return empty(title, "no connection fits the condition")
+        return chart.empty(title, "no connection fits the condition")
     total = len(found) if len(found) < most else rows.count()
     found.sort(key=lambda row: (row["first"], row["connection_id"]))
     first, last = min(row["first"] for row in found), max(row["last"] for row in found)
     unit, unit_ns = time_unit(last - first)
     least = LEAST_BAR * (last - first) / unit_ns
     bars = [bar(row, first, unit_ns, least) for row in found]
-    for number, name in unique_names({number: row["name"] for number, row in enumerate(bars)}).items():
+    for number, name in chart.unique_names({number: row["name"] for number, row in enumerate(bars)}).items():
         bars[number]["name"] = name  # the same port again is another row
     failed = (
         tables.channels.filter("close_code >= 300 AND closed_ts IS NOT NULL")
-        .filter(is_one_of("connection_id", [row["connection_id"] for row in found]))
+        .filter(chart.is_one_of("connection_id", [row["connection_id"] for row in found]))
         .select("connection_id", (F.unix_micros("closed_ts") * 1000).alias("at"))
         .orderBy("at", "connection_id")
         .limit(MOST_MARKS + 1)
@@ -98,9 +83,9 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     first_of_them = f", the first {MOST_MARKS} of them" if len(failed) > MOST_MARKS else ""
     lines = (
         f"diamonds: channels closed with an error{first_of_them}" if marks else None,
-        omitted(len(found), total, "connections", "those that ended worst, then the longest"),
+        chart.omitted(len(found), total, "connections", "those that ended worst, then the longest"),
     )
-    return titled(gantt(bars, marks, f"{unit} since {moment(first)}"), title, *lines)
+    return chart.titled(gantt(bars, marks, f"{unit} since {chart.moment(first)}"), title, *lines)
 
 
 def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[str, Any]:
@@ -114,7 +99,7 @@ def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[
     why = f"{code}{text}" if failed else ""
     return {
         "connection_id": row["connection_id"],
-        "name": f"{plain_text(who, NAME_CHARACTERS - 10)} {row['client_ip']}:{row['client_port']}",
+        "name": f"{plain_text(who, chart.NAME_CHARACTERS - 10)} {row['client_ip']}:{row['client_port']}",
         "t": begun,
         "to": max(ended, begun + least),
         "ending": row["ending"],
@@ -124,23 +109,23 @@ def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[
 
 def gantt(bars: Sequence[Mapping[str, Any]], marks: Sequence[Mapping[str, Any]], x_title: str) -> Any:
     """Bars with marks, and text beside them."""
-    y = name_rows(row["name"] for row in bars)
+    y = chart.name_rows(row["name"] for row in bars)
     span_to = max(row["to"] for row in bars)
     span = alt.Scale(domain=[0, span_to], nice=False)
     x = alt.X("t:Q", title=x_title, scale=span, axis=alt.Axis(grid=True, tickCount=8))
     end = alt.X("to:Q", scale=span, title=x_title)
-    colour = alt.Color("ending:N", scale=scale(COLOURS, [row["ending"] for row in bars]))
+    colour = alt.Color("ending:N", scale=chart.scale(COLOURS, [row["ending"] for row in bars]))
     diamond = {"shape": "diamond", "filled": True, "size": 60, "opacity": 1, "stroke": LIGHT["paper"]}
     words: dict[str, Any] = {"fontSize": 10.5, "color": LIGHT["muted"]}
     late = [row for row in bars if row["to"] > RIGHT_HALF * span_to and row["t"] > (1 - RIGHT_HALF) * span_to]
     early = [row for row in bars if row not in late]
     layers = [
-        layer(bars).mark_bar(height=9, cornerRadius=2).encode(x, y, alt.X2("to:Q"), colour),
-        layer(marks).mark_point(color=LIGHT["bad"], **diamond).encode(alt.X("t:Q", scale=span), y),
-        layer(early).mark_text(align="left", dx=6, **words).encode(end, y, alt.Text("why:N")),
-        layer(late).mark_text(align="right", dx=-6, **words).encode(x, y, alt.Text("why:N")),
+        chart.layer(bars).mark_bar(height=9, cornerRadius=2).encode(x, y, alt.X2("to:Q"), colour),
+        chart.layer(marks).mark_point(color=LIGHT["bad"], **diamond).encode(alt.X("t:Q", scale=span), y),
+        chart.layer(early).mark_text(align="left", dx=6, **words).encode(end, y, alt.Text("why:N")),
+        chart.layer(late).mark_text(align="right", dx=-6, **words).encode(x, y, alt.Text("why:N")),
     ]
-    return alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP))
+    return alt.layer(*layers).properties(width=chart.WIDTH, height=alt.Step(STEP))
 
 
 SILENCE_STEP = 24  # height of a row, pixels
@@ -159,10 +144,10 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     frame are drawn, with all of their frames. The `most` directions with the longest silence, in intervals, are
     drawn. Two Spark jobs. Raises ValueError for a `most` less than 1.
     """
-    require_positive(most)
+    chart.require_positive(most)
     title, rows = "Silence and heartbeats", tables.frames
     if where is not None:
-        rows = rows.join(filtered(tables, "frames", where).select("connection_id"), "connection_id", "left_semi")
+        rows = rows.join(chart.filtered(tables, "frames", where).select("connection_id"), "connection_id", "left_semi")
     silent = silences(rows, tables.connections)
     worst = silent.groupBy("connection_id", "sender").agg(
         F.max(F.col("ns") / F.col("limit_ns")).alias("share"), F.first("limit_ns").alias("limit_ns"),
@@ -171,7 +156,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     )  # fmt: skip
     found = worst.orderBy(F.desc("share"), "client", "sender").limit(most + 1).collect()
     if not found:
-        return empty(title, "no connection agreed on heartbeats and was silent for half an interval")
+        return chart.empty(title, "no connection agreed on heartbeats and was silent for half an interval")
     shown, more = found[:most], len(found) > most
     first, last = min(row["first"] for row in shown), max(row["last"] for row in shown)
     unit, unit_ns = time_unit(last - first)
@@ -187,7 +172,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     drawn = longest.select("connection_id", "sender", "ts_ns", *lengths).unionAll(
         beats.select("connection_id", "sender", "ts_ns", *(F.lit(None).cast("long").alias(name) for name in lengths))
     )
-    names = unique_names({
+    names = chart.unique_names({
         (row["connection_id"], row["sender"]): f"{row['sender']} of {row['client']} ({duration(row['limit_ns'])})"
         for row in shown
     })  # fmt: skip
@@ -201,17 +186,17 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     lines = (
         "a side's name is followed by the interval agreed on; silence below half of it is blank; ticks are heartbeats",
         f"the {most} directions with the longest silence" if more else None,
-        omitted(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
+        chart.omitted(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
     )
-    y = name_rows(names.values())
+    y = chart.name_rows(names.values())
     span = alt.Scale(domain=[0, (last - first) / unit_ns], nice=False)
-    x = alt.X("t:Q", scale=span, title=f"{unit} since {moment(first)}", axis=alt.Axis(grid=False, tickCount=8))
-    colour = alt.Color("how:N", scale=scale(SILENCE_COLOURS, [row["how"] for row in spans]))
+    x = alt.X("t:Q", scale=span, title=f"{unit} since {chart.moment(first)}", axis=alt.Axis(grid=False, tickCount=8))
+    colour = alt.Color("how:N", scale=chart.scale(SILENCE_COLOURS, [row["how"] for row in spans]))
     layers = (
-        layer(spans).mark_bar(height=9).encode(x, y, alt.X2("to:Q"), colour),
-        layer(ticks).mark_tick(thickness=1.2, height=17, color=LIGHT["ink"]).encode(x, y),
+        chart.layer(spans).mark_bar(height=9).encode(x, y, alt.X2("to:Q"), colour),
+        chart.layer(ticks).mark_tick(thickness=1.2, height=17, color=LIGHT["ink"]).encode(x, y),
     )
-    return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(SILENCE_STEP)), title, *lines)
+    return chart.titled(alt.layer(*layers).properties(width=chart.WIDTH, height=alt.Step(SILENCE_STEP)), title, *lines)
 
 
 def lateness(share: float) -> str:

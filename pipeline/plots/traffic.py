@@ -9,25 +9,7 @@ import altair as alt
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import (
-    NAME_CHARACTERS,
-    WHOLE,
-    WIDTH,
-    dashes,
-    empty,
-    filtered_tables,
-    interval,
-    interval_us,
-    is_one_of,
-    layer,
-    length,
-    moment,
-    omitted,
-    require_positive,
-    scale,
-    titled,
-    unique_names,
-)
+from pipeline.plots import chart
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
 from pipeline.text import plain_text, time_unit
@@ -57,20 +39,20 @@ def rates(
     connections. `every`: interval ('1 second'); by default as many as fit. The `most` busiest are drawn. Two Spark
     jobs. Raises ValueError for an unknown interval, and for a `most` less than 1.
     """
-    require_positive(most)
+    chart.require_positive(most)
     title, events = f"Messages in and out, by {by.replace('_', ' ')}", traffic(tables, where, by)
     rows, total, ends = top_rows(events.groupBy("row").agg(F.count("*").alias("size"), *first_and_last()), most)
     if not rows:
-        return empty(title, "no message was published or delivered")
-    width = interval_us(every, *ends)
+        return chart.empty(title, "no message was published or delivered")
+    width = chart.interval_us(every, *ends)
     counted = (
-        events.filter(is_one_of("row", rows)).groupBy("row", "what", interval(ends[0], width).alias("bin"))
+        events.filter(chart.is_one_of("row", rows)).groupBy("row", "what", chart.interval(ends[0], width).alias("bin"))
         .agg((F.count("*") * (1e6 / width)).alias("value"))
     )  # fmt: skip
     points = fill_intervals(counted, rows, TRAFFIC, ends, width)
-    busiest = omitted(len(rows), total, "rows", "the busiest")
-    chart = by_time(points, rows, TRAFFIC, ends, "messages a second")
-    return titled(chart, title, f"by {length(width)}", busiest)
+    busiest = chart.omitted(len(rows), total, "rows", "the busiest")
+    drawn = by_time(points, rows, TRAFFIC, ends, "messages a second")
+    return chart.titled(drawn, title, f"by {chart.length(width)}", busiest)
 
 
 def backlog(tables: Tables, where: str | None = None, *, every: str | None = None, most: int = 6) -> Any:
@@ -82,33 +64,33 @@ def backlog(tables: Tables, where: str | None = None, *, every: str | None = Non
     connections. The `most` longest queues are drawn. Two Spark jobs. Raises ValueError for an unknown interval, and
     for a `most` less than 1.
     """
-    require_positive(most)
+    chart.require_positive(most)
     title, changes = "Messages that wait, by queue", waiting(tables, where)
     so_far = Window.partitionBy("row", "what").orderBy("ts_ns")
     at_once = changes.groupBy("row", "what", "ts_ns").agg(F.sum("change").alias("change"))
     levels = at_once.select("row", "what", "ts_ns", F.sum("change").over(so_far).alias("level"))
     rows, total, ends = top_rows(levels.groupBy("row").agg(F.max("level").alias("size"), *first_and_last()), most)
     if not rows:
-        return empty(title, "no message waited")
-    width = interval_us(every, *ends)
+        return chart.empty(title, "no message waited")
+    width = chart.interval_us(every, *ends)
     binned = (
-        levels.filter(is_one_of("row", rows)).groupBy("row", "what", interval(ends[0], width).alias("bin"))
+        levels.filter(chart.is_one_of("row", rows)).groupBy("row", "what", chart.interval(ends[0], width).alias("bin"))
         .agg(F.max("level").alias("value"), F.max_by("level", "ts_ns").alias("last"))
     )  # fmt: skip
     points = fill_intervals(binned, rows, PLACES, ends, width, carry=True)
-    longest = omitted(len(rows), total, "queues", "the longest")
-    chart = by_time(points, rows, PLACES, ends, "messages", area=True)
-    return titled(chart, title, f"the most at once within {length(width)}", longest)
+    longest = chart.omitted(len(rows), total, "queues", "the longest")
+    drawn = by_time(points, rows, PLACES, ends, "messages", area=True)
+    return chart.titled(drawn, title, f"the most at once within {chart.length(width)}", longest)
 
 
 def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
     """Rows (`row`, `what`: IN or OUT, `ts_ns`), one for each message."""
-    messages = filtered_tables(tables, where, "messages").messages
+    messages = chart.filtered_tables(tables, where, "messages").messages
     name = F.expr(QUEUE_OF_MESSAGE) if by == "queue" else F.col(by)
     out = events(messages.filter(F.col("operation").isin(*DELIVERIES)), name, OUT)
     if by != "queue":
         return events(messages.filter(F.col("operation") == "publish"), name, IN).unionAll(out)
-    flows = filtered_tables(tables, where, "message_flows").message_flows.filter(
+    flows = chart.filtered_tables(tables, where, "message_flows").message_flows.filter(
         f"publish_ts_ns IS NOT NULL AND {NOT_ROLLED_BACK}"
     )
     return events(flows, F.expr(QUEUE_OF_FLOW), IN, "publish_ts_ns").unionAll(out)
@@ -117,7 +99,7 @@ def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
 def waiting(tables: Tables, where: str | None) -> DataFrame:
     """Rows (`row`, `what`: BROKER or CONSUMERS, `ts_ns`, `change`): by how much the number of waiting messages
     changes."""
-    chosen = filtered_tables(tables, where, "messages", "message_flows")
+    chosen = chart.filtered_tables(tables, where, "messages", "message_flows")
     # A refused message is in no queue.
     refused = F.col("deliver_ts_ns").isNull() & F.coalesce(F.col("outcome").isin(*REFUSED), F.lit(False))
     flows = chosen.message_flows.filter(
@@ -192,7 +174,7 @@ def fill_intervals(
 
 def shown_names(rows: Sequence[str | None]) -> dict[str | None, str]:
     """The heading of each row: its name, shortened."""
-    return unique_names({name: plain_text(name, NAME_CHARACTERS) for name in rows})
+    return chart.unique_names({name: plain_text(name, chart.NAME_CHARACTERS) for name in rows})
 
 
 def by_time(
@@ -210,15 +192,15 @@ def by_time(
     charts = []
     for name, shown in shown_names(rows).items():
         last = name == rows[-1]
-        chart = layer(point for point in points if point["row"] == shown)
-        marked = chart.mark_area(line={"strokeWidth": 1.8}, opacity=0.35, **look) if area else chart.mark_line(**look)
-        time: dict[str, Any] = {"title": f"{unit} since {moment(ends[0])}" if last else None, "scale": x_scale}
+        drawn = chart.layer(point for point in points if point["row"] == shown)
+        marked = drawn.mark_area(line={"strokeWidth": 1.8}, opacity=0.35, **look) if area else drawn.mark_line(**look)
+        time: dict[str, Any] = {"title": f"{unit} since {chart.moment(ends[0])}" if last else None, "scale": x_scale}
         encoded = marked.encode(
             alt.X("t:Q", axis=alt.Axis(grid=False, tickCount=8, labels=last, ticks=last), **time),
-            alt.Y("value:Q", title=y, stack=None, axis=alt.Axis(tickCount=3, labelExpr=WHOLE, format="~s")),
-            alt.Color("what:N", scale=scale(words, list(words))),
-            *([] if area else [alt.StrokeDash("what:N", scale=dashes(list(words)))]),
+            alt.Y("value:Q", title=y, stack=None, axis=alt.Axis(tickCount=3, labelExpr=chart.WHOLE, format="~s")),
+            alt.Color("what:N", scale=chart.scale(words, list(words))),
+            *([] if area else [alt.StrokeDash("what:N", scale=chart.dashes(list(words)))]),
         )
         head = alt.TitleParams(shown, fontSize=12, offset=4)
-        charts.append(encoded.properties(width=WIDTH, height=ROW, title=head))
+        charts.append(encoded.properties(width=chart.WIDTH, height=ROW, title=head))
     return alt.vconcat(*charts, spacing=14)
