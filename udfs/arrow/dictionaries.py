@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,20 @@ def nullable(values: NDArray[np.signedinteger]) -> pa.Array:
     return pa.array(values, mask=missing(values))
 
 
+def each_once(
+    made: Callable[[Any], Any], keys: NDArray[Any], kind: pa.DataType, where: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """What `made` gives for each of `keys` (numbers, or rows of numbers); it is called once for each distinct one. Null
+    elsewhere than `where`."""
+    chosen = np.ones(len(keys), np.bool_) if where is None else where
+    if not chosen.any():
+        return pa.nulls(len(keys), kind)
+    distinct, index = np.unique(keys[chosen], axis=0 if keys.ndim > 1 else None, return_inverse=True)
+    places = np.full(len(keys), -1)
+    places[chosen] = index.reshape(-1)
+    return pa.array([made(key) for key in distinct.tolist()], kind).take(nullable(places))
+
+
 class Numbers:
     """Texts seen so far, numbered from 1; 0 is null."""
 
@@ -78,6 +92,4 @@ class Numbers:
         if len(self.texts) <= FEW_TEXTS:
             return pa.array([None, *self.texts], pa.string()).take(pa.array(numbers))
         # Only the texts of this batch: all texts seen so far would be too many.
-        distinct, places = np.unique(numbers, return_inverse=True)
-        texts = [self.texts[number - 1] if number else None for number in distinct.tolist()]
-        return pa.array(texts, pa.string()).take(pa.array(places))
+        return each_once(lambda number: self.texts[number - 1], numbers, pa.string(), numbers > 0)

@@ -23,7 +23,7 @@ from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
-from udfs.arrow.dictionaries import TextTable, missing, nullable
+from udfs.arrow.dictionaries import TextTable, each_once, missing, nullable
 from udfs.arrow.types import arrow_type, binary_column, padded
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.schemas import FACTS, LEDGER
@@ -31,6 +31,7 @@ from udfs.source.columns import address_text
 
 # Field of the decoder's records, where the ledger has another name for it.
 COUNTED_AS = {"out_of_order_segments": "out_of_order"}
+_TEXTS = pa.list_(pa.string())
 _SIDES, _VERSIONS, _CONTENTS = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(CONTENTS)
 _TRANSPORTS = TextTable.of(TRANSPORTS)
 _TCP_ENDS, _KNOWN_BY = TextTable.of(TCP_ENDS), TextTable.of(KNOWN_BY)
@@ -75,7 +76,7 @@ def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
         "unread_because": pa.array(unread(ended), pa.string()),
         "transport": _texts(transports(ended), _TRANSPORTS),
         "conflicting_overlap_bytes": pa.array(ended.directions["conflicting_bytes"].sum(axis=1)),
-        "limits": _limits(limits_reached(ended)),
+        "limits": each_once(limit_names, limits_reached(ended), _TEXTS),
     }
     for side, direction in zip(SIDES, (client, 1 - client), strict=True):
         columns[f"{side}_ip"] = _addresses(addresses[places, direction])
@@ -117,21 +118,15 @@ def _addresses(octets: NDArray[np.uint8]) -> pa.Array:
 
 
 def _offered(ended: EndedConnections) -> pa.Array:
-    """`versions_offered`; each distinct sequence is formatted once."""
-    offering = np.flatnonzero(ended.connections["offers"])
-    connections = ended.connections[offering]
-    sets = np.column_stack([connections["client"], connections["offers"], connections["offer"]])
-    distinct, index = np.unique(sets, axis=0, return_inverse=True)
-    texts = [offered_versions(offer[:count], client) for client, count, *offer in distinct.tolist()]
-    which = np.zeros(len(ended.connections), np.int64)  # index 0: nothing offered
-    which[offering] = index.reshape(-1) + 1
-    return pa.array([[], *texts], pa.list_(pa.string())).take(pa.array(which))
+    """`versions_offered`."""
 
+    def names(row: list[int]) -> list[str]:
+        client, count, *offers = row
+        return offered_versions(offers[:count], client)
 
-def _limits(bits: NDArray[np.int64]) -> pa.Array:
-    distinct, index = np.unique(bits, return_inverse=True)
-    texts = [limit_names(each) for each in distinct.tolist()]
-    return pa.array(texts, pa.list_(pa.string())).take(pa.array(index.reshape(-1)))
+    connections = ended.connections
+    rows = np.column_stack([connections["client"], connections["offers"], connections["offer"]])
+    return each_once(names, rows, _TEXTS)
 
 
 def _tls(ended: EndedConnections) -> pa.Array:

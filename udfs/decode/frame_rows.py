@@ -19,13 +19,14 @@ from codec.amqp.notes import note_names
 from codec.amqp.rows import NAMES
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.sides import SIDES
-from udfs.arrow.dictionaries import TextTable, nullable
+from udfs.arrow.dictionaries import TextTable, each_once, nullable
 from udfs.arrow.fields import HEX_DIGITS
 from udfs.arrow.types import TIMESTAMP, VARIANT, arrow_schema, binary_column
 from udfs.schemas import DECODED
 
 ARROW_DECODED = arrow_schema(DECODED)
 
+_TEXTS = pa.list_(pa.string())
 _SENDERS, _VERSIONS, _FRAME_TYPES = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(FRAME_TYPES)
 _NAMES, _STATUSES, _ERRORS = TextTable.of(NAMES), TextTable.of(STATUSES), TextTable.of(ERRORS)
 
@@ -41,16 +42,6 @@ def variant_column(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, a
     valid = np.diff(ends, prepend=0) > 0
     children = [_binary(value, ends, None), _binary(metadata, np.ascontiguousarray(cells[:, at + 1]), None)]
     return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=pa.array(~valid))
-
-
-def _notes(cells: np.ndarray) -> pa.Array:
-    """Names of the notes; null where there are none. Each distinct set is formatted once."""
-    kind = pa.list_(pa.string())
-    if not cells[:, R.NOTES].any():
-        return pa.nulls(len(cells), kind)
-    masks, index = np.unique(cells[:, R.NOTES], return_inverse=True)
-    names = pa.array([note_names(int(mask)) for mask in masks], kind)
-    return names.take(pa.array(index.reshape(-1)))
 
 
 def _digests(batch: Batch) -> pa.Array:
@@ -114,7 +105,7 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "payload": _payload,
     "status": lambda rows: _STATUSES.column(rows.cells[:, R.STATUS]),
     "error": lambda rows: _ERRORS.column(rows.cells[:, R.ERROR]),
-    "notes": lambda rows: _notes(rows.cells),
+    "notes": lambda rows: each_once(note_names, rows.cells[:, R.NOTES], _TEXTS, rows.cells[:, R.NOTES] != 0),
     "content_frame_no": lambda rows: nullable(rows.cells[:, R.CONTENT]),
     "body_sha256": lambda rows: _digests(rows.batch),
     "facts": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("facts").type),

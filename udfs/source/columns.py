@@ -15,6 +15,7 @@ from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES
 from codec.net.protocols import TCP, skip_name, tunnel_name
 from codec.net.runs import Runs, first_of, gather_payloads, group_flows
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from udfs.arrow.dictionaries import each_once
 from udfs.arrow.types import arrow_schema, binary_column
 from udfs.schemas import PACKETS, TCP_RUNS
 from udfs.source.splits import Account, Block
@@ -77,7 +78,7 @@ def packet_batches(block: Block, capture_file: str, keep: NDArray[np.bool_] | No
         "dst_ip": target,
         "dst_port": pa.array(np.where(from_high, low, high), mask=none),
         "payload": binary_column(payload, offsets, ~none),
-        "skipped": _skip_names(skip),
+        "skipped": each_once(skip_name, skip, pa.string(), none),
         "error": pa.nulls(len(skip), pa.string()),
     }
     for name, field in (("tcp_flags", "flags"), ("seq", "seq"), ("ack", "ack"), ("window", "window")):
@@ -120,22 +121,12 @@ def address_text(octets: bytes) -> str:
 
 
 def _encapsulations(tunnels: NDArray[np.int64]) -> pa.Array:
-    """Encapsulations of packets, outermost first; null: none. Each distinct stack is formatted once."""
-    wrapped = tunnels[:, 0] != 0
-    stacks, index = np.unique(tunnels[wrapped], axis=0, return_inverse=True)
-    names = pa.array(
-        [" / ".join(tunnel_name(int(tunnel)) for tunnel in stack if tunnel) for stack in stacks], pa.string()
-    )
-    places = np.zeros(len(tunnels), np.int64)
-    places[wrapped] = index.reshape(-1)
-    return names.take(pa.array(places, mask=~wrapped))
+    """Encapsulations of packets, outermost first; null: none."""
 
+    def names(stack: list[int]) -> str:
+        return " / ".join(tunnel_name(tunnel) for tunnel in stack if tunnel)
 
-def _skip_names(skip: NDArray[np.int32]) -> pa.Array:
-    codes, index = np.unique(skip, return_inverse=True)
-    return pa.array([None if code == TCP else skip_name(int(code)) for code in codes], pa.string()).take(
-        pa.array(index)
-    )
+    return each_once(names, tunnels, pa.string(), tunnels[:, 0] != 0)
 
 
 def _bounded(batch: pa.RecordBatch, sizes: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
