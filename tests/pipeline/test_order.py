@@ -225,6 +225,7 @@ def tables_of(
                 found[table] += rows.to_pylist()
     for table, rows in tables.finish():
         found[table] += rows.to_pylist()
+    found["connections"] = [{"connection_id": fact.connection_id, **fact.facts} for fact in take_facts(decoder)]
     return found
 
 
