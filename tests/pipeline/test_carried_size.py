@@ -526,6 +526,27 @@ def test_time_without_credit_is_the_same_in_pieces(found_in_pieces: dict[str, Ro
     assert f" no_credit_ns={ms * 10**6}" in f" {link}"
 
 
+def test_octets_of_credit_count_however_frames_are_cut_into_batches(tmp_path: Path) -> None:
+    """Credit for the octets of one message, which is completed before the next one. A packet comes 1 ms after the one
+    before. No credit: from message.subscribe to the second message.flow, 2 ms; from the first transfer to its
+    completion, and from the second one to the detach, 1 s and 1 ms each."""
+    talk = session_0_10()
+    send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
+    octets = len(header(("message.message-properties", {"content-length": 1}))) + 1
+    for unit, value in ((0, 1000), (1, octets)):
+        send_0_10(talk, "client", "message.flow", destination="d", unit=unit, value=value)
+    for number in range(2):
+        talk.server_octets(transfer_0_10("d")).wait(1)
+        if number == 0:
+            send_0_10(talk, "client", "session.completed", commands=[(0, 0)])
+    send_0_10(talk, "client", "session.detach", name=b"s")
+    decoded = decode_table(runs_of(talk, tmp_path))
+    frames = decoded.filter(pc.equal(decoded["kind"], "frame")).drop_columns(["kind"])
+    for size in (1, frames.num_rows):
+        (link,) = followed(frames, size)["links"]
+        assert f"'no_credit_ns': {(2 + 1001 + 1001) * 10**6}" in link
+
+
 # ---- consumers in pieces ---------------------------------------------------------------------------------------------
 
 

@@ -106,9 +106,9 @@ class SessionTracker(Tracker):
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
         messages = None
         found = performatives(frames, self._texts)
+        self._octets.add(frames)
         if found is not None:
             rows = found.rows()
-            self._octets.add(frames)
             begun = self._follow(rows) if self._states is None else self._follow_states(self._states, rows)
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
