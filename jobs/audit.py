@@ -62,7 +62,6 @@ DECODE_FACTOR = 2
 FINDINGS_SHOWN = 4  # findings of a rule in the report
 # Limits of the text for a terminal.
 WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 40, 120
-SMALL_BYTES = 2 << 20  # of tables that fit into one partition
 
 
 class Inputs(NamedTuple):
@@ -183,18 +182,17 @@ def audit_tables(
 ) -> int:
     """Audit the tables in `source` (`byte_size` bytes) in a running session; return the exit code. `started`: start
     time of the job, from time.monotonic()."""
-    from pipeline.audit.contexts.sources import SMALL, UNINFERRED
+    from pipeline.audit.contexts.sources import audit_settings
     from pipeline.output.swap import staged_child
     from pipeline.output.writing import FINDINGS
-    from pipeline.session import INTERPRETED_BYTES, grouping_settings, on_one_machine, plan_settings, settings
+    from pipeline.session import on_one_machine, settings
     from udfs.source.files import public_uri
 
     now = datetime.now(UTC)
-    plans = {**plan_settings(small=byte_size < INTERPRETED_BYTES), **UNINFERRED} if byte_size >= SMALL_BYTES else SMALL
     with staged_child(arguments.tables, FINDINGS) as stage:
         if not on_one_machine(spark):
             stage.publish()  # executors of another user write there
-        with settings(spark, {**grouping_settings(spark), **plans}):
+        with settings(spark, audit_settings(spark, byte_size)):
             facts, compare, verdict = run_interruptibly(
                 lambda: find_and_compare(spark, arguments, source, stage, wanted, byte_size), [spark]
             )
@@ -269,8 +267,6 @@ def find_and_compare(
         directory = arguments.tables if is_lake(source) else source.pattern
         since, until = getattr(arguments, "since", None), getattr(arguments, "until", None)
         tables = pipeline.load(spark, directory, since=since, until=until)
-        if byte_size < SMALL_BYTES:
-            tables = tables.having(**{name: rows.coalesce(1) for name, rows in tables.items()})
         with step("looking for findings", "Findings written", spark):
             # The stage exists and is locked: append the files to it.
             parquet.write(pipeline.findings(tables, config=wanted.config), stage.uri, append=True)
@@ -291,15 +287,11 @@ def find_and_compare(
 
 def tables_size(source: Place, arguments: argparse.Namespace) -> int:
     """Bytes of the files to audit."""
-    import pyarrow.fs
-
     from pipeline.lake.place import is_lake
-    from pipeline.lake.reading import Span, named_files
+    from pipeline.lake.reading import Span, byte_size
 
-    if is_lake(source):
-        return sum(file.size for file in named_files(arguments.tables, Span(arguments.since, arguments.until)))
-    selector = pyarrow.fs.FileSelector(source.path, recursive=True)
-    return sum(info.size or 0 for info in source.files.get_file_info(selector))
+    of_lake = is_lake(source)
+    return byte_size(arguments.tables, Span(arguments.since, arguments.until)) if of_lake else source.byte_size()
 
 
 def open_tables(directory: str) -> Place:

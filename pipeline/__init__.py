@@ -37,9 +37,10 @@ from pipeline.decoding import Time, decoded
 from pipeline.extract import cut
 from pipeline.lake import ingest, reading
 from pipeline.lake.reading import Span
-from pipeline.output.place import escape_glob
+from pipeline.output.place import OutputError, escape_glob, place
 from pipeline.output.writing import write
 from pipeline.schemas import TABLES
+from pipeline.session import ONE_PARTITION_BYTES
 from pipeline.summaries import backlog, consumers, heartbeats, latency, rates
 from pipeline.tables.shape import empty, to_arrow, with_to_arrow
 from udfs.source.files import public_uri
@@ -131,7 +132,8 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     """
     span = Span.of(since, until)
     if reading.at(directory):
-        return _arrowed(reading.tables(spark, directory, span))
+        of_lake, byte_size = reading.tables(spark, directory, span)
+        return _arrowed(of_lake, byte_size)
     named, base = directory, directory.rstrip("/")
     if os.path.isdir(directory):
         base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
@@ -155,12 +157,23 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
 
         streams = stream_queues(found["methods"]) if read["methods"] else None
         found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
-    loaded = _arrowed(reading.within(found, span))
+    loaded = _arrowed(reading.within(found, span), _byte_size(named))
     return loaded if by_folder or span.bounded else replace(loaded, directory=base)
 
 
-def _arrowed(tables: Mapping[str, DataFrame]) -> Tables:
-    return Tables(**{name: with_to_arrow(rows) for name, rows in tables.items()}, persisted=(), directory=None)
+def _arrowed(tables: Mapping[str, DataFrame], byte_size: int | None) -> Tables:
+    """Loaded tables. Small ones have one partition: more of them would be more tasks for every query."""
+    small = byte_size is not None and byte_size < ONE_PARTITION_BYTES
+    found = {name: with_to_arrow(rows.coalesce(1) if small else rows) for name, rows in tables.items()}
+    return Tables(**found, persisted=(), directory=None, byte_size=byte_size)
+
+
+def _byte_size(directory: str) -> int | None:
+    """Bytes of the files in a directory; None if Arrow cannot reach it, as Spark can."""
+    try:
+        return place(directory).byte_size()
+    except (OSError, OutputError):
+        return None
 
 
 def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:

@@ -40,6 +40,7 @@ class Tables:
     message_flows: DataFrame
     persisted: tuple[DataFrame, ...] = ()
     directory: str | None = None  # from which they are read unchanged
+    byte_size: int | None = None  # of the files they are read from
 
     def __repr__(self) -> str:
         """Their names, with the numbers of rows if the files provide them; runs no Spark job."""

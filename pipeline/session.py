@@ -91,6 +91,7 @@ ONE_PARTITION = {
     "spark.sql.maxSinglePartitionBytes": str(1 << 60),
 }
 ONE_PARTITION_ROWS = 10_000
+ONE_PARTITION_BYTES = 2 << 20  # of tables
 INTERPRETED_BYTES = 16 << 20  # of tables to audit
 INTERPRETED_ROWS = 50_000  # that Spark makes tables of
 

@@ -5,7 +5,7 @@
 
 Rules are data (`catalogue`), and so are the conditions that break them (`detectors`). A context is a set of rows that
 detectors read, computed once for all of them. `config` adds rules of the user. The tables are read several times, so
-they should come from files. `findings` runs the search when it is called and returns the result as a DataFrame.
+they should come from files or be cached. `findings` searches when it is called, and returns a DataFrame.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_custom
 from pipeline.audit.config import Config, custom_rows, is_accepted, validate
 from pipeline.audit.contexts import CONTEXTS, RELATIONS
-from pipeline.audit.contexts.sources import CHANNEL, FEW, PUSH_DOWN_VALUES, Relation, Sources
+from pipeline.audit.contexts.sources import CHANNEL, FEW, PUSH_DOWN_VALUES, SMALL, Relation, Sources, audit_settings
 from pipeline.audit.detectors import DETECTORS, Detector
 from pipeline.audit.engine import CAPTURE, TO_FINDINGS, hits, rule_rows
 from pipeline.schemas import FINDINGS, TABLES
@@ -67,7 +67,7 @@ def findings(
     parameters = {rule.id: rule.parameters for rule in wanted.values()}
     with (
         Sources(tables, RELATIONS, parameters) as sources,
-        settings(spark, PUSH_DOWN_VALUES),
+        settings(spark, {**_plans(tables), **PUSH_DOWN_VALUES}),
         ThreadPoolExecutor(PARALLEL_QUERIES) as pool,
     ):
         # All contexts need the first two, and nearly all need the third.
@@ -102,6 +102,14 @@ def findings(
         places.join(open_findings.select(*place).distinct(), place, "left_semi"), place, "left"
     ).withColumn("capture_file", F.coalesce("capture_file", F.when(F.col("scope") == CAPTURE, F.col("thing"))))
     return shaped(placed.withColumn("evidence", F.parse_json("evidence")), FINDINGS)
+
+
+def _plans(tables: Tables) -> Mapping[str, str]:
+    """Spark settings for the size of the tables. Without files to tell it, the frames are counted."""
+    spark = tables.frames.sparkSession
+    if tables.byte_size is not None:
+        return audit_settings(spark, tables.byte_size)
+    return SMALL if tables.frames.limit(FEW + 1).count() <= FEW else {}
 
 
 def _found(

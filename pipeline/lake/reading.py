@@ -6,7 +6,7 @@ an hour later (`pipeline.lake.log.CONFIGURATION`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -71,19 +71,30 @@ def at(directory: str) -> bool:
         return False
 
 
-def tables(spark: SparkSession, directory: str, span: Span) -> Mapping[str, DataFrame]:
-    """All tables of a lake as of its last batch, with the columns of `pipeline.schemas.TABLES`. Raises LakeError."""
-    log = Log(open_lake(directory), directory)
-    batch = log.batch("captures")
-    return within({name: _table(spark, log, name, batch, span) for name in TABLES}, span)
+def tables(spark: SparkSession, directory: str, span: Span) -> tuple[Mapping[str, DataFrame], int]:
+    """All tables of a lake as of its last batch, with the columns of `pipeline.schemas.TABLES`, and the bytes of their
+    files. Raises LakeError."""
+    root = open_lake(directory)
+    files = _files(Log(root, directory), span)
+    return within({name: _table(spark, root, name, files[name]) for name in TABLES}, span), _bytes(files)
 
 
-def named_files(directory: str, span: Span) -> Iterator[LakeFile]:
-    """The files of all tables of a lake, as of its last batch, that may have rows in the time span."""
-    log = Log(open_lake(directory), directory)
+def byte_size(directory: str, span: Span) -> int:
+    """Bytes of the files of a lake, as of its last batch, that may have rows in the time span. Raises LakeError."""
+    return _bytes(_files(Log(open_lake(directory), directory), span))
+
+
+def _bytes(files: Mapping[str, Sequence[LakeFile]]) -> int:
+    return sum(file.size for of_table in files.values() for file in of_table)
+
+
+def _files(log: Log, span: Span) -> dict[str, list[LakeFile]]:
+    """By table: the files as of the last batch that may have rows in the time span."""
     batch = log.batch("captures")
-    for name in TABLES if batch else ():
-        yield from (file for file in log.files(name, batch) if span.may_contain(name, file))
+    return {
+        name: [file for file in (log.files(name, batch) if batch else ()) if span.may_contain(name, file)]
+        for name in TABLES
+    }
 
 
 def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None:
@@ -93,11 +104,10 @@ def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None
     return pa.dataset.dataset(paths, filesystem=root.files, format="parquet") if paths else None
 
 
-def _table(spark: SparkSession, log: Log, name: str, batch: int, span: Span) -> DataFrame:
-    files = [file for file in (log.files(name, batch) if batch else ()) if span.may_contain(name, file)]
+def _table(spark: SparkSession, root: Place, name: str, files: Sequence[LakeFile]) -> DataFrame:
     if not files:
         return spark.createDataFrame([], TABLES[name])
-    folder = log.root.child(name)
+    folder = root.child(name)
     paths = [escape_glob(f"{folder.uri}/{file.path}") for file in files]
     # The schema is ours; columns that files of an older release do not have are null.
     return spark.read.schema(TABLES[name]).option("recursiveFileLookup", "true").parquet(*paths)

@@ -23,6 +23,7 @@ def tables_of(spark: SparkSession, **given: Rows) -> Tables:
         **{name: arrow_rows(spark, given.get(name, ()), schema) for name, schema in TABLES.items()},
         persisted=(),
         directory=None,
+        byte_size=None,
     )
 
 

@@ -17,14 +17,21 @@ from secrets import token_hex
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from pipeline.audit.catalogue import ALL_VERSIONS, Number
 from pipeline.audit.detectors import Sql
 from pipeline.schemas import TABLES
-from pipeline.session import INTERPRETED, ONE_PARTITION
+from pipeline.session import (
+    INTERPRETED,
+    INTERPRETED_BYTES,
+    ONE_PARTITION,
+    ONE_PARTITION_BYTES,
+    grouping_settings,
+    plan_settings,
+)
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -66,6 +73,17 @@ WITHOUT_RULES = {
 # For plans over few rows: no code generation, one task per query, and less optimization. The audit of the samples takes
 # a tenth less processor time without those rules.
 SMALL = {**INTERPRETED, **UNINFERRED, **ONE_PARTITION, **WITHOUT_RULES}
+
+
+def audit_settings(spark: SparkSession, byte_size: int) -> Mapping[str, str]:
+    """Spark settings for the audit of tables whose files have `byte_size` bytes."""
+    plans = (
+        {**plan_settings(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
+        if byte_size >= ONE_PARTITION_BYTES
+        else SMALL
+    )
+    return {**grouping_settings(spark), **plans}
+
 
 Parameters = Mapping[str, Mapping[str, Number]]
 CHANNEL = ("connection_id", "channel", "channel_life")
