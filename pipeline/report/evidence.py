@@ -7,13 +7,13 @@ ports of clients, packet and frame numbers are not part of it, because they diff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.report.groups import Section, Source
+from pipeline.report.groups import Groups, Section, Source
 from pipeline.report.sections import APPLICATION, MADE_UP
 
 SEVERITIES = ("info", "warning", "violation")  # rising
@@ -23,6 +23,7 @@ NAME_CHARACTERS = 200
 # More than the catalogue has.
 RULES = 400
 QUEUES = 4  # of one channel that are named
+ENDS = ("client_ip", "client_port", "server_ip", "server_port", "client_name", "user")
 # The most entries in a baseline.
 IDENTITIES = 10_000
 IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
@@ -130,23 +131,27 @@ def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict
     return found
 
 
-def connection_ends(connections: DataFrame, links: DataFrame, ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    """The ends of the connections `ids` (a few); `queues`: (channel, channel_life) -> names of the queues or addresses
-    of its consumers and links, at most QUEUES."""
-    if not ids:
-        return {}
-    of_ids = f"connection_id IN ({', '.join(map(str, ids))})"
+def with_ends(channels: Groups, connections: DataFrame, links: DataFrame) -> Groups:
+    """Groups of a few channels with the ends of their connections (ENDS) and `queues`: the names of the queues or
+    addresses of the channel's consumers and links, at most QUEUES."""
+    if not channels.rows:
+        return channels
+    of_ids = f"connection_id IN ({', '.join(sorted({str(row['connection_id']) for row in channels.rows}))})"
     rows = connections.filter(of_ids).selectExpr(
-        *("connection_id", "client_ip", "client_port", "server_ip", "server_port"),
-        *(f"left({name}, {NAME_CHARACTERS}) AS {name}" for name in ("client_name", "user")),
+        "connection_id", *(f"left({n}, {NAME_CHARACTERS}) AS {n}" for n in ENDS)
     )
+    ends = {str(row.connection_id): {name: row[name] for name in ENDS} for row in rows.collect()}
     target = f"left(coalesce(queue, address), {NAME_CHARACTERS})"
-    on = links.filter(of_ids).groupBy("connection_id", "channel", "channel_life")
-    found = {row.connection_id: {**row.asDict(), "queues": {}} for row in rows.collect()}
-    for row in on.agg(F.expr(f"slice(sort_array(collect_set({target})), 1, {QUEUES}) AS names")).collect():
-        if row.connection_id in found:
-            found[row.connection_id]["queues"][str(row.channel), str(row.channel_life)] = row.names
-    return found
+    of_channels = links.filter(of_ids).groupBy("connection_id", "channel", "channel_life")
+    named = of_channels.agg(F.expr(f"slice(sort_array(collect_set({target})), 1, {QUEUES}) AS names")).collect()
+    queues = {(str(row[0]), str(row[1]), str(row[2])): ", ".join(row.names) or None for row in named}
+    found = [
+        row
+        | ends.get(str(row["connection_id"]), dict.fromkeys(ENDS))
+        | {"queues": queues.get((str(row["connection_id"]), str(row["channel"]), str(row["life"])))}
+        for row in channels.rows
+    ]
+    return Groups(found, channels.total)
 
 
 def at_least(severity: str) -> Iterable[str]:

@@ -32,8 +32,7 @@ PARALLEL_QUERIES = 3  # queries: one is planned, on one core, while another one 
 
 @dataclass(frozen=True)
 class Facts:
-    """`groups`: by the names of the sections in `sections` and `evidence`; `examples`: by rule; `endpoints`: by
-    connection_id.
+    """`groups`: by the names of the sections in `sections` and `evidence`; `examples`: by rule.
 
     `flows`: latencies of messages through the broker, rows of `pipeline.latency`.
     `first_ns`, `last_ns`: times of the first and last packet, ns since 1970 UTC; both 0 where there is none.
@@ -41,7 +40,6 @@ class Facts:
 
     groups: Mapping[str, Groups]
     examples: Mapping[str, list[dict[str, Any]]]
-    endpoints: Mapping[int, dict[str, Any]]
     flows: list[dict[str, Any]]
     first_ns: int
     last_ns: int
@@ -59,10 +57,10 @@ def collect_facts(all_tables: Tables, findings: DataFrame, *, flows: bool = True
         latencies = pool.submit(lambda: latency(all_tables).collect()) if flows else None
         found = pool.submit(evidence.examples, findings, tables["connections"])
         first_ns, last_ns, groups = _counted(tables, findings, sections.LARGE if large else (), flows)
-        connections = {int(str(group["connection_id"])) for group in groups["unsettled_channels"].rows}
-        endpoints = evidence.connection_ends(tables["connections"], tables["links"], connections)
+        unsettled = evidence.with_ends(groups["unsettled_channels"], tables["connections"], tables["links"])
+        groups = {**groups, "unsettled_channels": unsettled}
         through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
-        return Facts(groups, found.result(), endpoints, through, first_ns, last_ns)
+        return Facts(groups, found.result(), through, first_ns, last_ns)
 
 
 def _counted(

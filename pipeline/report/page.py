@@ -138,7 +138,6 @@ def render(
             first=most_important(broken),
             unchecked=unchecked(facts, rules),
             tables=tables,
-            unsettled_channels=unsettled_channels(facts, limits),
             picture=picture(facts.groups["topology"].rows, facts.last_ns - facts.first_ns),
             headings=HEADINGS,
             column=COLUMN,
@@ -169,6 +168,8 @@ KINDS: Mapping[str, tuple[Show, bool]] = {
     "duration": (number(duration), True),
     "moment": (number(moment), True),
     "agreed": (number(count), True),
+    "number": (number(str), True),
+    "filter": (wire, False),
 }
 
 
@@ -197,6 +198,8 @@ def cell(group: Mapping[str, Any], name: str, kind: str, characters: int) -> tup
     """A value of a group as HTML, with the number that it sorts by."""
     if kind == "wire":
         return wire(group[name], limit=characters), None
+    if kind == "filter":
+        return Markup("<code>{}</code>").format(connection_filter(group) or ""), None
     if kind == "agreed":
         return agreed(group, name), sort_by(group.get(name, group[f"client_{name}"]))
     return KINDS[kind][0](group[name]), sort_by(group[name])
@@ -229,35 +232,6 @@ def latency_table(name: str, found: Sequence[Latency], rows: int) -> Table:
         for one in found[:rows]
     ]
     return Table(caption, headings, cells, max(0, len(found) - rows), query, nothing)
-
-
-def unsettled_channels(facts: Facts, limits: PageLimits) -> Table:
-    """The channels with the most unsettled messages, with the Wireshark filter of their connection."""
-    cells = []
-    for group in facts.groups["unsettled_channels"].rows[: limits.rows]:
-        ends = facts.endpoints.get(int(str(group["connection_id"])), {})
-        text = partial(wire, limit=limits.characters)
-        cells.append(
-            [
-                (count(int(group["unsettled"] or 0)), int(group["unsettled"] or 0)),
-                (text(ends.get("client_name")), None),
-                (text(ends.get("user")), None),
-                (text(", ".join(ends.get("queues", {}).get((group["channel"], group["life"]), ())) or None), None),
-                (f"{group['channel']}", int(str(group["channel"]))),
-                (text(group["mode"]), None),
-                (text(group["prefetch"]), None),
-                (count(int(group["published"] or 0)), int(group["published"] or 0)),
-                (count(int(group["delivered"] or 0)), int(group["delivered"] or 0)),
-                (Markup("<code>{}</code>").format(connection_filter(ends) or ""), None),
-            ]
-        )
-    headings = [
-        ("Unsettled", True), ("Client", False), ("User", False), ("Queues", False), ("Channel", True), ("Mode", False),
-        ("Prefetch", False), ("Published", True), ("Delivered", True), ("Wireshark filter", False),
-    ]  # fmt: skip
-    query = "SELECT * FROM channels WHERE unsettled > 0 ORDER BY unsettled DESC"
-    left = facts.groups["unsettled_channels"].total - len(cells)
-    return Table("Channels with messages left unsettled", headings, cells, left, query, "None.")
 
 
 def environment(characters: int) -> Environment:

@@ -51,7 +51,7 @@ def facts() -> Facts:
              {"kind": "routed", "origin": "", "target": HOSTILE, "rows": 0},
              {"kind": "consumes", "origin": HOSTILE, "target": "billing", "rows": 77}], 4),
     }  # fmt: skip
-    return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, made.endpoints, [], *made_span(made))
+    return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, [], *made_span(made))
 
 
 def made_span(made: Facts) -> tuple[int, int]:
@@ -246,7 +246,7 @@ def test_ten_thousand_findings_open_in_a_second(tmp_path: Path) -> None:
     identities = [
         identity(str(rules[n % 300]), client_product=f"app {n}", entities=f"queue=q{n}") for n in range(10_000)
     ]
-    found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples, made.endpoints, [],
+    found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples, [],
                   *made_span(made))  # fmt: skip
     known = compare(found.groups["identities"], None)
     path = tmp_path / "large.html"

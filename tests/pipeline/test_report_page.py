@@ -165,7 +165,7 @@ def test_nothing_found_and_nothing_captured_read_well() -> None:
     none = {name: Groups() for name in facts.groups}
     clean = {**facts.groups, **dict.fromkeys(("rules", "identities", "affected"), Groups())}
     assert "Nothing wrong was found in 3 connections." in Outline(written(replace(facts, groups=clean))).text
-    empty = written(Facts(none, {}, {}, [], 0, 0))
+    empty = written(Facts(none, {}, [], 0, 0))
     assert "There is no connection in these captures." in Outline(empty).text
 
 

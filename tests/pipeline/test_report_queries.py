@@ -105,8 +105,8 @@ def test_latencies_come_back_within_their_promise(facts: Facts) -> None:
 
 
 def test_piled_up_messages_and_whose_they_are(facts: Facts) -> None:
-    assert groups(facts, "unsettled_channels", "connection_id", "unsettled", "prefetch") == [("1", 5, "10")]
-    assert facts.endpoints[1]["user"] == "guest"
+    columns = ("connection_id", "unsettled", "prefetch", "user")
+    assert groups(facts, "unsettled_channels", *columns) == [("1", 5, "10", "guest")]
     assert groups(facts, "unsettled", "operation", "target", "rows") == [("deliver", HOSTILE_QUEUE, 2)]
 
 

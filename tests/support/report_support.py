@@ -22,7 +22,7 @@ def group(source: Source, section: str, text: str, number: int, **values: Any) -
 
 # Keys that are numbers in text.
 NUMERIC = {
-    "class": "300", "bar": "3", "connection_id": "7", "channel": "1", "life": "1", "interval": "60", "frame_max": "1",
+    "class": "300", "bar": "3", "connection_id": "7", "channel": "1", "interval": "60", "frame_max": "1",
     **{f"{side}_{name}": "2" for side in ("client", "server")
        for name in ("frame_max", "channel_max", "heartbeat_s", "idle_timeout_ms")},
     "channel_max": "2047", "heartbeat_s": "60", "operation": "deliver",
@@ -45,8 +45,12 @@ def everywhere(text: str, rows: int = 1, examples: int = 0, rules: int = 1) -> F
     groups["identities"] = Groups([identity(name, client_product=text) for name in ids], rules)
     groups["named"] = Groups([group(FINDINGS, "named", text, 3, rule_id=name) for name in ids], rules)
     groups["affected"] = Groups([group(AFFECTED, "affected", "violation", 3)], 1)
+    unsettled = groups["unsettled_channels"]
+    groups["unsettled_channels"] = Groups(
+        [{**row, **ends(text), "queues": text} for row in unsettled.rows], unsettled.total
+    )
     shown = {name: [finding(name, text) for _ in range(examples)] for name in ids}
-    return Facts(groups, shown, {7: ends(text)}, [], T0_NS, T0_NS + 60 * 10**9)
+    return Facts(groups, shown, [], T0_NS, T0_NS + 60 * 10**9)
 
 
 def ends(text: str) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def ends(text: str) -> dict[str, Any]:
     return {
         "client_ip": "10.0.0.7", "client_port": 50312, "server_ip": "10.0.0.2", "server_port": 5672,
         "client": "10.0.0.7:50312", "server": "10.0.0.2:5672", "client_product": text, "client_version": text,
-        "user": text, "vhost": text, "application": text, "client_name": text, "queues": {("1", "1"): [text]},
+        "user": text, "vhost": text, "application": text, "client_name": text,
     }  # fmt: skip
 
 
