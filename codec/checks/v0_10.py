@@ -7,21 +7,6 @@ from __future__ import annotations
 
 from codec.checks import records_0_10 as R
 from codec.checks import state as S
-from codec.checks.state import (
-    CLIENT,
-    NONE,
-    SERIAL,
-    add_endpoint,
-    after,
-    begin_connection,
-    hashed_key,
-    key_of,
-    lead,
-    note,
-    note_at,
-    note_wait,
-    place_in,
-)  # fmt: skip
 from codec.checks.subscriptions import (
     ACCEPT,
     ACQUIRE,
@@ -68,12 +53,12 @@ def follow(s, rows):
     for i in range(len(rows.name)):
         if not s.numbers[S.STARTED] or rows.connection_id[i] != s.numbers[S.CONNECTION]:
             finish(s)
-            begin_connection(s, rows.connection_id[i])
+            S.begin_connection(s, rows.connection_id[i])
         s.numbers[S.STEPS] += S.STEPS_A_ROW
         s.numbers[S.LAST_NS] = rows.last_ns[i]
         if rows.of_connection[i]:
             if rows.channel[i] != 0:
-                note_at(s, rows, i, NONE, NONE, S.CONTROL_CHANNEL, rows.channel[i], 0, NONE)
+                S.note_at(s, rows, i, S.NONE, S.NONE, S.CONTROL_CHANNEL, rows.channel[i], 0, S.NONE)
         else:
             _on_channel(s, rows, i)
 
@@ -86,8 +71,8 @@ def finish(s):
     until = s.numbers[S.LAST_NS]
     for at in range(s.numbers[S.ENDPOINTS]):
         c = s.endpoints[at]
-        if c.detach_ns != NONE:
-            note_wait(s, c.detach_frame, c.detach_ns, until, 1 - c.detacher, c, S.DETACH_WAITS, NONE)
+        if c.detach_ns != S.NONE:
+            S.note_wait(s, c.detach_frame, c.detach_ns, until, 1 - c.detacher, c, S.DETACH_WAITS, S.NONE)
         for side in range(2):
             _unanswered(s, c, side, until)
     s.numbers[S.STARTED] = 0
@@ -96,27 +81,27 @@ def finish(s):
 @kernel
 def _unanswered(s, c, side, until):
     """Note what `side` waits for when a session or its connection ends."""
-    if c.sync_id[side] != NONE:
-        note_wait(s, c.sync_frame[side], c.sync_ns[side], until, 1 - side, c, S.SYNC_UNANSWERED, NONE)
-    if c.timely_ns[side] != NONE:
-        note_wait(s, c.timely_frame[side], c.timely_ns[side], until, 1 - side, c, S.COMPLETED_UNANSWERED, NONE)
-    if c.result_ns[side] != NONE:
-        note_wait(s, c.result_frame[side], c.result_ns[side], until, 1 - side, c, S.RESULT_MISSING, NONE)
-    c.sync_id[side] = c.timely_ns[side] = c.result_ns[side] = c.result_id[side] = NONE
+    if c.sync_id[side] != S.NONE:
+        S.note_wait(s, c.sync_frame[side], c.sync_ns[side], until, 1 - side, c, S.SYNC_UNANSWERED, S.NONE)
+    if c.timely_ns[side] != S.NONE:
+        S.note_wait(s, c.timely_frame[side], c.timely_ns[side], until, 1 - side, c, S.COMPLETED_UNANSWERED, S.NONE)
+    if c.result_ns[side] != S.NONE:
+        S.note_wait(s, c.result_frame[side], c.result_ns[side], until, 1 - side, c, S.RESULT_MISSING, S.NONE)
+    c.sync_id[side] = c.timely_ns[side] = c.result_ns[side] = c.result_id[side] = S.NONE
 
 
 @kernel
 def _channel(s, rows, i):
     """The place of the channel of row `i`."""
-    at = place_in(s, key_of(S.K_CHANNEL, 0, rows.channel[i]))
-    return _new_channel(s, rows, i) if at == NONE else at
+    at = S.place_in(s, S.key_of(S.K_CHANNEL, 0, rows.channel[i]))
+    return _new_channel(s, rows, i) if at == S.NONE else at
 
 
 @kernel
 def _new_channel(s, rows, i):
-    at = add_endpoint(s)
+    at = S.add_endpoint(s)
     s.endpoints[at].channel = s.endpoints[at].transport = rows.channel[i]
-    lead(s, key_of(S.K_CHANNEL, 0, rows.channel[i]), at)
+    S.lead(s, S.key_of(S.K_CHANNEL, 0, rows.channel[i]), at)
     return at
 
 
@@ -124,10 +109,10 @@ def _new_channel(s, rows, i):
 def _renew(c):
     """Reset the commands of a session that is attached."""
     for side in range(2):
-        c.next[side] = c.sync_id[side] = c.timely_ns[side] = c.known_to[side] = NONE
-        c.done_to[side] = c.result_id[side] = c.result_ns[side] = NONE
+        c.next[side] = c.sync_id[side] = c.timely_ns[side] = c.known_to[side] = S.NONE
+        c.done_to[side] = c.result_id[side] = c.result_ns[side] = S.NONE
     c.tx = c.dtx = c.implicit = c.timeout_s = 0
-    c.failed = NONE
+    c.failed = S.NONE
 
 
 @kernel
@@ -136,7 +121,7 @@ def _on_channel(s, rows, i):
     c = s.endpoints[at]
     if rows.channel_max[i] > 0 and rows.channel[i] >= rows.channel_max[i]:
         incarnation = c.incarnation + (1 if name == ATTACH else 0)
-        note_at(s, rows, i, c.channel, incarnation, S.CHANNEL_ABOVE, rows.channel[i], rows.channel_max[i] - 1, NONE)
+        S.note_at(s, rows, i, c.channel, incarnation, S.CHANNEL_ABOVE, rows.channel[i], rows.channel_max[i] - 1, S.NONE)
     if name in (ATTACH, ATTACHED_BACK):
         _attach(s, rows, i, at)
         return
@@ -149,10 +134,10 @@ def _on_channel(s, rows, i):
         and not (c.attached == R.OVER and other_ended)
         and not (c.attached == R.ASKED and c.asked_attach == sender)
     ):
-        note(s, rows, i, c, S.NOT_ATTACHED, name, NONE, NONE)
-    if rows.begins[i] != NONE:
+        S.note(s, rows, i, c, S.NOT_ATTACHED, name, S.NONE, S.NONE)
+    if rows.begins[i] != S.NONE:
         if c.expects[sender] and rows.begins[i] != (1 if c.expects[sender] == R.BEGINNING else 0):
-            note(s, rows, i, c, S.COMMAND_OFFSET, rows.begins[i], NONE, NONE)
+            S.note(s, rows, i, c, S.COMMAND_OFFSET, rows.begins[i], S.NONE, S.NONE)
         c.expects[sender] = 0
     if rows.is_command[i]:
         _command(s, rows, i, c)
@@ -167,9 +152,9 @@ def _on_channel(s, rows, i):
     elif name == RESULT:
         _result(s, rows, i, at)
     elif name == TIMEOUT:
-        c.timeout_s = rows.timeout[i] if rows.timeout[i] != NONE else NO_LIMIT
+        c.timeout_s = rows.timeout[i] if rows.timeout[i] != S.NONE else NO_LIMIT
     elif name == EXCEPTION:
-        note(s, rows, i, c, S.EXCEPTION, rows.error_code[i], NONE, rows.frame_no[i])
+        S.note(s, rows, i, c, S.EXCEPTION, rows.error_code[i], S.NONE, rows.frame_no[i])
         c.failed = sender
     elif name >= TX_SELECT:
         _transactions(s, rows, i, at)
@@ -178,8 +163,8 @@ def _on_channel(s, rows, i):
 @kernel
 def _goes_on(rows, i, c):
     """Whether the attach in row `i` continues the session of channel `c`."""
-    closed_ns = c.detached_ns if c.attached == R.OVER else NONE
-    return goes_on(rows.key[i], c.name, c.timeout_s if c.failed == NONE else 0, closed_ns, rows.ts_ns[i])
+    closed_ns = c.detached_ns if c.attached == R.OVER else S.NONE
+    return goes_on(rows.key[i], c.name, c.timeout_s if c.failed == S.NONE else 0, closed_ns, rows.ts_ns[i])
 
 
 @kernel
@@ -191,41 +176,41 @@ def _attach(s, rows, i, at):
         return
     here = c.transport == rows.channel[i]
     busy = here and c.attached == R.READY and rows.key[i] != c.name
-    elsewhere = place_in(s, hashed_key(S.K_SESSION, 0, rows.key[i]))
+    elsewhere = S.place_in(s, S.hashed_key(S.K_SESSION, 0, rows.key[i]))
     continues = _goes_on(rows, i, c)
-    if not continues and elsewhere != NONE and s.endpoints[elsewhere].attached == R.OVER:
+    if not continues and elsewhere != S.NONE and s.endpoints[elsewhere].attached == R.OVER:
         continues = _goes_on(rows, i, s.endpoints[elsewhere])
         at = elsewhere if continues else at
-        lead(s, key_of(S.K_CHANNEL, 0, rows.channel[i]), at)
+        S.lead(s, S.key_of(S.K_CHANNEL, 0, rows.channel[i]), at)
     if not continues:
         if c.incarnation:
             if here:
                 _renew(c)
-                c.detach_ns = NONE
+                c.detach_ns = S.NONE
             at = _new_channel(s, rows, i)
-        life = key_of(S.K_LIFE, 0, rows.channel[i])
+        life = S.key_of(S.K_LIFE, 0, rows.channel[i])
         put(s.found_by, life, max(found(s.found_by, life), 0) + 1)
         s.endpoints[at].incarnation = found(s.found_by, life)
     c = s.endpoints[at]
     if busy:
-        note(s, rows, i, c, S.CHANNEL_BUSY, NONE, NONE, NONE)
-    named = elsewhere != NONE and elsewhere != at
+        S.note(s, rows, i, c, S.CHANNEL_BUSY, S.NONE, S.NONE, S.NONE)
+    named = elsewhere != S.NONE and elsewhere != at
     if named:
         e = s.endpoints[elsewhere]
         named = e.attached == R.READY and e.name == rows.key[i]
         if named and rows.force[i] != 1:
-            note(s, rows, i, c, S.SESSION_TWICE, e.transport, NONE, NONE)
+            S.note(s, rows, i, c, S.SESSION_TWICE, e.transport, S.NONE, S.NONE)
     c.name = rows.key[i]
     c.transport = rows.channel[i]
     c.attached = R.ASKED
     c.asked_attach = sender
-    c.detach_ns = NONE
+    c.detach_ns = S.NONE
     if not continues:
         _renew(c)
     for side in range(2):  # command-point comes before the commands of a transport that is newly attached
         c.point[side] = c.expects[side] = 0
     if not named:
-        lead(s, hashed_key(S.K_SESSION, 0, rows.key[i]), at)
+        S.lead(s, S.hashed_key(S.K_SESSION, 0, rows.key[i]), at)
 
 
 @kernel
@@ -235,12 +220,12 @@ def _detach(s, rows, i, c):
         c.detach_ns, c.detach_frame, c.detacher = rows.ts_ns[i], rows.frame_no[i], sender
         return
     if rows.code[i] > 0:
-        note(s, rows, i, c, S.DETACHED_CODE, rows.code[i], NONE, rows.frame_no[i])
-    if c.detach_ns != NONE:
-        note_wait(s, c.detach_frame, c.detach_ns, rows.ts_ns[i], sender, c, S.DETACH_WAITS, NONE)
+        S.note(s, rows, i, c, S.DETACHED_CODE, rows.code[i], S.NONE, rows.frame_no[i])
+    if c.detach_ns != S.NONE:
+        S.note_wait(s, c.detach_frame, c.detach_ns, rows.ts_ns[i], sender, c, S.DETACH_WAITS, S.NONE)
     for side in range(2):
         _unanswered(s, c, side, rows.ts_ns[i])
-    c.detach_ns = NONE
+    c.detach_ns = S.NONE
     c.attached = R.OVER
     c.detached_ns, c.by_detached = rows.ts_ns[i], sender
 
@@ -250,26 +235,26 @@ def _command(s, rows, i, c):
     """A command: its number (session.command-point), sync, and result."""
     sender, number = rows.sender[i], rows.command_id[i]
     if not c.point[sender] and c.attached != R.OVER:
-        note(s, rows, i, c, S.NO_COMMAND_POINT, NONE, NONE, NONE)
+        S.note(s, rows, i, c, S.NO_COMMAND_POINT, S.NONE, S.NONE, S.NONE)
         c.point[sender] = 1
     if c.failed == sender:
-        note(s, rows, i, c, S.AFTER_EXCEPTION, rows.name[i], NONE, NONE)
-    if number == NONE or rows.name[i] == RESULT or rows.name[i] == EXCEPTION:
+        S.note(s, rows, i, c, S.AFTER_EXCEPTION, rows.name[i], S.NONE, S.NONE)
+    if number == S.NONE or rows.name[i] == RESULT or rows.name[i] == EXCEPTION:
         # the argument of these has the name of what every command has
-        if c.next[sender] != NONE:
-            c.next[sender] = (c.next[sender] + 1) % SERIAL
+        if c.next[sender] != S.NONE:
+            c.next[sender] = (c.next[sender] + 1) % S.SERIAL
         return
-    c.next[sender] = (number + 1) % SERIAL
+    c.next[sender] = (number + 1) % S.SERIAL
     if rows.sync[i] == 1 or rows.name[i] == SYNC:
-        if c.sync_id[sender] == NONE:
+        if c.sync_id[sender] == S.NONE:
             c.sync_ns[sender] = rows.ts_ns[i]
             c.sync_frame[sender] = rows.frame_no[i]
         c.sync_id[sender] = number
     if rows.gives_result[i]:
-        at = place_in(s, key_of(S.K_CHANNEL, 0, rows.channel[i]))
-        put(s.found_by, key_of(S.K_RESULT, 2 * at + sender, number), PENDING)
+        at = S.place_in(s, S.key_of(S.K_CHANNEL, 0, rows.channel[i]))
+        put(s.found_by, S.key_of(S.K_RESULT, 2 * at + sender, number), PENDING)
         c.result_id[sender], c.result_frame[sender] = number, rows.frame_no[i]
-        c.result_ns[sender] = NONE
+        c.result_ns[sender] = S.NONE
 
 
 @kernel
@@ -281,29 +266,31 @@ def _ids(s, rows, i, at):
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         first, last = rows.range_first[k], rows.range_last[k]
         if name == KNOWN_COMPLETED:
-            if c.known_to[other] == NONE or after(first, c.known_to[other]) <= 1:
+            if c.known_to[other] == S.NONE or S.after(first, c.known_to[other]) <= 1:
                 c.known_to[other] = last
                 c.known_ns[other] = rows.ts_ns[i]
             continue
-        if c.next[other] != NONE and after(last, c.next[other]) >= 0:
+        if c.next[other] != S.NONE and S.after(last, c.next[other]) >= 0:
             unknown = 1
         if name == EXPECTED:
             continue
         known = c.known_to[sender]
-        if known != NONE and after(first, known) <= 0 and rows.ts_ns[i] - c.known_ns[sender] > rows.grace_ns[i]:
+        if known != S.NONE and S.after(first, known) <= 0 and rows.ts_ns[i] - c.known_ns[sender] > rows.grace_ns[i]:
             repeated = 1
         if name == COMPLETED:
             _completed(s, rows, i, at, first, last)
     if unknown:
         last = rows.range_last[rows.range_at[i + 1] - 1]
-        note(s, rows, i, c, S.IDS_UNKNOWN, last, (c.next[other] - 1) % SERIAL, NONE)
+        S.note(s, rows, i, c, S.IDS_UNKNOWN, last, (c.next[other] - 1) % S.SERIAL, S.NONE)
     if repeated:
         first = rows.range_first[rows.range_at[i]]
-        note(s, rows, i, c, S.KNOWN_COMPLETED_REPEATED, first, c.known_to[sender], NONE)
-    if name == KNOWN_COMPLETED and c.timely_ns[other] != NONE:
-        note_wait(s, c.timely_frame[other], c.timely_ns[other], rows.ts_ns[i], sender, c, S.COMPLETED_UNANSWERED, NONE)
-        c.timely_ns[other] = NONE
-    if name == COMPLETED and rows.timely_reply[i] == 1 and c.timely_ns[sender] == NONE:
+        S.note(s, rows, i, c, S.KNOWN_COMPLETED_REPEATED, first, c.known_to[sender], S.NONE)
+    if name == KNOWN_COMPLETED and c.timely_ns[other] != S.NONE:
+        S.note_wait(
+            s, c.timely_frame[other], c.timely_ns[other], rows.ts_ns[i], sender, c, S.COMPLETED_UNANSWERED, S.NONE
+        )
+        c.timely_ns[other] = S.NONE
+    if name == COMPLETED and rows.timely_reply[i] == 1 and c.timely_ns[sender] == S.NONE:
         c.timely_ns[sender] = rows.ts_ns[i]
         c.timely_frame[sender] = rows.frame_no[i]
 
@@ -314,15 +301,15 @@ def _completed(s, rows, i, at, first, last):
     c, sender = s.endpoints[at], rows.sender[i]
     other = 1 - sender
     waits = c.sync_id[other]
-    if waits != NONE and after(waits, first) >= 0 and after(last, waits) >= 0:
-        note_wait(s, c.sync_frame[other], c.sync_ns[other], rows.ts_ns[i], sender, c, S.SYNC_UNANSWERED, NONE)
-        c.sync_id[other] = NONE
+    if waits != S.NONE and S.after(waits, first) >= 0 and S.after(last, waits) >= 0:
+        S.note_wait(s, c.sync_frame[other], c.sync_ns[other], rows.ts_ns[i], sender, c, S.SYNC_UNANSWERED, S.NONE)
+        c.sync_id[other] = S.NONE
     asked = c.result_id[other]
-    if asked != NONE and after(asked, first) >= 0 and after(last, asked) >= 0:
+    if asked != S.NONE and S.after(asked, first) >= 0 and S.after(last, asked) >= 0:
         c.result_ns[other] = rows.ts_ns[i]
-    if c.done_to[sender] == NONE or after(last, c.done_to[sender]) > 0:
+    if c.done_to[sender] == S.NONE or S.after(last, c.done_to[sender]) > 0:
         c.done_to[sender] = last
-    if sender == CLIENT:
+    if sender == S.CLIENT:
         transfers_completed(s, at, first, last)
 
 
@@ -330,15 +317,15 @@ def _completed(s, rows, i, at, first, last):
 def _result(s, rows, i, at):
     c, sender = s.endpoints[at], rows.sender[i]
     number = rows.command_id[i]
-    if number == NONE:
+    if number == S.NONE:
         return
-    key = key_of(S.K_RESULT, 2 * at + 1 - sender, number)
+    key = S.key_of(S.K_RESULT, 2 * at + 1 - sender, number)
     state = found(s.found_by, key)
     if state != PENDING:
-        note(s, rows, i, c, S.RESULT_UNKNOWN, number, NONE, NONE)
+        S.note(s, rows, i, c, S.RESULT_UNKNOWN, number, S.NONE, S.NONE)
     put(s.found_by, key, ANSWERED)
     if number == c.result_id[1 - sender]:
-        c.result_id[1 - sender] = c.result_ns[1 - sender] = NONE
+        c.result_id[1 - sender] = c.result_ns[1 - sender] = S.NONE
 
 
 @kernel
@@ -350,7 +337,7 @@ def _of_subscriptions(s, rows, i, at):
         if rows.accept_mode[i] == 1:
             c.implicit = 1
             if c.tx:
-                note(s, rows, i, c, S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
+                S.note(s, rows, i, c, S.IMPLICIT_ACCEPT, S.NONE, S.NONE, S.NONE)
     elif name == TRANSFER:
         transfer(s, rows, i, at)
     elif name in (FLOW, STOP, CANCEL, SET_FLOW_MODE, FLUSH):
@@ -365,19 +352,19 @@ def _transactions(s, rows, i, at):
     c, name = s.endpoints[at], rows.name[i]
     if name == TX_SELECT:
         if c.tx:
-            note(s, rows, i, c, S.TRANSACTION_ORDER, name, NONE, NONE)
+            S.note(s, rows, i, c, S.TRANSACTION_ORDER, name, S.NONE, S.NONE)
         c.tx = 1
         if c.implicit:
-            note(s, rows, i, c, S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
+            S.note(s, rows, i, c, S.IMPLICIT_ACCEPT, S.NONE, S.NONE, S.NONE)
     elif name in (TX_COMMIT, TX_ROLLBACK):
         if not c.tx:
-            note(s, rows, i, c, S.TRANSACTION_ORDER, name, NONE, NONE)
+            S.note(s, rows, i, c, S.TRANSACTION_ORDER, name, S.NONE, S.NONE)
     elif name == DTX_SELECT:
         c.dtx = 1
     else:
-        key = hashed_key(S.K_BRANCH, at, rows.key[i])
+        key = S.hashed_key(S.K_BRANCH, at, rows.key[i])
         active = found(s.found_by, key) == 1
         wrong = active if name in (DTX_COMMIT, DTX_PREPARE, DTX_ROLLBACK) else (name == DTX_END and not active)
         if wrong or (name == DTX_START and not c.dtx):
-            note(s, rows, i, c, S.BRANCH_ORDER, name, NONE, NONE)
+            S.note(s, rows, i, c, S.BRANCH_ORDER, name, S.NONE, S.NONE)
         put(s.found_by, key, 1 if name == DTX_START else 2)

@@ -8,19 +8,6 @@ from __future__ import annotations
 from codec.checks import state as S
 from codec.checks.deliveries import dispose, transfer
 from codec.checks.links import attach, detach, end_links, flow_on_link, pending_links
-from codec.checks.state import (
-    NONE,
-    SERIAL,
-    add_endpoint,
-    after,
-    begin_connection,
-    key_of,
-    lead,
-    note,
-    note_at,
-    note_wait,
-    place_in,
-)  # fmt: skip
 from codec.compiler.kernel import kernel
 from codec.hashes.keyed import found, put
 
@@ -33,7 +20,7 @@ NAMES = (
     OUTCOME,
 ) = range(1, len(NAMES) + 1)  # fmt: skip
 SASL_FRAME_BYTES = 512  # MIN-MAX-FRAME-SIZE, the most of a SASL frame
-UNLIMITED = SERIAL - 1
+UNLIMITED = S.SERIAL - 1
 KEYS_A_ROW = 5
 
 
@@ -43,7 +30,7 @@ def follow(s, rows):
     for i in range(len(rows.name)):
         if not s.numbers[S.STARTED] or rows.connection_id[i] != s.numbers[S.CONNECTION]:
             finish(s)
-            begin_connection(s, rows.connection_id[i])
+            S.begin_connection(s, rows.connection_id[i])
         s.numbers[S.STEPS] += S.STEPS_A_ROW
         s.numbers[S.LAST_NS] = rows.last_ns[i]
         if rows.name[i] >= MECHANISMS:
@@ -61,12 +48,12 @@ def finish(s):
     for at in range(s.numbers[S.ENDPOINTS]):
         e = s.endpoints[at]
         other = 1 - e.side
-        if e.mapped and not e.answered and e.other == NONE:
-            note_wait(s, e.begun_frame, e.begun_ns, until, other, e, S.BEGIN_UNANSWERED, e.begun_frame)
-        if e.echo_ns != NONE:
-            note_wait(s, e.echo_frame, e.echo_ns, until, other, e, S.ECHO_UNANSWERED, NONE)
-        if e.ended_ns != NONE and not e.end_answered and e.other != NONE:
-            note_wait(s, e.ended_frame, e.ended_ns, until, other, e, S.END_UNANSWERED, NONE)
+        if e.mapped and not e.answered and e.other == S.NONE:
+            S.note_wait(s, e.begun_frame, e.begun_ns, until, other, e, S.BEGIN_UNANSWERED, e.begun_frame)
+        if e.echo_ns != S.NONE:
+            S.note_wait(s, e.echo_frame, e.echo_ns, until, other, e, S.ECHO_UNANSWERED, S.NONE)
+        if e.ended_ns != S.NONE and not e.end_answered and e.other != S.NONE:
+            S.note_wait(s, e.ended_frame, e.ended_ns, until, other, e, S.END_UNANSWERED, S.NONE)
     pending_links(s, until)
     s.numbers[S.STARTED] = 0
 
@@ -76,7 +63,7 @@ def _sasl(s, rows, i):
     """mechanisms, init, (challenge, response)*, outcome; each by its side (5.3.2)."""
     name, sender, step = rows.name[i], rows.sender[i], s.numbers[S.SASL_STEP]
     if rows.size[i] > SASL_FRAME_BYTES:
-        note_at(s, rows, i, NONE, NONE, S.FRAME_TOO_LARGE, rows.size[i], SASL_FRAME_BYTES, NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.FRAME_TOO_LARGE, rows.size[i], SASL_FRAME_BYTES, S.NONE)
     by_client = name in (INIT, RESPONSE)
     follows = (
         (name == MECHANISMS and step == 0)
@@ -86,7 +73,7 @@ def _sasl(s, rows, i):
         or (name == OUTCOME and (step in (INIT, RESPONSE)))
     )
     if not follows or (sender == S.CLIENT) != by_client:
-        note_at(s, rows, i, NONE, NONE, S.SASL_ORDER, name, step, NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.SASL_ORDER, name, step, S.NONE)
     s.numbers[S.SASL_STEP] = name
 
 
@@ -94,12 +81,12 @@ def _sasl(s, rows, i):
 def _open(s, rows, i):
     sender = rows.sender[i]
     if rows.channel[i] != 0:
-        note_at(s, rows, i, NONE, NONE, S.OPEN_CHANNEL, rows.channel[i], 0, NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_CHANNEL, rows.channel[i], 0, S.NONE)
     if s.numbers[S.OPENED + sender]:
-        note_at(s, rows, i, NONE, NONE, S.OPEN_MISPLACED, OPEN, 1, NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_MISPLACED, OPEN, 1, S.NONE)
     s.numbers[S.OPENED + sender] = 1
-    s.numbers[S.FRAME_MAX + sender] = rows.max_frame_size[i] if rows.max_frame_size[i] != NONE else UNLIMITED
-    s.numbers[S.CHANNEL_MAX + sender] = rows.channel_max[i] if rows.channel_max[i] != NONE else 65535
+    s.numbers[S.FRAME_MAX + sender] = rows.max_frame_size[i] if rows.max_frame_size[i] != S.NONE else UNLIMITED
+    s.numbers[S.CHANNEL_MAX + sender] = rows.channel_max[i] if rows.channel_max[i] != S.NONE else 65535
     s.numbers[S.OPEN_NS + sender] = rows.ts_ns[i]
 
 
@@ -111,28 +98,28 @@ def _performative(s, rows, i):
         _open(s, rows, i)
         return
     if not s.numbers[S.OPENED + sender]:
-        note_at(s, rows, i, NONE, NONE, S.OPEN_MISPLACED, name, 0, NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_MISPLACED, name, 0, S.NONE)
         s.numbers[S.OPENED + sender] = 1
         s.numbers[S.FRAME_MAX + sender] = UNLIMITED
         s.numbers[S.CHANNEL_MAX + sender] = 65535
     knows = s.numbers[S.OPENED + other] and rows.ts_ns[i] - s.numbers[S.OPEN_NS + other] > rows.grace_ns[i]
     if knows and rows.size[i] > s.numbers[S.FRAME_MAX + other]:
-        note_at(s, rows, i, NONE, NONE, S.FRAME_TOO_LARGE, rows.size[i], s.numbers[S.FRAME_MAX + other], NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.FRAME_TOO_LARGE, rows.size[i], s.numbers[S.FRAME_MAX + other], S.NONE)
     if name == CLOSE:
         s.numbers[S.CLOSED_NS] = rows.ts_ns[i]
         return
     if name == BEGIN:
         _begin(s, rows, i, knows)
         return
-    at = place_in(s, key_of(S.K_ENDPOINT, sender, rows.channel[i]))
-    if at == NONE or not s.endpoints[at].mapped:
+    at = S.place_in(s, S.key_of(S.K_ENDPOINT, sender, rows.channel[i]))
+    if at == S.NONE or not s.endpoints[at].mapped:
         oddity, channel, incarnation = S.NO_SESSION, rows.channel[i], 0
-        if at != NONE:
+        if at != S.NONE:
             oddity, channel, incarnation = S.AFTER_END, s.endpoints[at].channel, s.endpoints[at].incarnation
-        note_at(s, rows, i, channel, incarnation, oddity, name, NONE, NONE)
+        S.note_at(s, rows, i, channel, incarnation, oddity, name, S.NONE, S.NONE)
         if rows.error[i] and (name in (END, DETACH)):
             oddity = S.END_ERROR if name == END else S.DETACH_ERROR
-            note_at(s, rows, i, channel, incarnation, oddity, NONE, NONE, NONE)
+            S.note_at(s, rows, i, channel, incarnation, oddity, S.NONE, S.NONE, S.NONE)
         return
     if name == ATTACH:
         attach(s, rows, i, at)
@@ -153,35 +140,35 @@ def _performative(s, rows, i):
 def _begin(s, rows, i, knows):
     """A begin opens a session, or answers the begin of the channel that it names (2.5.1)."""
     sender, number, remote = rows.sender[i], rows.channel[i], rows.remote_channel[i]
-    key = key_of(S.K_ENDPOINT, sender, number)
-    before = place_in(s, key)
-    at = add_endpoint(s)
+    key = S.key_of(S.K_ENDPOINT, sender, number)
+    before = S.place_in(s, key)
+    at = S.add_endpoint(s)
     e = s.endpoints[at]
     e.side, e.channel, e.mapped = sender, number, 1
     e.begun_ns, e.begun_frame = rows.ts_ns[i], rows.frame_no[i]
-    e.handle_max = rows.handle_max[i] if rows.handle_max[i] != NONE else UNLIMITED
+    e.handle_max = rows.handle_max[i] if rows.handle_max[i] != S.NONE else UNLIMITED
     e.first_out = rows.next_outgoing_id[i]
     e.allowed = rows.incoming_window[i]
-    peer = place_in(s, key_of(S.K_ENDPOINT, 1 - sender, remote)) if remote != NONE else NONE
-    fits = peer != NONE and s.endpoints[peer].other == NONE
+    peer = S.place_in(s, S.key_of(S.K_ENDPOINT, 1 - sender, remote)) if remote != S.NONE else S.NONE
+    fits = peer != S.NONE and s.endpoints[peer].other == S.NONE
     if fits:
         p = s.endpoints[peer]
         e.channel, e.incarnation = p.channel, p.incarnation
         e.other, p.other = peer, at
         e.answered = p.answered = 1
-        note_wait(s, p.begun_frame, p.begun_ns, rows.ts_ns[i], sender, p, S.BEGIN_UNANSWERED, p.begun_frame)
+        S.note_wait(s, p.begun_frame, p.begun_ns, rows.ts_ns[i], sender, p, S.BEGIN_UNANSWERED, p.begun_frame)
     else:
-        incarnations = key_of(S.K_LIFE, 0, number)
+        incarnations = S.key_of(S.K_LIFE, 0, number)
         e.incarnation = max(found(s.found_by, incarnations), 0) + 1
         put(s.found_by, incarnations, e.incarnation)
-    if before != NONE and s.endpoints[before].mapped:
-        note(s, rows, i, e, S.BEGIN_TWICE, number, NONE, NONE)
+    if before != S.NONE and s.endpoints[before].mapped:
+        S.note(s, rows, i, e, S.BEGIN_TWICE, number, S.NONE, S.NONE)
     if knows and number > s.numbers[S.CHANNEL_MAX + 1 - sender]:
         expected = s.numbers[S.CHANNEL_MAX + 1 - sender]
-        note(s, rows, i, e, S.CHANNEL_ABOVE_MAX, number, expected, NONE)
-    if remote != NONE and not fits:
-        note(s, rows, i, e, S.REMOTE_CHANNEL, remote, NONE, NONE)
-    lead(s, key, at)
+        S.note(s, rows, i, e, S.CHANNEL_ABOVE_MAX, number, expected, S.NONE)
+    if remote != S.NONE and not fits:
+        S.note(s, rows, i, e, S.REMOTE_CHANNEL, remote, S.NONE, S.NONE)
+    S.lead(s, key, at)
 
 
 @kernel
@@ -190,15 +177,15 @@ def _end(s, rows, i, at):
     e.mapped = 0
     e.ended_ns = rows.ts_ns[i]
     e.ended_frame = rows.frame_no[i]
-    e.echo_ns = NONE
+    e.echo_ns = S.NONE
     if rows.error[i]:
-        note(s, rows, i, e, S.END_ERROR, NONE, NONE, NONE)
-    if e.other != NONE:
+        S.note(s, rows, i, e, S.END_ERROR, S.NONE, S.NONE, S.NONE)
+    if e.other != S.NONE:
         p = s.endpoints[e.other]
-        p.echo_ns = NONE
-        if p.ended_ns != NONE:
+        p.echo_ns = S.NONE
+        if p.ended_ns != S.NONE:
             e.end_answered = p.end_answered = 1
-            note_wait(s, p.ended_frame, p.ended_ns, rows.ts_ns[i], e.side, e, S.END_UNANSWERED, NONE)
+            S.note_wait(s, p.ended_frame, p.ended_ns, rows.ts_ns[i], e.side, e, S.END_UNANSWERED, S.NONE)
     end_links(s, rows, i, at)
 
 
@@ -206,41 +193,41 @@ def _end(s, rows, i, at):
 def _flow(s, rows, i, at):
     """A flow: windows and transfer numbers (2.5.6), then the state of a link."""
     e = s.endpoints[at]
-    if rows.next_outgoing_id[i] != NONE and e.first_out != NONE:
-        expected = (e.first_out + e.sent) % SERIAL
+    if rows.next_outgoing_id[i] != S.NONE and e.first_out != S.NONE:
+        expected = (e.first_out + e.sent) % S.SERIAL
         if rows.next_outgoing_id[i] != expected:
-            note(s, rows, i, e, S.NEXT_OUTGOING_ID, rows.next_outgoing_id[i], expected, NONE)
+            S.note(s, rows, i, e, S.NEXT_OUTGOING_ID, rows.next_outgoing_id[i], expected, S.NONE)
     nextin, window = rows.next_incoming_id[i], max(rows.incoming_window[i], 0)
-    if e.other == NONE:
-        if nextin != NONE:
-            note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, NONE, NONE)
+    if e.other == S.NONE:
+        if nextin != S.NONE:
+            S.note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, S.NONE, S.NONE)
     else:
         p = s.endpoints[e.other]
-        if nextin == NONE:
+        if nextin == S.NONE:
             e.allowed = max(e.allowed, window)
             if rows.ts_ns[i] - p.begun_ns > rows.grace_ns[i]:
-                note(s, rows, i, e, S.NEXT_INCOMING_ID, NONE, p.first_out, NONE)
-        elif p.first_out != NONE:
-            ahead = after(nextin, p.first_out)
+                S.note(s, rows, i, e, S.NEXT_INCOMING_ID, S.NONE, p.first_out, S.NONE)
+        elif p.first_out != S.NONE:
+            ahead = S.after(nextin, p.first_out)
             e.allowed = max(e.allowed, ahead + window)
-            if after(nextin, (p.first_out + p.sent) % SERIAL) > 0:
-                expected = (p.first_out + p.sent) % SERIAL
-                note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, expected, NONE)
-        if p.echo_ns != NONE:
-            note_wait(s, p.echo_frame, p.echo_ns, rows.ts_ns[i], e.side, e, S.ECHO_UNANSWERED, NONE)
-            p.echo_ns = NONE
-    if rows.echo[i] == 1 and e.echo_ns == NONE:
+            if S.after(nextin, (p.first_out + p.sent) % S.SERIAL) > 0:
+                expected = (p.first_out + p.sent) % S.SERIAL
+                S.note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, expected, S.NONE)
+        if p.echo_ns != S.NONE:
+            S.note_wait(s, p.echo_frame, p.echo_ns, rows.ts_ns[i], e.side, e, S.ECHO_UNANSWERED, S.NONE)
+            p.echo_ns = S.NONE
+    if rows.echo[i] == 1 and e.echo_ns == S.NONE:
         e.echo_ns = rows.ts_ns[i]
         e.echo_frame = rows.frame_no[i]
-    if rows.handle[i] != NONE:
+    if rows.handle[i] != S.NONE:
         flow_on_link(s, rows, i, at)
     elif rows.link_fields[i]:
-        note(s, rows, i, e, S.FLOW_WITHOUT_HANDLE, NONE, NONE, NONE)
+        S.note(s, rows, i, e, S.FLOW_WITHOUT_HANDLE, S.NONE, S.NONE, S.NONE)
 
 
 @kernel
 def _count_transfer(s, rows, i, at):
     e = s.endpoints[at]
-    if e.other != NONE and s.endpoints[e.other].allowed != NONE and e.sent >= s.endpoints[e.other].allowed:
-        note(s, rows, i, e, S.WINDOW_EXCEEDED, e.sent + 1, s.endpoints[e.other].allowed, NONE)
+    if e.other != S.NONE and s.endpoints[e.other].allowed != S.NONE and e.sent >= s.endpoints[e.other].allowed:
+        S.note(s, rows, i, e, S.WINDOW_EXCEEDED, e.sent + 1, s.endpoints[e.other].allowed, S.NONE)
     e.sent += 1
