@@ -335,7 +335,7 @@ def test_names_are_shown_as_they_are(name: str) -> None:
 # ---- bombs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
 def test_expansion_without_end_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
     monkeypatch.setattr("udfs.source.reading.LIMITS", Limits(expansion_ratio=100, expansion_grace=64 * 1024))
     bomb = tmp_path / "bomb.pcap"
