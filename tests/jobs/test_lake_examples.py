@@ -1,12 +1,10 @@
-"""What runs an ingest: units that systemd accepts, a crontab, a nightly audit with its baseline, a DAG, Kubernetes."""
+"""What runs an ingest: commands, a nightly audit with its baseline, Kubernetes."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,27 +36,6 @@ def test_commands_of_the_examples_are_commands() -> None:
             parsed(line)
 
 
-def test_the_crontab_has_fields_a_user_and_programs_that_are_there() -> None:
-    lines = [line for line in (EXAMPLES / "crontab-lake").read_text().splitlines() if line and line[0] != "#"]
-    jobs = [line for line in lines if not re.match(r"\w+=", line)]
-    for job in jobs:
-        assert re.fullmatch(r"(?:[\d*/]+ ){5}wirehare /opt/wirehare/\S+ .*", job), job
-    (script,) = re.findall(r"/opt/wirehare/(examples/\S+)", "\n".join(jobs))
-    assert os.access(ROOT / script, os.X_OK)
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    for name in ("wirehare-capture.service", "wirehare-ingest.service"):
-        text = (EXAMPLES / name).read_text().replace(WIREHARE, "/bin/true").replace("/usr/bin/tcpdump", "/bin/true")
-        (tmp_path / name).write_text(text)
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert [line for line in checked.stderr.splitlines() if "wirehare" in line] == []
-
-
 @pytest.mark.parametrize("code", [0, 1, 4])
 def test_yesterday_is_audited_with_the_day_before_as_the_baseline(tmp_path: Path, code: int) -> None:
     stand_in, calls, reports = tmp_path / "wirehare", tmp_path / "calls", tmp_path / "reports"
@@ -74,14 +51,6 @@ def test_yesterday_is_audited_with_the_day_before_as_the_baseline(tmp_path: Path
     (call,) = calls.read_text().splitlines()
     assert call.startswith("audit lake --since yesterday --until today")
     assert call.endswith(f"--baseline {reports}/{before}.json")
-
-
-def test_the_dag_submits_jobs_that_are_there() -> None:
-    tree = ast.parse((EXAMPLES / "airflow_lake_dag.py").read_text())
-    words = [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "application"]
-    jobs = [ast.unparse(word.value).strip("'").removeprefix("/opt/wirehare/") for word in words]
-    assert jobs == ["jobs/ingest.py", "jobs/audit.py"]
-    assert all((ROOT / job).exists() for job in jobs)
 
 
 def test_kubernetes_runs_commands_that_are_there() -> None:

@@ -129,24 +129,26 @@ def test_the_settings_are_settings() -> None:
     assert list(read.disabled) == ["SEC-08", "SEC-09"]
 
 
-def test_the_crontab_has_six_fields_and_variables() -> None:
-    lines = [line for line in (EXAMPLES / "crontab").read_text().splitlines() if line and not line.startswith("#")]
+@pytest.mark.parametrize(("name", "number"), [("crontab", 1), ("crontab-lake", 4)])
+def test_a_crontab_has_fields_a_user_and_programs_that_are_there(name: str, number: int) -> None:
+    lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line and not line.startswith("#")]
     jobs = [line for line in lines if not re.match(r"\w+=", line)]
-    (job,) = jobs
-    assert re.fullmatch(r"([\d*]+ ){5}wirehare /\S+/examples/audit-day.sh", job)
+    assert len(jobs) == number
+    for job in jobs:
+        assert re.fullmatch(r"(?:[\d*/]+ ){5}wirehare /opt/wirehare/\S+.*", job), job
+    (script,) = re.findall(r"/opt/wirehare/(examples/\S+)", "\n".join(jobs))
+    assert os.access(EXAMPLES.parent / script, os.X_OK)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    for name in ("wirehare-audit.service", "wirehare-audit.timer"):
+    for unit in [*EXAMPLES.glob("*.service"), *EXAMPLES.glob("*.timer")]:
         # what they start is not installed here
-        text = (EXAMPLES / name).read_text().replace("/opt/wirehare/examples/audit-day.sh", "/bin/true")
-        (tmp_path / name).write_text(text)
+        (tmp_path / unit.name).write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text()))
+    units = sorted(tmp_path.iterdir())
+    assert len(units) == 4
     checked = subprocess.run(
-        ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, check=False
     )
     assert [line for line in checked.stderr.splitlines() if "wirehare" in line] == []
     when = subprocess.run(
@@ -155,13 +157,14 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert when.returncode == 0
 
 
-def test_the_dag_submits_the_jobs() -> None:
-    tree = ast.parse((EXAMPLES / "airflow_dag.py").read_text())
+@pytest.mark.parametrize(("dag", "first"), [("airflow_dag", "decode"), ("airflow_lake_dag", "ingest")])
+def test_a_dag_submits_jobs_that_are_there(dag: str, first: str) -> None:
+    jobs = [f"jobs/{name}.py" for name in (first, "audit")]
+    tree = ast.parse((EXAMPLES / f"{dag}.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     submits = [call for call in calls if getattr(call.func, "id", "") == "SparkSubmitOperator"]
     named = [{word.arg: ast.unparse(word.value) for word in call.keywords} for call in submits]
-    jobs = [words["application"].strip("'").removeprefix("/opt/wirehare/") for words in named]
-    assert jobs == ["jobs/decode.py", "jobs/audit.py"]
+    assert [words["application"].strip("'") for words in named] == [f"/opt/wirehare/{job}" for job in jobs]
     assert all((EXAMPLES.parent / job).exists() for job in jobs)
 
 
