@@ -60,10 +60,7 @@ def add_input_and_output(parser: argparse.ArgumentParser) -> None:
     """Options: which captures, connections and times are decoded, and where the tables go."""
     add_captures(parser)
     parser.add_argument(
-        "--output",
-        metavar="DIR",
-        required=True,
-        help="directory for the tables, each a sub-directory of Parquet files",
+        "--output", metavar="DIR", required=True, help="directory for the tables, each a sub-directory of Parquet files"
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the tables in DIR, all at once when the new ones are complete"

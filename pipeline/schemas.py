@@ -64,9 +64,7 @@ CAPTURES = table(
 )
 
 STREAMS = table(
-    ("connection_id", LONG, "TCP connection"),
-    ("sender", STRING, "'client' or 'server': one row each"),
-    *LEDGER.fields,
+    ("connection_id", LONG, "TCP connection"), ("sender", STRING, "'client' or 'server': one row each"), *LEDGER.fields
 )
 
 CONNECTIONS = table(

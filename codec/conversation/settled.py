@@ -8,16 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.conversation.settlement import (
-    ROLLED_BACK,
-    Events,
-    Settled,
-    end_map,
-    new_map,
-    new_settled,
-    settle,
-    with_room,
-)
+from codec.conversation.settlement import ROLLED_BACK, Events, Settled, end_map, new_map, new_settled, settle, with_room
 from codec.conversation.states import numbered
 
 Integers = NDArray[np.int64]

@@ -72,10 +72,7 @@ def read_rows(root: Place, name: str, files: Iterable[LakeFile], columns: Sequen
 
 
 def rows_of(
-    root: Place,
-    name: str,
-    files: Iterable[LakeFile],
-    wanted: Callable[[pa.RecordBatch], pa.Array] | None = None,
+    root: Place, name: str, files: Iterable[LakeFile], wanted: Callable[[pa.RecordBatch], pa.Array] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some files of a table, those for which `wanted` is true, batch by batch."""
     for file in files:

@@ -111,10 +111,7 @@ def _write(
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     number = plural(len(paths), "capture")
-    with (
-        progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")),
-        planned(spark),
-    ):
+    with progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")), planned(spark):
         written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **chosen)
     with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark, ()) as status:
         accounts = written.part(ACCOUNTS, "account")

@@ -96,9 +96,7 @@ def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
         f"{APPLICATION} AS application",
     )
     return findings.join(ends, "connection_id", "left").selectExpr(
-        "*",
-        f"{OF_ENTITIES} AS entities",
-        f"nullif(concat_ws(', ', {OF_THINGS}), '') AS things",
+        "*", f"{OF_ENTITIES} AS entities", f"nullif(concat_ws(', ', {OF_THINGS}), '') AS things"
     )
 
 

@@ -20,19 +20,7 @@ from codec.amqp.v0_10.containers import new_stack
 from codec.amqp.v0_10.detect import content_length, segment_fits
 from codec.amqp.v0_10.values import HEADER_SEGMENT, decode_segment
 from codec.compiler.limits import LIMITS
-from codec.variant import (
-    FULL,
-    MALFORMED,
-    METADATA,
-    OK,
-    TOO_DEEP,
-    VALUE,
-    Writer,
-    decode,
-    enlarge,
-    new_writer,
-    rollback,
-)
+from codec.variant import FULL, MALFORMED, METADATA, OK, TOO_DEEP, VALUE, Writer, decode, enlarge, new_writer, rollback
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
 

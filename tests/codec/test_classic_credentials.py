@@ -6,16 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from classic_support import (
-    TABLE,
-    arguments,
-    described_methods,
-    example,
-    long_prefixed,
-    method_named,
-    padded,
-    shortstr,
-)
+from classic_support import TABLE, arguments, described_methods, example, long_prefixed, method_named, padded, shortstr
 
 from codec.amqp.classic.methods import classify_method, decode_arguments
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, classic_tables

@@ -10,17 +10,7 @@ import amqp
 import numpy as np
 import pika.spec
 import pytest
-from classic_support import (
-    example,
-    fact_table,
-    header_fits,
-    long_prefixed,
-    padded,
-    properties,
-    shortstr,
-    tables,
-    texts,
-)
+from classic_support import example, fact_table, header_fits, long_prefixed, padded, properties, shortstr, tables, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

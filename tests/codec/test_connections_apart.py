@@ -122,10 +122,7 @@ def test_a_reset_of_nothing_known_is_counted() -> None:
 
 def test_a_fin_that_is_acknowledged_by_another_one_came_first() -> None:
     """Whichever was captured first."""
-    fins = [
-        Segment(CLIENT, len(STREAM), flags=FIN | ACK),
-        Segment(SERVER, 0, flags=FIN | ACK, ack=len(STREAM) + 1),
-    ]
+    fins = [Segment(CLIENT, len(STREAM), flags=FIN | ACK), Segment(SERVER, 0, flags=FIN | ACK, ack=len(STREAM) + 1)]
     for order in (fins, fins[::-1]):
         _, (fact,) = accounted([*OPENING, Segment(CLIENT, 0, STREAM), *order])
         assert (fact["tcp_end"], fact["tcp_end_by"]) == ("fin", "client")

@@ -119,10 +119,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "out-of-band": ([method(20, 10, shortstr(b"x"))], [["reserved-set"]]),
     "insist": ([method(10, 40, shortstr(b"/"), shortstr(b""), b"\x01")], [["reserved-set"]]),
     # passive, durable, auto-delete, internal, no-wait: the third and fourth are reserved in the text only
-    "auto-delete, internal": (
-        [method(40, 10, b"\0\0", shortstr(b"x"), shortstr(b"direct"), b"\x0c", table())],
-        [[]],
-    ),
+    "auto-delete, internal": ([method(40, 10, b"\0\0", shortstr(b"x"), shortstr(b"direct"), b"\x0c", table())], [[]]),
     "sixth bit of five": ([declare(table(), bits=0x20)], [["unused-bits"]]),
     "five bits of five": ([declare(table(), bits=0x1F)], [[]]),
     "second bit of one": ([method(60, 80, bytes(8), b"\x02")], [["unused-bits"]]),

@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 from encapsulations import MACS
 from scapy.layers.inet import ICMP, IP, TCP, UDP
-from scapy.layers.inet6 import (
-    IPv6,
-    IPv6ExtHdrDestOpt,
-    IPv6ExtHdrFragment,
-    IPv6ExtHdrHopByHop,
-    IPv6ExtHdrRouting,
-)
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop, IPv6ExtHdrRouting
 from scapy.layers.ipsec import AH
 from scapy.layers.l2 import ARP, LLC, STP, CookedLinux, CookedLinuxV2, Dot1AD, Dot1Q, Dot3, Ether, Loopback
 from scapy.packet import Packet, Raw

@@ -183,13 +183,7 @@ def test_frame_types() -> None:
     }
     assert kinds_of["0-9-1"] == {1: "method", 2: "header", 3: "body", 8: "heartbeat"}
     assert kinds_of["0-8"] == kinds_of["0-9"]
-    assert kinds_of["0-8"] == {
-        **kinds_of["0-9-1"],
-        4: "oob-method",
-        5: "oob-header",
-        6: "oob-body",
-        7: "trace",
-    }
+    assert kinds_of["0-8"] == {**kinds_of["0-9-1"], 4: "oob-method", 5: "oob-header", 6: "oob-body", 7: "trace"}
 
 
 def test_tags_follow_practice() -> None:

@@ -70,18 +70,9 @@ def rows(table: Path, *columns: str) -> list[dict[str, object]]:
         ([], "wirehare: the following arguments are required: COMMAND (see wirehare --help)"),
         (["decode", "a.pcap"], "the following arguments are required: --output (see wirehare decode --help)"),
         (["decode", "--output", "o"], "the following arguments are required: CAPTURE (see wirehare decode --help)"),
-        (
-            ["decode", "a", "--output", "o", "--port", "70000"],
-            "'70000' is not a valid port; expected a number",
-        ),
-        (
-            ["decode", "a", "--output", "o", "--host", "broker"],
-            "'broker' is not a valid address; expected one",
-        ),
-        (
-            ["decode", "a", "--output", "o", "--since", "noon"],
-            "'noon' is not a valid time; expected one like",
-        ),
+        (["decode", "a", "--output", "o", "--port", "70000"], "'70000' is not a valid port; expected a number"),
+        (["decode", "a", "--output", "o", "--host", "broker"], "'broker' is not a valid address; expected one"),
+        (["decode", "a", "--output", "o", "--since", "noon"], "'noon' is not a valid time; expected one like"),
         (
             ["decode", "a", "--output", "o", "--tables", "frames,conections"],
             "there is no table 'conections'; did you mean 'connections'? Expected one of captures,",
@@ -200,12 +191,7 @@ def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
 def without_java(tmp_path: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
     return subprocess.run(
-        command,
-        env=environment | {"PATH": str(tmp_path)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env=environment | {"PATH": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 

@@ -109,10 +109,7 @@ ValueError: no such thing
     [
         ("disk full", "disk full"),
         ("", "Exception"),
-        (
-            JAVA_CHAIN,
-            "No space left on device, for the output or for temporary files (SPARK_LOCAL_DIRS, TMPDIR)",
-        ),
+        (JAVA_CHAIN, "No space left on device, for the output or for temporary files (SPARK_LOCAL_DIRS, TMPDIR)"),
         (PYTHON_WITHIN_JAVA, "ValueError: no such thing"),
     ],
 )

@@ -92,10 +92,7 @@ def test_what_is_printed_for_other_programs_is_the_audit_alone(
     assert "The tables are in" in printed.err
 
 
-@pytest.mark.parametrize(
-    ("decoded", "audited", "code"),
-    [(0, 0, 0), (0, 1, 1), (3, 0, 3), (3, 1, 1)],
-)
+@pytest.mark.parametrize(("decoded", "audited", "code"), [(0, 0, 0), (0, 1, 1), (3, 0, 3), (3, 1, 1)])
 def test_findings_count_before_damage(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, decoded: int, audited: int, code: int
 ) -> None:

@@ -101,23 +101,7 @@ def test_no_rows_no_file(tmp_path: Path) -> None:
 def test_a_footer_is_walked_whatever_it_holds() -> None:
     """Hand-made Thrift: version 1, a key of every wire type before the schema, one group `v` with two children."""
     others = (
-        *[
-            0x11,
-            0x12,
-            0x13,
-            5,
-            0x14,
-            2,
-            0x16,
-            0x80,
-            1,
-            0x17,
-            *range(8),
-            0x18,
-            2,
-            65,
-            66,
-        ],  # truths, numbers
+        *[0x11, 0x12, 0x13, 5, 0x14, 2, 0x16, 0x80, 1, 0x17, *range(8), 0x18, 2, 65, 66],  # truths, numbers
         *[0x19, 0x25, 2, 4, 0x1A, 0x21, 1, 2, 0x1B, 1, 0x85, 1, 65, 2, 0x1C, 0x15, 2, 0],  # containers
     )
     group = bytes([0x48, 1, ord("v"), 0x15, 4])  # fields 4 (name) and 5 (two children)

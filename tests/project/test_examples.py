@@ -71,7 +71,7 @@ def test_a_day_is_decoded_and_audited(night: Night) -> None:
         (
             "nightly captures/2026-11-20 --output tables/date=2026-11-20 --overwrite "
             "--report reports/2026-11-20.html --json reports/2026-11-20.json --title AMQP audit of 2026-11-20"
-        ),
+        )
     ]
 
 

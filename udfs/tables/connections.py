@@ -22,17 +22,7 @@ from codec.compiler.limits import OUTSTANDING
 from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
-from udfs.arrow.rows import (
-    elapsed,
-    in_one,
-    in_one_text,
-    integers,
-    is_there,
-    numbers_of,
-    picked,
-    timestamps,
-    truth_of,
-)
+from udfs.arrow.rows import elapsed, in_one, in_one_text, integers, is_there, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
 from udfs.conversation.states import restore_table, save_records, save_table

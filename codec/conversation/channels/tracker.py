@@ -33,20 +33,8 @@ from codec.conversation.channels.links import (
     resolve_queue,
     set_queue_type,
 )
-from codec.conversation.channels.requests import (
-    add_request,
-    drop_transaction,
-    keep_since_loss,
-    roll_back,
-    take_request,
-)
-from codec.conversation.channels.results import (
-    map_of,
-    queue_name,
-    write_event,
-    write_incarnation,
-    write_message,
-)
+from codec.conversation.channels.requests import add_request, drop_transaction, keep_since_loss, roll_back, take_request
+from codec.conversation.channels.results import map_of, queue_name, write_event, write_incarnation, write_message
 from codec.conversation.channels.state import allocate, begin_incarnation, release
 from codec.conversation.settlement import NO_RESULT, PRESETTLED, SPARES, UNKNOWN, UNSETTLED
 from codec.hashes.keyed import empty

@@ -261,10 +261,7 @@ def request_reply(sources: Sources) -> Sql:
         WHERE place = {ROW}"""
 
 
-RELATIONS = {
-    "tagged": Relation(TAGGED, materialized=False),
-    "odd_consumers": Relation(ODD_CONSUMERS),
-}
+RELATIONS = {"tagged": Relation(TAGGED, materialized=False), "odd_consumers": Relation(ODD_CONSUMERS)}
 
 CONTEXTS = {
     "incarnations": Context(INCARNATIONS, CHANNEL),

@@ -206,9 +206,7 @@ FILES: Sql = f"""
                 FROM control_methods WHERE {sql_in("name", (*STAGES, *SENDS_STAGED))}))
     WHERE {sql_in("name", SENDS_STAGED)}"""
 
-RELATIONS = {
-    "message_counts": Relation(message_counts, {name: f"coalesce(sum(kind_{name}), 0)" for name in KINDS}),
-}
+RELATIONS = {"message_counts": Relation(message_counts, {name: f"coalesce(sum(kind_{name}), 0)" for name in KINDS})}
 CONTEXTS = {
     "numbers": Context(NUMBERS, CHANNEL, messages="delivered", full_scan=True),
     "waits": Context(waits, CHANNEL, messages="waited", full_scan=True),

@@ -211,10 +211,7 @@ def requeue_loops(sources: Sources) -> Sql:
               GROUP BY {PLACE}, known)"""
 
 
-RELATIONS = {
-    "timed_out_channels": Relation(TIMED_OUT_CHANNELS),
-    "token_connections": Relation(TOKEN_CONNECTIONS),
-}
+RELATIONS = {"timed_out_channels": Relation(TIMED_OUT_CHANNELS), "token_connections": Relation(TOKEN_CONNECTIONS)}
 CONTEXTS = {
     "upgrades": Context(UPGRADES, CHANNEL[:2], methods=UPGRADING),
     "requeued": Context(REQUEUED, messages="requeued", full_scan=True),
