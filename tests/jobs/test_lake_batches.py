@@ -45,7 +45,7 @@ CAPTURES = (
     "010_tx.pcap", "010_mid_stream.pcap", "10_qpidd_transactions.pcap", "10_rabbitmq_multi_frame_transfer.pcap",
 )  # fmt: skip
 UNSETTLED = Options(settle_ns=0)
-FILES, BATCHES = 200, 3
+FILES, BATCHES = 60, 3
 # Where a packet is depends on the file that it is in.
 OF_FILES = ("capture_file", "packet_no", "first_packet_no")
 
@@ -103,7 +103,7 @@ def compared(found: Rows, expected: Rows) -> None:
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_many_batches_give_the_rows_of_one_decode(tmp_path: Path, name: str) -> None:
-    """Up to 200 captures with names in no order, in a few batches of any size, each batch in any order."""
+    """Up to 60 captures with names in no order, in a few batches of any size, each batch in any order."""
     (capture,) = golden.captures()[name].paths
     pieces = list(rotated(capture, tmp_path / "captures", min(FILES, len(records(capture)[1]))))
     lake, draw = tmp_path / "lake", random.Random(name)
