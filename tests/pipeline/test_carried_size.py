@@ -117,7 +117,9 @@ def resumed(talk: Talk, number: int) -> None:
     turns: list[dict[str, Any]] = [{}, {"resume": True, "settled": True}, {"settled": True}]
     for turn, given in enumerate(turns):
         for side in ("client", "server"):
-            links.attach(talk, side, "l", 5, side == "server")
+            links.attach(
+                talk, side, "l", 5, side == "server", unsettled={b"tag": described(P.ACCEPTED)} if turn else None
+            )
         links.transfer(talk, "client", 5, 3 * number + turn, b"tag", **given)
         links.detach(links.detach(talk, "client", 5, closed=False), "server", 5, closed=False)
 

@@ -29,12 +29,23 @@ def begin(remote: int | None = None, channel: int = 0) -> bytes:
 
 def attach(
     name: str, handle: int, role: bool, source: str = "", target: str = "", coordinator: bool = False,
-    distribution: str = "", channel: int = 0,
+    distribution: str = "", channel: int = 0, unsettled: dict[bytes, Any] | None = None,
 ) -> bytes:  # fmt: skip
     first = None if role else uint(0)
     mode = [None] * 5 + [proton.symbol(distribution)] if distribution else []
     far = described(P.COORDINATOR) if coordinator else described(P.TARGET, target or None)
-    fields = (name, uint(handle), role, None, None, described(P.SOURCE, source or None, *mode), far, None, None, first)
+    fields = (
+        name,
+        uint(handle),
+        role,
+        None,
+        None,
+        described(P.SOURCE, source or None, *mode),
+        far,
+        unsettled,
+        None,
+        first,
+    )
     return frame(performative(P.ATTACH, *fields), channel)
 
 
@@ -255,6 +266,19 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(7, settled=True, tag=b"c", **again) + moved(8, tag=b"d", resume=True))
     wire.add(CLIENT, moved(9, settled=True, tag=b"e", **again) + moved(10, settled=True, tag=b"f"))
     wire.add(SERVER, disposed(RECEIVES, 8, outcome=described(P.MODIFIED)))  # packet 18
+
+    # Listed with an outcome by the receiver, or as what was received so far; the first two are resumed as settled.
+    wire = wires["listed"] = sending()
+    wire.add(CLIENT, moved(0, tag=b"a") + moved(1, tag=b"b") + moved(2, tag=b"c") + moved(3, tag=b"d"))
+    wire.add(CLIENT, detach(0, closed=False))
+    wire.add(SERVER, detach(0, closed=False))
+    wire.add(CLIENT, attach("l", 0, SENDS, target="q", unsettled=dict.fromkeys((b"a", b"b", b"c", b"d"))))
+    listed = {
+        b"a": described(P.ACCEPTED), b"b": described(0x23, uint(0), proton.ulong(1)), b"c": described(P.REJECTED),
+        b"d": None,
+    }  # fmt: skip
+    wire.add(SERVER, attach("l", 0, RECEIVES, target="q", unsettled=listed))
+    wire.add(CLIENT, moved(4, settled=True, tag=b"a", **again) + moved(5, settled=True, tag=b"b", **again))  # packet 12
 
     # The link comes again with another session; then the delivery is resumed twice.
     wire = wires["resumed in another session"] = receiving()
@@ -502,6 +526,18 @@ def test_a_delivery_that_is_resumed_ends_as_its_last_transfer_says(written: Writ
         (0, False, "released", (13 - 7) * 1000), (3, True, "released", (13 - 12) * 1000),
         (3, True, "released", (13 - 12) * 1000),
     ]  # fmt: skip
+
+
+def test_an_attach_states_outcomes_of_deliveries_that_it_lists(written: Written) -> None:
+    """2.7.3: unsettled has delivery states by delivery-tag; not all of them are outcomes."""
+    rows = written.rows("messages", "listed", "delivery_tag_hex", "outcome", "settle_latency_ns")
+    assert rows == [
+        ("61", "confirmed", (12 - 7) * 1000), ("62", "unknown", (12 - 7) * 1000), ("63", "rejected", None),
+        ("64", "unsettled", None), ("61", "presettled", None), ("62", "presettled", None),
+    ]  # fmt: skip
+    assert written.rows("links", "listed", "name", "transfers") == [("l", 4), ("l", 2)]
+    assert written.rows("channels", "listed", "published", "unsettled") == [(6, 1)]
+    assert written.rows("connections", "listed", "messages_published") == [(6,)]
 
 
 def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(written: Written) -> None:

@@ -35,7 +35,7 @@ ARGUMENTS = {
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
     "unit": "int", "value": "bigint", "code": "int", "error_code": "int", "description": "string", "timeout": "bigint",
 }  # fmt: skip
-CONTAINERS = ("source", "target", "state", "error", "value", "transfers", "commands", "xid")
+CONTAINERS = ("source", "target", "state", "error", "value", "transfers", "commands", "xid", "unsettled")
 SOURCE = {"address": "string", "distribution_mode": "string"}
 TERMINUS = {"address": "string", "type": "string"}
 OPERATION = {"type": "string", "txn_id": "binary", "fail": "boolean"}  # of a transaction coordinator
@@ -119,8 +119,8 @@ class Performatives:
         }
         key, ends = self._transactions(begins, transactional, state, operation, sender)
         outcome, about, final = self._outcomes(state, states, sender)
-        range_at, range_first, range_last = self._ranges()
         receiver = np.where((sender == 0) != (arguments.numbers("role", NONE) == 1), 1, 0)
+        range_at, range_first, range_last = self._ranges(receiver)
         default = numbered(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
         found = numbers | truths | {
             "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
@@ -204,10 +204,13 @@ class Performatives:
         about = np.where(disposes, np.select([role == 1, role == 0], [1 - sender, sender], NONE), 1 - sender)
         return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0)
 
-    def _ranges(self) -> tuple[Integers, Integers, Integers]:
-        """The ranges of numbers that each names: where they begin by row, the first and the last of each."""
+    def _ranges(self, receiver: Integers) -> tuple[Integers, Integers, Integers]:
+        """The ranges of numbers that each names: where they begin by row, the first and the last of each; of an attach,
+        the tag and the outcome of each delivery that it lists, whose `receiver` gave it."""
         arguments, completes = self.arguments, self._named("completes")
-        sets = completes | self._named("names_transfers")
+        unsettled = arguments.inside("unsettled")
+        lists = self._named("attaches") & (unsettled.stops > unsettled.starts)
+        sets = completes | self._named("names_transfers") | lists
         disposes = self._named("states_outcome")
         command = arguments.numbers("command_id", NONE)
         first, last = arguments.numbers("first", NONE), arguments.numbers("last", NONE)
@@ -218,17 +221,20 @@ class Performatives:
             return np.concatenate([[0], np.cumsum(single)]), first[single], last[single]
         transfers, commands = arguments.inside("transfers"), arguments.inside("commands")
         arrays = transfers.at(
-            np.where(completes, commands.starts, np.where(sets, transfers.starts, 0)),
-            np.where(completes, commands.stops, np.where(sets, transfers.stops, 0)),
+            np.select([completes, lists, sets], [commands.starts, unsettled.starts, transfers.starts]),
+            np.select([completes, lists, sets], [commands.stops, unsettled.stops, transfers.stops]),
         )
         counts = counted(arrays)
-        each = Fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint"})
-        counts = np.where(single, 1, counts)
+        each = Fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint", "key": "binary"}, ("value",))
+        listed = Fields(each.inside("value"), TYPE).column("type")
+        outcomes = _OUTCOME_OF[numbered(listed, STATES), np.repeat(receiver, counts)]
+        of_lists = {"lower": hashed(each.column("key")), "upper": outcomes}
+        own_counts, counts = counts, np.where(single, 1, counts)
         of_sets = ~np.repeat(single, counts)
         found: list[Integers] = []
         for ends, own in (("lower", first), ("upper", last)):
             numbers = np.full(len(of_sets), NONE)
-            numbers[of_sets] = each.numbers(ends, NONE)
+            numbers[of_sets] = np.where(np.repeat(lists, own_counts), of_lists[ends], each.numbers(ends, NONE))
             numbers[~of_sets] = own[single]
             found.append(numbers)
         return np.concatenate([[0], np.cumsum(counts)]), found[0], found[1]

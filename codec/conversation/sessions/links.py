@@ -16,6 +16,7 @@ from codec.conversation.sessions.state import (
     CLIENT,
     CONNECTION,
     FIRST,
+    LISTED,
     LOSSES_CLIENT,
     NO_LIMIT,
     NONE,
@@ -131,6 +132,19 @@ def attach(s, rows, i, place, session, own_losses):
     binding.link = at
     binding.losses = own_losses
     _state_terms(s, rows, i, session, s.links.rows[at])
+    for k in range(rows.range_at[i], rows.range_at[i + 1]):
+        if rows.range_last[k] > 0:
+            message = s.messages.rows[new_record(s.messages)]
+            message.connection = s.numbers[CONNECTION]
+            message.frame_no = rows.frame_no[i]
+            message.session = place
+            message.link = at
+            message.sender = CLIENT if kind == SENDER else SERVER
+            message.number = NONE
+            message.command = 1
+            message.resumes = LISTED
+            message.tag = rows.range_first[k]
+            message.stated = rows.range_last[k]
 
 
 @kernel

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.conversation.sessions.events import OF_EVENTS, Places, events_about, picked, settled_by
-from codec.conversation.sessions.state import COMPLETIONS, CONFIRMED, MAPS, NONE, SERVER, SessionRecords
+from codec.conversation.sessions.state import COMPLETIONS, CONFIRMED, LISTED, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.sessions.transactions import NO_PLACES, TransactionEnds, Transactions
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import ABORTED, NO_RESULT, PRESETTLED, UNKNOWN, UNSETTLED, Settled
@@ -24,9 +24,9 @@ Integers = NDArray[np.int64]
 class Outcomes(NamedTuple):
     """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
     `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
-    `final`: no later frame changes them. `then`: the next message with its tag, if that decides it, or ends the use of
-    the tag, else NONE. `completed`: completions of transfers over subscriptions. `transactions`: those of all
-    connections."""
+    `final`: no later frame changes them. `then` (2, n): the next message with its tag that decides it, or ends the use
+    of the tag, and the next one that states its outcome, else NONE. `completed`: completions of transfers over
+    subscriptions. `transactions`: those of all connections."""
 
     outcome: Integers
     settled_ns: Integers
@@ -75,12 +75,13 @@ def _of_messages(
     messages, (waits, unanswered) = records.messages, pending
     noted = np.where(at == NONE, 0, picked(settled.outcome, at))
     by, then = _resumed(records, picked(settled.settled_frame_no, at) >= 0)
+    told = (then[1] != NONE) & (messages["resumes"][then[1]] != 0)
+    noted = np.where((noted == 0) & told, messages["stated"][then[1]], noted)
     at, waits, unanswered = at[by], waits[by], unanswered[by]
     stated = np.where(at == NONE, 0, picked(settled.outcome, at))
-    # Who resumes a delivery as settled tells what had become of it.
+    # Who resumes a delivery as settled tells what had become of it, or an attach has done so.
     as_settled = (by != np.arange(len(by))) & (stated == PRESETTLED)
-    told = messages["stated"][by]
-    stated = np.where(as_settled, np.where(told == 0, noted, told), stated)
+    stated = np.where(as_settled | (stated == 0), noted, stated)
     frame_no = picked(settled.settled_frame_no, at)
     was_settled = frame_no >= 0
     given = np.where((stated == 0) & was_settled, _default_outcomes(records), stated)
@@ -103,7 +104,11 @@ def _of_messages(
     # After a rolled-back accept another one may have followed, in a transaction of its own.
     result = np.where(delivered & ~stands & (outcome == UNKNOWN), NO_RESULT, result)
     # A transaction of its own does not change the reply to a command.
-    final = was_settled | (delivered & (messages["needs_no_accept"] == 1) & (messages["command"] == 0))
+    final = (
+        was_settled
+        | (messages["resumes"] == LISTED)
+        | (delivered & (messages["needs_no_accept"] == 1) & (messages["command"] == 0))
+    )
     final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.final != NONE)
     return Outcomes(
         outcome,
@@ -123,7 +128,7 @@ def _resumed(records: SessionRecords, was_settled: NDArray[np.bool_]) -> tuple[I
     """By message: the one that tells how it was settled, which is itself or the first one after it that was settled and
     resumes it, on a later attach of its link (1.0 core specification, 2.6.13); `then` of `Outcomes`."""
     messages, links = records.messages, records.links
-    by, then = np.arange(len(messages)), np.full(len(messages), NONE)
+    by, then = np.arange(len(messages)), np.full((2, len(messages)), NONE)
     tagged = (messages["tag"] != 0) & (messages["link"] != NONE)
     tagged &= np.isin(messages["tag"], messages["tag"][tagged & ~was_settled])
     places = np.flatnonzero(tagged)
@@ -131,13 +136,14 @@ def _resumed(records: SessionRecords, was_settled: NDArray[np.bool_]) -> tuple[I
     key = numbered(own["connection"], link["known"], link["name"], link["kind"], own["sender"], own["tag"])
     order = np.lexsort([own["frame_no"], key])
     places, key, known = places[order], key[order], link["known"][order] == 1
-    resumes = messages["resumes"][places] == 1
-    ends = np.append(np.where(was_settled[places] | ~resumes, np.arange(len(places)), len(places)), len(places))
-    following = np.minimum.accumulate(ends[::-1])[::-1][1:]
-    there = known & (np.append(key, NONE)[following] == key)
-    then[places[there]] = places[following[there]]
-    there &= ~was_settled[places] & np.append(resumes, False)[following]
-    by[places[there]] = places[following[there]]
+    fresh, stated = own["resumes"][order] == 0, own["stated"][order] != 0
+    for found, tells in ((then[0], was_settled[places]), (then[1], stated)):
+        ends = np.append(np.where(tells | fresh, np.arange(len(places)), len(places)), len(places))
+        following = np.minimum.accumulate(ends[::-1])[::-1][1:]
+        there = known & (np.append(key, NONE)[following] == key)
+        found[places[there]] = places[following[there]]
+    resumed = (then[0] != NONE) & ~was_settled & (messages["resumes"][then[0]] != 0)
+    by[resumed] = then[0][resumed]
     return by, then
 
 
@@ -161,7 +167,8 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
         Places(outcomes.completed.map_no, outcomes.completed.frame_no).find(map_no, events["frame_no"]) == NONE
     )
     messages, ends = ~outcomes.final, transactions.open
-    messages[outcomes.then[messages & (outcomes.then != NONE)]] = True
+    for then in outcomes.then:
+        messages[then[messages & (then != NONE)]] = True
     while True:
         messages[transactions.commands[ends][transactions.commands[ends] != NONE]] = True
         open_maps = np.concatenate([own_map[messages], records.tx_ends["map_no"][ends]])

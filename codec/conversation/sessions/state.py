@@ -58,7 +58,9 @@ NEW_LINK = blank(
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
 NEW_ATTACHING = blank("epoch? opener head? tail? ends over")
-# `tag`: a hash; `stated`: the outcome that the transfer itself states.
+# `tag`: a hash; `stated`: the outcome that the transfer itself states. `resumes`: LISTED for what is no message, but an
+# attach that lists an unsettled delivery with its outcome.
+LISTED = 2
 NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row tag resumes stated"
@@ -204,8 +206,8 @@ def growth(name: str, rows: int, ranges: int) -> int:
     """How many records of a kind, or keys, so many rows with so many ranges add at most."""
     # A settlement of a range may be written twice, each in two events where numbers wrap.
     more = {
-        "events": 3 * rows + 4 * ranges, "links": 2 * rows, "tx_ends": 2 * rows, "keys": KEYS_A_ROW * rows,
-        "values": KEYS_A_ROW * rows,
+        "events": 3 * rows + 4 * ranges, "messages": rows + ranges, "links": 2 * rows, "tx_ends": 2 * rows,
+        "keys": KEYS_A_ROW * rows, "values": KEYS_A_ROW * rows,
     }  # fmt: skip
     return more.get(name, rows)
 
