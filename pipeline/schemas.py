@@ -13,7 +13,6 @@ from pyspark.sql.types import DataType, MapType, StructType
 from udfs.schemas import (
     BINARY,
     BOOLEAN,
-    CERTIFICATE,
     DECODED,
     FRAMES,
     INT,
@@ -22,24 +21,13 @@ from udfs.schemas import (
     STRING,
     STRINGS,
     TIMESTAMP,
+    TLS,
     VARIANT,
     Column,
     table,
 )
 
 __all__ = ["DECODED", "FINDINGS", "FRAMES", "ROWS", "TABLES"]
-
-TLS = table(
-    ("mode", STRING, "'none', 'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
-    ("sni", STRING, "server name that the client asked for"),
-    ("tls_version", STRING, "negotiated version"),
-    ("alpn", STRING, "application protocol offered"),
-    ("cipher_suite", STRING, "negotiated cipher suite, by its IANA name"),
-    ("resumed", BOOLEAN, "an earlier session was resumed: such a handshake has no certificates"),
-    ("decrypted", BOOLEAN, "the connection was decrypted; streams.decrypted_bytes says how many bytes"),
-    ("server_certificate", CERTIFICATE, "of the server, if it was captured in clear (TLS 1.2) or decrypted"),
-    ("client_certificate", CERTIFICATE, "of the client, likewise"),
-)
 
 
 def by_sender(name: str, data_type: DataType, comment: str) -> list[Column]:

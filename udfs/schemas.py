@@ -124,16 +124,16 @@ CERTIFICATE = table(
     ("not_after", TIMESTAMP, "end of its validity"),
 )
 # What is known of the encryption of a connection.
-TLS_FACTS = table(
-    ("mode", STRING, "'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
-    ("version", STRING, "version agreed on"),
-    ("cipher_suite", STRING, "cipher suite agreed on"),
+TLS = table(
+    ("mode", STRING, "'none', 'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
     ("sni", STRING, "server name that the client asked for"),
-    ("alpn", STRING, "application protocol"),
-    ("resumed", BOOLEAN, "an earlier session was resumed"),
-    ("decrypted", BOOLEAN, "plain bytes were decrypted"),
-    ("server_certificate", CERTIFICATE, "the server's, where it was seen in clear or decrypted"),
-    ("client_certificate", CERTIFICATE, "the client's, likewise"),
+    ("tls_version", STRING, "negotiated version"),
+    ("alpn", STRING, "application protocol offered"),
+    ("cipher_suite", STRING, "negotiated cipher suite, by its IANA name"),
+    ("resumed", BOOLEAN, "an earlier session was resumed: such a handshake has no certificates"),
+    ("decrypted", BOOLEAN, "the connection was decrypted; streams.decrypted_bytes says how many bytes"),
+    ("server_certificate", CERTIFICATE, "of the server, if it was captured in clear (TLS 1.2) or decrypted"),
+    ("client_certificate", CERTIFICATE, "of the client, likewise"),
 )
 # What is known of a TCP connection when it has ended, besides what it shares with frames.
 FACTS = table(
@@ -152,7 +152,7 @@ FACTS = table(
     ("sides_known_by", STRING, "'syn' 'header' 'method' 'port'"),
     ("content", STRING, "'amqp' 'tls' 'foreign' 'none'"),
     ("versions_offered", STRINGS, "protocol headers, 'client 0-9-1'"),
-    ("tls", TLS_FACTS, "null without TLS"),
+    ("tls", TLS, "null without TLS"),
     ("transport", STRING, "'tcp' 'tls' 'websocket' 'websocket+tls'"),
     ("unread_because", STRING, "why nothing, or nothing more, of TLS or WebSocket was read"),
     ("conflicting_overlap_bytes", LONG, "bytes captured again with another value"),

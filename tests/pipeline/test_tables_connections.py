@@ -87,13 +87,13 @@ def foreign() -> Script:
 
 def encrypted() -> Script:
     return Script().facts(
-        content="tls", tls={"mode": "implicit", "version": "TLS 1.3", "sni": "mq.example", "alpn": None}
+        content="tls", tls={"mode": "implicit", "tls_version": "TLS 1.3", "sni": "mq.example", "alpn": None}
     )
 
 
 def header_then_tls() -> Script:
     return greeted("header").facts(
-        content="amqp", tls={"mode": "upgraded", "version": "TLS 1.2", "sni": None, "alpn": None}
+        content="amqp", tls={"mode": "upgraded", "tls_version": "TLS 1.2", "sni": None, "alpn": None}
     )
 
 

@@ -104,7 +104,7 @@ def test_suites_of_tls_1_2(version: ssl.TLSVersion, name: str, curve: bool) -> N
     peers = Peers(version, f"{name}:@SECLEVEL=0", curve)
     rows, facts = decoded(peers, peers.talk(conversation()[0]))
     assert_whole(rows, facts)
-    assert facts["tls"]["version"] == "TLS 1.2"
+    assert facts["tls"]["tls_version"] == "TLS 1.2"
 
 
 @pytest.mark.parametrize("size", [1, 7, 600, 1400, 100_000])
@@ -215,7 +215,7 @@ def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
     assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
     assert len(rows) > 20
     tls = facts["tls"]
-    assert (tls["decrypted"], tls["version"], tls["cipher_suite"]) == (True, "TLS 1.3", "TLS_AES_256_GCM_SHA384")
+    assert (tls["decrypted"], tls["tls_version"], tls["cipher_suite"]) == (True, "TLS 1.3", "TLS_AES_256_GCM_SHA384")
     assert (facts["transport"], facts["unread_because"], tls["sni"]) == ("tls", None, None)
     for side in ("client", "server"):
         assert facts[side]["payload_bytes"] == sum(facts[side][part] for part in PARTS)

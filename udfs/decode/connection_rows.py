@@ -130,7 +130,7 @@ def _offered(ended: EndedConnections) -> pa.Array:
 
 
 def _tls(ended: EndedConnections) -> pa.Array:
-    """TLS_FACTS, null where nothing was encrypted."""
+    """Facts of TLS, null where nothing was encrypted."""
     kind = arrow_type(FACTS["tls"].dataType)
     known = layer_facts(ended)
     if not known:

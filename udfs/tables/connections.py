@@ -48,7 +48,6 @@ SUMMED = {
     "missing_bytes": ("missing_bytes",),
     "undecoded_bytes": ("skipped_bytes", "foreign_bytes", "tail_bytes"),
 }
-TLS_NAMES = {"tls_version": "version"}  # of fields of `tls` that facts name otherwise
 
 
 class Connections:
@@ -233,7 +232,7 @@ class Connections:
 
     def _tls(self, stated: pa.Array) -> pa.StructArray:
         kind = self._schemas["connections"].field("tls").type
-        parts = {field.name: _field(stated, TLS_NAMES.get(field.name, field.name)) for field in kind}
+        parts = {field.name: _field(stated, field.name) for field in kind}
         parts["mode"] = pc.coalesce(parts["mode"], "none")
         return pa.StructArray.from_arrays([parts[field.name] for field in kind], fields=list(kind))
 

@@ -176,7 +176,7 @@ class Handshake(Layer):
         of_hellos: H.Facts = H.facts_of(*self.hellos)
         of_hellos["alpn"] = self.alpn or of_hellos["alpn"]
         if self.suite is not None and self.hellos[1] is None:
-            of_hellos |= {"version": H.VERSION_NAMES[self.suite.version], "cipher_suite": self.suite.name}
+            of_hellos |= {"tls_version": H.VERSION_NAMES[self.suite.version], "cipher_suite": self.suite.name}
         yield from of_hellos.items()
         yield "decrypted", any(self.output_bytes)
         yield "server_certificate", H.certificate_facts(self.sides[1 - self.client].certificate)

@@ -116,11 +116,11 @@ def _text(octets: bytes) -> str | None:
 
 def facts_of(client: Hello | None, server: Hello | None) -> Facts:
     """Facts of the hellos; None: unknown."""
-    facts: Facts = {"version": None, "cipher_suite": None, "sni": None, "alpn": None, "resumed": None}
+    facts: Facts = {"tls_version": None, "cipher_suite": None, "sni": None, "alpn": None, "resumed": None}
     if client is not None:
         facts |= {"sni": client.sni, "alpn": client.alpn}
     if server is not None:
-        facts["version"] = VERSION_NAMES.get(server.version)
+        facts["tls_version"] = VERSION_NAMES.get(server.version)
         facts["cipher_suite"] = suite_name(server.suites[0])
         facts["alpn"] = server.alpn or facts["alpn"]
         if server.version >= 0x0304:
