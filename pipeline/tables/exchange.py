@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.session import grouping_settings, plan_settings, settings
+from pipeline.session import LEAST_PARTITIONS, grouping_settings, plan_settings, settings
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 
@@ -150,5 +150,8 @@ def planned(
     `one_partition`: see `plan_settings`; `pairing`: partitions have about the same size. Local processes need none."""
     if isinstance(spark, LocalProcesses):
         return nullcontext()
-    grouping = grouping_settings(spark) if pairing else {}
-    return settings(spark, {**grouping, **plan_settings(small=small, one_partition=one_partition)})
+    plans = plan_settings(small=small, one_partition=one_partition)
+    if pairing and (grouping := grouping_settings(spark)):
+        # Much work for a byte: however little there is, all cores pair.
+        plans = {**grouping, LEAST_PARTITIONS: grouping["spark.sql.shuffle.partitions"], **plans}
+    return settings(spark, plans)
