@@ -49,7 +49,8 @@ def transfer(s, rows, i, at):
         S.note(s, rows, i, e, S.RECEIVER_MODE, rows.rcv_settle_mode[i], 0, k.attach_frame)
     if rows.settled[i] == 1:
         k.settled = 1
-    k.octets += max(rows.payload_size[i], 0)
+    if rows.aborted[i] != 1:  # whose payload is to be ignored (2.7.5)
+        k.octets += max(rows.payload_size[i], 0)
     k.open = 1 if rows.more[i] == 1 and rows.aborted[i] != 1 else 0
     if rows.aborted[i] == 1:
         S.note(s, rows, i, e, S.ABORTED, k.octets, S.NONE, k.frame)

@@ -224,7 +224,7 @@ CAPTURES: Sql = f"""
 
 # A heartbeat interval was negotiated; in 1.0 each side announces the idle time-out for the other.
 AGREED: Sql = (
-    "heartbeat_s > 0 AND c.tune_ok IS NOT NULL OR coalesce(client_idle_timeout_ms, server_idle_timeout_ms) > 0 AND "
+    "heartbeat_s > 0 AND c.tune_ok IS NOT NULL OR greatest(client_idle_timeout_ms, server_idle_timeout_ms) > 0 AND "
     "c.client_open IS NOT NULL AND c.server_open IS NOT NULL"
 )
 

@@ -339,6 +339,9 @@ CASES = [
     Case("L10-77", V, closed(transfer(sender_link(server={"largest": 10}), "client", 0, 0, settled=True,
          body=b"x" * 20)), closed(transfer(sender_link(server={"largest": 100}), "client", 0, 0, settled=True,
          body=b"x" * 20)), evidence={"expected": 10}),
+    # Each transfer has 6 octets; those of the one that gives the delivery up are to be ignored.
+    Case("L10-77", V, in_two(sender_link(server={"largest": 5}), aborted=True),
+         in_two(sender_link(server={"largest": 6}), aborted=True), besides=["L10-76"]),
     Case("L10-78", V, sections(section(0x74, {"a": 1}) + section(0x73, ["id"]) + data_section(b"x")),
          sections(section(0x73, ["id"]) + section(0x74, {"a": 1}) + data_section(b"x"))),
     Case("L10-79", V, closed(accepted(transfer(sender_link(), "client", 0, 0, resume=True), "server", True, 0)),
@@ -368,6 +371,9 @@ CASES = [
     Case("L10-91", V, transaction("declare", "discharge", to=P.TARGET), transaction("declare", "discharge")),
     Case("L10-92", V, transaction("declare"), transaction("declare", "discharge"), evidence={"observed": 1}),
     Case("L10-95", V, idle(67), idle(65), evidence={"negotiated_ms": 60000}),
+    # Only the server announces a time-out; 0 is none.
+    Case("L10-95", V, closed(begun(with_opens((None, None, uint(0)))).wait(67)),
+         closed(begun(with_opens((None, None, uint(0)))).wait(65)), offender="client"),
     Case("L10-96", V, closed(say(begun(), "client", P.CLOSE, channel=0)), closed(begun())),
     Case("L10-97", V, say(begun(), "client", P.CLOSE, channel=0).fin("server"), closed(begun()), offender="server"),
     # Who ends TCP right after its close leaves the other no time to answer.
