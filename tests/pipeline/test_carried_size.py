@@ -452,7 +452,8 @@ def test_sessions_and_links_in_pieces_are_those_of_one_go(
 
 def resuming() -> Talk:
     """Deliveries of a link are resumed once it is attached again, twice, as settled or not; a tag is used again for
-    messages that are settled, one that is not, and one that resumes what is over."""
+    messages that are settled, one that is not, and one that resumes what is over, another one for a message that is
+    resumed. The first message is accepted under its first number when all is over."""
     talk, tags, numbers = links.begun(), (b"a", b"b", b"c"), iter(range(100))
     for turn in range(4):
         for side in ("client", "server"):
@@ -462,8 +463,11 @@ def resuming() -> Talk:
             links.transfer(talk, "client", turn, next(numbers), tag, **given)
         for settled in (True, False, True):
             links.transfer(talk, "client", turn, next(numbers), b"again", settled, resume=turn == 3)
+        links.transfer(talk, "client", turn, next(numbers), b"new", turn == 2, resume=turn == 2)
         if turn == 1:
-            links.accepted(talk, "server", True, 7)  # the second b: 0 to 5, then 6 to 8
+            links.accepted(talk, "server", True, 8)  # the second b: 0 to 6, then 7 to 9
+        if turn == 3:
+            links.dispose(talk, "server", True, 0, None, False, described(P.ACCEPTED))
         links.detach(links.detach(talk, "client", turn, closed=False), "server", turn, closed=False)
     return talk
 
@@ -483,6 +487,7 @@ def test_resumed_deliveries_in_pieces_are_those_of_one_go(found_in_pieces: dict[
         b"b": ["confirmed", "confirmed", unsettled, unsettled],
         b"c": [unsettled] * 4,
         b"again": [presettled, unsettled, presettled] * 3 + [presettled, unknown, presettled],
+        b"new": [unsettled, unknown, presettled, unsettled],
     }
 
 

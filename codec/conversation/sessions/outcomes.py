@@ -24,9 +24,9 @@ Integers = NDArray[np.int64]
 class Outcomes(NamedTuple):
     """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
     `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
-    `final`: no later frame changes them. `then` (2, n): the next message with its tag that decides it, or ends the use
-    of the tag, and the next one that states its outcome, else NONE. `completed`: completions of transfers over
-    subscriptions. `transactions`: those of all connections."""
+    `final`: no later frame changes them. `then` (2, n): of what is not final by itself, the next message with its tag
+    that decides it, or ends the use of the tag, and the next one that states its outcome, else NONE. `completed`:
+    completions of transfers over subscriptions. `transactions`: those of all connections."""
 
     outcome: Integers
     settled_ns: Integers
@@ -53,37 +53,37 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     columns["effective_ns"] = np.where(end != NONE, picked(transactions.ends.asked_ns, end), columns["effective_ns"])
     columns["transaction"] = np.where(end != NONE, picked(transactions.ends.result, end), NO_RESULT)
     settled = settled_at_once(columns)
+    own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
+    at = Places(settled.map_no, settled.frame_no).find(*own)
+    by, then = _resumed(records, picked(settled.settled_frame_no, at) >= 0)
+    more = _resumptions(messages, settled, at, by, then[1])
+    if len(more["frame_no"]):
+        settled = settled_at_once({name: np.append(columns[name], column) for name, column in more.items()})
+        at = Places(settled.map_no, settled.frame_no).find(*own)
     of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
     end = transactions.following(messages)
     ends = TransactionEnds(NO_PLACES, *(picked(column, end) for column in transactions.ends[1:]))
-    own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
-    at = Places(settled.map_no, settled.frame_no).find(*own)
     pending = [
-        Places(unended.map_no, unended.frame_no).find(*own) != NONE
+        (Places(unended.map_no, unended.frame_no).find(*own) != NONE)[by]
         for unended in (settled_by(events, chosen) for chosen in (~takes_effect, unanswered))
     ]
-    return _of_messages(records, settled, at, ends, end != NONE, pending, transactions)._replace(completed=completed)
+    found = _of_messages(records, settled, at, ends, end != NONE, pending, then, transactions)
+    then = np.where(found.final & (by == np.arange(len(by))), NONE, then)
+    return found._replace(then=then, completed=completed)
 
 
 def _of_messages(
     records: SessionRecords, settled: Settled, at: Integers, ends: TransactionEnds, ended: NDArray[np.bool_],
-    pending: list[NDArray[np.bool_]], transactions: Transactions,
+    pending: list[NDArray[np.bool_]], then: Integers, transactions: Transactions,
 ) -> Outcomes:  # fmt: skip
     """`at`: place of each message in `settled`; `ends`: of the transactions of messages; `pending`: which of them were
     settled in a transaction without a known end, or without a final one."""
     messages, (waits, unanswered) = records.messages, pending
-    noted = np.where(at == NONE, 0, picked(settled.outcome, at))
-    by, then = _resumed(records, picked(settled.settled_frame_no, at) >= 0)
-    told = (then[1] != NONE) & (messages["resumes"][then[1]] != 0)
-    noted = np.where((noted == 0) & told, messages["stated"][then[1]], noted)
-    at, waits, unanswered = at[by], waits[by], unanswered[by]
-    stated = np.where(at == NONE, 0, picked(settled.outcome, at))
-    # Who resumes a delivery as settled tells what had become of it, or an attach has done so.
-    as_settled = (by != np.arange(len(by))) & (stated == PRESETTLED)
-    stated = np.where(as_settled | (stated == 0), noted, stated)
     frame_no = picked(settled.settled_frame_no, at)
     was_settled = frame_no >= 0
+    stated = np.where(at == NONE, 0, picked(settled.outcome, at))
+    stated = np.where((stated == 0) & ~was_settled, _told(messages, then[1]), stated)
     given = np.where((stated == 0) & was_settled, _default_outcomes(records), stated)
     in_transaction = messages["key"] != 0
     # A confirm in a transaction whose end was not captured is no outcome.
@@ -110,6 +110,7 @@ def _of_messages(
         | (delivered & (messages["needs_no_accept"] == 1) & (messages["command"] == 0))
     )
     final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.final != NONE)
+    final &= ~(waits | unanswered)
     return Outcomes(
         outcome,
         np.where(known, settled_ns, NONE),
@@ -117,7 +118,7 @@ def _of_messages(
         np.where(ended, ends.result, result),
         np.where(answered, frame_no, NONE),
         np.where(answered, picked(settled.settled_ns, at), NONE),
-        final & ~(waits | unanswered),
+        final,
         then,
         settled,
         transactions,
@@ -147,6 +148,29 @@ def _resumed(records: SessionRecords, was_settled: NDArray[np.bool_]) -> tuple[I
     return by, then
 
 
+def _resumptions(
+    messages: NDArray[np.void], settled: Settled, at: Integers, by: Integers, told: Integers
+) -> dict[str, Integers]:
+    """Events that settle messages as those that resume them were settled (`by`). Who resumes a delivery as settled
+    tells what had become of it, or an attach before has done so (`told`)."""
+    which = np.flatnonzero((by != np.arange(len(by))) & (messages["number"] != NONE))
+    own, end = messages[which], Settled(*(column[at[by[which]]] for column in settled))
+    earlier = messages["frame_no"][told[which]] <= end.settled_frame_no
+    outcome = np.where(end.outcome == PRESETTLED, _told(messages, told)[which] * earlier, end.outcome)
+    nothing = np.zeros(len(which), np.int64)
+    return {
+        "connection": own["connection"], "map_no": own["session"] * MAPS + own["sender"],
+        "frame_no": end.settled_frame_no, "opens": nothing, "first": own["number"], "last": own["number"],
+        "outcome": outcome, "final": nothing + 1, "effective_ns": end.settled_ns, "transaction": end.transaction,
+    }  # fmt: skip
+
+
+def _told(messages: NDArray[np.void], told: Integers) -> Integers:
+    """The outcome that the messages at these places state if they resume; 0 for none."""
+    found: Integers = np.where((told != NONE) & (messages["resumes"][told] != 0), messages["stated"][told], 0)
+    return found
+
+
 class Needed(NamedTuple):
     """Which records later outcomes need: bool (n,) each."""
 
@@ -167,8 +191,12 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
         Places(outcomes.completed.map_no, outcomes.completed.frame_no).find(map_no, events["frame_no"]) == NONE
     )
     messages, ends = ~outcomes.final, transactions.open
-    for then in outcomes.then:
-        messages[then[messages & (then != NONE)]] = True
+    more = messages.copy()
+    while more.any():  # one that ends the use of a tag may have been resumed itself
+        known = messages.copy()
+        for then in outcomes.then:
+            messages[then[more & (then != NONE)]] = True
+        more = messages & ~known
     while True:
         messages[transactions.commands[ends][transactions.commands[ends] != NONE]] = True
         open_maps = np.concatenate([own_map[messages], records.tx_ends["map_no"][ends]])
