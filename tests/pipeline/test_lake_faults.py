@@ -11,13 +11,14 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import golden
 import pytest
 from lake_support import stored
 from lake_work import LocalWork, moved_in_time, records, rotated
-from test_lake_batches import SECOND, UNSETTLED, captures, compared, in_lake, in_one, ingest
+from test_lake_batches import SECOND, UNSETTLED, Rows, captures, compared, in_lake, in_one, ingest
 
 from pipeline.lake import files, journal
 from pipeline.lake.batches import Ingest
@@ -63,17 +64,29 @@ POINTS: dict[str, tuple[object, str, Callable[..., Any]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path, Rows]:
+    """A capture in three pieces, a lake that has the first, and the rows of all."""
+    folder = tmp_path_factory.mktemp("begun")
+    pieces = list(rotated(SESSION, folder / "captures", 3))
+    ingest(folder / "lake", pieces[:1])
+    return pieces, folder / "lake", in_one(pieces)
+
+
 @pytest.mark.parametrize("point", POINTS)
-def test_an_ingest_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, point: str) -> None:
-    pieces, lake = list(rotated(SESSION, tmp_path / "captures", 3)), tmp_path / "lake"
-    ingest(lake, pieces[:1])
+def test_an_ingest_that_was_killed_goes_on_as_if_it_had_not_been(
+    begun: tuple[list[Path], Path, Rows], tmp_path: Path, point: str
+) -> None:
+    pieces, of_first, expected = begun
+    lake = tmp_path / "lake"
+    copytree(of_first, lake)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(journal, "discard", lambda *_: None)  # who is killed does not clean up
         patches.setattr(*POINTS[point])
         with pytest.raises(Killed):
             ingest(lake, pieces[:2])
     ingest(lake, pieces)
-    compared(in_lake(lake), in_one(pieces))
+    compared(in_lake(lake), expected)
 
 
 def test_a_full_disk_leaves_the_last_batch_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
