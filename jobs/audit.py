@@ -290,9 +290,8 @@ def tables_size(source: Place, arguments: argparse.Namespace) -> int:
     from pipeline.lake.place import is_lake
     from pipeline.lake.reading import Span, byte_size
 
-    if is_lake(source):
-        return byte_size(arguments.tables, Span(arguments.since, arguments.until))
-    return sum(file.size or 0 for file in source.tree().values())
+    of_lake = is_lake(source)
+    return byte_size(arguments.tables, Span(arguments.since, arguments.until)) if of_lake else source.byte_size()
 
 
 def open_tables(directory: str) -> Place:

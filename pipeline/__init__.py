@@ -22,10 +22,9 @@ and over Spark Connect.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pyarrow.fs import FileInfo
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -135,12 +134,11 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     if reading.at(directory):
         of_lake, byte_size = reading.tables(spark, directory, span)
         return _arrowed(of_lake, byte_size)
-    listed = _listed(directory)
     named, base = directory, directory.rstrip("/")
     if os.path.isdir(directory):
         base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
         directory = escape_glob(base)
-    for level in range(PARTITION_LEVELS + 1) if listed is None else _levels(listed):
+    for level in range(PARTITION_LEVELS + 1):
         below = f"{directory.rstrip('/')}/{'*=*/' * level}"
         options = {"basePath": base} if level else {}
         read = {name: _read(spark, f"{below}{name}", schema, options) for name, schema in TABLES.items()}
@@ -159,8 +157,7 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
 
         streams = stream_queues(found["methods"]) if read["methods"] else None
         found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
-    of_files = None if listed is None else sum(file.size or 0 for file in listed.values())
-    loaded = _arrowed(reading.within(found, span), of_files)
+    loaded = _arrowed(reading.within(found, span), _byte_size(named))
     return loaded if by_folder or span.bounded else replace(loaded, directory=base)
 
 
@@ -171,19 +168,12 @@ def _arrowed(tables: Mapping[str, DataFrame], byte_size: int | None) -> Tables:
     return Tables(**found, persisted=(), directory=None, byte_size=byte_size)
 
 
-def _listed(directory: str) -> dict[str, FileInfo] | None:
-    """All that is below a directory, by its path from there; None if there is no directory that Arrow can reach."""
+def _byte_size(directory: str) -> int | None:
+    """Bytes of the files in a directory; None if Arrow cannot reach it, as Spark can."""
     try:
-        return place(directory).tree()
+        return place(directory).byte_size()
     except (OSError, OutputError):
         return None
-
-
-def _levels(listed: Iterable[str]) -> list[int]:
-    """The first level of partition folders that has tables, if any."""
-    split = (path.split("/") for path in listed)
-    levels = {len(folders) for *folders, name in split if name in TABLES and all("=" in folder for folder in folders)}
-    return [level for level in sorted(levels) if level <= PARTITION_LEVELS][:1]
 
 
 def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:

@@ -81,10 +81,10 @@ class Place:
             raise OutputError(f"{self.display_name}: is a file; expected a directory to write tables into")
         return [entry.base_name for entry in self.files.get_file_info(pyarrow.fs.FileSelector(self.path))]
 
-    def tree(self) -> dict[str, pyarrow.fs.FileInfo]:
-        """All files and folders below the directory, by their paths from there. Raises OSError if it does not exist."""
-        found = self.files.get_file_info(pyarrow.fs.FileSelector(self.path, recursive=True))
-        return {posixpath.relpath(each.path, self.path): each for each in found}
+    def byte_size(self) -> int:
+        """Bytes of all files below the directory."""
+        files = self.files.get_file_info(pyarrow.fs.FileSelector(self.path, recursive=True))
+        return sum(file.size or 0 for file in files)
 
     def dataset(self) -> Any:
         """The Parquet files in the directory, as a pyarrow.dataset.Dataset."""
