@@ -116,7 +116,7 @@ class LakeWork:
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]
             keep = KeepMessages(folders, self._write_ids(scratch, "open_flows", sides), cutoff_ns)
-            of_final = shares(spark, [group for group in groups if group.path in final])
+            of_final = shares(spark, [group for group in groups if group[0] in final])
             written.add(self._written(of_final.then(keep, WRITTEN)))
         self._keep_brokers(number, written, brokers, open_messages, cutoff_ns)
         return Change(written.files["message_flows"], [file for file in self.log.files("message_flows") if file.open])

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,11 +56,8 @@ from udfs.sink.parquet import WRITTEN
 Made = TypeVar("Made", bound=Rows)
 
 AT = ["broker", "vhost"]
-# Buckets per partition of the shuffle: partitions should have about the same size, and a bucket fit into memory; each
-# takes the time of a thousand rows.
-LEAST_BUCKETS, MOST_BUCKETS = 4, 8
-SEVERAL = 8  # partitions, for which there may be buckets in any case
-BUCKET_ROWS = 1 << 15
+BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
+SEVERAL = 8  # partitions, for which there are buckets if there is more than one, so that a bucket fits into memory
 FOOTERS = 16  # read at a time
 REPLY_TO = "reply_to"  # the column of messages that only requests have
 FILE = "part-0.parquet"
@@ -73,7 +70,7 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
     if streams is not None:
         inputs = inputs.unionByName(streams, allowMissingColumns=True)
     brokers = inputs.repartition(1).mapInArrow(make_brokers, BROKERS_DDL).drop("ids_repeat")
-    buckets = _buckets(_partitions(messages.sparkSession))
+    buckets = _buckets(messages.sparkSession)
 
     def read(rows: DataFrame, partition: Partition) -> OnSpark:
         return OnSpark(rows.select(*partition.columns, *BROKER_COLUMNS)).then(partition, PARTITIONED)
@@ -109,14 +106,14 @@ def write_flows(
 
 def paired(
     spark: SparkSession | LocalProcesses,
-    groups: Sequence[RowGroup],
+    groups: Sequence[tuple[str, int]],
     has_requests: bool,
     brokers: pa.Table,
     beside: Place,
 ) -> Rows:
     """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
     Data for the workers is written into the directory `beside`."""
-    tasks, buckets = shares(spark, groups), _buckets(_partitions(spark), sum(group.rows for group in groups))
+    tasks, buckets = shares(spark, groups), _buckets(spark)
 
     def read(of: str, partition: Partition) -> Rows:
         return tasks.then(ReadMessages(beside.files, f"{beside.path}/{of}", partition), PARTITIONED)
@@ -130,24 +127,18 @@ def paired(
     return _by_bucket(partial(read, FILE), buckets, has_requests)
 
 
-class RowGroup(NamedTuple):
-    """Row group `number` of the Parquet file `path`."""
-
-    rows: int
-    path: str
-    number: int
-
-
-def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[RowGroup], bool]:
-    """The row groups of files with messages, the largest first; whether there may be requests."""
+def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], bool]:
+    """Path and number of each row group of files with messages, the largest first; whether there may be requests."""
     with ThreadPoolExecutor(FOOTERS) as readers:
         footers = list(readers.map(partial(pq.read_metadata, filesystem=filesystem), paths))
     found = [
-        (RowGroup(group.num_rows, path, number), _has(group, REPLY_TO))
+        (group.num_rows, path, at, _has(group, REPLY_TO))
         for path, footer in zip(paths, footers, strict=True)
-        for number, group in ((number, footer.row_group(number)) for number in range(footer.num_row_groups))
+        for at, group in ((at, footer.row_group(at)) for at in range(footer.num_row_groups))
     ]
-    return sorted((group for group, _ in found), reverse=True), any(has_requests for _, has_requests in found)
+    return [(path, at) for _, path, at, _ in sorted(found, reverse=True)], any(
+        has_requests for *_, has_requests in found
+    )
 
 
 def _has(group: pq.RowGroupMetaData, name: str) -> bool:
@@ -157,13 +148,13 @@ def _has(group: pq.RowGroupMetaData, name: str) -> bool:
     return statistics is None or not statistics.has_null_count or bool(statistics.null_count < group.num_rows)
 
 
-def shares(spark: SparkSession | LocalProcesses, groups: Sequence[RowGroup]) -> Rows:
+def shares(spark: SparkSession | LocalProcesses, groups: Sequence[tuple[str, int]]) -> Rows:
     """Rows (file, row_group), distributed over tasks."""
     number = max(1, min(len(groups), _partitions(spark)))
     rows = pa.table(
         {
-            "file": pa.array([group.path for group in groups], pa.string()),
-            "row_group": pa.array([group.number for group in groups], pa.int32()),
+            "file": pa.array([path for path, _ in groups], pa.string()),
+            "row_group": pa.array([at for _, at in groups], pa.int32()),
             "share": pa.array([turn % number for turn in range(len(groups))], pa.int32()),
         }
     )
@@ -180,11 +171,9 @@ def _partitions(spark: SparkSession | LocalProcesses) -> int:
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def _buckets(partitions: int, rows: int | None = None) -> int:
-    """Buckets for so many messages (None: unknown)."""
-    most = MOST_BUCKETS * (partitions if partitions == 1 and rows is None else max(SEVERAL, partitions))
-    least = LEAST_BUCKETS * partitions if partitions > 1 else 1
-    return most if rows is None else min(most, max(least, rows // BUCKET_ROWS))
+def _buckets(spark: SparkSession | LocalProcesses) -> int:
+    partitions = _partitions(spark)
+    return BUCKETS * (max(SEVERAL, partitions) if partitions > 1 else 1)
 
 
 def _ids(buckets: int) -> Partition:
