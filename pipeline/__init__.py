@@ -171,8 +171,8 @@ def _arrowed(tables: Mapping[str, DataFrame], byte_size: int | None) -> Tables:
 def _byte_size(directory: str) -> int | None:
     """Bytes of the tables in a directory; None if it has none itself, or Arrow cannot reach it, as Spark can."""
     try:
-        folders = [place(directory).child(name) for name in TABLES]
-        return sum(folder.byte_size() for folder in folders if folder.entries() is not None) or None
+        root = place(directory)
+        return sum(root.child(name).byte_size() for name in TABLES) or None
     except (OSError, OutputError):
         return None
 

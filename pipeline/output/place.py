@@ -82,8 +82,9 @@ class Place:
         return [entry.base_name for entry in self.files.get_file_info(pyarrow.fs.FileSelector(self.path))]
 
     def byte_size(self) -> int:
-        """Bytes of all files below the directory."""
-        files = self.files.get_file_info(pyarrow.fs.FileSelector(self.path, recursive=True))
+        """Bytes of all files below the directory, 0 if it does not exist."""
+        below = pyarrow.fs.FileSelector(self.path, recursive=True, allow_not_found=True)
+        files = self.files.get_file_info(below)
         return sum(file.size or 0 for file in files)
 
     def dataset(self) -> Any:
