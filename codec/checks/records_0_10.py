@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.checks.state import new_record
+from codec.conversation.states import blank
 
-NEW_CHANNEL = new_record(
+NEW_CHANNEL = blank(
     "channel incarnation transport attached name asked_attach detach_ns? detach_frame detacher detached_ns by_detached "
     "tx dtx implicit failed? timeout_s",
     of_sides="point expects next? sync_id? sync_ns sync_frame timely_ns? timely_frame known_to? known_ns done_to? "
@@ -19,9 +19,7 @@ NEW_CHANNEL = new_record(
 )
 ASKED, READY, OVER = range(1, 4)  # `attached`, to channel `transport`
 BEGINNING, REST = 1, 2  # `expects`: what command-point announces for the next frame
-NEW_SUBSCRIPTION = new_record(
-    "active window messages all_messages octets stop_id? stopped zeroed_id? frame accept_none"
-)
+NEW_SUBSCRIPTION = blank("active window messages all_messages octets stop_id? stopped zeroed_id? frame accept_none")
 
 
 class Rows(NamedTuple):

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.checks.state import new_record
+from codec.conversation.states import blank
 
-NEW_ENDPOINT = new_record(
+NEW_ENDPOINT = blank(
     "side channel incarnation mapped other? answered begun_ns begun_frame handle_max first_out sent allowed echo_ns? "
     "echo_frame ended_ns? ended_frame end_answered last_delivery? first_link?"
 )
-NEW_END = new_record(
+NEW_END = blank(
     "endpoint attached receiver snd_mode rcv_mode max_size outcomes unsettled peer? attach_frame refused_ns? "
     "detach_ns? detach_frame closed detach_answered initial open delivery_id tag message_format settled octets frame "
     "count credit_to before_cut cut_ns drain_ns? drain_frame next awaiting awaited_ns coordinator transactions"

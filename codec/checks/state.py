@@ -1,6 +1,6 @@
 """State of the checks: records of the current connection, and the oddities that were found.
 
-Records are rows of int64 arrays, their cells named by constants; NONE is "not known". Times are ns.
+Records are those of `codec.conversation.states.blank`; NONE is "not known". Times are ns.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
+from codec.conversation.states import blank
 from codec.hashes.keyed import Keyed, empty, found, new_keyed, put
 from codec.hashes.keyed import with_room as keyed_with_room
 
@@ -78,20 +79,8 @@ UNDER_KIND = (1 << KIND_SHIFT) - 1
 NUMBER = (1 << PLACE_SHIFT) - 1
 
 
-def new_record(fields: str, of_sides: str = "") -> np.ndarray:
-    """A record as it is when it is new: of int64 fields, and of int64 (2,) fields, for client and server. A field is 0,
-    or NONE if a '?' follows its name."""
-    names = [name.rstrip("?") for name in fields.split()]
-    kinds = [*((name, "i8") for name in names), *((name.rstrip("?"), "i8", 2) for name in of_sides.split())]
-    record = np.zeros(1, kinds)
-    for name in (*fields.split(), *of_sides.split()):
-        if name.endswith("?"):
-            record[name.rstrip("?")] = NONE
-    return record.view(np.recarray)
-
-
 # An oddity. `waited_ns`: for how long an answer did not come; `about_frame_no`: of the link or message it is about.
-NEW_HIT = new_record(
+NEW_HIT = blank(
     "connection_id frame_no ts_ns sender channel channel_life oddity observed? expected? about_frame_no waited_ns?"
 )
 

@@ -20,11 +20,12 @@ Parts = Mapping[str, NDArray[Any]]
 NUMBERS = np.dtype("i8")
 
 
-def blank(fields: str) -> NDArray[Any]:
-    """A record of int64 fields as it is when it is new: a field is 0, or -1 if a '?' follows its name."""
-    names = fields.split()
-    record = np.zeros(1, [(name.rstrip("?"), "i8") for name in names])
-    record[0] = tuple(-name.endswith("?") for name in names)
+def blank(fields: str, of_sides: str = "") -> NDArray[Any]:
+    """A record as it is when it is new: of int64 fields, and of int64 (2,) fields, for client and server. A field is 0,
+    or -1 if a '?' follows its name."""
+    kinds = [(name, ()) for name in fields.split()] + [(name, (2,)) for name in of_sides.split()]
+    record = np.zeros(1, [(name.rstrip("?"), "i8", shape) for name, shape in kinds])
+    record[0] = tuple(np.full(shape, -name.endswith("?")) for name, shape in kinds)
     return record
 
 
