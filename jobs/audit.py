@@ -12,7 +12,7 @@ import shlex
 import sys
 import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -257,29 +257,37 @@ def find_and_compare(
     from pipeline.output import parquet
     from pipeline.output.place import TablesError
     from pipeline.report.baseline import compare
-    from pipeline.report.facts import collect_facts, coverage_check, rules_of
+    from pipeline.report.facts import count_findings, count_tables, coverage_check, rules_of
     from pipeline.report.verdict import verdict
     from pipeline.schemas import FINDINGS as SCHEMA
-    from pipeline.session import INTERPRETED_BYTES
+    from pipeline.session import INTERPRETED_BYTES, ONE_PARTITION_BYTES
 
-    try:
-        # For a lake use the URI as given: it may have options that are needed to read the logs.
-        directory = arguments.tables if is_lake(source) else source.pattern
-        since, until = getattr(arguments, "since", None), getattr(arguments, "until", None)
-        tables = pipeline.load(spark, directory, since=since, until=until)
-        with step("looking for findings", "Findings written", spark):
-            # The stage exists and is locked: append the files to it.
-            parquet.write(pipeline.findings(tables, config=wanted.config), stage.uri, append=True)
-        with step("counting for the report", "Report counted", spark):
-            findings = spark.read.schema(SCHEMA).parquet(stage.pattern)
-            flows = "message_flows" in (source.entries() or ())
-            facts = collect_facts(tables, findings, flows=flows, large=byte_size >= INTERPRETED_BYTES)
-    except BaseException as error:
-        with contextlib.suppress(Exception):  # if the JVM is gone, so are its tasks
-            spark.interruptAll()  # tasks would go on writing to a stage that is being removed
-        if any(name in str(error) for name in UNREADABLE_FILES):
-            raise TablesError(cause(error)) from error
-        raise
+    def counting() -> Future[Facts]:
+        flows, large = "message_flows" in (source.entries() or ()), byte_size >= INTERPRETED_BYTES
+        return pool.submit(count_tables, tables, flows=flows, large=large)
+
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            # For a lake use the URI as given: it may have options that are needed to read the logs.
+            directory = arguments.tables if is_lake(source) else source.pattern
+            since, until = getattr(arguments, "since", None), getattr(arguments, "until", None)
+            tables = pipeline.load(spark, directory, since=since, until=until)
+            # The queries on small tables wait for each other, and leave a core idle.
+            counted = counting() if byte_size < ONE_PARTITION_BYTES else None
+            with step("looking for findings", "Findings written", spark):
+                # The stage exists and is locked: append the files to it.
+                parquet.write(pipeline.findings(tables, config=wanted.config), stage.uri, append=True)
+            with step("counting for the report", "Report counted", spark):
+                counted = counted or counting()
+                findings = spark.read.schema(SCHEMA).parquet(stage.pattern)
+                about_findings = count_findings(findings, tables.connections)
+                facts = counted.result().with_findings(*about_findings)
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # if the JVM is gone, so are its tasks
+                spark.interruptAll()  # tasks would go on writing to a stage that is being removed
+            if any(name in str(error) for name in UNREADABLE_FILES):
+                raise TablesError(cause(error)) from error
+            raise
     rules, exceptions = rules_of(wanted.config), wanted.config.exceptions if wanted.config else ()
     difference = compare(facts.groups["identities"], wanted.previous, coverage_check(facts, rules, exceptions))
     return facts, difference, verdict(facts, difference, arguments.fail_on, rules)

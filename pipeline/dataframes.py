@@ -156,13 +156,13 @@ class PlannedTables(Tables):
             accounts = self._decoded.filter(F.col("kind") == "capture").select(F.to_json("arguments"))
             return accounts.repartition(1).mapInArrow(MakeCaptures(CAPTURES), CAPTURES)
         if name == "frames":
-            return shaped(self._decoded.filter(F.col("kind") == "frame"), FRAMES, checked=True)
+            return shaped(self._decoded.filter(F.col("kind") == "frame"), FRAMES)
         if name == "message_flows":
             from pipeline.tables.flows import message_flows
 
             to_pair = self._persist(self.messages.select(*MESSAGE_COLUMNS))
             return message_flows(to_pair, self.connections, stream_queues(self.frames))
-        return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name], checked=True)
+        return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name])
 
     @cached_property
     def _made(self) -> DataFrame:

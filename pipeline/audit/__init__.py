@@ -18,14 +18,13 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_custom
 from pipeline.audit.config import Config, custom_rows, is_accepted, validate
 from pipeline.audit.contexts import CONTEXTS, RELATIONS
 from pipeline.audit.contexts.sources import CHANNEL, FEW, PUSH_DOWN_VALUES, SMALL, Relation, Sources, audit_settings
 from pipeline.audit.detectors import DETECTORS, Detector
-from pipeline.audit.engine import CAPTURE, TO_FINDINGS, hits, rule_rows
+from pipeline.audit.engine import OF_FINDINGS, PLACED, TO_FINDINGS, hits, rule_rows
 from pipeline.schemas import FINDINGS, TABLES
 from pipeline.session import settings
 from pipeline.tables.shape import shaped
@@ -85,23 +84,17 @@ def findings(
         _ = [beginning.result() for beginning in begun]
         if not found:
             return nothing
+        accepted = is_accepted(limits.exceptions, today or datetime.now(UTC).date())
+        few = sources.few_frames
         sources.relations = {
             **RELATIONS,
             "hits": Relation(lambda _: reduce(DataFrame.unionAll, found), materialized=False),
             "rules": Relation(lambda _: spark.sql(rule_rows(chosen.values())), materialized=False),
-            "findings": Relation(
-                f"SELECT * FROM ({TO_FINDINGS}) WHERE "
-                f"NOT ({is_accepted(limits.exceptions, today or datetime.now(UTC).date())})"
-            ),
+            "findings": Relation(f"SELECT * FROM ({TO_FINDINGS}) WHERE NOT ({accepted})", materialized=not few),
         }
         with settings(spark, sources.settings()):
-            open_findings = sources.rows("findings")
-    place = ["connection_id", "frame_no"]
-    places = tables.frames.select(*place, "packet_no", "capture_file", "ts")
-    placed = open_findings.join(
-        places.join(open_findings.select(*place).distinct(), place, "left_semi"), place, "left"
-    ).withColumn("capture_file", F.coalesce("capture_file", F.when(F.col("scope") == CAPTURE, F.col("thing"))))
-    return shaped(placed.withColumn("evidence", F.parse_json("evidence")), FINDINGS)
+            placed = shaped(sources.query(PLACED.format("" if few else OF_FINDINGS)), FINDINGS)
+            return placed.localCheckpoint() if few else placed
 
 
 def _plans(tables: Tables) -> Mapping[str, str]:
@@ -146,7 +139,7 @@ def _found(
 
     scanning = [place for place in needed if place[0] or CONTEXTS[place[1]].full_scan]
     others = [place for place in needed if place not in scanning]
-    few = sources.count("seconds", "frames") <= FEW
+    few = sources.few_frames
     size = CONTEXTS_PER_QUERY if few else 1
     found = list(pool.map(found_in, batched(scanning, size)))
     with settings(sources.spark, sources.settings()):

@@ -162,6 +162,16 @@ TO_FINDINGS: Sql = f"""
                 WHERE NOT arrays_overlap(needs, lacking)
                 GROUP BY {columns(THING)}))"""
 
+# Relation `findings` -> table findings, with the packet of each frame. OF_FINDINGS limits the frames that are joined.
+# A checkpoint knows that `rule_id` is never null, but columns of tables are nullable.
+OF_FINDINGS: Sql = "LEFT SEMI JOIN (SELECT connection_id, frame_no FROM findings) USING (connection_id, frame_no)"
+PLACED: Sql = f"""
+    SELECT * EXCEPT (rule_id, capture_file, evidence), nullif(rule_id, '') AS rule_id,
+           parse_json(evidence) AS evidence,
+           coalesce(capture_file, CASE WHEN scope = '{CAPTURE}' THEN thing END) AS capture_file
+    FROM findings LEFT JOIN (SELECT connection_id, frame_no, packet_no, capture_file, ts FROM frames {{}})
+        USING (connection_id, frame_no)"""
+
 
 def rule_rows(rules: Iterable[Rule]) -> Sql:
     """The columns of findings that come from the rule, one row per rule; in a new JVM this takes a second of processor

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from pipeline.summaries import latency
 if TYPE_CHECKING:
     from pipeline import Tables
 
-PARALLEL_QUERIES = 3  # queries: one is planned, on one core, while another one runs
+Examples = Mapping[str, list[dict[str, Any]]]  # by rule
 
 
 @dataclass(frozen=True)
@@ -39,43 +39,45 @@ class Facts:
     """
 
     groups: Mapping[str, Groups]
-    examples: Mapping[str, list[dict[str, Any]]]
+    examples: Examples
     flows: list[dict[str, Any]]
     first_ns: int
     last_ns: int
+
+    def with_findings(self, groups: Mapping[str, Groups], examples: Examples) -> Facts:
+        """These facts and those about the findings (`count_findings`)."""
+        return replace(self, groups={**self.groups, **groups}, examples=examples)
 
     def total(self, section: str, measure: str = "rows") -> int:
         """The sum of a measure over the groups of a section."""
         return sum(int(group[measure] or 0) for group in self.groups[section].rows)
 
 
-def collect_facts(all_tables: Tables, findings: DataFrame, *, flows: bool = True, large: bool = True) -> Facts:
-    """Query the tables and the findings of an audit, in parallel. `flows`: include message flows; `large`: there are
-    many messages and methods."""
+def count_tables(all_tables: Tables, *, flows: bool = True, large: bool = True) -> Facts:
+    """Query the tables: all facts except those about findings. `flows`: include message flows; `large`: there are many
+    messages and methods."""
     tables = dict(all_tables.items())
-    with ThreadPoolExecutor(PARALLEL_QUERIES) as pool:
+    with ThreadPoolExecutor(1) as pool:
         latencies = pool.submit(lambda: latency(all_tables).collect()) if flows else None
-        found = pool.submit(evidence.examples, findings, tables["connections"])
-        first_ns, last_ns, groups = _counted(tables, findings, sections.LARGE if large else (), flows)
+        ends = tables["captures"].selectExpr("unix_micros(min(first_ts))", "unix_micros(max(last_ts))")
+        first, last = ends.collect()[0]
+        first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
+        groups = count_groups(
+            sections.sources(first_ns, last_ns),
+            sections.section_tables(tables, flows),
+            sections.LARGE if large else (),
+        )
         unsettled = evidence.with_ends(groups["unsettled_channels"], tables["connections"], tables["links"])
-        groups = {**groups, "unsettled_channels": unsettled}
         through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
-        return Facts(groups, found.result(), through, first_ns, last_ns)
+        return Facts({**groups, "unsettled_channels": unsettled}, {}, through, first_ns, last_ns)
 
 
-def _counted(
-    tables: dict[str, DataFrame], findings: DataFrame, large: Collection[str], flows: bool
-) -> tuple[int, int, Mapping[str, Groups]]:
-    """Times of the first and last packet, ns, and all sections."""
-    ends = tables["captures"].selectExpr("unix_micros(min(first_ts))", "unix_micros(max(last_ts))")
-    first, last = ends.collect()[0]
-    first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
-    groups = count_groups(
-        [*sections.sources(first_ns, last_ns), evidence.FINDINGS, evidence.AFFECTED],
-        {**sections.section_tables(tables, flows), **evidence.evidence_tables(findings, tables["connections"])},
-        large,
-    )
-    return first_ns, last_ns, groups
+def count_findings(findings: DataFrame, connections: DataFrame) -> tuple[dict[str, Groups], Examples]:
+    """Query the findings of an audit: their sections, and the first findings of each rule."""
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(evidence.examples, findings, connections)
+        tables = evidence.evidence_tables(findings, connections)
+        return count_groups([evidence.FINDINGS, evidence.AFFECTED], tables), found.result()
 
 
 @dataclass(frozen=True)

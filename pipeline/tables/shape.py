@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,16 +35,13 @@ _ESCAPED = (
 )
 
 
-def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFrame:
-    """The columns of `schema`, in order, with its types; a column that `rows` lacks is null. `checked`: all texts are
-    known to be UTF-8."""
+def shaped(rows: DataFrame, schema: StructType) -> DataFrame:
+    """The columns of `schema`, in order, with its types; a column that `rows` lacks is null."""
     present = set(rows.columns)
     columns = []
     for column in schema.fields:
         value = f"`{column.name}`" if column.name in present else "NULL"
         value = f"CAST({value} AS {column.dataType.simpleString()})"
-        if isinstance(column.dataType, StringType) and column.name in present and not checked:
-            value = utf8(value)
         found = F.expr(value)
         if isinstance(column.dataType, StructType):  # in SQL its fields lose their comments
             found = found.cast(column.dataType)

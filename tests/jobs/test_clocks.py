@@ -17,7 +17,7 @@ import pipeline
 from codec.capture.pcapng import LAST_NS
 from pipeline import Tables, plots, theme
 from pipeline.report import charts
-from pipeline.report.facts import collect_facts
+from pipeline.report.facts import count_findings, count_tables
 from pipeline.report.groups import Latency
 from pipeline.report.page import draw_charts
 from pipeline.schemas import FINDINGS
@@ -80,7 +80,8 @@ def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSessio
         spark, captures=captures, connections=[connection(number, **sides) for number in (1, 2, 3, 4)], frames=frames,
         methods=methods, messages=messages, message_flows=flows,
     )  # fmt: skip
-    drawn = draw_charts(collect_facts(tables, spark.createDataFrame([], FINDINGS)))
+    about_findings = count_findings(spark.createDataFrame([], FINDINGS), tables.connections)
+    drawn = draw_charts(count_tables(tables).with_findings(*about_findings))
     assert drawn["flows_chart"] is not None
     for picture in PICTURES.values():
         assert "NaN" not in svg(picture(tables))

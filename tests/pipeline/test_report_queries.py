@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import pipeline
 from pipeline.report.cards import cards
 from pipeline.report.evidence import IDENTITIES, OF_ENTITIES
-from pipeline.report.facts import Facts, collect_facts
+from pipeline.report.facts import Facts, count_findings, count_tables
 from pipeline.report.groups import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
 from pipeline.report.sections import TABLES, bar_width_ns, sources
@@ -25,7 +25,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> pip
 
 @pytest.fixture(scope="module")
 def facts(spark: SparkSession, tables: pipeline.Tables) -> Facts:
-    return collect_facts(tables, found(spark), flows=False)
+    return count_tables(tables, flows=False).with_findings(*count_findings(found(spark), tables.connections))
 
 
 def groups(facts: Facts, section: str, *names: str) -> list[tuple[Any, ...]]:

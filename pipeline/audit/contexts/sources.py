@@ -197,6 +197,11 @@ class Sources:
         return self._counts[name][of]
 
     @property
+    def few_frames(self) -> bool:
+        """Whether all tables have few rows."""
+        return bool(self.count("seconds", "frames") <= FEW)
+
+    @property
     def versions(self) -> set[str]:
         """The AMQP versions that occur."""
         return {*self.count("seconds", "versions"), *self.count("known_connections", "versions")} & {*ALL_VERSIONS}
@@ -218,7 +223,7 @@ class Sources:
     def only(self, name: str, column: str, of: str) -> Sql:
         """SQL for a filter: `column` is one of the values of column `of` of a relation, so that Spark can skip files;
         true if there are few rows in all, or more than MOST_VALUES."""
-        if self.count("seconds", "frames") <= FEW:
+        if self.few_frames:
             return "true"
         rows = self.query(f"SELECT DISTINCT {of} FROM {name} WHERE {of} IS NOT NULL LIMIT {MOST_VALUES + 1}").collect()
         return f"{column} IN ({', '.join(str(row[0]) for row in rows)})" if 0 < len(rows) <= MOST_VALUES else "true"
