@@ -13,15 +13,18 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from io import TextIOWrapper
 from queue import SimpleQueue
 from threading import Thread
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 
 def main() -> None:
     """Answer requests until there are no more."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a function prints must not get between the answers
+    # Whole lines, at once: processes print at the same time, and do not flush when they end.
+    cast(TextIOWrapper, sys.stdout).reconfigure(line_buffering=True, write_through=False)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # printing to a terminal must not stop it
     sys.path[:], modules = pickle.load(requests)
     received = SimpleQueue[bytes]()
