@@ -26,7 +26,7 @@ from scenarios.true_flows import Flows
 
 import pipeline
 from pipeline.tables.flows import message_flows
-from udfs.pairing.schemas import MESSAGE_COLUMNS
+from pipeline.tables.processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CLASSIC = (
@@ -106,7 +106,9 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("flows")
     packets = written(folder)
     shipped = [f"{name}.pcap" for name in CLASSIC] + [*SENT_AND_RECEIVED, TX_0_10, TX_1_0, RPC_1_0]
-    tables = pipeline.decode(spark, [str(folder), *(str(CAPTURES / name) for name in shipped)])
+    captures = [str(folder), *(str(CAPTURES / name) for name in shipped)]
+    pipeline.write(LocalProcesses(1), captures, str(folder / "tables"))
+    tables = pipeline.load(spark, str(folder / "tables"))
     file = F.regexp_extract("capture_file", "([^/]+)$", 1)
     capture_of: dict[int, str] = dict(tables.frames.select("connection_id", file).distinct().collect())
     # The shipped captures are of the same broker on different days: each is to be looked at alone.
@@ -114,14 +116,12 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     of_day = F.broadcast(spark.createDataFrame(days, "id long, day string"))
     apart = tables.connections.join(of_day, F.col("connection_id") == F.col("id"), "left")
     apart = apart.withColumns({"server_ip": F.coalesce("day", "server_ip"), "broker_name": F.col("day")}).persist()
-    tables.messages.select(*MESSAGE_COLUMNS, "packet_no").write.parquet(str(folder / "messages"))
-    said = spark.read.parquet(str(folder / "messages"))
-    flows = [row.asDict() for row in message_flows(said, apart).select(*ENDS, *FLOW_COLUMNS).collect()]
+    flows = [row.asDict() for row in message_flows(tables.messages, apart).select(*ENDS, *FLOW_COLUMNS).collect()]
     ports = apart.select("connection_id", "client_port").collect()
     event_of = {}
     told: dict[int, list[Event]] = defaultdict(list)
     columns = ("connection_id", "first_frame_no", "packet_no", "message_id")
-    for connection_id, frame_no, packet_no, message_id in said.select(*columns).collect():
+    for connection_id, frame_no, packet_no, message_id in tables.messages.select(*columns).collect():
         if capture_of[connection_id] in packets:
             packet = packets[capture_of[connection_id]][packet_no - 1]
             if packet.event is not None and packet.script.events[packet.event].message is not None:
