@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-import sys
 import textwrap
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -344,4 +343,4 @@ def open_tables(directory: str) -> Place:
 
 
 if __name__ == "__main__":
-    sys.exit(run_standalone("jobs.audit"))
+    run_standalone("jobs.audit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from jobs import running
 
@@ -21,5 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return running.run(sys.argv[1:] if argv is None else argv, JOBS)
 
 
+def program() -> NoReturn:
+    """The command `wirehare`: run the sub-command that the arguments of this process name, and end the process."""
+    running.end_process(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -339,4 +339,4 @@ def print_summary(result: Result, arguments: argparse.Namespace, seconds: float)
 
 
 if __name__ == "__main__":
-    sys.exit(run_standalone("jobs.cut"))
+    run_standalone("jobs.cut")

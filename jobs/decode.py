@@ -244,4 +244,4 @@ def start_quietly(byte_size: int = 0) -> SparkSession:
 
 
 if __name__ == "__main__":
-    sys.exit(run_standalone("jobs.decode"))
+    run_standalone("jobs.decode")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -188,4 +187,4 @@ def line(batch: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_standalone("jobs.ingest"))
+    run_standalone("jobs.ingest")

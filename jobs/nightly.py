@@ -67,4 +67,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_standalone("jobs.nightly"))
+    run_standalone("jobs.nightly")

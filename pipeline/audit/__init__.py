@@ -38,7 +38,7 @@ __all__ = ["Config", "Detector", "Rule", "chosen_rules", "findings"]
 # materialized: this keeps plans small, and Spark's planning time grows faster than the plan.
 PARALLEL_QUERIES = 3
 # Contexts in one query, if all rows are few.
-CONTEXTS_PER_QUERY = 8
+CONTEXTS_PER_QUERY = 4
 
 
 def findings(
