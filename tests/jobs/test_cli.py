@@ -487,6 +487,14 @@ def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
     assert old.read_text() == "old"
 
 
+def test_a_process_ends_with_its_output_its_exit_handlers_and_its_exit_code() -> None:
+    program = (
+        "import atexit; from jobs.running import end_process as end; atexit.register(print, 'b'); print('a'); end(3)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "a\nb\n", "")
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has another handler for a signal than Python has from the beginning for SIGINT alone."""
     caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
