@@ -203,15 +203,15 @@ def _flow(s, rows, i, at):
             S.note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, S.NONE, S.NONE)
     else:
         p = s.endpoints[e.other]
+        expected = S.NONE if p.first_out == S.NONE else (p.first_out + p.sent) % S.SERIAL
         if nextin == S.NONE:
             e.allowed = max(e.allowed, window)
             if rows.ts_ns[i] - p.begun_ns > rows.grace_ns[i]:
-                S.note(s, rows, i, e, S.NEXT_INCOMING_ID, S.NONE, p.first_out, S.NONE)
+                S.note(s, rows, i, e, S.NEXT_INCOMING_ID, S.NONE, expected, S.NONE)
         elif p.first_out != S.NONE:
             ahead = S.after(nextin, p.first_out)
             e.allowed = max(e.allowed, ahead + window)
-            if S.after(nextin, (p.first_out + p.sent) % S.SERIAL) > 0:
-                expected = (p.first_out + p.sent) % S.SERIAL
+            if S.after(nextin, expected) > 0:
                 S.note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, expected, S.NONE)
         if p.echo_ns != S.NONE:
             S.note_wait(s, p.echo_frame, p.echo_ns, rows.ts_ns[i], e.side, e, S.ECHO_UNANSWERED, S.NONE)

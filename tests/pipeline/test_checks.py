@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from encode_0_10 import whole
+from link_talks import flow, receiver_link, transfer
 from pyspark.sql.variant_utils import VariantUtils
 from rule_cases import cases_of
 from rule_support import Case, Key, Talk, write_cases
@@ -133,6 +134,16 @@ def test_nothing_is_odd_about_a_session_that_goes_on_with_another_channel(tmp_pa
     (row,) = noticed(rows, rows.num_rows)
     # It has no tx.select, and is the first session that began on channel 2.
     assert (row["oddity"], row["channel"], row["channel_life"]) == ("transaction-order", 2, 1)
+
+
+def test_a_flow_that_names_no_transfer_number_lacks_the_next_one(tmp_path: Path) -> None:
+    """Transport 2.7.4: next-incoming-id must be set once the other begin has arrived. Transfers 0 and 1 have."""
+    talk = receiver_link()
+    for number in (0, 1):
+        transfer(talk, "server", 1, number, settled=True)
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", flow(talk.wait(1), "client", None, incoming=None), [])])
+    (row,) = noticed(rows, rows.num_rows)
+    assert (row["oddity"], row["observed"], row["expected"]) == ("next-incoming-id", None, 2)
 
 
 def test_every_oddity_is_a_rule() -> None:
