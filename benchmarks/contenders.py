@@ -109,10 +109,10 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def floor(task: Task) -> None:
     """The same source, the same shuffle and sort, every batch through Python as it is, and thrown away."""
-    from pipeline.decoding import sorted_runs
+    from pipeline.decoding import places_of, sorted_runs, source_options
     from udfs.schemas import TCP_RUNS
 
-    runs = sorted_runs(spark(task), str(task.capture))
+    runs = sorted_runs(spark(task), source_options(places_of(str(task.capture)), {}))
     runs.mapInArrow(identity, TCP_RUNS).write.format("noop").mode("overwrite").save()
 
 

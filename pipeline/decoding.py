@@ -78,20 +78,20 @@ def decoded(
     """
     from udfs.decode.decoder import decode_runs
 
+    places = places_of(paths)
     chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
-    decode = decode_runs(payload, secrets=secret_files(paths, keylog))
-    rows = by_flow(spark, paths, decode, DECODED, chosen)
+    rows = by_flow(spark, places, decode_runs(payload, secrets=secret_files(places, keylog)), DECODED, chosen)
     assert isinstance(rows, OnSpark)
     return rows.rows
 
 
-def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
+def secret_files(places: Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
     """Where workers find the TLS secrets of these captures. Raises KeyLogError for an invalid key log."""
     from udfs.decode.key_logs import SecretFiles, require_key_logs
 
     key_logs = places_of(keylog or ())
     require_key_logs(key_logs)
-    return SecretFiles(tuple(key_logs), tuple(places_of(paths)))
+    return SecretFiles(tuple(key_logs), tuple(places))
 
 
 def places_of(paths: str | Sequence[str]) -> list[str]:
@@ -108,7 +108,7 @@ def config(payload: bool = False, tables: Collection[str] = WORKER_TABLES) -> Co
 
 def decode_into(
     spark: SparkSession | LocalProcesses,
-    paths: str | Sequence[str],
+    places: Sequence[str],
     directory: Place,
     tables: Collection[str],
     *,
@@ -120,9 +120,9 @@ def decode_into(
 
     if directory.entries() is None:
         directory.create()
-    write_tables = writer(directory, tables, payload=payload, secrets=secret_files(paths, chosen.get("keylog")))
+    write_tables = writer(directory, tables, payload=payload, secrets=secret_files(places, chosen.get("keylog")))
     files: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in by_flow(spark, paths, write_tables, WRITTEN, chosen).collected():
+    for row in by_flow(spark, places, write_tables, WRITTEN, chosen).collected():
         if row["rows"]:
             files[row["folder"]][row["file"]] = row["rows"]
     return Written(directory, files)
@@ -172,50 +172,37 @@ def with_commas(values: int | str | Iterable[int | str] | None) -> str:
 
 def by_flow(
     spark: SparkSession | LocalProcesses,
-    paths: str | Sequence[str],
+    places: Sequence[str],
     decode: Decode,
     schema: StructType | str,
     chosen: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
 ) -> Rows:
     """The rows that `decode` makes of the runs of captures, flow by flow. Few bytes are decoded in one Spark task.
-    `packets_read`: see `sorted_runs`."""
+    `packets_read`: see `source_options`."""
     from udfs.source.sources import InOneTask
 
+    options = source_options(places, chosen, packets_read)
     if isinstance(spark, LocalProcesses):
-        return local_runs(spark, paths, chosen, packets_read).then(decode, schema)
-    if chosen.get("split_bytes") or not in_one_task(places_of(paths)):
-        return OnSpark(sorted_runs(spark, paths, packets_read, **chosen).mapInArrow(decode, schema))
-    in_one = InOneTask(_source_options(paths, chosen, packets_read), decode)
-    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(in_one, schema))
+        return local_runs(spark, options).then(decode, schema)
+    if chosen.get("split_bytes") or not in_one_task(places):
+        return OnSpark(sorted_runs(spark, options).mapInArrow(decode, schema))
+    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(InOneTask(options, decode), schema))
 
 
-def local_runs(
-    processes: LocalProcesses,
-    paths: str | Sequence[str],
-    chosen: PacketFilter,
-    packets_read: Mapping[str, int] | None = None,
-) -> Local:
-    """Captures -> runs of TCP segments, the runs of a flow together and in RUN_ORDER, in local processes."""
+def local_runs(processes: LocalProcesses, options: Mapping[str, str]) -> Local:
+    """Runs of TCP segments, the runs of a flow together and in RUN_ORDER, in local processes."""
     from udfs.source.sources import ReadRuns, run_tasks
 
-    options = _source_options(paths, chosen, packets_read)
     first = Source([pa.record_batch({"id": [0]})])
     sources = [first.then(ReadRuns(options, [task])) for task in run_tasks(options)]
     return Local(processes, sources).shuffled(flow_buckets, RUN_ORDER)
 
 
-def sorted_runs(
-    spark: SparkSession,
-    paths: str | Sequence[str],
-    packets_read: Mapping[str, int] | None = None,
-    **chosen: Unpack[PacketFilter],
-) -> DataFrame:
-    """Captures -> runs of TCP segments (`udfs.schemas.TCP_RUNS`), the runs of a flow together and in RUN_ORDER.
-    `packets_read`: capture -> number of packets to skip."""
+def sorted_runs(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Runs of TCP segments (`udfs.schemas.TCP_RUNS`), the runs of a flow together and in RUN_ORDER, on Spark."""
     from udfs.source.sources import ListTasks, ReadRuns, run_tasks
 
-    options = _source_options(paths, chosen, packets_read)
     if is_remote():  # the captures may be on the server
         listed = spark.range(0, 1, 1, 1).mapInArrow(ListTasks(options), "task binary").collect()
         tasks = [bytes(row["task"]) for row in listed]
@@ -225,10 +212,10 @@ def sorted_runs(
     return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER)
 
 
-def _source_options(
-    paths: str | Sequence[str], chosen: PacketFilter, packets_read: Mapping[str, int] | None
+def source_options(
+    places: Sequence[str], chosen: PacketFilter, packets_read: Mapping[str, int] | None = None
 ) -> dict[str, str]:
-    """Options of the source of runs. Raises OptionError."""
+    """Options of the source of runs. `packets_read`: capture -> number of packets to skip. Raises OptionError."""
     # Imported here: the kernels behind it take a second to load, and reading written tables needs none.
     from udfs.source.options import parse_options
 
@@ -243,7 +230,7 @@ def _source_options(
     }
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
     parse_options(given)  # raise here: an error of the source would come through Java
-    return {**given, "paths": json.dumps(places_of(paths))}
+    return {**given, "paths": json.dumps(list(places))}
 
 
 def decoded_locally(places: Sequence[str]) -> bool:

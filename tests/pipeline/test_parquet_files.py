@@ -144,7 +144,7 @@ def test_a_task_that_comes_late_does_not_make_the_scratch_again(tmp_path: Path) 
 def test_files_of_tasks_that_were_tried_again_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """A file that no successful task names, as one leaves that was stopped, or came in after another."""
     scratch = tmp_path / "scratch"
-    written = decode_into(spark, str(CAPTURE), place(str(scratch)), ["frames"])
+    written = decode_into(spark, [str(CAPTURE)], place(str(scratch)), ["frames"])
     (file,) = (scratch / "frames").glob("*.parquet")
     shutil.copy(file, file.with_name("part-0.zstd.parquet"))
     file.with_name("part-1.zstd.parquet").write_bytes(b"PAR1")
