@@ -64,22 +64,19 @@ class Choice:
 
     def add(self, table: str, rows: pa.Table) -> None:
         """Choose what `rows` of `table`, with the columns KEYS, refer to."""
-        found = rows.to_pylist()
+        keys = [tuple(row[name] for name in KEYS[table]) for row in rows.to_pylist()]
         if table in ("connections", "streams"):
-            self.connections.update(row["connection_id"] for row in found)
+            self.connections.update(connection for (connection,) in keys)
         elif table in ("frames", "methods"):
-            self.frames.update((row["connection_id"], row["frame_no"]) for row in found)
+            self.frames.update(keys)
         elif table == "messages":
-            self.messages.update((row["connection_id"], row["first_frame_no"]) for row in found)
+            self.messages.update(keys)
         elif table in ("channels", "links"):
-            self.channels.update(tuple(row[name] for name in KEYS[table]) for row in found)
+            self.channels.update(keys)
         elif table == "message_flows":
-            ends = (
-                (row[f"{end}_connection_id"], row[f"{end}_frame_no"]) for row in found for end in ("publish", "deliver")
-            )
-            self.messages.update((connection, frame) for connection, frame in ends if frame is not None)
+            self.messages.update(end for key in keys for end in (key[:2], key[2:]) if end[1] is not None)
         else:
-            for row in found:
+            for row in rows.to_pylist():
                 self._finding(row)
 
     def _finding(self, row: Mapping[str, Any]) -> None:

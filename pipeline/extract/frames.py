@@ -8,7 +8,8 @@ anchors the sequence numbers, and the protocol headers, which show the version.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,23 +79,15 @@ class Frames:
         return np.isin(numbered(self.group // 2, self.number), numbered(*places.T))
 
 
-class Streams:
-    """Indices of `packets` (PACKET) by direction and connection: by group (see Frames)."""
-
-    def __init__(self, packets: NDArray[np.void]) -> None:
-        group = groups(packets)
-        self._order = np.argsort(group, kind="stable")
-        self._group = group[self._order]
-
-    def __getitem__(self, group: int) -> NDArray[np.int64]:
-        begin, end = np.searchsorted(self._group, [group, group + 1])
-        return self._order[begin:end]
-
-
 def groups(packets: NDArray[np.void]) -> NDArray[np.int64]:
     """The group of each packet (PACKET), as Frames count them."""
     found: NDArray[np.int64] = 2 * packets["connection"].astype(np.int64) + packets["direction"]
     return found
+
+
+def packets_by_group(packets: NDArray[np.void]) -> Mapping[int, NDArray[np.int64]]:
+    """Group -> indices of its `packets` (PACKET), perhaps none."""
+    return defaultdict(lambda: np.empty(0, np.int64), grouped(groups(packets)))
 
 
 def numbered(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -168,7 +161,7 @@ def select_packets(
     lost = np.flatnonzero(chosen & (frames.end == frames.start) & (frames.file != NULL))
     places |= set(zip(frames.file[lost].tolist(), frames.first_packet[lost].tolist(), strict=True))
     selected |= _with_numbers(rows, places)
-    streams = Streams(rows)
+    streams = packets_by_group(rows)
     for group, these in frames.by_group(chosen):
         of = streams[group]
         starts, ends = merged(frames.start[these], frames.end[these])

@@ -19,6 +19,7 @@ queue names) is not changed.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,7 +37,7 @@ from codec.amqp.versions import VERSIONS
 from codec.capture.records import Bytes, Records
 from codec.net.protocols import PROTOCOL_TCP
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
-from pipeline.extract.frames import NULL, Frames, Streams, grouped, groups, merged
+from pipeline.extract.frames import NULL, Frames, grouped, groups, merged, packets_by_group
 from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, word_sum
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
 
@@ -46,6 +47,7 @@ BODIES, UNKNOWN, MISSING, ENCRYPTED = ("body", "oob-body", "trace"), ("skipped",
 # Sections by the octets of payload that they take up: vbin32, vbin8, amqp-value null.
 DATA_32, DATA_8, VALUE_NULL = bytes.fromhex("005375b0"), bytes.fromhex("005375a0"), bytes.fromhex("00537740")
 PATCH_BYTES = 8
+Patch = tuple[NDArray[np.int64], NDArray[np.uint8]]  # where octets are overwritten, and by what
 
 
 @cache
@@ -90,22 +92,21 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
 
     The survey must have the payloads of their packets.
     """
-    streams = Streams(survey.packets)
-    return {index: _blanked(frames, survey, streams, index) for index in indices.tolist()}
+    streams = packets_by_group(survey.packets)
+    return {index: _blanked(frames, survey, streams[int(frames.group[index])], index) for index in indices.tolist()}
 
 
-def _blanked(frames: Frames, survey: Survey, streams: Streams, index: int) -> NDArray[np.uint8] | None:
+def _blanked(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
     version, name = frames.version[index].as_py(), frames.name[index].as_py()
-    octets = _octets_of(frames, survey, streams, index)
+    octets = _octets_of(frames, survey, these, index)
     if octets is None or frames.status[index].as_py() != "ok" or name in _with_content(version):
         return None
     vouched = blank_secrets(octets, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
     return octets if vouched.all() else None
 
 
-def _octets_of(frames: Frames, survey: Survey, streams: Streams, index: int) -> NDArray[np.uint8] | None:
-    """The octets of a frame, from its packets; None if some are missing."""
-    these = streams[int(frames.group[index])]
+def _octets_of(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
+    """The octets of a frame, from the packets of its direction; None if some are missing."""
     at, wire_len = survey.packets["at"][these], survey.packets["wire_len"][these]
     start, end = int(frames.start[index]), int(frames.end[index])
     octets, seen = np.zeros(end - start, np.uint8), np.zeros(end - start, np.bool_)
@@ -154,33 +155,23 @@ def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | Non
     group = np.concatenate([frames.group, frames.group[closing]])
     start = np.concatenate([frames.start, frames.end[closing] - 1])
     end = np.concatenate([frames.start + visible, frames.end[closing]])
-    patches = _Patches()
+    patches = defaultdict[int, list[Patch]](list)
     for index, octets in blanked.items():
         if octets is not None:
-            patches.add(int(frames.group[index]), frames.start[index] + np.arange(len(octets)), octets)
+            patches[int(frames.group[index])].append((frames.start[index] + np.arange(len(octets)), octets))
     for each, rows in frames.by_group(transfer):
-        patches.add(each, *_data_sections(frames.end[rows], frames.payload[rows]))
-    return {each: Visible(*merged(start[rows], end[rows]), *patches.of(each)) for each, rows in grouped(group)}
+        patches[each].append(_data_sections(frames.end[rows], frames.payload[rows]))
+    return {each: Visible(*merged(start[rows], end[rows]), *_in_order(patches[each])) for each, rows in grouped(group)}
 
 
-class _Patches:
-    """Octets to write, collected by group."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, list[tuple[NDArray[np.int64], NDArray[np.uint8]]]] = {}
-
-    def add(self, group: int, at: NDArray[np.int64], octets: NDArray[np.uint8]) -> None:
-        self._found.setdefault(group, []).append((at, octets))
-
-    def of(self, group: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-        parts = self._found.get(group, [])
-        at = np.concatenate([np.empty(0, np.int64), *(at for at, _ in parts)])
-        octets = np.concatenate([np.empty(0, np.uint8), *(octets for _, octets in parts)])
-        order = np.argsort(at, kind="stable")
-        return at[order], octets[order]
+def _in_order(patches: Sequence[Patch]) -> Patch:
+    at = np.concatenate([np.empty(0, np.int64), *(at for at, _ in patches)])
+    octets = np.concatenate([np.empty(0, np.uint8), *(octets for _, octets in patches)])
+    order = np.argsort(at, kind="stable")
+    return at[order], octets[order]
 
 
-def _data_sections(end: NDArray[np.int64], size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def _data_sections(end: NDArray[np.int64], size: NDArray[np.int64]) -> Patch:
     """Data sections that fill payloads of `size` octets before `end`: (positions, octets) of their headers."""
     octets = np.zeros((len(size), PATCH_BYTES), np.uint8)
     octets[:, :4] = np.frombuffer(DATA_8, np.uint8)
@@ -243,10 +234,8 @@ def _overlaps(
     return which, np.maximum(starts[interval], begin[which]), np.minimum(ends[interval], end[which])
 
 
-def _within(
-    ranges: Visible, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The octets to write for packets with stream offsets `at` and payloads at `to` in the buffer: (where, what)."""
+def _within(ranges: Visible, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]) -> Patch:
+    """The octets to write for packets with stream offsets `at` and payloads at `to` in the buffer."""
     low, high = np.searchsorted(ranges.patch_at, at), np.searchsorted(ranges.patch_at, at + size)
     which, index = _ranges(low, high)
     return ranges.patch_at[index] - at[which] + to[which], ranges.patch[index]

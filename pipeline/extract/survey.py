@@ -176,7 +176,7 @@ def _packets_of_flows(
     completes = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
     for row in np.flatnonzero(completes | (flow == waiting)):
         key = datagram_of(block.octets, block.records, int(rows[row]))
-        part["datagram"][row] = fragments.add(key, int(part["packet_no"][row]), bool(completes[row]))
+        part["datagram"][row] = fragments.number_of(key, int(part["packet_no"][row]))
     return part
 
 
@@ -187,7 +187,7 @@ class _Datagrams:
         self.number = number
         self._known: dict[bytes, tuple[int, int]] = {}
 
-    def add(self, key: bytes, packet_no: int, completes: bool) -> int:
+    def number_of(self, key: bytes, packet_no: int) -> int:
         number, last = self._known.get(key, (NONE, 0))
         if number == NONE or packet_no - last > LIMITS.fragment_packets:
             number = self.number
