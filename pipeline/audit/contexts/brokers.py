@@ -36,7 +36,7 @@ from __future__ import annotations
 from pipeline.audit.catalogue import ALL_VERSIONS
 from pipeline.audit.contexts.channels import CHANNEL_LIFE
 from pipeline.audit.contexts.connections import ACCESS_REFUSED
-from pipeline.audit.contexts.sources import BROKER, CHANNEL, Context, Sources, columns
+from pipeline.audit.contexts.sources import BROKER, CHANNEL, EARLIER, Context, Sources, columns
 from pipeline.audit.detectors import NEVER, Sql, sql_in
 
 DECLARES: Sql = sql_in("name", ("exchange.declare", "queue.declare"))
@@ -104,13 +104,14 @@ ENTITIES: Sql = f"""
     LEFT JOIN ({EXCLUSIVE_ENDS}) USING ({columns(CHANNEL)}, ts, exclusive)
     JOIN ({BROKERS}) USING (connection_id)
     WINDOW before AS (PARTITION BY {columns(BROKER)}, kind, entity ORDER BY ts_ns, connection_id, frame_no
-                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"""
+                      {EARLIER})"""
 
 
 SECOND_NS = 10**9
 MINUTE_S = 60
 SERVER = "server_ip, server_port"
 IN_TIME = "ORDER BY opened_ns, connection_id"
+BEFORE = f"PARTITION BY client_ip, {SERVER} {IN_TIME} {EARLIER}"
 
 
 def last(seconds: float) -> Sql:
@@ -136,11 +137,8 @@ def peers(sources: Sources) -> Sql:
               FROM (SELECT *, collect_set(CASE WHEN {sql_in("asked", ALL_VERSIONS)} THEN asked END) OVER before
                            AS known_versions
                     FROM known_connections
-                    WINDOW before AS (PARTITION BY client_ip, {SERVER} {IN_TIME}
-                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
-              WINDOW of_server AS (PARTITION BY {SERVER}),
-                     before AS (PARTITION BY client_ip, {SERVER} {IN_TIME}
-                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))"""
+                    WINDOW before AS ({BEFORE}))
+              WINDOW of_server AS (PARTITION BY {SERVER}), before AS ({BEFORE}))"""
 
 
 REFUSING = ("channel.close", "connection.close", "execution.exception")

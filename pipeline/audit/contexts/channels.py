@@ -50,12 +50,11 @@ from collections.abc import Iterable
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.sides import SIDES
-from pipeline.audit.contexts.messages import MESSAGE_KINDS
-from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.messages import CHANNEL_KINDS
+from pipeline.audit.contexts.sources import CHANNEL, CONNECTION_VERSIONS, EARLIER, Context, Relation, Sources, columns
 from pipeline.audit.detectors import NEVER, Sql, sql_in
 from udfs.roles import CONNECTION_CHANNEL, request_groups
 
-CLOSE_ARGUMENTS = "struct<reply_code int, reply_text string, class_id int, method_id int>"
 METHOD_COLUMNS = (
     "connection_id", "channel", "frame_no", "ts_ns", "version", "sender", "name", "class_id", "method_id",
     "content_frame_no",
@@ -75,6 +74,11 @@ def channel_methods(values: Sql, names: Iterable[str] = ()) -> Sql:
                FROM (SELECT {columns(METHOD_COLUMNS)}, {values} FROM unusual_methods WHERE {chosen})"""
 
 
+# Rows channel.close, and channel.open.
+CHANNEL_CLOSES: Sql = channel_methods(
+    "try_variant_get(arguments, '$', 'struct<reply_code int, reply_text string, class_id int, method_id int>') AS args",
+    ("channel.close",),
+)
 OK_TIMES: Sql = ", ".join(
     f"min(CASE WHEN name = 'channel.close-ok' AND sender = '{side}' THEN first_ns END) AS {side}_ok_ns"
     for side in SIDES
@@ -102,12 +106,10 @@ INCARNATIONS: Sql = f"""
                       GROUP BY {columns(CHANNEL)}, version, {columns(COUNTED_METHOD[:4])})
                 GROUP BY {columns(CHANNEL)})
           LEFT JOIN (SELECT {columns(CHANNEL)}, min(struct(frame_no, ts_ns, sender, args.*)) AS close
-                     FROM ({
-    channel_methods(f"try_variant_get(arguments, '$', '{CLOSE_ARGUMENTS}') AS args", ("channel.close",))
-})
+                     FROM ({CHANNEL_CLOSES})
                      WHERE name = 'channel.close' GROUP BY {columns(CHANNEL)}) USING ({columns(CHANNEL)})
-          LEFT JOIN (SELECT {columns(CHANNEL)}, {", ".join(f"sum({name}) AS {name}" for name in MESSAGE_KINDS)},
-                            {", ".join(f"min(first_{name}) AS first_{name}" for name in MESSAGE_KINDS)}
+          LEFT JOIN (SELECT {columns(CHANNEL)}, {", ".join(f"sum({name}) AS {name}" for name in CHANNEL_KINDS)},
+                            {", ".join(f"min(first_{name}) AS first_{name}" for name in CHANNEL_KINDS)}
                      FROM message_counts GROUP BY {columns(CHANNEL)}) USING ({columns(CHANNEL)})
           LEFT JOIN connection_facts USING (connection_id))"""
 
@@ -147,7 +149,7 @@ TAGGED: Sql = f"""
 ODD_CONSUMERS: Sql = f"""
     SELECT {columns(CHANNEL)}, link, version, begun, cancelled
     FROM (SELECT * FROM message_counts WHERE operation = 'deliver' AND link != '')
-    JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
+    JOIN {CONNECTION_VERSIONS} USING (connection_id)
     LEFT JOIN (SELECT {columns(CHANNEL)}, consumer_tag AS link,
                       min(CASE WHEN {sql_in("name", BEGINS)} THEN frame_no END) AS begun,
                       coalesce(min(CASE WHEN NOT {sql_in("name", BEGINS)} THEN frame_no END), {NEVER}) AS cancelled
@@ -171,7 +173,7 @@ def tags(sources: Sources) -> Sql:
         f"last(CASE WHEN {sql_in('name', CONSUMER_METHODS)} THEN "
         "struct(name, sender, frame_no, channel, channel_life) END, true)"
     )
-    before = "ORDER BY frame_no ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+    before = f"ORDER BY frame_no {EARLIER}"
     return f"""
         SELECT *
         FROM (SELECT *, {statement} OVER here AS tag_was, {statement} OVER anywhere AS tag_was_anywhere
@@ -205,7 +207,6 @@ COLUMNS: Sql = (
 )
 ON_CHANNEL: Sql = "PARTITION BY connection_id, channel"
 IN_GROUP: Sql = f"{ON_CHANNEL}, request_group ORDER BY frame_no, place"
-BEFORE: Sql = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 LONELY: Sql = "asks AND reply_frame_no IS NULL"
 
 
@@ -231,7 +232,7 @@ def request_reply(sources: Sources) -> Sql:
                      AS latest,
                      min(CASE WHEN name IN ('channel.close', 'connection.close') THEN ts_ns END) OVER backwards
                          AS next_close_ns,
-                     last(CASE place WHEN {ROW} THEN no_wait END, true) OVER ({IN_GROUP} {BEFORE}) AS no_wait_before
+                     last(CASE place WHEN {ROW} THEN no_wait END, true) OVER ({IN_GROUP} {EARLIER}) AS no_wait_before
               FROM (SELECT * EXCEPT (asks, answered_early),
                            asks AND NOT (reply_frame_no IS NULL AND coalesce(answered_early, false)) AS asks,
                            count(CASE WHEN name = 'channel.open' AND place = {ROW} THEN 1 END) OVER
@@ -255,8 +256,8 @@ def request_reply(sources: Sources) -> Sql:
                                                                    AS request_group
                                                         FROM ({rows}))
                                                   WHERE asked OR replies))))))
-              WINDOW before AS ({ON_CHANNEL} ORDER BY frame_no, place {BEFORE}),
-                     backwards AS ({ON_CHANNEL} ORDER BY frame_no DESC, place DESC {BEFORE}))
+              WINDOW before AS ({ON_CHANNEL} ORDER BY frame_no, place {EARLIER}),
+                     backwards AS ({ON_CHANNEL} ORDER BY frame_no DESC, place DESC {EARLIER}))
         LEFT JOIN connection_facts USING (connection_id)
         WHERE place = {ROW}"""
 

@@ -45,7 +45,7 @@ from codec.compiler.limits import LIMITS
 from codec.net.protocols import FRAGMENT_LIMIT, SKIP_NAMES, TOO_DEEP, TOO_NESTED
 from codec.sides import SIDES
 from pipeline.audit.catalogue import KNOWN
-from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, columns
+from pipeline.audit.contexts.sources import CHANNEL, EARLIER, Context, Relation, columns
 from pipeline.audit.detectors import Sql, sql_in
 from pipeline.tables.shape import utf8
 from udfs.roles import SPANS
@@ -184,7 +184,7 @@ STEPS = (
     "start", "start-ok", "secure", "secure-ok", "tune", "tune-ok", "open", "open-ok", "redirect",
 )  # fmt: skip
 CLOSE = "name = 'connection.close'"
-BEFORE: Sql = "ORDER BY frame_no ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+BEFORE: Sql = f"ORDER BY frame_no {EARLIER}"
 WITH_STEPS: Sql = f"""
     SELECT *, coalesce(CASE sender WHEN 'client' THEN c.client_framed ELSE c.server_framed END < frame_no, false)
            AS framed
@@ -253,11 +253,9 @@ SWITCHES = ("connection.blocked", "connection.unblocked")
 # Sorted backwards: Spark evaluates a window that reaches to the last row anew for each row.
 BLOCKED: Sql = f"""
     SELECT *, last(CASE WHEN {sql_in("name", SWITCHES)} THEN struct(name = '{SWITCHES[0]}' AS on, frame_no, ts_ns) END,
-                   true) OVER (PARTITION BY connection_id ORDER BY frame_no
-                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS since,
+                   true) OVER (PARTITION BY connection_id {BEFORE}) AS since,
            min(CASE name WHEN '{SWITCHES[1]}' THEN ts_ns END) OVER (
-               PARTITION BY connection_id ORDER BY frame_no DESC
-               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS unblocked_ns
+               PARTITION BY connection_id ORDER BY frame_no DESC {EARLIER}) AS unblocked_ns
     FROM (SELECT connection_id, version, frame_no, ts_ns, name
           FROM frames WHERE {sql_in("name", ("basic.publish", *SWITCHES))})
     JOIN (SELECT connection_id, tcp_rtt_ns, ts_ns AS last_ns FROM known_connections WHERE c.blocked IS NOT NULL)

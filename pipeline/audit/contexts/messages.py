@@ -35,33 +35,40 @@ Messages are counted by kind, once (`message_counts`): a context about a kind th
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.sources import BROKER, CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.sources import (
+    BROKER,
+    CHANNEL,
+    CONNECTION_VERSIONS,
+    DELIVERED,
+    EARLIER,
+    Context,
+    Relation,
+    Sources,
+    columns,
+)
 from pipeline.audit.detectors import Sql, sql_in
 from udfs.attributes import PERSISTENT
 
 LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting; the lowest one selects the rows
 # Kind -> condition on messages; contexts filter by the same conditions.
+CHANNEL_KINDS: dict[str, Sql] = {  # context 'incarnations' has their numbers, and the first of each
+    "delivered": DELIVERED,
+    "unsettled": f"{DELIVERED} AND outcome = 'unsettled'",
+    "refused": f"{DELIVERED} AND outcome IN ('rejected', 'requeued')",
+    "redelivered": f"{DELIVERED} AND redelivered",
+    "persistent": "operation = 'publish' AND durable",
+}
 KINDS: dict[str, Sql] = {
+    **CHANNEL_KINDS,
     "immediate": "immediate AND operation = 'publish'",
     "settled": "settled_frame_no IS NOT NULL AND delivery_tag IS NOT NULL",
-    "delivered": "operation IN ('deliver', 'get')",
     # Properties that rules read; `durable` is delivery mode 2.
     "special": "priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable",
     "returned": "operation = 'return'",
     "went_back": "outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL",
-    "redelivered": "redelivered AND operation IN ('deliver', 'get')",
     "requeued": "outcome = 'requeued'",
     "waited": "settle_latency_ns > {least_ns} OR outcome = 'unsettled'",
 }
-# Counted by channel, too.
-MESSAGE_KINDS = {
-    "delivered": "operation IN ('deliver', 'get')",
-    "unsettled": "operation IN ('deliver', 'get') AND outcome = 'unsettled'",
-    "refused": "operation IN ('deliver', 'get') AND outcome IN ('rejected', 'requeued')",
-    "redelivered": "operation IN ('deliver', 'get') AND redelivered",
-    "persistent": "operation = 'publish' AND durable",
-}
-OF_CONNECTION: Sql = "(SELECT connection_id, version FROM connections)"
 
 
 def waited(sources: Sources) -> Sql:
@@ -71,19 +78,20 @@ def waited(sources: Sources) -> Sql:
 
 
 def message_counts(sources: Sources) -> Sql:
-    """Messages counted by CHANNEL, `operation` and `link`: `first_frame` and `last_frame`; the number of each of
-    MESSAGE_KINDS and of `large` publishes, with the frame of the first (`first_*`); the `largest`, bytes; the number of
-    each kind (`kind_*`)."""
+    """Messages counted by CHANNEL, `operation` and `link`: `first_frame` and `last_frame`; the number of each of KINDS,
+    and of `large` publishes; the frame of the first of those and of each of CHANNEL_KINDS (`first_*`); the `largest`
+    publish, bytes."""
     published = "CASE operation WHEN 'publish' THEN coalesce(body_size, body_seen) END"
-    counted = {**MESSAGE_KINDS, "large": f"{published} > {int(sources.limit('PR-09', 'limit_bytes'))}"}
-    first = ", ".join(f"min(CASE WHEN {sql} THEN first_frame_no END) AS first_{name}" for name, sql in counted.items())
-    kinds = {**KINDS, "waited": waited(sources)}
+    large = f"{published} > {int(sources.limit('PR-09', 'limit_bytes'))}"
+    counted = {**KINDS, "waited": waited(sources), "large": large}
+    first = (
+        f"min(CASE WHEN {counted[name]} THEN first_frame_no END) AS first_{name}" for name in (*CHANNEL_KINDS, "large")
+    )
     return f"""
         SELECT {columns(CHANNEL)}, operation, link, min(first_frame_no) AS first_frame,
                max(first_frame_no) AS last_frame, max({published}) AS largest,
                {", ".join(f"count_if({sql}) AS {name}" for name, sql in counted.items())},
-               {first},
-               {", ".join(f"count_if({sql}) AS kind_{name}" for name, sql in kinds.items())}
+               {", ".join(first)}
         FROM messages GROUP BY {columns(CHANNEL)}, operation, link"""
 
 
@@ -92,11 +100,11 @@ NUMBERS: Sql = f"""
     SELECT /*+ BROADCAST(of_connection) */ *
     FROM (SELECT {columns(CHANNEL)}, first_frame_no AS frame_no, first_frame_no AS content_frame_no, ts_ns,
                  delivery_tag, max(delivery_tag) OVER (PARTITION BY {columns(CHANNEL)} ORDER BY first_frame_no
-                                                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest_tag
+                                                       {EARLIER}) AS highest_tag
           FROM messages
-          WHERE operation IN ('deliver', 'get') AND delivery_tag > 0
+          WHERE {DELIVERED} AND delivery_tag > 0
                 AND coalesce(routing_key, '') NOT LIKE 'amq.rabbitmq.reply-to%')
-    JOIN {OF_CONNECTION} AS of_connection USING (connection_id)"""
+    JOIN {CONNECTION_VERSIONS} AS of_connection USING (connection_id)"""
 
 
 def waits(sources: Sources) -> Sql:
@@ -104,7 +112,7 @@ def waits(sources: Sources) -> Sql:
         SELECT *, coalesce(settle_latency_ns, least(closed_ns, c.close.ts_ns, c.last_ns) - ts_ns) AS waited_ns
         FROM (SELECT *, first_frame_no AS frame_no, first_frame_no AS content_frame_no
               FROM messages WHERE {waited(sources)})
-        LEFT JOIN {OF_CONNECTION} USING (connection_id)
+        LEFT JOIN {CONNECTION_VERSIONS} USING (connection_id)
         LEFT JOIN connection_facts USING (connection_id)
         LEFT JOIN (SELECT {columns(CHANNEL)}, unix_micros(closed_ts) * 1000 AS closed_ns, unsettled AS outstanding
                    FROM channels) USING ({columns(CHANNEL)})"""
@@ -136,7 +144,7 @@ RETURNED_PUBLISHES: Sql = f"""
         FROM (SELECT *, row_number() OVER (PARTITION BY {columns(OF_KEY)} ORDER BY frame_no) AS turn
               FROM publishes WHERE returned_frame_no IS NULL)
         JOIN unpaired USING ({columns(OF_KEY)}, turn))
-    LEFT JOIN {OF_CONNECTION} USING (connection_id)"""
+    LEFT JOIN {CONNECTION_VERSIONS} USING (connection_id)"""
 
 # Methods of the client that show that a queue is a stream.
 STREAMS: Sql = (
@@ -173,8 +181,7 @@ REDELIVERIES: Sql = f"""
                     USING ({columns(CHANNEL)})
                 LEFT JOIN connection_facts USING (connection_id))
           WINDOW of_message AS (PARTITION BY key ORDER BY ts_ns, connection_id, first_frame_no),
-                 before AS (PARTITION BY key, queue ORDER BY ts_ns, connection_id, first_frame_no
-                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+                 before AS (PARTITION BY key, queue ORDER BY ts_ns, connection_id, first_frame_no {EARLIER}),
                  so_far AS (PARTITION BY key, queue ORDER BY ts_ns, connection_id, first_frame_no
                             ROWS UNBOUNDED PRECEDING))
     WHERE {FRESH} AND queue IS NOT NULL AND earlier.back_ns <= ts_ns
@@ -206,7 +213,7 @@ FILES: Sql = f"""
                 FROM control_methods WHERE {sql_in("name", (*STAGES, *SENDS_STAGED))}))
     WHERE {sql_in("name", SENDS_STAGED)}"""
 
-RELATIONS = {"message_counts": Relation(message_counts, {name: f"coalesce(sum(kind_{name}), 0)" for name in KINDS})}
+RELATIONS = {"message_counts": Relation(message_counts, {name: f"coalesce(sum({name}), 0)" for name in KINDS})}
 CONTEXTS = {
     "numbers": Context(NUMBERS, CHANNEL, messages="delivered", full_scan=True),
     "waits": Context(waits, CHANNEL, messages="waited", full_scan=True),

@@ -30,8 +30,8 @@ are subtracted there.
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.channels import channel_methods
-from pipeline.audit.contexts.sources import BROKER, CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.channels import CHANNEL_CLOSES
+from pipeline.audit.contexts.sources import BROKER, CHANNEL, DELIVERED, Context, Relation, Sources, columns
 from pipeline.audit.detectors import Sql, sql_in
 
 RABBITMQ = "RabbitMQ"  # as the broker names itself
@@ -142,18 +142,14 @@ UNROUTED: Sql = f"""
 # Channels that the broker closed because an acknowledgement took too long.
 TIMED_OUT_CHANNELS: Sql = f"""
     SELECT {columns(CHANNEL)}, version, frame_no, ts_ns, args.reply_text
-    FROM ({
-    channel_methods(
-        "try_variant_get(arguments, '$', 'struct<reply_code int, reply_text string>') AS args", ("channel.close",)
-    )
-})
+    FROM ({CHANNEL_CLOSES})
     WHERE {TIMED_OUT}"""
 # The broker ignores acknowledgements on a channel that it has closed: they settle nothing.
 TIMED_OUT_DELIVERIES: Sql = f"""
     WITH waiting AS (
         SELECT {columns(CHANNEL)}, min(struct(first_frame_no, delivery_tag, queue, since_ns)) AS of
         FROM (SELECT {columns(CHANNEL)}, first_frame_no, delivery_tag, queue, settled_frame_no, ts_ns AS since_ns
-              FROM messages WHERE operation IN ('deliver', 'get') AND outcome != 'presettled')
+              FROM messages WHERE {DELIVERED} AND outcome != 'presettled')
         JOIN (SELECT {columns(CHANNEL)}, frame_no FROM timed_out_channels) USING ({columns(CHANNEL)})
         WHERE settled_frame_no IS NULL OR settled_frame_no > frame_no GROUP BY {columns(CHANNEL)})
     SELECT *, frame_no AS content_frame_no
@@ -190,7 +186,7 @@ def requeue_loops(sources: Sources) -> Sql:
             FROM (SELECT connection_id, first_frame_no, ts_ns, settled_ts_ns, outcome, redelivered, message_id,
                          coalesce(queue, address) AS of_queue,
                          coalesce(message_id, concat_ws(' ', body_sha256, correlation_id)) AS known
-                  FROM messages WHERE operation IN ('deliver', 'get') AND NOT coalesce(browsed, false))
+                  FROM messages WHERE {DELIVERED} AND NOT coalesce(browsed, false))
             WHERE known IS NOT NULL AND of_queue IS NOT NULL)
         SELECT of_queue AS queue, message_id, quick, first.*,
                IF(message_id IS NULL, redeliveries - fresh + 1, redeliveries) AS redeliveries

@@ -22,7 +22,7 @@ from __future__ import annotations
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from pipeline.audit.contexts.connections import FRAME_COLUMNS, FRAME_OF_METHOD, arguments_struct
 from pipeline.audit.contexts.messages import KINDS
-from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.sources import CHANNEL, EARLIER, Context, Relation, Sources, columns
 from pipeline.audit.detectors import LONGEST_NAME, NEVER, ODD_OCTETS, Sql, needed_states, sql_in
 from udfs.roles import METHOD_FRAMES, SPANS
 
@@ -256,8 +256,7 @@ def events(sources: Sources) -> Sql:
               FROM (SELECT {columns(FRAME_COLUMNS)}, {arguments_struct(CHANNEL_ARGUMENTS)} AS args, reply_name
                     FROM unusual_methods)
               WINDOW own AS (PARTITION BY connection_id, channel ORDER BY frame_no),
-                     before AS (PARTITION BY connection_id, channel ORDER BY frame_no
-                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
+                     before AS (PARTITION BY connection_id, channel ORDER BY frame_no {EARLIER}))
         LEFT JOIN connection_facts USING (connection_id)"""
 
 

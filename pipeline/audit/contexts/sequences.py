@@ -17,7 +17,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from codec.amqp.versions import fact_table
-from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.sources import CHANNEL, EARLIER, Context, Relation, Sources, columns
 from pipeline.audit.detectors import Sql, sql_in
 from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
 
@@ -148,11 +148,11 @@ def session_messages(sources: Sources) -> Sql:
         FROM (SELECT * FROM messages WHERE {read}) JOIN {LOGINS} AS logins USING (connection_id)"""
 
 
-STOLEN_LINKS: Sql = """
+STOLEN_LINKS: Sql = f"""
     SELECT *
     FROM (SELECT *, max(struct(until_ts, connection_id AS of)) OVER (
                      PARTITION BY server_ip, client_container_id, server_container_id, kind, name ORDER BY opened_ts
-                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier
+                     {EARLIER}) AS earlier
           FROM (SELECT /*+ BROADCAST(whose) */ *, coalesce(closed_ts, ended_ts) AS until_ts
                 FROM (SELECT * FROM links WHERE opened_ts IS NOT NULL AND name IS NOT NULL)
                 JOIN (SELECT connection_id, version, server_ip, client_container_id, server_container_id,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from pipeline.audit.contexts.channels import CHANNEL_LIFE, METHOD_COLUMNS, channel_methods
 from pipeline.audit.contexts.prefilter import ON_CHANNEL
-from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.contexts.sources import CHANNEL, CONNECTION_VERSIONS, DELIVERED, Context, Relation, Sources, columns
 from pipeline.audit.detectors import NEVER, Sql, sql_in
 from udfs.roles import SETTLEMENTS, SETTLES_ALL
 
@@ -133,9 +133,9 @@ def outstanding_peaks(sources: Sources) -> Sql:
                      min(CASE WHEN outstanding > {limit} THEN struct(at_ns, frame_no) END) AS first
               FROM (SELECT *, sum(change) OVER (PARTITION BY {columns(CHANNEL)} {OVER_TIME}) AS outstanding
                     FROM (SELECT {columns(CHANNEL)}, first_frame_no AS frame_no, {MOVES}
-                          FROM messages WHERE operation IN ('deliver', 'get') AND {NEEDS_SETTLEMENT}))
+                          FROM messages WHERE {DELIVERED} AND {NEEDS_SETTLEMENT}))
               GROUP BY {columns(CHANNEL)})
-        LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id)"""
+        LEFT JOIN {CONNECTION_VERSIONS} USING (connection_id)"""
 
 
 # Consumers with a limit, on channels whose peak exceeds it: CHANNEL, consumer_tag, `allowed`, `shared` (by all

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from pipeline.audit.catalogue import ALL_VERSIONS, Number
-from pipeline.audit.detectors import Sql
+from pipeline.audit.detectors import Sql, sql_in
 from pipeline.schemas import TABLES
 from pipeline.session import (
     INTERPRETED,
@@ -32,6 +32,7 @@ from pipeline.session import (
     grouping_settings,
     plan_settings,
 )
+from udfs.roles import DELIVERIES
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -88,6 +89,9 @@ def audit_settings(spark: SparkSession, byte_size: int) -> Mapping[str, str]:
 Parameters = Mapping[str, Mapping[str, Number]]
 CHANNEL = ("connection_id", "channel", "channel_life")
 BROKER = ("server_ip", "server_port", "vhost")
+DELIVERED: Sql = sql_in("operation", DELIVERIES)  # on rows of messages
+EARLIER: Sql = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"  # of a window
+CONNECTION_VERSIONS: Sql = "(SELECT connection_id, version FROM connections)"
 READS = re.compile(r"\b(FROM|JOIN)\s+([a-z_]+)\b(\s+AS\b)?")
 
 
