@@ -110,7 +110,7 @@ def cards(
     """
     known_rules = catalogue() if rules is None else rules
     named = names(facts)
-    whole = sum(int(group["rows"] or 0) for group in facts.groups["versions"].rows if group["content"] == "amqp")
+    whole = facts.groups["versions"].counted("content")["amqp"]
     status = Counter((known.about["rule_id"], known.status) for known in found.known)
     merged: dict[str, list[Mapping[str, Any]]] = {}
     for group in facts.groups["rules"].rows:
@@ -128,7 +128,7 @@ def cards(
             new=status[rule_id, "new"],
             persisting=status[rule_id, "persisting"],
             examples=[example(row, tables) for row in facts.examples.get(rule_id, [])[:examples]],
-            connections=sum(int(group.get("connections") or 0) for group in groups),
+            connections=sum(group.get("connections") or 0 for group in groups),
             of=whole,
             names={name: named.get(rule_id, {}).get(name, []) for name in NAMED},
             rule=known_rules.get(rule_id),

@@ -30,6 +30,7 @@ IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
 # Columns by which people search findings.
 NAMED = ("application", "user", "vhost", "server", "things")
 
+OF_RULE = ("rule_id", "severity", "category", "summary", "reference")
 # Names in evidence.
 ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
 # Names that applications choose.
@@ -48,20 +49,9 @@ FINDINGS = Source(
         "weight": f"max({WEIGHT} * 1000000000000 + 1)",
     },
     [
-        Section(
-            "rules",
-            {
-                "rule_id": "rule_id",
-                "severity": "severity",
-                "category": "category",
-                "summary": "summary",
-                "reference": "reference",
-            },
-            rank="weight",
-            limit=RULES,
-        ),
-        Section("identities", {"severity": "severity"} | {n: n for n in IDENTITY}, rank="weight", limit=IDENTITIES),
-        Section("named", {"rule_id": "rule_id", **{n: n for n in NAMED}}, rank="weight", limit=IDENTITIES),
+        Section("rules", {name: name for name in OF_RULE}, rank="weight", limit=RULES),
+        Section("identities", {name: name for name in ("severity", *IDENTITY)}, rank="weight", limit=IDENTITIES),
+        Section("named", {name: name for name in ("rule_id", *NAMED)}, rank="weight", limit=IDENTITIES),
         Section("reservations", {"reservation": "reservation"}, where="reservation is not null"),
         Section("offenders", {"product": "client_product", "severity": "severity"}, rank="weight"),
     ],
@@ -71,18 +61,15 @@ AFFECTED = Source(
 )
 
 
-def name_in(evidence: str, kind: str) -> str:
-    """SQL for a name in evidence, with generated parts replaced."""
-    return f"regexp_replace(try_variant_get({evidence}, '$.{kind}', 'string'), r'{MADE_UP}', '*')"
-
-
-# The names in evidence as 'queue=orders exchange=logs'; null for none.
-NAMES = ", ".join(f"concat('{name}=', {name_in('evidence', name)})" for name in ENTITIES)
-OF_ENTITIES = f"nullif(concat_ws(' ', {NAMES}), '')"
-# THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
+# Names in evidence with generated parts replaced.
+NAME_IN = {
+    name: f"regexp_replace(try_variant_get(evidence, '$.{name}', 'string'), r'{MADE_UP}', '*')" for name in ENTITIES
+}
+# The names in evidence as 'queue=orders exchange=logs'.
+OF_ENTITIES = ", ".join(f"concat('{name}=', {found})" for name, found in NAME_IN.items())
+# THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''.
 OF_THINGS = ", ".join(
-    f"concat('{name.replace('_', ' ')} ', IF({found} = '', r\"''\", {found}))"
-    for name, found in ((name, name_in("evidence", name)) for name in THINGS)
+    f"concat('{name.replace('_', ' ')} ', IF({NAME_IN[name]} = '', r\"''\", {NAME_IN[name]}))" for name in THINGS
 )
 
 
@@ -96,7 +83,9 @@ def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
         f"{APPLICATION} AS application",
     )
     return findings.join(ends, "connection_id", "left").selectExpr(
-        "*", f"{OF_ENTITIES} AS entities", f"nullif(concat_ws(', ', {OF_THINGS}), '') AS things"
+        "*",
+        f"nullif(concat_ws(' ', {OF_ENTITIES}), '') AS entities",
+        f"nullif(concat_ws(', ', {OF_THINGS}), '') AS things",
     )
 
 

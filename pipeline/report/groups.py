@@ -10,6 +10,7 @@ aggregated by the keys of all sections together (`pre_aggregated`), which usuall
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -59,13 +60,20 @@ class Source:
 class Groups:
     """The largest groups, with their keys (text or None) and measures (numbers or None); `total`: how many exist."""
 
-    rows: list[dict[str, str | int | None]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     total: int = 0
 
     @property
     def more(self) -> int:
         """Groups that are not shown."""
         return self.total - len(self.rows)
+
+    def counted(self, key: str) -> Counter[str]:
+        """The number of rows by the value of a key."""
+        found = Counter[str]()
+        for group in self.rows:
+            found[str(group[key])] += group["rows"] or 0
+        return found
 
 
 def count_groups(

@@ -109,10 +109,8 @@ def name(kind: Any, text: Any, is_origin: bool) -> str:
 
 def with_names(found: Groups) -> Groups:
     """Rows of section 'topology' with names for display."""
-    ends = {"origin": True, "target": False}
     rows = [
-        {**row, **{end: name(row["kind"], row[end], is_origin) for end, is_origin in ends.items()}}
-        for row in found.rows
+        row | {end: name(row["kind"], row[end], end == "origin") for end in ("origin", "target")} for row in found.rows
     ]
     return Groups(rows, found.total)
 

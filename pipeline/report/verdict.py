@@ -3,7 +3,6 @@ sentences."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -88,25 +87,19 @@ class Verdict:
 
 def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, Rule] | None = None) -> Verdict:
     """The verdict on the facts. `rules`: that were checked, by default all of the catalogue."""
-    broken = facts.groups["rules"].rows
-    numbers = {
-        severity: sum(int(group["rows"] or 0) for group in broken if group["severity"] == severity)
-        for severity in NOUNS
-    }
-    affected = {str(group["severity"]): int(group["rows"] or 0) for group in facts.groups["affected"].rows}
+    broken = facts.groups["rules"]
+    numbers, affected = broken.counted("severity"), facts.groups["affected"].counted("severity")
+    contents = facts.groups["versions"].counted("content")
     compared = found.previous is not None
-    contents = Counter[str]()
-    for group in facts.groups["versions"].rows:
-        contents[str(group["content"])] += int(group["rows"] or 0)
     return Verdict(
         failed=fail_on != NEVER and any(numbers[severity] for severity in at_least(fail_on)),
         fail_on=fail_on,
         violation=numbers["violation"],
         warning=numbers["warning"],
         info=numbers["info"],
-        rules=len({group["rule_id"] for group in broken}),
+        rules=len(broken.counted("rule_id")),
         connections=facts.total("versions"),
-        affected=affected.get("violation", 0) + affected.get("warning", 0),
+        affected=affected["violation"] + affected["warning"],
         new=found.number(NEW) if compared else None,
         persisting=found.number(PERSISTING) if compared else None,
         gone=len(found.gone) if compared else None,
