@@ -156,14 +156,14 @@ class Batch:
     def _touched(self, written: Written) -> set[int]:
         """Connections with rows in this batch."""
         found = read_rows(self.log.root, "connections", written.files["connections"], ["connection_id"])
-        return set(found["connection_id"].to_pylist()) if found.num_columns else set()
+        return set(found["connection_id"].to_pylist())
 
     def _to_close(self, states: Sequence[LakeFile], touched: set[int]) -> tuple[set[int], set[int]]:
         """(ended, lost) of the connections without a packet in this batch. Ended: TCP closed them LINGER_NS ago, or
         their secrets may no longer be carried. Lost sight of: too old, or beyond `state_bytes` of all states."""
         names = ("last_ns", "connection_id", "over", "size", "secrets")
         rows = read_rows(self.log.root, "states", states, names)
-        if not rows.num_columns or self.newest_ns is None:
+        if self.newest_ns is None:
             return set(), set()
         known = zip(*(rows[name].to_pylist() for name in names), strict=True)
         ended, lost, size = set[int](), set[int](), 0

@@ -94,7 +94,7 @@ class Ingest:
         last = f"{self.log.batch('captures'):08}/"
         files = [file for file in self.log.files("batches") if file.path.startswith(last)]
         rows = read_rows(self.log.root, "batches", files, ["newest_ns"])
-        return next(iter(rows["newest_ns"].to_pylist()), None) if rows.num_columns else None
+        return next(iter(rows["newest_ns"].to_pylist()), None)
 
     def _take(self, arrivals: Sequence[Arrival], taken: dict[str, Taken]) -> dict[str, Any]:
         """Ingest a batch of these captures; returns its row of table batches."""

@@ -57,14 +57,12 @@ def lake_file(place: Place, path: str, rows: int, open_rows: bool | None, day: d
 
 
 def read_rows(root: Place, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of some files of a table; no columns if there is no file. One of `columns` that files of an older
-    release lack is null."""
+    """The rows of some files of a table. One of `columns` that files of an older release lack is null; if there is no
+    file, it has type null."""
     tables = [
         pa.Table.from_batches(batches) for file in files if (batches := list(_batches(root, name, file, columns)))
     ]
-    if not tables:
-        return pa.table({})
-    whole = pa.concat_tables(tables, promote_options="default")
+    whole = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
     for column in columns or ():
         if column not in whole.column_names:
             whole = whole.append_column(column, pa.nulls(len(whole)))
@@ -97,7 +95,7 @@ def states_in_flow_order(root: Place, files: Sequence[LakeFile], without: pa.Arr
     """The states in these files, except of the connections `without`, in the order of flows, in which tasks read them
     (`udfs.source.lake`)."""
     rows = read_rows(root, "states", files, [name for name in STATES.names if name != OCTETS])
-    if not rows.num_columns:
+    if not rows.num_rows:
         return
     rows = rows.filter(pc.invert(pc.is_in(rows["connection_id"], without))).sort_by("flow").combine_chunks()
     states = States(StateFiles(root.files, tuple(f"{root.path}/states/{file.path}" for file in files)))

@@ -187,8 +187,7 @@ class LakeWork:
         """Columns of the files of a table; works without any file."""
         schema = arrow_schema(self.log.tables[name].schema)
         wanted = pa.schema([schema.field(column) for column in columns or schema.names])
-        found = read_rows(self.log.root, name, files, wanted.names)
-        return found.select(wanted.names).cast(wanted) if found.num_columns else wanted.empty_table()
+        return read_rows(self.log.root, name, files, wanted.names).select(wanted.names).cast(wanted)
 
     def _write_ids(self, scratch: Place, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]) -> str:
         """Write the ids of the messages in these files, given as (table, files, columns with connection and frame);
