@@ -140,19 +140,11 @@ def backlog(tables: Tables) -> DataFrame:
 def _outstanding(tables: Tables) -> DataFrame:
     """`backlog` without client names."""
     waits = F.col("operation").isin(*DELIVERIES) & ~F.col("outcome").eqNullSafe("presettled")
-    message = tables.messages.filter(waits).select(
-        *LINK, F.coalesce("queue", "address").alias("queue"), "ts_ns", "settled_ts_ns"
-    )
-    changes = message.select(
+    changes = tables.messages.filter(waits).selectExpr(
         *LINK,
-        "queue",
-        F.explode(
-            F.array(
-                F.struct(F.col("ts_ns"), F.lit(1).alias("change")),
-                F.struct(F.col("settled_ts_ns").alias("ts_ns"), F.lit(-1).alias("change")),
-            )
-        ).alias("event"),
-    ).select(*LINK, "queue", "event.*")
+        "coalesce(queue, address) AS queue",
+        "inline(array(struct(ts_ns, 1 AS change), struct(settled_ts_ns AS ts_ns, -1 AS change)))",
+    )
     in_time = Window.partitionBy(*LINK).orderBy("ts_ns")
     return (
         changes.filter(F.col("ts_ns").isNotNull())

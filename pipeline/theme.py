@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,11 @@ def config(colours: Mapping[str, str], font: str, background: str) -> dict[str, 
 def notebook() -> Any:
     """The theme for notebooks and files, as Altair registers it: always light."""
     return {"config": config(LIGHT, FONT, LIGHT["paper"])}
+
+
+def scale(words: Sequence[str], values: Sequence[Any]) -> alt.Scale:
+    """A colour, shape or dash pattern for each of these words."""
+    return alt.Scale(domain=list(words), range=list(values[: len(words)]))
 
 
 def logarithmic_ms(nanoseconds: int) -> float:

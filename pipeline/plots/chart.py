@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.text import duration
-from pipeline.theme import DASHES, LIGHT
+from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -165,8 +165,3 @@ def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:
     """A colour scale for the words that are `present`; `words`: word -> name in the palette."""
     used = [word for word in words if word in present]
     return alt.Scale(domain=used, range=[LIGHT[words[word]] for word in used])
-
-
-def dashes(words: Sequence[str]) -> alt.Scale:
-    """Dash patterns for words, so that lines differ not only by colour."""
-    return alt.Scale(domain=list(words), range=list(DASHES[: len(words)]))

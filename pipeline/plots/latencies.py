@@ -13,7 +13,7 @@ from pipeline.plots import chart
 from pipeline.summaries import ACCURACY, MEASURE_NAMES, PERCENTILES, measured
 from pipeline.summaries import latency as summary
 from pipeline.text import duration, plain_text, time_unit
-from pipeline.theme import LIGHT, logarithmic, logarithmic_ms
+from pipeline.theme import DASHES, LIGHT, logarithmic, logarithmic_ms, scale
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -88,7 +88,7 @@ def histogram(
             alt.X("from:Q", **x), alt.X2("to:Q"), y
         ),
         marks.mark_rule(strokeWidth=2).encode(
-            alt.X("at:Q", **x), color=MARKED, strokeDash=alt.StrokeDash("mark:N", scale=chart.dashes(list(COLOURS)))
+            alt.X("at:Q", **x), color=MARKED, strokeDash=alt.StrokeDash("mark:N", scale=scale(list(COLOURS), DASHES))
         ),
     )
     head = alt.TitleParams(name, subtitle=line, fontSize=12, offset=4)

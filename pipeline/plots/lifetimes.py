@@ -48,18 +48,16 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     """
     chart.require_positive(most)
     title, rows = "Connections over time", chart.filtered(tables, "connections", where).filter("opened_ts IS NOT NULL")
-    ending = F.expr("CASE " + " ".join(f"WHEN {sql} THEN '{word}'" for word, sql in ENDINGS.items()) + " END")
     rank = F.expr("CASE " + " ".join(f"WHEN {sql} THEN {n}" for n, sql in enumerate(ENDINGS.values())) + " END")
     facts = rows.select(
         "connection_id", "client_ip", "client_port", "client_product", "user", "vhost", "version", "content",
         "close_initiator", "close_code", "close_text", "tcp_end", "tcp_end_by",
-        ending.alias("ending"), rank.alias("rank"),
+        rank.alias("rank"),
         F.expr(chart.GIVEN_NAME).alias("given_name"),
         *((F.unix_micros(end) * 1000).alias(name) for end, name in (("opened_ts", "first"), ("closed_ts", "last"))),
     )  # fmt: skip
-    found = [
-        row.asDict() for row in facts.orderBy("rank", F.col("first") - F.col("last"), "first").limit(most).collect()
-    ]
+    worst = facts.orderBy("rank", F.col("first") - F.col("last"), "first").limit(most).collect()
+    found = [row.asDict() | {"ending": list(ENDINGS)[row["rank"]]} for row in worst]
     if not found:
         return chart.empty(title, "no connection fits the condition")
     total = len(found) if len(found) < most else rows.count()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from pipeline.plots import chart
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
 from pipeline.text import plain_text, time_unit
+from pipeline.theme import DASHES, scale
 from udfs.roles import DELIVERIES, REFUSED
 
 if TYPE_CHECKING:
@@ -49,9 +50,8 @@ def rates(
         events.filter(chart.is_one_of("row", rows)).groupBy("row", "what", chart.interval(ends[0], width).alias("bin"))
         .agg((F.count("*") * (1e6 / width)).alias("value"))
     )  # fmt: skip
-    points = fill_intervals(counted, rows, TRAFFIC, ends, width)
     busiest = chart.omitted(len(rows), total, "rows", "the busiest")
-    drawn = by_time(points, rows, TRAFFIC, ends, "messages a second")
+    drawn = by_time(counted, rows, TRAFFIC, ends, width, "messages a second")
     return chart.titled(drawn, title, f"by {chart.length(width)}", busiest)
 
 
@@ -77,9 +77,8 @@ def backlog(tables: Tables, where: str | None = None, *, every: str | None = Non
         levels.filter(chart.is_one_of("row", rows)).groupBy("row", "what", chart.interval(ends[0], width).alias("bin"))
         .agg(F.max("level").alias("value"), F.max_by("level", "ts_ns").alias("last"))
     )  # fmt: skip
-    points = fill_intervals(binned, rows, PLACES, ends, width, carry=True)
     longest = chart.omitted(len(rows), total, "queues", "the longest")
-    drawn = by_time(points, rows, PLACES, ends, "messages", area=True)
+    drawn = by_time(binned, rows, PLACES, ends, width, "messages", carry=True)
     return chart.titled(drawn, title, f"the most at once within {chart.length(width)}", longest)
 
 
@@ -145,62 +144,50 @@ def top_rows(sizes: DataFrame, most: int) -> tuple[list[str | None], int, tuple[
     return [row["row"] for row in rows], whole["size"], (whole["first"], whole["last"])
 
 
-def fill_intervals(
+def by_time(
     binned: DataFrame,
     rows: Sequence[str | None],
     words: Mapping[str, str],
     ends: tuple[int, int],
     width: int,
+    y: str,
     carry: bool = False,
-) -> list[dict[str, Any]]:
-    """A point for every row, word and interval of `width` us; times in units of `time_unit` since the first event.
+) -> Any:
+    """A chart of steps for each of `rows`, one above the other, with a line for each of `words` (values of `what`), or
+    with `carry` an area; by intervals of `width` us since the first event.
 
     `carry`: column `last` of an interval carries over to the following intervals as their minimum.
     """
     found = {(row["row"], row["what"], row["bin"]): row for row in binned.collect()}
-    _, unit_ns = time_unit(ends[1] - ends[0])
-    points = []
-    for name, shown in shown_names(rows).items():
-        for what in words:
-            carried = 0
-            for number in range((ends[1] - ends[0]) // (width * 1000) + 1):
-                row = found.get((name, what, number))
-                value = max(row["value"], carried) if row else carried
-                carried = row["last"] if row and carry else carried
-                at = number * width * 1000 / unit_ns
-                points.append({"row": shown, "what": what, "t": at, "value": round(value, 3)})
-    return points
-
-
-def shown_names(rows: Sequence[str | None]) -> dict[str | None, str]:
-    """The heading of each row: its name, shortened."""
-    return chart.unique_names({name: plain_text(name, chart.NAME_CHARACTERS) for name in rows})
-
-
-def by_time(
-    points: Sequence[Mapping[str, Any]],
-    rows: Sequence[str | None],
-    words: Mapping[str, str],
-    ends: tuple[int, int],
-    y: str,
-    area: bool = False,
-) -> Any:
-    """A chart of steps over time for each of `rows`, one above the other, with a line for each `what` of its points."""
     unit, unit_ns = time_unit(ends[1] - ends[0])
+    times = [number * width * 1000 / unit_ns for number in range((ends[1] - ends[0]) // (width * 1000) + 1)]
     x_scale = alt.Scale(domain=[0, (ends[1] - ends[0]) / unit_ns], nice=False)
     look = {"interpolate": "step-after", "strokeWidth": 1.8, "clip": True}
     charts = []
-    for name, shown in shown_names(rows).items():
+    for name, shown in chart.unique_names({row: plain_text(row, chart.NAME_CHARACTERS) for row in rows}).items():
         last = name == rows[-1]
-        drawn = chart.layer(point for point in points if point["row"] == shown)
-        marked = drawn.mark_area(line={"strokeWidth": 1.8}, opacity=0.35, **look) if area else drawn.mark_line(**look)
+        drawn = chart.layer(
+            {"row": shown, "what": what, "t": at, "value": round(value, 3)}
+            for what in words
+            for at, value in zip(times, values(found, name, what, len(times), carry), strict=True)
+        )
+        marked = drawn.mark_area(line={"strokeWidth": 1.8}, opacity=0.35, **look) if carry else drawn.mark_line(**look)
         time: dict[str, Any] = {"title": f"{unit} since {chart.moment(ends[0])}" if last else None, "scale": x_scale}
         encoded = marked.encode(
             alt.X("t:Q", axis=alt.Axis(grid=False, tickCount=8, labels=last, ticks=last), **time),
             alt.Y("value:Q", title=y, stack=None, axis=alt.Axis(tickCount=3, labelExpr=chart.WHOLE, format="~s")),
             alt.Color("what:N", scale=chart.scale(words, list(words))),
-            *([] if area else [alt.StrokeDash("what:N", scale=chart.dashes(list(words)))]),
+            *([] if carry else [alt.StrokeDash("what:N", scale=scale(list(words), DASHES))]),
         )
         head = alt.TitleParams(shown, fontSize=12, offset=4)
         charts.append(encoded.properties(width=chart.WIDTH, height=ROW, title=head))
     return alt.vconcat(*charts, spacing=14)
+
+
+def values(found: Mapping[Any, Row], name: str | None, what: str, intervals: int, carry: bool) -> Iterator[float]:
+    """The value of each interval, 0 where nothing was found or carried over."""
+    carried = 0
+    for number in range(intervals):
+        row = found.get((name, what, number))
+        yield max(row["value"], carried) if row else carried
+        carried = row["last"] if row and carry else carried

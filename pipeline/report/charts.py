@@ -23,7 +23,7 @@ from pipeline.text import moment, time_unit
 
 WIDTH = 330
 INK, MUTED, GRID = (theme.PAGE[name] for name in ("ink", "muted", "line"))
-FIRST, SECOND, THIRD, FOURTH = (theme.PAGE[name] for name in theme.SERIES)
+COLOURS = FIRST, SECOND, THIRD, FOURTH = [theme.PAGE[name] for name in theme.SERIES]
 FONT = "system-ui, sans-serif"
 # Labels are measured in another font than the reader's, which may be wider.
 DRAWING = {"aria": False, "padding": {"left": 12, "right": 8, "top": 2, "bottom": 2}}
@@ -74,8 +74,6 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
         for bar in range(bars)
     ]
     words = [OPERATIONS[name] for name in operations]
-    colour = alt.Color("what:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD, FOURTH][: len(words)]))
-    dash = alt.StrokeDash("what:N", scale=alt.Scale(domain=words, range=theme.DASHES[: len(words)]))
     chart = (
         alt.Chart(alt.Data(values=points))
         .mark_line(interpolate="step-after", strokeWidth=1.8)
@@ -84,8 +82,8 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
                 "at:Q", title=f"{unit} since {moment(first_ns // 1000)} UTC", axis=alt.Axis(grid=False, tickCount=6)
             ),
             y=alt.Y("rate:Q", title="messages a second", axis=alt.Axis(tickCount=5, format="~s")),
-            color=colour,
-            strokeDash=dash,
+            color=alt.Color("what:N", scale=theme.scale(words, COLOURS)),
+            strokeDash=alt.StrokeDash("what:N", scale=theme.scale(words, theme.DASHES)),
         )
         .properties(width=WIDTH - 50, height=170)
     )
@@ -120,8 +118,8 @@ def percentiles(found: Sequence[Latency], label: str) -> Markup | None:
         .encode(
             y=y,
             x=alt.X("ms:Q", scale=scale, axis=axis, title="milliseconds"),
-            color=alt.Color("mark:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD])),
-            shape=alt.Shape("mark:N", scale=alt.Scale(domain=words, range=["circle", "diamond", "square"])),
+            color=alt.Color("mark:N", scale=theme.scale(words, COLOURS)),
+            shape=alt.Shape("mark:N", scale=theme.scale(words, ("circle", "diamond", "square"))),
         )
     )
     chart = (lines + dots).properties(width=WIDTH - 130, height=alt.Step(24))
@@ -150,7 +148,7 @@ def distribution(groups: Groups) -> Markup | None:
                     axis=alt.Axis(grid=False, values=decades, format="~g")),
             x2="to:Q",
             y=alt.Y("n:Q", title="messages", axis=alt.Axis(tickCount=5, format="~s"), stack="zero"),
-            color=alt.Color("what:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD][: len(words)])),
+            color=alt.Color("what:N", scale=theme.scale(words, COLOURS)),
         )
         .properties(width=WIDTH - 50, height=170)
     )  # fmt: skip
@@ -166,7 +164,6 @@ def ledger(totals: Mapping[str, int]) -> Markup | None:
     rows: list[dict[str, Any]] = [
         {"what": LEDGER[name][0], "share": totals[name] / whole, "order": at} for at, name in enumerate(present)
     ]
-    domain = [row["what"] for row in rows]
     chart = (
         alt.Chart(alt.Data(values=rows))
         .mark_bar(height=22)
@@ -174,7 +171,7 @@ def ledger(totals: Mapping[str, int]) -> Markup | None:
             x=alt.X("share:Q", title=None, stack="zero", axis=alt.Axis(format="%", grid=False, tickCount=5),
                     scale=alt.Scale(domain=[0, 1])),
             color=alt.Color("what:N", sort=None, legend=alt.Legend(columns=2),
-                            scale=alt.Scale(domain=domain, range=[LEDGER[name][1] for name in present])),
+                            scale=theme.scale([row["what"] for row in rows], [LEDGER[name][1] for name in present])),
             order="order:Q",
         )
         .properties(width=WIDTH - 20, height=30)
