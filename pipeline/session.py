@@ -266,11 +266,6 @@ def grouping_settings(spark: SparkSession) -> Mapping[str, str]:
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1), LEAST_PARTITIONS: "1"}
 
 
-def plan_settings(*, small: bool, one_partition: bool = False) -> Mapping[str, str]:
-    """Settings (for `settings`) for work on few or many rows; `one_partition`: on rows that fit into one partition."""
-    return {**(INTERPRETED if small else COMPILED), **(ONE_PARTITION if one_partition else {})}
-
-
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Run the body with changed Spark settings, and restore them."""

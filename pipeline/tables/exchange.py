@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline.session import LEAST_PARTITIONS, grouping_settings, plan_settings, settings
+from pipeline.session import COMPILED, INTERPRETED, LEAST_PARTITIONS, ONE_PARTITION, grouping_settings, settings
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 
@@ -147,10 +147,10 @@ def planned(
     spark: SparkSession | LocalProcesses, *, small: bool = True, one_partition: bool = False, pairing: bool = False
 ) -> AbstractContextManager[None]:
     """Run the body with Spark settings for few rows (`small`: also runs, which are few and large) or for many;
-    `one_partition`: see `plan_settings`; `pairing`: partitions have about the same size. Local processes need none."""
+    `one_partition`: they fit into one; `pairing`: partitions have about the same size. Local processes need none."""
     if isinstance(spark, LocalProcesses):
         return nullcontext()
-    plans = plan_settings(small=small, one_partition=one_partition)
+    plans = {**(INTERPRETED if small else COMPILED), **(ONE_PARTITION if one_partition else {})}
     if pairing and (grouping := grouping_settings(spark)):
         # Much work for a byte: however little there is, all cores pair.
         plans = {**grouping, LEAST_PARTITIONS: grouping["spark.sql.shuffle.partitions"], **plans}

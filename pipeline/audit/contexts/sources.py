@@ -25,12 +25,12 @@ from pipeline.audit.catalogue import ALL_VERSIONS, Number
 from pipeline.audit.detectors import Sql, sql_in
 from pipeline.schemas import TABLES
 from pipeline.session import (
+    COMPILED,
     INTERPRETED,
     INTERPRETED_BYTES,
     ONE_PARTITION,
     ONE_PARTITION_BYTES,
     grouping_settings,
-    plan_settings,
 )
 from udfs.roles import DELIVERIES
 
@@ -78,12 +78,8 @@ SMALL = {**INTERPRETED, **UNINFERRED, **ONE_PARTITION, **WITHOUT_RULES}
 
 def audit_settings(spark: SparkSession, byte_size: int) -> Mapping[str, str]:
     """Spark settings for the audit of tables whose files have `byte_size` bytes."""
-    plans = (
-        {**plan_settings(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
-        if byte_size >= ONE_PARTITION_BYTES
-        else SMALL
-    )
-    return {**grouping_settings(spark), **plans}
+    plans = {**(INTERPRETED if byte_size < INTERPRETED_BYTES else COMPILED), **UNINFERRED}
+    return {**grouping_settings(spark), **(SMALL if byte_size < ONE_PARTITION_BYTES else plans)}
 
 
 Parameters = Mapping[str, Mapping[str, Number]]
