@@ -84,8 +84,8 @@ def step(
     doing: str,
     done: str,
     spark: SparkSession | LocalProcesses | None = None,
-    byte_size: int = 0,
     phases: Sequence[str] = (),
+    byte_size: int = 0,
 ) -> Iterator[Status]:
     """Show `doing` while the body runs, then `done` with the elapsed seconds; `byte_size`, `phases`: see Status."""
     status, started, finished = Status(doing, byte_size, phases), time.monotonic(), threading.Event()

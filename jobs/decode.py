@@ -14,13 +14,13 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jobs.arguments import STANDARD_OUTPUT, add_captures, add_filter, moment, output_file, write_text
-from jobs.console import Status, print_error, print_result, print_status, step
+from jobs.console import print_error, print_result, print_status, step
 from jobs.running import EXIT_CODES, OK, UNREADABLE, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
@@ -146,11 +146,6 @@ def decode_captures(
             loading.result()
         return sessions[0]
 
-    def progress(
-        doing: str, done: str, spark: SparkSession | LocalProcesses, phases: Sequence[str] = ()
-    ) -> AbstractContextManager[Status]:
-        return step(doing, done, spark, byte_size if phases else 0, phases)
-
     captures = run_interruptibly(
         lambda: pipeline.write(
             begin,
@@ -159,7 +154,7 @@ def decode_captures(
             tables=wanted,
             overwrite=arguments.overwrite,
             payload=arguments.payload,
-            progress=progress,
+            progress=partial(step, byte_size=byte_size),
             ports=arguments.port,
             hosts=arguments.host,
             since=arguments.since,
