@@ -79,21 +79,17 @@ REFERENCE = re.compile(r"\{([A-Z][A-Z0-9_]*)(?:\(([^{}]*)\))?\}")
 SIDES = {"client": "server", "server": "client"}
 
 
-def _of_version(value: Sql, of: Callable[[str], Iterable[int]]) -> Sql:
-    """True if `value` is one of the numbers of the row's version."""
-    cases = (f"WHEN '{version}' THEN {value} IN ({_list(of(version))})" for version in CLASSIC_VERSIONS)
+def _reply_codes(version: str, kind: str) -> Iterable[int]:
+    """The reply codes of a class or kind, extensions of brokers included."""
+    facts = fact_table(version)
+    constants = [*facts["constants"], *facts.get("extension_constants", [])]
+    return {c["value"] for c in constants if kind in (c.get("class"), c.get("kind", "reply-code"))}
+
+
+def _is_reply_code(kind: str) -> Sql:
+    """True if the argument is one of them in the row's version."""
+    cases = (f"WHEN '{version}' THEN {{}} IN ({_list(_reply_codes(version, kind))})" for version in CLASSIC_VERSIONS)
     return f"coalesce(CASE version {' '.join(cases)} END, false)"
-
-
-def _reply_codes(*kinds: str) -> Callable[[str], Iterable[int]]:
-    """Version -> its reply codes of these classes or kinds, extensions of brokers included."""
-
-    def codes(version: str) -> Iterable[int]:
-        facts = fact_table(version)
-        constants = [*facts["constants"], *facts.get("extension_constants", [])]
-        return {c["value"] for c in constants if {c.get("class"), c.get("kind", "reply-code")} & {*kinds}}
-
-    return codes
 
 
 def _wrong_side() -> Sql:
@@ -125,9 +121,9 @@ def _list(values: Iterable[int] | Iterable[str]) -> Sql:
 
 # What the fact tables of the versions say, as SQL.
 FROM_FACT_TABLES: Mapping[str, Callable[[], Sql]] = {
-    "REPLY_CODE": lambda: _of_version("{}", _reply_codes("reply-code")),
-    "HARD_ERROR": lambda: _of_version("{}", _reply_codes("hard-error")),
-    "SOFT_ERROR_CODES": lambda: _list(code for v in CLASSIC_VERSIONS for code in _reply_codes("soft-error")(v)),
+    "REPLY_CODE": lambda: _is_reply_code("reply-code"),
+    "HARD_ERROR": lambda: _is_reply_code("hard-error"),
+    "SOFT_ERROR_CODES": lambda: _list(code for v in CLASSIC_VERSIONS for code in _reply_codes(v, "soft-error")),
     "WRONG_SIDE": _wrong_side,
     "WORK_IN_PROGRESS": _work_in_progress,
     "LONGEST_NAME": lambda: str(LONGEST_NAME),
