@@ -178,7 +178,7 @@ class Rows(Protocol):
     def __call__(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table: ...
 
 
-def from_files(directory: Place, uri: str | None = None) -> Rows:
+def from_files(directory: Place, uri: str) -> Rows:
     """Rows of the tables that `wirehare decode` has written into `directory`, or of the lake there; `uri`: as the user
     wrote it."""
     from pipeline.lake import reading
@@ -197,9 +197,7 @@ def from_files(directory: Place, uri: str | None = None) -> Rows:
 
     def found(table: str, columns: Sequence[str], keys: pa.Table | None) -> pa.Table:
         of_lake = lake and table in TABLES
-        dataset = (
-            reading.dataset(directory, uri or directory.uri, table) if of_lake else directory.child(table).dataset()
-        )
+        dataset = reading.dataset(directory, uri, table) if of_lake else directory.child(table).dataset()
         if dataset is None or not dataset.schema.names:  # a table without a file
             raise TablesError(f"{directory.display_name}: table {table} is empty")
         first = None if keys is None else pc.field(keys.column_names[0]).isin(keys.column(0).unique())

@@ -43,7 +43,7 @@ from pipeline.extract.survey import Connection, coarse_filter
 from pipeline.extract.writing import Writer
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import Files, Group, flows_in_order
+from udfs.decode.runs import Files, flows_in_order
 from udfs.source.columns import run_batches
 from udfs.source.sources import InOneTask, in_run_order
 from udfs.source.splits import Account, Split, read_blocks
@@ -114,7 +114,10 @@ def decrypt(
     runs = _runs(captures, [candidates[place] for places in on_flow.values() for place in places])
     for group in flows_in_order(runs, files):
         assert not isinstance(group, str)
-        _collect(found, on_flow, wanted, _feed(layers, group))
+        # Arrays have the types for which the decoder has compiled the kernels.
+        segments = readonly(group.segments.view(np.recarray))
+        parts = layers.feed(readonly(group.flows), group.ends, segments, readonly(group.payload))
+        _collect(found, on_flow, wanted, parts)
     _collect(found, on_flow, wanted, layers.finish())
     return found
 
@@ -133,12 +136,6 @@ def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> li
     if not found:
         return []
     return in_run_order(pa.Table.from_batches(found))
-
-
-def _feed(layers: Layers, group: Group) -> Iterator[Part]:
-    """The decrypted parts of a group. Arrays have the types for which the decoder has compiled the kernels."""
-    segments = readonly(group.segments.view(np.recarray))
-    return layers.feed(readonly(group.flows), group.ends, segments, readonly(group.payload))
 
 
 def _collect(

@@ -160,7 +160,8 @@ def select_packets(
     places |= set(zip(frames.file[completing].tolist(), frames.last_packet[completing].tolist(), strict=True))
     lost = np.flatnonzero(chosen & (frames.end == frames.start) & (frames.file != NULL))
     places |= set(zip(frames.file[lost].tolist(), frames.first_packet[lost].tolist(), strict=True))
-    selected |= _with_numbers(rows, places)
+    files, numbers = np.array(list(places), np.int64).reshape(-1, 2).T
+    selected |= np.isin(numbered(rows["file"], rows["packet_no"]), numbered(files, numbers))
     streams = packets_by_group(rows)
     for group, these in frames.by_group(chosen):
         of = streams[group]
@@ -177,12 +178,6 @@ def select_packets(
         selected |= touched & ((rows["flags"] & SYN) != 0)
     datagrams = np.unique(rows["datagram"][selected])
     return selected | np.isin(rows["datagram"], datagrams[datagrams != NONE])
-
-
-def _with_numbers(rows: NDArray[np.void], places: Collection[tuple[int, int]]) -> NDArray[np.bool_]:
-    """bool (n,): packets with one of these (index of the original, packet_no)."""
-    files, numbers = np.array(list(places), np.int64).reshape(-1, 2).T
-    return np.isin(numbered(rows["file"], rows["packet_no"]), numbered(files, numbers))
 
 
 def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

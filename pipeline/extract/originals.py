@@ -107,17 +107,14 @@ def _locate(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | Non
         candidates = moved.get(_base_name(name), [])
         if not candidates:
             return CaptureFile(name, MISSING, f"no file {posixpath.basename(name)} is there")
-    same = [file for file in candidates if size is None or file.size == size or _recompressed(file.name, name)]
-    if same:
-        return same[0]
+    compressed = bool(COMPRESSED_NAME.search(name))
+    for file in candidates:
+        if size is None or file.size == size or bool(COMPRESSED_NAME.search(file.name)) != compressed:
+            return file
     file = candidates[0]
     if file.problem:
         return file
     return replace(file, problem=f"has {file.size} bytes, but {size} when it was decoded: it is another file now")
-
-
-def _recompressed(name: str, before: str) -> bool:
-    return bool(COMPRESSED_NAME.search(name)) != bool(COMPRESSED_NAME.search(before))
 
 
 def _open(name: str) -> CaptureFile:

@@ -17,7 +17,6 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
 
 from pipeline.lake.layout import STATES, LakeFile, LakeTable
 from pipeline.lake.log import Log
@@ -46,7 +45,7 @@ def write_file(
     inside = folder(batch, open_rows=open_rows, day=day) if table.partitioned else str(batch).zfill(8)
     file = ParquetFiles(root.files, f"{place.path}/{inside}", table.schema, table.options)
     for some in rows:
-        file.write(cast_rows(some, table.schema))
+        file.write(typed(dict(zip(some.schema.names, some.columns, strict=True)), arrow_schema(table.schema)))
     name, written = file.close()
     return [lake_file(place, f"{inside}/{name}", written, *partition)] if written else []
 
@@ -78,11 +77,6 @@ def rows_of(
             chosen = rows if wanted is None else rows.filter(wanted(rows))
             if chosen.num_rows:
                 yield chosen
-
-
-def cast_rows(rows: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
-    """Rows with the columns and types of `schema`."""
-    return typed(dict(zip(rows.schema.names, rows.columns, strict=True)), arrow_schema(schema))
 
 
 def _batches(root: Place, name: str, file: LakeFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

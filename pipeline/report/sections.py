@@ -133,7 +133,7 @@ def topology(tables: dict[str, DataFrame], names: DataFrame, flows: bool) -> Dat
     return rows.unionAll(through.selectExpr("'routed'", "origin", "target", "messages"))
 
 
-def section_tables(tables: dict[str, DataFrame], flows: bool = True) -> dict[str, DataFrame]:
+def section_tables(tables: dict[str, DataFrame], flows: bool) -> dict[str, DataFrame]:
     """The input tables of the sections: only frames with an error; only channels that were closed with an error or have
     unsettled messages, with the names of their clients. `flows`: there is a table message_flows.
 
