@@ -88,7 +88,6 @@ def table_names(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Decode; return the exit code."""
     exit_code = decode_captures(arguments)[1]
     if arguments.json != STANDARD_OUTPUT:
         print_result(f"Next: {next_step(arguments)}")

@@ -92,7 +92,6 @@ def length(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ingest as the arguments say; return the exit code."""
     from udfs.processes import without_pandas
 
     with without_pandas():

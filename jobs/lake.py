@@ -50,7 +50,6 @@ def days(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compact, expire or show the lake; return the exit code."""
     from pipeline.lake.files import compact, expire
     from pipeline.lake.log import Log
     from pipeline.lake.place import open_lake

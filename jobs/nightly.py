@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Decode, then audit; return the exit code."""
     wanted = audit.check_inputs(arguments)  # fail before an hour of decoding
     starting: list[Future[SparkSession]] = []
     with ThreadPoolExecutor(1) as pool:

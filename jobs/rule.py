@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the rule; the exit code."""
     from pipeline.audit.catalogue import catalogue, removed
     from udfs.source.suggestions import meant
 

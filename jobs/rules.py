@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the rules; the exit code."""
     from pipeline.audit.catalogue import ALL_VERSIONS, GROUPS, SEVERITIES
 
     for value, known, what in (
@@ -95,7 +94,6 @@ def as_list(rules: Collection[Rule]) -> str:
 
 
 def count_line(rules: Collection[Rule]) -> str:
-    """The number of rules, in all and by severity."""
     from pipeline.audit.catalogue import SEVERITIES
 
     number = Counter(rule.severity for rule in rules)
@@ -104,7 +102,6 @@ def count_line(rules: Collection[Rule]) -> str:
 
 
 def versions(rule: Rule) -> str:
-    """The versions that a rule applies to, as text."""
     from pipeline.audit.catalogue import ALL_VERSIONS
 
     return "all" if set(rule.versions) == {*ALL_VERSIONS} else " ".join(rule.versions)
@@ -142,7 +139,6 @@ def escaped(text: str) -> str:
 
 
 def rule_text(rule: Rule) -> str:
-    """Everything about one rule, as text."""
     from pipeline.audit.catalogue import ALL_VERSIONS, GROUPS, KNOWLEDGE
 
     needs = [name for name in KNOWLEDGE if name in rule.lacking(tuple(KNOWLEDGE))]

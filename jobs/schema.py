@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the schemas; the exit code."""
     schemas = all_schemas()
     if arguments.table is not None and arguments.table not in schemas:
         raise UsageError(unknown("table", arguments.table, schemas))

@@ -79,7 +79,6 @@ def captures_table(captures: Sequence[Mapping[str, Any]]) -> str:
 
 
 def time_span(first: datetime | None, last: datetime | None) -> str | None:
-    """The time between two packets."""
     return None if first is None or last is None else duration(round((last - first).total_seconds() * 1e9))
 
 
@@ -166,7 +165,6 @@ def without_amqp(captures: Sequence[Mapping[str, Any]], by_content: Mapping[str,
 
 
 def message_groups(messages: Dataset) -> list[dict[str, Any]]:
-    """Messages by operation and outcome."""
     keys = ["operation", "outcome"]
     measures = [
         ("operation", "hash_count", pc.CountOptions(mode="all"), "messages"),

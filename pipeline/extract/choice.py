@@ -103,7 +103,6 @@ class Choice:
 
 
 def excluding(choice: Choice, gone: Collection[int]) -> Choice:
-    """The choice without the connections `gone`."""
     return Choice(
         choice.connections - {*gone},
         {pair for pair in choice.frames if pair[0] not in gone},

@@ -63,7 +63,6 @@ class Frames:
         return is_among(getattr(self, column), *values)
 
     def of(self, group: int) -> slice:
-        """The frames of a group."""
         begin, end = np.searchsorted(self.group, [group, group + 1])
         return slice(int(begin), int(end))
 

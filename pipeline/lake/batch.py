@@ -50,7 +50,6 @@ class Written:
     stream_queues: set[tuple[int, str]] = field(default_factory=set)
 
     def add(self, other: Written) -> None:
-        """Add the results of other workers."""
         for name, files in other.files.items():
             self.files[name].extend(files)
         self.accounts.extend(other.accounts)

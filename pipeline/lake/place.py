@@ -25,7 +25,6 @@ LAKE_FILE = "lake.json"
 
 
 def is_lake(root: Place) -> bool:
-    """Whether the directory is a lake."""
     try:
         return LAKE_FILE in (root.child(INTERNAL).entries() or ())
     except OutputError:

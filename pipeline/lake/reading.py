@@ -46,7 +46,6 @@ class Span:
 
     @property
     def bounded(self) -> bool:
-        """Whether it has a bound."""
         return self.since_ns is not None or self.until_ns is not None
 
     def may_contain(self, name: str, file: LakeFile) -> bool:

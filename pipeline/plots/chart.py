@@ -102,7 +102,6 @@ def moment(ns: int) -> str:
 
 
 def require_positive(most: int) -> None:
-    """Raise ValueError for a limit below 1."""
     if most < 1:
         raise ValueError(f"nothing to draw: most={most!r}; expected 1 or more")
 

@@ -73,7 +73,6 @@ class Comparison:
     not_checked: Sequence[dict[str, Any]] = field(default_factory=list)
 
     def number(self, status: str) -> int:
-        """How many have this status."""
         return sum(known.status == status for known in self.known)
 
 

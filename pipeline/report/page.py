@@ -116,7 +116,6 @@ def ledger(facts: Facts) -> dict[str, int]:
 def render(
     limits: PageLimits, facts: Facts, found: Comparison, verdict: Verdict, drawn: dict[str, Any], header: dict[str, Any]
 ) -> str:
-    """The page within the limits `limits`."""
     style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
     totals = ledger(facts)
     groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}

@@ -58,7 +58,6 @@ class Verdict:
 
     @property
     def found(self) -> str:
-        """What was found."""
         if not self.connections:
             return "There is no connection in these captures. Nothing was checked."
         if not self.violation and not self.warning:
