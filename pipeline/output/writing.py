@@ -120,26 +120,23 @@ def _write(
         parquet.write_rows(stage.child("captures"), TABLES["captures"], rows.to_batches())
         intermediate = written.directory.child("intermediate")
         intermediate.create()
-        with_flows = "message_flows" in wanted
-        for name in WORKER_TABLES:
-            if name in wanted or (with_flows and name in FLOW_INPUTS):
-                target = (stage if name in wanted else intermediate).child(name)
-                if not written.move(name, target):
-                    parquet.write_rows(target, TABLES[name])
-        if with_flows:
+        needed = {*wanted, *(FLOW_INPUTS if "message_flows" in wanted else ())}
+        folders = {
+            name: (stage if name in wanted else intermediate).child(name) for name in WORKER_TABLES if name in needed
+        }
+        for name, target in folders.items():
+            if not written.move(name, target):
+                parquet.write_rows(target, TABLES[name])
+        if "message_flows" in wanted:
             from pipeline.tables.flows import write_flows  # not above: it loads kernels
 
             status.doing = "writing message_flows"
             number_of = written.rows("messages")
             small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS
             with planned(spark, small=small, one_partition=one_partition, pairing=True):
-                messages, connections = (
-                    (stage if name in wanted else intermediate).child(name) for name in FLOW_INPUTS
-                )
                 flows, target = written.directory.child("flows"), stage.child("message_flows")
-                files = write_flows(
-                    spark, messages, connections, written.part(STREAM_QUEUES, "connection_id", "queue"), flows
-                )
+                streams = written.part(STREAM_QUEUES, "connection_id", "queue")
+                files = write_flows(spark, folders["messages"], folders["connections"], streams, flows)
             if files:
                 flows.move_to(target)
                 target.keep(files)
