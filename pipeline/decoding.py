@@ -42,12 +42,7 @@ Decode = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 class PacketFilter(TypedDict, total=False):
-    """Which packets of the captures are read, and how.
-
-    `ports`, `hosts`: only connections with one of them on either side. `since` (inclusive), `until` (exclusive): packet
-    times, as `udfs.source.options.parse_time` reads them. `split_bytes`: uncompressed captures above this size are read
-    in several splits, with the same rows. `keylog`: key logs (files, URIs) with the secrets of TLS connections; secrets
-    in the captures themselves are found without it."""
+    """Which packets of the captures are read, and how: arguments of `pipeline.decode`."""
 
     ports: int | Sequence[int] | None
     hosts: str | Sequence[str] | None
@@ -73,7 +68,7 @@ def decoded(
     """Captures -> decoded rows (`udfs.schemas.DECODED`), lazy and not cached.
 
     `paths`: files, directories, globs, URIs; relative ones are under the working directory of this process. `payload`:
-    include the bytes of content bodies. The others: see `PacketFilter`. A capture that cannot be read is a row of
+    include the bytes of content bodies. The others: see `pipeline.decode`. A capture that cannot be read is a row of
     `captures` with its error.
     """
     from udfs.decode.decoder import decode_runs
