@@ -124,8 +124,8 @@ def page(rules: Collection[Rule]) -> str:
 def rule_markdown(rule: Rule) -> str:
     """A rule in Markdown, under a heading that links lead to: `rules.md#ch-09`."""
     kind = f"{rule.severity}{', costs work' if rule.cost else ''}".capitalize()
-    spoken = versions(rule)
-    lines = [f"**{escaped(rule.summary)}** {kind}; {'all versions' if spoken == 'all' else spoken}.", escaped(rule.why)]
+    of_versions = "all versions" if versions(rule) == "all" else versions(rule)
+    lines = [f"**{escaped(rule.summary)}** {kind}; {of_versions}.", escaped(rule.why)]
     lines.append(f"*What to do:* {escaped(rule.remedy)}")
     if rule.settings:
         lines.append("\n".join(f"- {name}: {escaped(setting)}" for name, setting in rule.settings.items()))

@@ -271,7 +271,7 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Run the body with changed Spark settings, and restore them."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
 
-    def back() -> None:
+    def restore() -> None:
         for name, old in before.items():
             if old is None:
                 spark.conf.unset(name)
@@ -284,9 +284,9 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(Exception):  # if the JVM is gone, the original error matters
-            back()
+            restore()
         raise
-    back()
+    restore()
 
 
 def spark_submit_settings() -> dict[str, str]:

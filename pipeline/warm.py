@@ -20,8 +20,8 @@ def make(captures: list[str]) -> None:
     """Decode and audit `captures` as jobs do, and write the loaded classes to CLASS_ARCHIVE. Takes a minute."""
     CLASS_ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     CLASS_ARCHIVE.unlink(missing_ok=True)
-    taking_notes = f'{LOGGING} "-XX:ArchiveClassesAtExit={CLASS_ARCHIVE}" {QUIET}'
-    spark = session(**{"spark.driver.extraJavaOptions": taking_notes})
+    options = f'{LOGGING} "-XX:ArchiveClassesAtExit={CLASS_ARCHIVE}" {QUIET}'
+    spark = session(**{"spark.driver.extraJavaOptions": options})
     with tempfile.TemporaryDirectory() as directory, settings(spark, INTERPRETED):
         pipeline.write(spark, captures, f"{directory}/tables")
         tables = pipeline.decode(spark, captures)

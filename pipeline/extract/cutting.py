@@ -48,16 +48,16 @@ def cut_rows(
     if wanted == inside and not decrypted:
         raise CutError("; ".join(problems))
     with rewrite_in_clear(opened) as clear:
-        picks = []
+        selections = []
         if decrypted:
             named = {} if options.key is not None else {each.name: each.display_name for each in captures}
-            picks.append(_select(clear.rows, clear.chosen(chosen, named), options, [clear.original], writer))
-            picks[0].result.captures = sorted(
+            selections.append(_select(clear.rows, clear.chosen(chosen, named), options, [clear.original], writer))
+            selections[0].result.captures = sorted(
                 {each.display_name for each in captures if each.name in opened.files.numbers}
             )
         if wanted - decrypted:
-            picks.append(_select(rows, excluding(chosen, decrypted), options, captures, writer))
-        result = _write_selections(picks, writer)
+            selections.append(_select(rows, excluding(chosen, decrypted), options, captures, writer))
+        result = _write_selections(selections, writer)
     result.problems += problems
     return result
 
@@ -70,10 +70,10 @@ class _Selection:
     result: Result
 
 
-def _write_selections(picks: Sequence[_Selection], writer: Writer) -> Result:
+def _write_selections(selections: Sequence[_Selection], writer: Writer) -> Result:
     """Write the selected packets in the order of time."""
-    result = Result(write([each.packets for each in picks], writer))
-    for each in picks:
+    result = Result(write([each.packets for each in selections], writer))
+    for each in selections:
         result.connections += each.result.connections
         result.captures = list(dict.fromkeys([*result.captures, *each.result.captures]))
         result.blanked += each.result.blanked

@@ -101,8 +101,8 @@ def _blanked(frames: Frames, survey: Survey, these: NDArray[np.int64], index: in
     octets = _octets_of(frames, survey, these, index)
     if octets is None or frames.status[index].as_py() != "ok" or name in _with_content(version):
         return None
-    vouched = blank_secrets(octets, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
-    return octets if vouched.all() else None
+    located = blank_secrets(octets, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
+    return octets if located.all() else None
 
 
 def _octets_of(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:

@@ -152,11 +152,11 @@ def coarse_filter(connections: Sequence[Connection]) -> Filter:
 
 
 def _packets_of_flows(
-    block: Block, flows: Mapping[bytes, int], sieved: NDArray[np.bool_], file: int, fragments: _Datagrams
+    block: Block, flows: Mapping[bytes, int], matching: NDArray[np.bool_], file: int, fragments: _Datagrams
 ) -> NDArray[np.void]:
     """The packets (PACKET) of a block that belong to `flows`, and all fragments, which may belong to them."""
     packets = block.packets
-    rows = np.flatnonzero(sieved & ((packets.skip == TCP) | np.isin(packets.skip, FRAGMENTS)))
+    rows = np.flatnonzero(matching & ((packets.skip == TCP) | np.isin(packets.skip, FRAGMENTS)))
     keys = np.ascontiguousarray(packets.keys[rows])
     group, groups = group_flows(keys, np.zeros(len(rows), np.int32))
     distinct = [key.tobytes() for key in keys[first_of(group, groups)]]

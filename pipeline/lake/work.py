@@ -100,7 +100,7 @@ class LakeWork:
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
         closed = [file for file in written.files["messages"] if not file.open]
         final = [*self._paths("pairing", before), *self._paths("messages", closed)]
-        groups, asks = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
+        groups, has_requests = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
         number_of = sum(file.rows for file in (*before, *closed, *open_messages))
         scratch = root.child("pairing").child(f"{number:08}")  # the commit deletes files that no log names
         scratch.create()
@@ -112,7 +112,7 @@ class LakeWork:
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )
             write_flows = WriteFlows(folders, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
-            written.add(self._written(paired(spark, groups, asks, known, scratch).then(write_flows, WRITTEN)))
+            written.add(self._written(paired(spark, groups, has_requests, known, scratch).then(write_flows, WRITTEN)))
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]
             keep = KeepMessages(folders, self._write_ids(scratch, "open_flows", sides), cutoff_ns)
@@ -163,10 +163,10 @@ class LakeWork:
         )
         return LakeFolders(self.log.root.files, self.log.root.path, number, DAY_OF, schemas, options)
 
-    def _written(self, filed: Rows) -> Written:
+    def _written(self, rows: Rows) -> Written:
         """The results of workers (rows of WRITTEN)."""
         found = Written()
-        for row in filed.collected():
+        for row in rows.collected():
             if row["folder"] == ACCOUNT:
                 found.accounts.append(json.loads(row["note"]))
             elif row["folder"] == UNREAD:

@@ -41,11 +41,11 @@ def private_umask(local_dirs: str) -> Iterator[None]:
     before = os.environ.get(LOCAL_DIRS)
     os.environ[LOCAL_DIRS] = local_dirs
     os.environ[USER_UMASK] = umask_setting()
-    persons = os.umask(PRIVATE)
+    umask_before = os.umask(PRIVATE)
     try:
         yield
     finally:
-        os.umask(persons)
+        os.umask(umask_before)
         del os.environ[USER_UMASK]
         if before is None:
             del os.environ[LOCAL_DIRS]

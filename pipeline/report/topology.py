@@ -94,8 +94,8 @@ def picture(rows: Iterable[Mapping[str, Any]], lasted_ns: int) -> Picture | None
     ]
     width = (len(HEADINGS) - 1) * COLUMN + BOX_WIDTH
     more = [len(of) - len(names) for of, names in zip(weights, shown, strict=True)]
-    says = ", ".join(f"{len(of)} {word}" for of, word in zip(weights, COLUMN_NAMES, strict=True))
-    return Picture(width, TOP + tallest * ROW, boxes, lines, more, f"Who publishes and consumes: {says}")
+    counts = ", ".join(f"{len(of)} {word}" for of, word in zip(weights, COLUMN_NAMES, strict=True))
+    return Picture(width, TOP + tallest * ROW, boxes, lines, more, f"Who publishes and consumes: {counts}")
 
 
 COLUMN_NAMES = ("publishing applications", "exchanges", "queues", "consuming applications")
