@@ -192,9 +192,8 @@ def run(arguments: argparse.Namespace) -> int:
 def cut_options(arguments: argparse.Namespace) -> CutOptions:
     """The options of the cut. Raises UsageError."""
     from codec.pseudonyms import key_of
+    from pipeline.decoding import checked_key_logs
     from pipeline.extract import CutOptions
-    from udfs.decode.key_logs import require_key_logs
-    from udfs.source.paths import anchored
 
     wanted = (arguments.connection, arguments.message, arguments.message_id, arguments.finding, arguments.where)
     if not any(wanted):
@@ -203,8 +202,7 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
         raise UsageError("--with-secrets: secrets show what --redact hides; expected --decrypted instead")
     if arguments.keylog and not (arguments.with_secrets or arguments.decrypted):
         raise UsageError("--keylog: packets are cut as they are; expected --with-secrets or --decrypted too")
-    key_logs = tuple(anchored(path) for path in arguments.keylog or ())
-    require_key_logs(key_logs)
+    key_logs = checked_key_logs(arguments.keylog)
     try:
         key = key_of(Path(arguments.anonymise).read_bytes()) if arguments.anonymise is not None else None
     except OSError as error:

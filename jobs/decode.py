@@ -112,17 +112,16 @@ def decode_captures(
 
     with without_pandas():
         import pipeline
-    from pipeline.decoding import decoded_locally
+    from pipeline.decoding import checked_key_logs, decoded_locally
     from pipeline.output.place import place
     from pipeline.tables.processes import LocalProcesses
-    from udfs.decode.key_logs import require_key_logs
-    from udfs.source.paths import anchored, require_capture, resolve
+    from udfs.source.paths import require_capture, resolve
 
     started = time.monotonic()
     wanted = arguments.tables or list(pipeline.TABLES)
     report = None if arguments.json in (None, STANDARD_OUTPUT) else output_file(arguments.json)
     files = resolve(arguments.captures)
-    require_key_logs([anchored(path) for path in arguments.keylog or ()])
+    checked_key_logs(arguments.keylog)
     require_capture(files)  # never replace good tables by empty ones
     byte_size = sum(file.expected_size for file in files)
     sessions: list[SparkSession | LocalProcesses] = []

@@ -81,12 +81,19 @@ def decoded(
 
 
 def secret_files(places: Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
-    """Where workers find the TLS secrets of these captures. Raises KeyLogError for an invalid key log."""
-    from udfs.decode.key_logs import SecretFiles, require_key_logs
+    """Where workers find the TLS secrets of these captures. Raises KeyLogError."""
+    from udfs.decode.key_logs import SecretFiles
+
+    return SecretFiles(checked_key_logs(keylog), tuple(places))
+
+
+def checked_key_logs(keylog: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The key logs in a form that other processes can open. Raises KeyLogError for an invalid one."""
+    from udfs.decode.key_logs import require_key_logs
 
     key_logs = places_of(keylog or ())
     require_key_logs(key_logs)
-    return SecretFiles(tuple(key_logs), tuple(places))
+    return tuple(key_logs)
 
 
 def places_of(paths: str | Sequence[str]) -> list[str]:

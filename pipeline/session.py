@@ -192,10 +192,7 @@ def launch(conf: Mapping[str, str]) -> None:
 
 def get_or_create(app: str, conf: dict[str, str]) -> SparkSession:
     """A new session with all of `conf`, or the running one with those settings that can still change."""
-    builder = SparkSession.builder.appName(app)
-    for name, setting in conf.items():
-        builder = builder.config(name, setting)
-    return builder.getOrCreate()
+    return SparkSession.builder.appName(app).config(map={**conf}).getOrCreate()
 
 
 def local_jvm_settings(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pyspark.sql import SparkSession
 
-from pipeline.decoding import PacketFilter, secret_files
+from pipeline.decoding import PacketFilter, checked_key_logs
 from pipeline.lake.layout import Options
 from pipeline.tables.processes import LocalProcesses
 
@@ -84,7 +84,7 @@ def open_ingest(
     # Imported here: the kernels take a second to load, and reading tables needs none.
     from pipeline.lake.batches import Ingest
 
-    key_logs = secret_files((), chosen.get("keylog")).key_logs
+    key_logs = checked_key_logs(chosen.get("keylog"))
 
     def work(log: Log) -> Work:
         from pipeline.lake.work import LakeWork
