@@ -194,14 +194,25 @@ def _viewed(part: NDArray[Any]) -> NDArray[Any]:
     return part.view(np.recarray) if part.dtype.names else part
 
 
+class Sorted:
+    """Numbers in order, so that others are found among them."""
+
+    def __init__(self, numbers: Integers) -> None:
+        self._order = np.argsort(numbers, kind="stable")
+        self._numbers = numbers[self._order]
+
+    def find(self, numbers: Integers) -> Integers:
+        """The first place of each among the given ones; -1 where it is not."""
+        if not len(self._order):
+            return np.full(len(numbers), -1)
+        at = np.minimum(np.searchsorted(self._numbers, numbers), len(self._order) - 1)
+        found: Integers = np.where(self._numbers[at] == numbers, self._order[at], -1)
+        return found
+
+
 def places(known: Integers, ids: Integers) -> Integers:
-    """Where each of `ids` is among the distinct `known`; -1 where it is not."""
-    if not len(known):
-        return np.full(len(ids), -1)
-    order = np.argsort(known)
-    at = np.minimum(np.searchsorted(known[order], ids), len(known) - 1)
-    found: Integers = np.where(known[order][at] == ids, order[at], -1)
-    return found
+    """Where each of `ids` is among `known`; -1 where it is not."""
+    return Sorted(known).find(ids)
 
 
 def spread(begins: Integers, counts: Integers) -> Integers:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
+from codec.conversation.states import Sorted
 from udfs.arrow.dictionaries import missing
 from udfs.arrow.types import TIMESTAMP, nulls, with_parts
 
@@ -196,27 +197,18 @@ class Index:
     """Finds frames by (connection, frame number); frame numbers are not negative."""
 
     def __init__(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> None:
-        self._connections = np.unique(connections)
+        self._connections = Sorted(np.unique(connections))
         self._most = int(frames.max()) + 1 if len(frames) else 1
-        keys = self._keys(connections, frames)
-        self._order = np.argsort(keys, kind="stable")
-        self._keys_in_order = keys[self._order]
+        self._frames = Sorted(self._keys(connections, frames))
 
     def find(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """The index of each frame among the given ones; -1 if it is not there."""
-        if not len(self._order):
-            return np.full(len(frames), -1)
-        keys = self._keys(connections, frames)
-        place = np.minimum(np.searchsorted(self._keys_in_order, keys), len(self._order) - 1)
-        found: NDArray[np.int64] = np.where(self._keys_in_order[place] == keys, self._order[place], -1)
-        return found
+        return self._frames.find(self._keys(connections, frames))
 
     def _keys(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """A key for each frame, negative if it is not among the given ones."""
-        if not len(self._connections):
-            return np.full(len(frames), -1)
-        place = np.minimum(np.searchsorted(self._connections, connections), len(self._connections) - 1)
-        known = (self._connections[place] == connections) & (frames < self._most)
+        place = self._connections.find(connections)
+        known = (place >= 0) & (frames < self._most)
         keys: NDArray[np.int64] = np.where(known, place * self._most + frames, -1)
         return keys
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.credit import CREDIT, NEW_CREDIT, Changes, apply_changes
-from codec.conversation.sessions.events import Places
+from codec.conversation.sessions.events import places_in
 from codec.conversation.sessions.state import COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.settlement import Settled
 from udfs.arrow.rows import Index, fixed, is_among, is_there, numbers_of, places_where
@@ -85,9 +85,7 @@ class Credits:
         limit = np.where((limit < 0) | ~goes_on, LATER, limit)
         now = changes["frame_no"] < limit[changes["session"]]
         uses = self._uses(records, now & sent, octets)
-        end = Places(completed.map_no, completed.frame_no).find(
-            uses["session"] * MAPS + COMPLETIONS + SERVER, uses["frame_no"]
-        )
+        end = places_in(completed, uses["session"] * MAPS + COMPLETIONS + SERVER, uses["frame_no"])
         back = end != NONE
         back[back] = completed.settled_frame_no[end[back]] < limit[uses["session"][back]]
         returned, over = end[back], np.zeros(len(completed.frame_no), bool)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from codec.conversation.sessions.state import NONE
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import NO_RESULT, Settled
+from codec.conversation.states import places
 
 Integers = NDArray[np.int64]
 FRAME_BITS = 38
@@ -15,22 +16,14 @@ KEY_BITS = 34  # keys of transactions are below 2**33, above -2**33
 OF_EVENTS = ("connection", "map_no", "frame_no", "opens", "first", "last", "outcome", "final", "effective_ns")
 
 
-class Places:
-    """An index of frames in unsettled maps."""
+def frame_keys(maps: Integers, frames: Integers) -> Integers:
+    """A number for each frame in an unsettled map."""
+    return (maps << FRAME_BITS) | frames
 
-    def __init__(self, maps: Integers, frames: Integers) -> None:
-        keys = (maps << FRAME_BITS) | frames
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
 
-    def find(self, maps: Integers, frames: Integers) -> Integers:
-        """The place of each in the index; -1 if it is not there."""
-        if not len(self._keys):
-            return np.full(len(frames), NONE)
-        keys = (maps << FRAME_BITS) | frames
-        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        found: Integers = np.where(self._keys[at] == keys, self._order[at], NONE)
-        return found
+def places_in(settled: Settled, maps: Integers, frames: Integers) -> Integers:
+    """The place of each frame in an unsettled map among `settled`; NONE if it is not there."""
+    return places(frame_keys(settled.map_no, settled.frame_no), frame_keys(maps, frames))
 
 
 def picked(values: Integers, at: Integers) -> Integers:

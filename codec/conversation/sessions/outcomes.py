@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.conversation.sessions.events import OF_EVENTS, Places, events_about, picked, settled_by
+from codec.conversation.sessions.events import OF_EVENTS, events_about, frame_keys, picked, places_in, settled_by
 from codec.conversation.sessions.state import COMPLETIONS, CONFIRMED, LISTED, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.sessions.transactions import NO_PLACES, TransactionEnds, Transactions
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import ABORTED, NO_RESULT, PRESETTLED, UNKNOWN, UNSETTLED, Settled
-from codec.conversation.states import numbered
+from codec.conversation.states import numbered, places
 
 Integers = NDArray[np.int64]
 
@@ -54,20 +54,17 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     columns["transaction"] = np.where(end != NONE, picked(transactions.ends.result, end), NO_RESULT)
     settled = settled_at_once(columns)
     own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
-    at = Places(settled.map_no, settled.frame_no).find(*own)
+    at = places_in(settled, *own)
     by, then = _resumed(records, picked(settled.settled_frame_no, at) >= 0)
     more = _resumptions(messages, settled, at, by, then[1])
     if len(more["frame_no"]):
         settled = settled_at_once({name: np.append(columns[name], column) for name, column in more.items()})
-        at = Places(settled.map_no, settled.frame_no).find(*own)
+        at = places_in(settled, *own)
     of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
     end = transactions.following(messages)
     ends = TransactionEnds(NO_PLACES, *(picked(column, end) for column in transactions.ends[1:]))
-    pending = [
-        (Places(unended.map_no, unended.frame_no).find(*own) != NONE)[by]
-        for unended in (settled_by(events, chosen) for chosen in (~takes_effect, unanswered))
-    ]
+    pending = [(places_in(settled_by(events, chosen), *own) != NONE)[by] for chosen in (~takes_effect, unanswered)]
     found = _of_messages(records, settled, at, ends, end != NONE, pending, then, transactions)
     then = np.where(found.final & (by == np.arange(len(by))), NONE, then)
     return found._replace(then=then, completed=completed)
@@ -187,9 +184,7 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
     map_no, opens = events["map_no"], events["opens"] == 1
     own_map = records.messages["session"] * MAPS + records.messages["sender"]
     completing = opens & (map_no % MAPS >= COMPLETIONS)
-    completing &= (
-        Places(outcomes.completed.map_no, outcomes.completed.frame_no).find(map_no, events["frame_no"]) == NONE
-    )
+    completing &= places_in(outcomes.completed, map_no, events["frame_no"]) == NONE
     messages, ends = ~outcomes.final, transactions.open
     more = messages.copy()
     while more.any():  # one that ends the use of a tag may have been resumed itself
@@ -201,7 +196,8 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
         messages[transactions.commands[ends][transactions.commands[ends] != NONE]] = True
         open_maps = np.concatenate([own_map[messages], records.tx_ends["map_no"][ends]])
         open_frames = np.concatenate([records.messages["frame_no"][messages], records.tx_ends["frame_no"][ends]])
-        waits = completing | opens & (Places(open_maps, open_frames).find(map_no, events["frame_no"]) != NONE)
+        at = places(frame_keys(open_maps, open_frames), frame_keys(map_no, events["frame_no"]))
+        waits = completing | opens & (at != NONE)
         needed = events_about(events, waits)
         contents = messages & (records.messages["command"] == 0)
         more = ends | transactions.ending(records.messages[contents]) | transactions.ending(events[needed])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.conversation.sessions.events import FRAME_BITS, KEY_BITS, Places, picked, settled_by
+from codec.conversation.sessions.events import FRAME_BITS, KEY_BITS, picked, places_in, settled_by
 from codec.conversation.sessions.state import ACKED, CONFIRMED, MAPS, NACKED, NONE, REJECTED, REPORTS, SessionRecords
 from codec.conversation.settlement import COMMITTED, NO_RESULT, ROLLED_BACK, UNKNOWN
 from codec.conversation.states import numbered
@@ -158,7 +158,7 @@ def _declaring(records: SessionRecords, events: NDArray[np.void]) -> Integers:
     own = messages[commands]
     maps = own["session"] * MAPS + own["sender"]
     settled = settled_by(events, events["opens"] == 0)
-    until = picked(settled.settled_frame_no, Places(settled.map_no, settled.frame_no).find(maps, own["frame_no"]))
+    until = picked(settled.settled_frame_no, places_in(settled, maps, own["frame_no"]))
     number = numbered(np.concatenate([maps, tx_ends["map_no"]]), np.concatenate([own["number"], tx_ends["number"]]))
     keys = (number << FRAME_BITS) | np.concatenate([own["frame_no"], tx_ends["frame_no"]])
     order = np.argsort(keys[: len(own)])
@@ -177,6 +177,6 @@ def _answers(
 ) -> tuple[Integers, Integers]:
     """The outcome that the chosen events give each request to end a transaction, 0 for none, and when."""
     settled = settled_by(events, chosen)
-    at = Places(settled.map_no, settled.frame_no).find(tx_ends["map_no"], tx_ends["frame_no"])
+    at = places_in(settled, tx_ends["map_no"], tx_ends["frame_no"])
     when = np.where(picked(settled.settled_frame_no, at) < 0, NONE, picked(settled.settled_ns, at))
     return np.where(at == NONE, 0, picked(settled.outcome, at)), when
