@@ -1,4 +1,4 @@
-"""Large arrays of which little is used."""
+"""Arrays as kernels need them, and large ones of which little is used."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import mmap
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+
+def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The values, read-only and contiguous: kernels are compiled for one kind of array."""
+    values = np.ascontiguousarray(values)
+    values.flags.writeable = False
+    return values
 
 
 def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[np.generic]:

@@ -168,7 +168,7 @@ def warm_settlement() -> None:
     """Compile the settlement engine: a message opened, noted, marked and settled, another left; and returns."""
     from codec.conversation.channels.returns import matched
     from codec.conversation.settled import settled_at_once
-    from udfs.arrow.rows import fixed
+    from codec.memory import fixed
 
     events = {
         "connection": [1] * 6, "map_no": [1] * 6, "frame_no": range(6), "opens": [1, 1, 1, 0, 0, 0],

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.settlement import ROLLED_BACK, Events, Settled, end_map, new_map, new_settled, settle, with_room
 from codec.conversation.states import numbered
+from codec.memory import fixed
 
 Integers = NDArray[np.int64]
 # The order of events in an unsettled map.
@@ -62,7 +63,7 @@ def settled_at_once(columns: Mapping[str, NDArray[np.int64]] | NDArray[Any]) -> 
     order = np.lexsort(
         [opens if name == "opens" else columns[name] for name in reversed(("connection", "map_no", *ORDER))]
     )
-    events = Events(*(_fixed(columns[name][order]) for name in Events._fields))
+    events = Events(*(fixed(columns[name][order]) for name in Events._fields))
     openings = int(events.opens.sum())
     unsettled, rows = with_room(new_map(), openings, has_notes(events)), new_settled(openings)
     n = int(settle(unsettled, events, rows))
@@ -74,10 +75,3 @@ def has_notes(events: Events) -> bool:
     """Whether some events note an outcome or a rollback without settling."""
     undone = events.transaction == ROLLED_BACK
     return bool(np.any((events.opens == 0) & (undone | (events.final == 0))))
-
-
-def _fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Contiguous and read-only, the one kind of array that kernels are compiled for."""
-    values = np.ascontiguousarray(values)
-    values.flags.writeable = False
-    return values

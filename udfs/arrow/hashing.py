@@ -7,8 +7,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.hashes.rows import mix_numbers, mix_texts, new_lanes
+from codec.memory import fixed
 from udfs.arrow.fields import heap_of
-from udfs.arrow.rows import fixed, numbers_of
+from udfs.arrow.rows import numbers_of
 
 
 def hashed(*columns: pa.Array, seed: int = 0) -> NDArray[np.int64]:

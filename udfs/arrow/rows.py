@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
 from codec.conversation.states import Sorted
+from codec.memory import fixed
 from udfs.arrow.dictionaries import missing
 from udfs.arrow.types import TIMESTAMP, nulls, with_parts
 
@@ -38,13 +39,6 @@ def numbers_of(column: Column) -> NDArray[np.int64]:
     """A column of integers; null is 0."""
     numbers: NDArray[np.int64] = _filled(column, 0).to_numpy().astype(np.int64, copy=False)
     return numbers
-
-
-def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The values, read-only and contiguous: kernels are compiled for one kind of array."""
-    values = np.ascontiguousarray(values)
-    values.flags.writeable = False
-    return values
 
 
 def integers(column: Column, null: int = 0) -> NDArray[np.int64]:

@@ -41,9 +41,10 @@ from codec.conversation.channels.state import (
 from codec.conversation.channels.unnamed import without_unnamed
 from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
+from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.rows import connections_of, fixed, integers, is_among, places_where, taken, values_cut
+from udfs.arrow.rows import connections_of, integers, is_among, places_where, taken, values_cut
 from udfs.conversation.methods import method_frames, method_marks, queue_types
 from udfs.conversation.states import Tracker
 from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, method_roles

@@ -19,10 +19,11 @@ from codec.checks import records_0_10, records_1_0, v0_10, v1_0
 from codec.checks import state as S
 from codec.checks.state import NONE, State, new_state, with_room
 from codec.conversation.sessions.semantics import COORDINATES, COORDINATOR
+from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, texts, values_of
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, places_where
+from udfs.arrow.rows import integers, is_among, is_there, numbered, places_where
 from udfs.arrow.types import arrow_schema, typed
 from udfs.schemas import field
 

@@ -11,7 +11,8 @@ from codec.conversation.sessions.credit import CREDIT, NEW_CREDIT, Changes, appl
 from codec.conversation.sessions.events import places_in
 from codec.conversation.sessions.state import COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.settlement import Settled
-from udfs.arrow.rows import Index, fixed, is_among, is_there, numbers_of, places_where
+from codec.memory import fixed
+from udfs.arrow.rows import Index, is_among, is_there, numbers_of, places_where
 from udfs.conversation.places import Begins
 
 Integers = NDArray[np.int64]

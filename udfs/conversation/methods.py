@@ -13,11 +13,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
 from codec.conversation.sessions.semantics import IN_SEGMENTS, NAMES, SETTLES, VERSIONS
+from codec.memory import fixed
 from codec.sides import SIDES
 from udfs import roles
 from udfs.arrow.fields import Fields, fields, inside, values_of
 from udfs.arrow.rows import (
-    fixed,
     from_spark,
     is_among,
     is_noted,

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, VERSIONS, compiled_roles, outcome_numbers
 from codec.conversation.sessions.state import NO_LIMIT, NONE, Rows
+from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hexed, valid_utf8, values_of
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, picked, values_cut
+from udfs.arrow.rows import integers, is_among, is_there, numbered, picked, values_cut
 from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
 

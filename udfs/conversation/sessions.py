@@ -42,8 +42,9 @@ from codec.conversation.sessions.tracker import end_connection
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from codec.conversation.states import ConnectionStates, spread
+from codec.memory import fixed
 from codec.packing import Reader, Writer
-from udfs.arrow.rows import connections_of, fixed
+from udfs.arrow.rows import connections_of
 from udfs.conversation.credits import OCTETS, USE, Credits, Octets
 from udfs.conversation.performatives import performatives
 from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
+from codec.memory import fixed
 from codec.pairing.engine import pairs_of
 from codec.pairing.state import ANY, DELIVERY, NONE, PUBLISH, Pairs, Rows
-from udfs.arrow.rows import Index, elapsed, fixed, integers, picked
+from udfs.arrow.rows import Index, elapsed, integers, picked
 from udfs.arrow.types import arrow_schema, typed
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.sink.parquet import write_folders

@@ -28,9 +28,10 @@ from codec.conversation.channels.state import RECEIVED
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, UNKNOWN, Settled
 from codec.conversation.states import numbered, places
+from codec.memory import fixed
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import Index, changed, elapsed, fixed, joined, numbers_of, picked, places_where, truth_of
+from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, picked, places_where, truth_of
 from udfs.arrow.types import typed
 
 Integers = NDArray[np.int64]
