@@ -11,27 +11,29 @@ from codec.conversation.sessions.credit import CREDIT, NEW_CREDIT, Changes, appl
 from codec.conversation.sessions.events import places_in
 from codec.conversation.sessions.state import COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.settlement import Settled
+from codec.conversation.states import blank
 from codec.memory import fixed
 from udfs.arrow.rows import Index, is_among, is_there, numbers_of, places_where
 from udfs.conversation.places import Begins
+from udfs.conversation.states import Records
 
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 # A transfer that has used credit and not returned it.
-USE = np.dtype([(name, "i8") for name in ("connection", "session", "link", "frame_no", "octets")])
-OCTETS = np.dtype([(name, "i8") for name in ("connection", "frame_no", "size")])
+USE = blank("connection session link frame_no octets").dtype
+OCTETS = blank("connection frame_no size").dtype
 OCTETS_OF_FRAMES = {"connection": "connection_id", "frame_no": "content_frame_no", "size": "payload_size"}
 NOTHING = np.zeros(0, np.int64)
 LATER = np.iinfo(np.int64).max
 
 
-class Octets:
+class Octets(Records):
     """The octets of credit that messages use, until the changes of credit that use them are applied."""
 
     def __init__(self) -> None:
-        self._parts = [np.zeros(0, OCTETS)]
+        super().__init__(OCTETS)
 
-    def add(self, frames: pa.RecordBatch) -> None:
+    def add_frames(self, frames: pa.RecordBatch) -> None:
         """Add those of the messages in these frames."""
         counts = is_among(frames["version"], *semantics.COUNTS_OCTETS)
         counts &= is_among(frames["frame_type"], *semantics.OCTETS_OF)
@@ -41,24 +43,11 @@ class Octets:
             octets = np.zeros(len(at), OCTETS)
             for field, name in OCTETS_OF_FRAMES.items():
                 octets[field] = numbers_of(frames[name].take(at))
-            self.append(octets)
-
-    def append(self, records: NDArray[np.void]) -> None:
-        """Add records of OCTETS."""
-        self._parts.append(records)
-
-    def records(self) -> NDArray[np.void]:
-        """All, as OCTETS."""
-        self._parts = [np.concatenate(self._parts)]
-        return self._parts[0]
-
-    def keep(self, chosen: Truths) -> None:
-        """Keep only the chosen of `records()`."""
-        self._parts = [self.records()[chosen]]
+            self.add(octets)
 
     def by_change(self, changes: NDArray[np.void]) -> tuple[Integers, Integers]:
-        """The octets that each change of credit uses; the change that uses each of `records()`, -1 for none."""
-        octets, used = self.records(), np.zeros(len(changes), np.int64)
+        """The octets that each change of credit uses; the change that uses each of `all()`, -1 for none."""
+        octets, used = self.all(), np.zeros(len(changes), np.int64)
         at = Index(changes["connection"], changes["frame_no"]).find(octets["connection"], octets["frame_no"])
         np.add.at(used, at[at >= 0], octets["size"][at >= 0])
         return used, at
@@ -69,7 +58,7 @@ class Credits:
     links count within each connection."""
 
     def __init__(self) -> None:
-        self.uses, self.known = np.zeros(0, USE), np.zeros(0, CREDIT)
+        self.uses, self.known = Records(USE), Records(CREDIT)
 
     def apply(
         self, records: SessionRecords, completed: Settled, octets: Integers, ended: bool = False
@@ -126,8 +115,8 @@ class Credits:
 
     def drop(self, records: NDArray[np.void]) -> None:
         """Forget the connections of these records."""
-        begins = Begins(records)
-        self.uses, self.known = self.uses[~begins.own(self.uses)], self.known[~begins.own(self.known)]
+        for known in (self.uses, self.known):
+            known.drop(records["connection"])
 
     def renumber(self, records: SessionRecords, sessions: Truths, links: Truths) -> None:
         """Sessions and links of open connections are dropped: all of `records`, in which these are marked."""
@@ -152,7 +141,7 @@ class Credits:
             more[field] = changes[field]
         more["octets"] = octets[new] if len(octets) else 0
         sessions, links = Begins(records.sessions), Begins(records.links)
-        known = self.uses[sessions.own(self.uses)]
+        known = self.uses.of(sessions.ids)
         known["session"] += sessions.of(known["connection"])
         known["link"] += links.of(known["connection"])
         return np.concatenate([known, more])
@@ -160,7 +149,7 @@ class Credits:
     def _by_link(self, records: SessionRecords) -> NDArray[np.void]:
         """The credit of each link."""
         credits, begins = np.repeat(NEW_CREDIT, len(records.links)), Begins(records.links)
-        known = self.known[begins.own(self.known)]
+        known = self.known.of(begins.ids)
         credits[begins.of(known["connection"]) + known["link"]] = known
         return credits
 
@@ -173,5 +162,7 @@ class Credits:
         known["link"] = at - links.of(known["connection"])
         uses["session"] -= sessions.of(uses["connection"])
         uses["link"] -= links.of(uses["connection"])
-        self.uses = np.concatenate([self.uses[~sessions.own(self.uses)], uses])
-        self.known = np.concatenate([self.known[~links.own(self.known)], known])
+        self.uses.drop(sessions.ids)
+        self.uses.add(uses)
+        self.known.drop(links.ids)
+        self.known.add(known)

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions.state import MAPS
 from codec.conversation.settlement import Settled
+from codec.conversation.states import blank
+from udfs.conversation.states import Records
 
 Integers = NDArray[np.int64]
-Truths = NDArray[np.bool_]
-COUNT = np.dtype([(name, "i8") for name in ("connection", "session", "sender", "outcome", "count")])
-COMPLETED = np.dtype([(name, "i8") for name in Settled._fields])
+COUNT = blank("connection session sender outcome count").dtype
+COMPLETED = blank(" ".join(Settled._fields)).dtype
 
 
 class Begins:
@@ -26,11 +27,6 @@ class Begins:
         found: Integers = self._first[np.searchsorted(self.ids, connections)]
         return found
 
-    def own(self, records: NDArray[np.void]) -> Truths:
-        """Which records are of these connections."""
-        found: Truths = np.isin(records["connection"], self.ids)
-        return found
-
 
 class SessionPlaces(Begins):
     """Converts numbers of sessions: in saved data they count from the first session of their connection, in records
@@ -40,9 +36,9 @@ class SessionPlaces(Begins):
         super().__init__(sessions)
         self._sessions = sessions
 
-    def settled(self, completed: NDArray[np.void]) -> Settled:
+    def settled(self, completed: Records) -> Settled:
         """COMPLETED of these connections, numbered within all records."""
-        own = completed[self.own(completed)]
+        own = completed.of(self.ids)
         columns = {name: np.ascontiguousarray(own[name]) for name in Settled._fields}
         columns["map_no"] = columns["map_no"] + self.of(own["connection"]) * MAPS
         return Settled(**columns)
@@ -55,9 +51,9 @@ class SessionPlaces(Begins):
         completed["map_no"] -= self.of(settled.connection) * MAPS
         return completed
 
-    def add(self, more: NDArray[np.void], counts: Integers) -> None:
+    def add(self, more: Records, counts: Integers) -> None:
         """Add COUNT of these connections to `counts`, by session, sender and outcome."""
-        own = more[self.own(more)]
+        own = more.of(self.ids)
         at = self.of(own["connection"]) + own["session"], own["sender"], own["outcome"]
         np.add.at(counts, at, own["count"])
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import CELLS, LAYOUT, follow_connections, records_of_all
-from codec.conversation.sessions.credit import CREDIT
 from codec.conversation.sessions.ended import ended_in, without
 from codec.conversation.sessions.events import events_about
 from codec.conversation.sessions.outcomes import Outcomes, outcomes_of, still_needed
@@ -43,9 +42,8 @@ from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from codec.conversation.states import ConnectionStates, spread
 from codec.memory import fixed
-from codec.packing import Reader, Writer
 from udfs.arrow.rows import connections_of
-from udfs.conversation.credits import OCTETS, USE, Credits, Octets
+from udfs.conversation.credits import Credits, Octets
 from udfs.conversation.performatives import performatives
 from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled
 from udfs.conversation.session_rows import (
@@ -58,7 +56,7 @@ from udfs.conversation.session_rows import (
     links_are_known,
     message_outcomes,
 )
-from udfs.conversation.states import Tracker, save_records
+from udfs.conversation.states import Records, Tracker
 
 Integers = NDArray[np.int64]
 FEW_PLACES = 1 << 10
@@ -93,21 +91,20 @@ class SessionTracker(Tracker):
     """Follows connections. `keep` as of `udfs.conversation.channels.ChannelTracker`."""
 
     def __init__(self, keep: bool = False) -> None:
-        super().__init__(LAYOUT, new_state(), keep)
         self._roles = compiled_roles()
         # Of open connections: counts of messages by session, sender and outcome; transfers over subscriptions that
         # were completed; octets of credit that messages used.
-        self._counts = np.zeros(0, COUNT)
-        self._completed = np.zeros(0, COMPLETED)
-        self._octets = Octets()
-        self._credits = Credits()
+        self._counts, self._completed = Records(COUNT), Records(COMPLETED)
+        self._octets, self._credits = Octets(), Credits()
+        records = (self._counts, self._completed, self._octets, self._credits.uses, self._credits.known)
+        super().__init__(LAYOUT, new_state(), keep, records)
         self._places_left = 0  # `_places` after some were removed
 
     def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
         messages = None
         found = performatives(frames, self._texts)
-        self._octets.add(frames)
+        self._octets.add_frames(frames)
         if found is not None:
             rows = found.rows()
             begun = self._follow(rows) if self._states is None else self._follow_states(self._states, rows)
@@ -151,7 +148,6 @@ class SessionTracker(Tracker):
         if not len(records.sessions):
             return None
         octets, _ = self._octets.by_change(records.changes)
-        self._octets.keep(np.isin(self._octets.records()["connection"], open_ids))
         outcomes = outcomes_of(records)
         begins = SessionPlaces(records.sessions)
         completed = joined_settled(begins.settled(self._completed), outcomes.completed)
@@ -160,8 +156,8 @@ class SessionTracker(Tracker):
         self._credits.drop(records.sessions)
         counts = counted(records, outcomes, records.messages["command"] == 0)
         begins.add(self._counts, counts)
-        self._counts = self._counts[np.isin(self._counts["connection"], open_ids)]
-        self._completed = self._completed[np.isin(self._completed["connection"], open_ids)]
+        for of_open in (self._counts, self._completed, self._octets):
+            of_open.only(open_ids)
         return EndedSessions(
             channel_rows(records, counts, self._texts),
             link_rows(records, idle_ns, self._texts),
@@ -234,7 +230,7 @@ class SessionTracker(Tracker):
         octets, at = self._octets.by_change(records.changes)
         applied, over = self._credits.apply(records, completed, octets)
         self._octets.keep((at >= 0) & ~np.append(applied, False)[at])
-        self._completed = begins.completed(Settled(*(column[~over] for column in completed)))
+        self._completed.replace(begins.completed(Settled(*(column[~over] for column in completed))))
         self._keep("changes", ~applied)
 
     def _without_ended(self) -> tuple[pa.Table | None, pa.Table | None]:
@@ -261,10 +257,10 @@ class SessionTracker(Tracker):
         completed = begins.settled(self._completed)
         states = without(states, ended)
         begins = SessionPlaces(states.parts["sessions"])
-        self._counts = begins.counts(counts[~ended.sessions])
+        self._counts.replace(begins.counts(counts[~ended.sessions]))
         place = np.cumsum(~ended.sessions) - 1
         map_no = place[completed.map_no // MAPS] * MAPS + completed.map_no % MAPS
-        self._completed = begins.completed(completed._replace(map_no=map_no))
+        self._completed.replace(begins.completed(completed._replace(map_no=map_no)))
         self._put_states(states)
         self._places_left = self._places()
         return rows
@@ -294,25 +290,7 @@ class SessionTracker(Tracker):
         """Count the chosen messages of open connections."""
         begins, counts = SessionPlaces(records.sessions), counted(records, outcomes, chosen)
         begins.add(self._counts, counts)
-        self._counts = begins.counts(counts)
-
-    def save(self, ids: Integers, writer: Writer) -> None:
-        """Write what is known of these connections, which stay; to be called after `ended`."""
-        super().save(ids, writer)
-        credits = self._credits
-        for records in (self._counts, self._completed, self._octets.records(), credits.uses, credits.known):
-            save_records(records, ids, writer)
-
-    def restore(self, ids: Integers, reader: Reader) -> None:
-        """Add connections that `save` wrote."""
-        super().restore(ids, reader)
-        counts, completed, octets = (reader.take_counted(kind)[0] for kind in (COUNT, COMPLETED, OCTETS))
-        self._counts = np.concatenate([self._counts, counts])
-        self._completed = np.concatenate([self._completed, completed])
-        self._octets.append(octets)
-        uses, known = (reader.take_counted(kind)[0] for kind in (USE, CREDIT))
-        self._credits.uses = np.concatenate([self._credits.uses, uses])
-        self._credits.known = np.concatenate([self._credits.known, known])
+        self._counts.replace(begins.counts(counts))
 
     def _record_count(self) -> int:
         return max(

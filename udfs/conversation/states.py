@@ -1,12 +1,14 @@
-"""States of connections, saved and restored (`codec.packing`): those of trackers, records, and Arrow tables.
+"""States of connections, saved and restored (`codec.packing`): those of trackers, `Records`, and Arrow tables.
 
-save_records(records, ids, writer)           # by their field `connection`
+records.save(ids, writer)                    # by their field `connection`
+records.restore(reader)
 save_table(table, schema, ids, writer)       # by their column `connection_id`
 table = restore_table(schema, reader)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +26,58 @@ OCTETS, TRUTH, LENGTHS = np.dtype("u1"), np.dtype("u1"), np.dtype("<u4")
 Integers = NDArray[np.int64]
 
 
+class Records:
+    """Records of connections (type `kind`), which their field `key` names."""
+
+    def __init__(self, kind: np.dtype[Any], key: str = "connection") -> None:
+        self._parts, self._key = [np.zeros(0, kind)], key
+
+    def all(self) -> NDArray[np.void]:
+        """All of them, in the order in which they were added."""
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+    def add(self, records: NDArray[np.void]) -> None:
+        self._parts.append(records)
+
+    def replace(self, records: NDArray[np.void]) -> None:
+        """Only these instead."""
+        self._parts = [records]
+
+    def keep(self, chosen: NDArray[np.bool_]) -> None:
+        """Keep only the chosen of `all()`."""
+        self._parts = [self.all()[chosen]]
+
+    def of(self, ids: Integers) -> NDArray[np.void]:
+        """Those of these connections."""
+        return self.all()[np.isin(self.all()[self._key], ids)]
+
+    def only(self, ids: Integers) -> None:
+        """Keep only those of these connections."""
+        self._parts = [self.of(ids)]
+
+    def drop(self, ids: Integers) -> None:
+        """Keep all but those of these connections."""
+        self.keep(~np.isin(self.all()[self._key], ids))
+
+    def save(self, ids: Integers, writer: Writer) -> None:
+        """Write those of these connections, which stay."""
+        records = self.all()
+        order, counts = _by_connection(ids, records[self._key])
+        writer.put_counted(records[order], counts)
+
+    def restore(self, reader: Reader) -> None:
+        """Add what `save` wrote."""
+        self.add(reader.take_counted(self._parts[0].dtype)[0])
+
+
 class Tracker:
     """What the trackers of channels and of sessions share. With `keep`, `_states` has all connections; else it is None,
-    and `_state`, that of the kernels, has the only one."""
+    and `_state`, that of the kernels, has the only one. `records`: more of connections."""
 
-    def __init__(self, layout: Layout, state: Any, keep: bool) -> None:
-        self._layout, self._state = layout, state
+    def __init__(self, layout: Layout, state: Any, keep: bool, records: Sequence[Records] = ()) -> None:
+        self._layout, self._state, self._records = layout, state, records
         self._states = layout.empty() if keep else None
         self._texts = Numbers([""])
 
@@ -42,6 +90,8 @@ class Tracker:
         lengths = np.array([len(text) for text in octets], LENGTHS)
         writer.put_counted(lengths, counts)
         writer.put(np.frombuffer(b"".join(octets), OCTETS), sums(lengths, counts))
+        for records in self._records:
+            records.save(ids, writer)
 
     def restore(self, ids: Integers, reader: Reader) -> None:
         """Add connections that `save` wrote."""
@@ -54,6 +104,8 @@ class Tracker:
         numbers = np.array(self._texts.numbered(texts), np.int64)
         states = self._layout.texts_together(states, numbers, counts)
         self._states = ConnectionStates.concatenated([self._states, states])
+        for records in self._records:
+            records.restore(reader)
 
     def forget_texts(self, most: int | None = None) -> None:
         """Drop the texts of connections that have ended, if there are more than `most` texts (None: MOST_TEXTS)."""
@@ -104,12 +156,6 @@ def sums(lengths: NDArray[np.generic], counts: Integers) -> Integers:
     at = np.cumsum(counts)
     found: Integers = ends[at] - ends[at - counts]
     return found
-
-
-def save_records(records: NDArray[Any], ids: Integers, writer: Writer, key: str = "connection") -> None:
-    """Write the records of these connections, which field `key` names."""
-    order, counts = _by_connection(ids, records[key])
-    writer.put_counted(records[order], counts)
 
 
 def _by_connection(ids: Integers, connections: Integers) -> tuple[Integers, Integers]:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from codec.conversation.channels.state import MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT, TRANSACTED
 from codec.conversation.settlement import Settled
+from codec.conversation.states import blank
 from udfs.arrow.rows import timestamps
 from udfs.conversation.channels import ChannelTracker, Records
 
 COUNTED = ("confirmed", "nacked", "acked", "rejected", "requeued")  # outcomes that are columns
 MAP_MASK = (1 << MAP_INCARNATION_SHIFT) - 1  # of an incarnation, in the number of an unsettled map
-COUNT = np.dtype([(name, "i8") for name in ("connection", "incarnation", "outcome", "count")])
-NO_COUNTS = np.zeros(0, COUNT)
+COUNT = blank("connection incarnation outcome count").dtype
 # Columns that only channels with sessions have.
 OF_SESSIONS = ("session_name", "remote_channel", "incoming_window", "outgoing_window")
 OF_SESSION_LINKS = (

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.facts import limit_names
 from codec.compiler.limits import OUTSTANDING
-from codec.conversation.states import places
+from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from udfs.arrow.rows import elapsed, in_one, in_one_text, integers, is_there, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
-from udfs.conversation.states import restore_table, save_records, save_table
+from udfs.conversation.states import Records, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
@@ -34,7 +34,7 @@ from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, capabilitie
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
 KEY = "connection_id"
-BLOCK = np.dtype([(name, "i8") for name in (KEY, "ts_ns", "on", "blocked_ns")])
+BLOCK = blank(f"{KEY} ts_ns on blocked_ns").dtype
 # Column -> fields of the byte ledger: one column a side, or the sum over both.
 BY_SIDE = {
     "packets": "packets",
@@ -57,7 +57,7 @@ class Connections:
         self._schemas = schemas
         self._attributes: list[pa.Table] = []
         self._counts: list[pa.RecordBatch] = []
-        self._blocks = np.zeros(0, BLOCK)
+        self._blocks = Records(BLOCK, KEY)
 
     def add(self, frames: pa.RecordBatch) -> None:
         """Take frames, those of a connection together and in order."""
@@ -92,14 +92,14 @@ class Connections:
         attributes = self._first(pa.concat_tables(self._attributes)) if self._attributes else None
         save_table(attributes, self._attribute_schema, ids, writer)
         save_table(pa.Table.from_batches(self._summed()) if self._counts else None, arrow_schema(COUNTED), ids, writer)
-        save_records(self._blocks, ids, writer, KEY)
+        self._blocks.save(ids, writer)
 
     def restore(self, reader: Reader) -> None:
         """Add connections that `save` wrote."""
         attributes, counts = restore_table(self._attribute_schema, reader), restore_table(arrow_schema(COUNTED), reader)
         self._attributes += [attributes] if attributes.num_rows else []
         self._counts += counts.combine_chunks().to_batches() if counts.num_rows else []
-        self._blocks = np.concatenate([self._blocks, reader.take_counted(BLOCK)[0]])
+        self._blocks.restore(reader)
 
     def _summed(self) -> list[pa.RecordBatch]:
         """Numbers of frames, one row a connection."""
@@ -145,7 +145,8 @@ class Connections:
             more = np.zeros(chosen.num_rows, BLOCK)
             more[KEY], more["ts_ns"] = numbers_of(chosen[KEY]), numbers_of(chosen["ts_ns"])
             more["on"] = numbers_of(chosen["blocks"])
-            self._blocks = _over(np.concatenate([self._blocks, more]))
+            self._blocks.add(more)
+            self._blocks.replace(_over(self._blocks.all()))
 
     @cached_property
     def _attribute_schema(self) -> pa.Schema:
@@ -163,11 +164,12 @@ class Connections:
         self._attributes = [attributes] if attributes.num_rows else []
         self._counts = counts.combine_chunks().to_batches() if counts.num_rows else []
         found = of_attributes | of_counts
-        block = places(self._blocks[KEY], ids)
-        mine = self._blocks[np.maximum(block, 0)] if len(self._blocks) else np.zeros(len(ids), BLOCK)
+        blocks = self._blocks.all()
+        block = places(blocks[KEY], ids)
+        mine = blocks[np.maximum(block, 0)] if len(blocks) else np.zeros(len(ids), BLOCK)
         for name in ("ts_ns", "on", "blocked_ns"):
             found[f"block.{name}"] = pa.array(np.where(block >= 0, mine[name], 0))
-        self._blocks = self._blocks[~np.isin(self._blocks[KEY], ids)]
+        self._blocks.drop(ids)
         return found
 
     def _concluded(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:

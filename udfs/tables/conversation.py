@@ -37,16 +37,15 @@ from udfs.arrow.files import Spool
 from udfs.arrow.rows import Index, changed, joined, numbers_of, picked, places_where
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
-from udfs.conversation.channels import REPLIES, ChannelTracker, Records
+from udfs.conversation.channels import REPLIES, ChannelTracker
 from udfs.conversation.contents import Contents
 from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import SessionTracker
-from udfs.conversation.states import restore_table, save_records, save_table
+from udfs.conversation.states import Records, restore_table, save_table
 from udfs.schemas import Config
 from udfs.tables.channels import (
     COUNT,
-    NO_COUNTS,
     OF_SESSION_LINKS,
     OF_SESSIONS,
     channel_columns,
@@ -54,7 +53,7 @@ from udfs.tables.channels import (
     link_columns,
     maps_of,
 )
-from udfs.tables.settled import ENDS, ITEM, RETURNS, Known, Returns, ends_of, unknown_ends
+from udfs.tables.settled import ENDS, RETURNS, Known, Returns, ends_of, unknown_ends
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 WAITING_BYTES = 32 << 20  # of rows or of events, above which final rows are sought
@@ -75,9 +74,10 @@ class Conversation:
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("content_frame_no", "frame_no")
         self._returns = Returns()
         self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
-        self._events = [np.zeros(0, EVENT)]
-        self._incarnations = [np.zeros(0, INCARNATION)]  # incarnations that are over
-        self._counts = NO_COUNTS
+        self._events = Records(EVENT)
+        self._incarnations = Records(INCARNATION)  # incarnations that are over
+        self._counts = Records(COUNT)
+        self._records = (self._events, self._incarnations, self._counts, self._returns.items)
         self._known = Known()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None
         self._event_bytes = self._events_left = self._sessions_left = 0
@@ -125,13 +125,8 @@ class Conversation:
         """Write the states of these connections, which stay; call `settle` before."""
         self._channel_tracker.save(ids, writer)
         self._sessions.save(ids, writer)
-        for records in (
-            np.concatenate(self._events),
-            np.concatenate(self._incarnations),
-            self._counts,
-            self._returns.items,
-        ):
-            save_records(records, ids, writer)
+        for records in self._records:
+            records.save(ids, writer)
         gave_up = np.isin(ids, list(self.gave_up)).astype(np.uint8)
         writer.put(gave_up, np.ones(len(ids), np.int64))
         waiting = (self._messages, self._requests)
@@ -146,13 +141,8 @@ class Conversation:
         self._open_ids = np.union1d(self._open_ids, ids)
         self._channel_tracker.restore(ids, reader)
         self._sessions.restore(ids, reader)
-        events, incarnations, counts, items = (
-            reader.take_counted(kind)[0] for kind in (EVENT, INCARNATION, COUNT, ITEM)
-        )
-        self._events.append(events)
-        self._incarnations.append(incarnations)
-        self._counts = np.concatenate([self._counts, counts])
-        self._returns.items = np.concatenate([self._returns.items, items])
+        for records in self._records:
+            records.restore(reader)
         gave_up = reader.take(np.dtype("u1"), np.ones(len(ids), np.int64)).astype(bool)
         self.gave_up |= set(ids[gave_up].tolist())
         tables = [restore_table(schema, reader) for schema in self.schemas]
@@ -174,17 +164,17 @@ class Conversation:
         schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNS, REPLIES]
         return [*schemas, *(kind for each in self._contents for kind in each.schemas.values())]
 
-    def _take(self, found: Mapping[str, Records], messages: Iterator[tuple[Contents, pa.RecordBatch]]) -> Rows:
+    def _take(self, found: Mapping[str, NDArray[np.void]], messages: Iterator[tuple[Contents, pa.RecordBatch]]) -> Rows:
         """Collect the records and messages found in frames."""
         for contents, batch in messages:
             self._messages.add(batch)
             if contents.may_return:
                 self._returns.add(batch)
         if "event" in found:
-            self._events.append(found["event"])
+            self._events.add(found["event"])
             self._event_bytes += found["event"].nbytes
         if "incarnation" in found:
-            self._incarnations.append(found["incarnation"])
+            self._incarnations.add(found["incarnation"])
         if "reply" in found:
             self._replies = joined(self._replies, self._channel_tracker.to_arrow("reply", found["reply"]))
         if "link" in found:
@@ -203,11 +193,10 @@ class Conversation:
     def _concluded(self, open_ids: Integers) -> Rows:
         """Yield all final rows; all connections but `open_ids` (sorted) have ended."""
         of_sessions = self._sessions.ended(open_ids)
-        incarnations = np.concatenate(self._incarnations)
         until, requests = self._channel_tracker.pending(open_ids)
-        of_open = incarnations[np.isin(incarnations["connection"], open_ids)]
+        of_open = self._incarnations.of(open_ids)
         over = np.repeat(of_open["connection"], 4), maps_of(of_open)
-        found = final_messages(np.concatenate(self._events), open_ids, until, over)
+        found = final_messages(self._events.all(), open_ids, until, over)
         final = self._sessions.final()
         early, waiting = final.messages, final.waiting
         outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids))
@@ -217,8 +206,9 @@ class Conversation:
             early = joined(early, self._sessions.give_up(given_up))
             self._returns.give_up(given_up)
             self.gave_up |= set(given_up.connection.tolist())
-        self._counts = counted(self._counts, found.settled)
-        self._events, self._event_bytes = [found.events], 0
+        self._counts.replace(counted(self._counts.all(), found.settled))
+        self._events.replace(found.events)
+        self._event_bytes = 0
         self._events_left, self._sessions_left = found.events.nbytes, self._sessions.record_bytes
         known = self._known.and_also(
             Known(
@@ -240,7 +230,7 @@ class Conversation:
         yield from self._answered(Frames.of(requests, final.commands), replies)
         of_ended = (of_sessions.channels, of_sessions.links) if of_sessions is not None else (None, None)
         channels, links = (joined(*parts) for parts in zip(of_ended, (final.channels, final.links), strict=True))
-        yield from self._channels(incarnations, {"channels": channels, "links": links}, open_ids)
+        yield from self._channels({"channels": channels, "links": links}, open_ids)
         self._open_ids = open_ids
         self._channel_tracker.forget_texts()
         self._sessions.forget_texts()
@@ -255,12 +245,13 @@ class Conversation:
         yield from (("methods", rows) for rows in self._requests.release(may_be, answered))
         self._replies = None
 
-    def _channels(self, incarnations: Records, of_sessions: Mapping[str, pa.Table | None], open_ids: Integers) -> Rows:
+    def _channels(self, of_sessions: Mapping[str, pa.Table | None], open_ids: Integers) -> Rows:
+        incarnations = self._incarnations.all()
         if len(incarnations):
-            columns = channel_columns(incarnations, self._counts, self._channel_tracker)
+            columns = channel_columns(incarnations, self._counts.all(), self._channel_tracker)
             yield "channels", bound(columns, self._schemas["channels"], OF_SESSIONS)
-        self._incarnations = [incarnations[:0]]
-        self._counts = self._counts[np.isin(self._counts["connection"], open_ids)]
+        self._incarnations.replace(incarnations[:0])
+        self._counts.only(open_ids)
         for table, rows in of_sessions.items():
             if rows is not None and rows.num_rows:
                 columns = {name: rows[name] for name in rows.column_names}

@@ -27,12 +27,13 @@ from codec.conversation.channels.returns import (
 from codec.conversation.channels.state import RECEIVED
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, UNKNOWN, Settled
-from codec.conversation.states import numbered, places
+from codec.conversation.states import blank, numbered, places
 from codec.memory import fixed
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, picked, places_where, truth_of
 from udfs.arrow.types import typed
+from udfs.conversation.states import Records
 
 Integers = NDArray[np.int64]
 ENDS = pa.schema(
@@ -166,8 +167,7 @@ def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.Reco
 
 
 # `key`: exchange, routing key and body on a channel. `publish`: of a CONFIRM its publish; else the key without body.
-ITEM = np.dtype([(name, "i8") for name in ("connection", "key", "frame_no", "kind", "publish", "ts_ns")])
-NO_ITEMS = np.zeros(0, ITEM)
+ITEM = blank("connection key frame_no kind publish ts_ns").dtype
 OF_KEY = ("channel", "exchange", "routing_key", "body_sha256")
 OF_ITEMS = ("connection_id", "first_frame_no", "ts_ns", "outcome", *OF_KEY)
 
@@ -176,7 +176,7 @@ class Returns:
     """Takes complete messages, and finds the publishes that were returned."""
 
     def __init__(self) -> None:
-        self.items = NO_ITEMS
+        self.items = Records(ITEM)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows of table messages."""
@@ -194,18 +194,17 @@ class Returns:
         numbered = truth_of(pc.equal(own["outcome"], "unsettled"))
         items["kind"] = np.where(returns[returns | publishes], RETURN, np.where(numbered, NUMBERED, PUBLISH))
         items["ts_ns"] = numbers_of(own["ts_ns"])
-        self.items = np.concatenate([self.items, items])
+        self.items.add(items)
 
     def concluded(self, open_ids: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
         """RETURNS of final publishes, without frame of those that may have been returned; None if there are none. Of
         open connections only messages before frame `until` are complete. `confirmed`: ENDS of messages, those that were
         settled among them."""
-        items = self.items
+        items = self.items.all()
         if not len(items):
             return None
-        place = places(open_ids, items["connection"])
         if not (items["kind"] == RETURN).any() and confirmed is None:
-            self.items = items[place >= 0]
+            self.items.only(open_ids)
             return None
         items = np.concatenate([items, _confirms(items, confirmed)])
         place = places(open_ids, items["connection"])
@@ -223,7 +222,7 @@ class Returns:
         stray = (items["kind"] == RETURN) & (fate == ROUTED)
         is_publish = np.isin(items["kind"], PUBLISHES)
         waits = stray & np.isin(items["publish"], items["publish"][stays & is_publish]) & (over == 0)
-        self.items = np.concatenate([items[stays], _latest(items[waits]), later])
+        self.items.replace(np.concatenate([items[stays], _latest(items[waits]), later]))
         found = np.flatnonzero(is_publish & ((fate == RETURNED) | (fate == ROUTED) & _doubtful(items, stray)))
         if not len(found):
             return None
@@ -234,18 +233,20 @@ class Returns:
 
     def open_publishes(self, open_ids: Integers) -> Frames:
         """Frames of publishes of these connections that may still be returned."""
-        own = self.items[np.isin(self.items["connection"], open_ids) & np.isin(self.items["kind"], PUBLISHES)]
+        own = self.items.of(open_ids)
+        own = own[np.isin(own["kind"], PUBLISHES)]
         return Frames(own["connection"], own["frame_no"])
 
     def give_up(self, frames: Frames) -> None:
         """Drop these publishes."""
-        self.items = self.items[~frames.among(self.items["connection"], self.items["frame_no"])]
+        items = self.items.all()
+        self.items.keep(~frames.among(items["connection"], items["frame_no"]))
 
 
 def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np.void]:
     """Items of the confirms of some publishes."""
     if confirmed is None:
-        return NO_ITEMS
+        return items[:0]
     settled = confirmed.filter(confirmed["settled_frame_no"].is_valid())
     publishes = items[np.isin(items["kind"], PUBLISHES)]
     index = Index(publishes["connection"], publishes["frame_no"])
