@@ -129,24 +129,24 @@ class Contents:
         return Frames(numbers_of(self._begun["connection_id"]), numbers_of(self._begun["frame_no"]))
 
     @property
-    def schemas(self) -> dict[str, pa.Schema]:
+    def schemas(self) -> list[pa.Schema]:
         """The schemas of the tables of `save`."""
         frames = [(name, ARROW_DECODED.field(name).type) for name in FRAME_COLUMNS]
         frames += [(name, TYPES[READ_ARGUMENTS[name]]) for name in self._family.arguments]
         messages = OF_CHANNELS if self._family.and_unknown else OF_SESSIONS
-        return {"frames": pa.schema(frames), "messages": messages, "bodies": PENDING_BODIES}
+        return [pa.schema(frames), messages, PENDING_BODIES]
 
-    def save(self) -> dict[str, pa.Table | None]:
-        """The incomplete messages, which stay."""
-        return {"frames": self._frames, "messages": self._begun, "bodies": self._bodies.saved()}
+    def save(self) -> list[pa.Table | None]:
+        """The incomplete messages, which stay: their frames, what trackers found, their bodies."""
+        return [self._frames, self._begun, self._bodies.saved()]
 
-    def restore(self, waiting: Mapping[str, pa.Table]) -> None:
-        """Add what `save` returned, of other connections."""
-        frames = waiting["frames"]
-        if frames.num_rows:
+    def restore(self, frames: pa.Table | None, begun: pa.Table | None, bodies: pa.Table | None) -> None:
+        """Add what `save` returned, of other connections; None for no rows."""
+        if frames is not None:
             self._frames = joined(self._frames and self._frames.cast(frames.schema), frames)
-        self._begun = joined(self._begun, waiting["messages"]) if waiting["messages"].num_rows else self._begun
-        self._bodies.restore(waiting["bodies"])
+        self._begun = joined(self._begun, begun)
+        if bodies is not None:
+            self._bodies.restore(bodies)
 
     def _next(
         self, frames: pa.Table | None, own_at: NDArray[np.int64], messages: pa.Table | None, open_ids: NDArray[np.int64]

@@ -179,11 +179,11 @@ def save_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer:
             _put(column if column.type == field.type else column.cast(field.type), counts, writer)
 
 
-def restore_table(schema: pa.Schema, reader: Reader) -> pa.Table:
-    """What `save_table` wrote."""
+def restore_table(schema: pa.Schema, reader: Reader) -> pa.Table | None:
+    """What `save_table` wrote; None for no rows."""
     counts = reader.take(LENGTHS, np.ones(reader.connections, np.int64)).astype(np.int64)
     if not counts.any():
-        return schema.empty_table()
+        return None
     return pa.table([_take(field, counts, reader) for field in schema], schema=schema)
 
 

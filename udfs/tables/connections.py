@@ -97,8 +97,8 @@ class Connections:
     def restore(self, reader: Reader) -> None:
         """Add connections that `save` wrote."""
         attributes, counts = restore_table(self._attribute_schema, reader), restore_table(arrow_schema(COUNTED), reader)
-        self._attributes += [attributes] if attributes.num_rows else []
-        self._counts += counts.combine_chunks().to_batches() if counts.num_rows else []
+        self._attributes += [attributes] if attributes is not None else []
+        self._counts += counts.combine_chunks().to_batches() if counts is not None else []
         self._blocks.restore(reader)
 
     def _summed(self) -> list[pa.RecordBatch]:

@@ -132,7 +132,7 @@ class Conversation:
         waiting = (self._messages, self._requests)
         tables = [rows.rows(schema) for rows, schema in zip(waiting, self.schemas, strict=False)]
         tables += [*self._known, self._replies]
-        tables += [table for contents in self._contents for table in contents.save().values()]
+        tables += [table for contents in self._contents for table in contents.save()]
         for table, schema in zip(tables, self.schemas, strict=True):
             save_table(table, schema, ids, writer)
 
@@ -146,23 +146,19 @@ class Conversation:
         gave_up = reader.take(np.dtype("u1"), np.ones(len(ids), np.int64)).astype(bool)
         self.gave_up |= set(ids[gave_up].tolist())
         tables = [restore_table(schema, reader) for schema in self.schemas]
-        messages, requests, ends, of_sessions, returned, replies = tables[:6]
-        for waiting, table in ((self._messages, messages), (self._requests, requests)):
-            for batch in table.combine_chunks().to_batches():
+        for waiting, table in zip((self._messages, self._requests), tables, strict=False):
+            for batch in table.combine_chunks().to_batches() if table is not None else ():
                 waiting.add(batch)
-        self._known = self._known.and_also(
-            Known(*(table if table.num_rows else None for table in (ends, of_sessions, returned)))
-        )
-        self._replies = joined(self._replies, replies) if replies.num_rows else self._replies
+        self._known = self._known.and_also(Known(*tables[2:5]))
+        self._replies = joined(self._replies, tables[5])
         for number, contents in enumerate(self._contents):
-            frames, messages, bodies = tables[6 + 3 * number : 9 + 3 * number]
-            contents.restore({"frames": frames, "messages": messages, "bodies": bodies})
+            contents.restore(*tables[6 + 3 * number : 9 + 3 * number])
 
     @cached_property
     def schemas(self) -> list[pa.Schema]:
         """The schemas of the tables in states, in order."""
         schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNS, REPLIES]
-        return [*schemas, *(kind for each in self._contents for kind in each.schemas.values())]
+        return [*schemas, *(schema for contents in self._contents for schema in contents.schemas)]
 
     def _take(self, found: Mapping[str, NDArray[np.void]], messages: Iterator[tuple[Contents, pa.RecordBatch]]) -> Rows:
         """Collect the records and messages found in frames."""
