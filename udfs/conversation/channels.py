@@ -44,13 +44,12 @@ from codec.conversation.states import ConnectionStates
 from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.rows import connections_of, integers, is_among, places_where, taken, values_cut
+from udfs.arrow.rows import integers, is_among, places_where, taken, values_cut
 from udfs.conversation.methods import method_frames, method_marks, queue_types
-from udfs.conversation.states import Tracker
+from udfs.conversation.states import NO_NUMBERS, Tracker
 from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, method_roles
 
 Records = NDArray[Any]
-NO_NUMBERS = fixed(np.zeros(0, np.int64))
 _SENDERS = pa.array(SIDES)
 # Kind -> its columns: (name, field of the record, what the field holds).
 KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -162,12 +161,12 @@ class ChannelTracker(Tracker):
         -> records by kind, for `to_arrow`, with all of connections that have ended."""
         last = frames["connection_id"][-1].as_py() if frames.num_rows else None
         rows = self._rows(frames, arguments)
-        if self._states is not None:
-            return self._follow_states(self._states, rows)
-        self._state = with_room(self._state, len(rows.frame_no))
-        results = self._results(None, len(rows.frame_no))
-        nothing = LAYOUT.records_of(LAYOUT.empty())
-        follow_connections(self._state, self._roles, rows, NO_NUMBERS, nothing, nothing, results)
+        count = len(rows.frame_no)
+        ids, ends, before, after = self._load(rows.connection_id, count)
+        self._state = with_room(self._state, before.largest() + count)
+        results = self._results(before, count)
+        follow_connections(self._state, self._roles, rows, ends, LAYOUT.records_of(before), after, results)
+        self._store(ids, after)
         found = _records(results)
         if last is not None and self._state.numbers[STARTED] and self._state.numbers[CONNECTION] != last:
             for kind, records in self.finish().items():
@@ -190,21 +189,10 @@ class ChannelTracker(Tracker):
         numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in method_marks(frames).items()}
         return Rows(name=self._names.of(frames["name"]), **texts, **numbers)
 
-    def _follow_states(self, states: ConnectionStates, rows: Rows) -> dict[str, Records]:
-        """`feed` with `keep`."""
-        if not len(rows.frame_no):
-            return {}
-        ids, ends = connections_of(rows.connection_id)
-        before = states.of(ids)
-        self._state = with_room(self._state, before.largest() + len(rows.frame_no))
-        after, results = LAYOUT.room_for(before, len(rows.frame_no)), self._results(before, len(rows.frame_no))
-        follow_connections(self._state, self._roles, rows, ends, LAYOUT.records_of(before), after, results)
-        self._states = ConnectionStates.concatenated([states.without(ids), LAYOUT.states_of(ids, after)])
-        return _records(results)
-
-    def _results(self, states: ConnectionStates | None, rows: int) -> Results:
-        """Room for the results of `rows` more rows and of the ends of these connections (None: of the current one)."""
-        if states is None:
+    def _results(self, states: ConnectionStates, rows: int) -> Results:
+        """Room for the results of `rows` more rows and of the ends of these connections; without `keep`, of the current
+        one."""
+        if self._states is None:
             touched, waiting, links = (int(self._state.numbers[cell]) for cell in (TOUCHED, PENDINGS, LINKS))
         else:
             touched, waiting, links = (len(states.parts[name]) for name in ("touched", "pendings", "links"))
@@ -221,7 +209,7 @@ class ChannelTracker(Tracker):
             ended = self._states.at(np.flatnonzero(np.isin(self._states.ids, ids)))
             self._states = self._states.without(ids)
             self._state = with_room(self._state, ended.largest())
-        results = self._results(None if self._states is None else ended, 0)
+        results = self._results(ended, 0)
         end_connections(self._state, LAYOUT.records_of(ended), results)
         return _records(results)
 

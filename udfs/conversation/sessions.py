@@ -40,9 +40,7 @@ from codec.conversation.sessions.state import COUNT as COUNT_CELL
 from codec.conversation.sessions.tracker import end_connection
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
-from codec.conversation.states import ConnectionStates, spread
-from codec.memory import fixed
-from udfs.arrow.rows import connections_of
+from codec.conversation.states import spread
 from udfs.conversation.credits import Credits, Octets
 from udfs.conversation.performatives import performatives
 from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled
@@ -60,7 +58,6 @@ from udfs.conversation.states import Records, Tracker
 
 Integers = NDArray[np.int64]
 FEW_PLACES = 1 << 10
-NO_NUMBERS = fixed(np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -106,8 +103,7 @@ class SessionTracker(Tracker):
         found = performatives(frames, self._texts)
         self._octets.add_frames(frames)
         if found is not None:
-            rows = found.rows()
-            begun = self._follow(rows) if self._states is None else self._follow_states(self._states, rows)
+            begun = self._follow(found.rows())
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
         numbers = self._state.numbers
@@ -117,23 +113,15 @@ class SessionTracker(Tracker):
 
     def _follow(self, rows: Rows) -> SessionRecords:
         """Follow rows -> the records, of messages only those that begin in them."""
-        self._state = with_room(self._state, len(rows.frame_no), len(rows.range_first))
-        before = int(self._state.messages.cells[COUNT_CELL])
-        nothing = LAYOUT.records_of(LAYOUT.empty())
-        follow_connections(self._state, self._roles, rows, NO_NUMBERS, nothing, nothing)
-        records = current_records(self._state)
-        return records._replace(messages=records.messages[before:])
-
-    def _follow_states(self, states: ConnectionStates, rows: Rows) -> SessionRecords:
-        """The same with `keep`."""
         sizes = len(rows.frame_no), len(rows.range_first)
-        ids, ends = connections_of(rows.connection_id)
-        before = states.of(ids)
+        ids, ends, before, room = self._load(rows.connection_id, *sizes)
         self._state = with_room(self._state, before.largest() + sizes[0], sizes[1])
-        room = LAYOUT.room_for(before, *sizes)
+        first = int(self._state.messages.cells[COUNT_CELL])
         follow_connections(self._state, self._roles, rows, ends, LAYOUT.records_of(before), room)
-        after = LAYOUT.states_of(ids, room)
-        self._states = ConnectionStates.concatenated([states.without(ids), after])
+        after = self._store(ids, room)
+        if self._states is None:
+            records = current_records(self._state)
+            return records._replace(messages=records.messages[first:])
         known, count = before.counts["messages"], after.counts["messages"]
         records = records_of_all(after)
         return records._replace(messages=records.messages[spread(np.cumsum(count) - count + known, count - known)])

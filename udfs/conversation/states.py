@@ -17,13 +17,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.conversation.states import ConnectionStates, Layout, places
+from codec.memory import fixed
 from codec.packing import Reader, Writer
 from udfs.arrow.dictionaries import MOST_TEXTS, Numbers
 from udfs.arrow.fields import heap_of
-from udfs.arrow.rows import in_one, is_there, numbers_of
+from udfs.arrow.rows import connections_of, in_one, is_there, numbers_of
 
 OCTETS, TRUTH, LENGTHS = np.dtype("u1"), np.dtype("u1"), np.dtype("<u4")
 Integers = NDArray[np.int64]
+NO_NUMBERS = fixed(np.zeros(0, np.int64))
 
 
 class Records:
@@ -80,6 +82,23 @@ class Tracker:
         self._layout, self._state, self._records = layout, state, records
         self._states = layout.empty() if keep else None
         self._texts = Numbers([""])
+
+    def _load(self, connections: Integers, *sizes: int) -> tuple[Integers, Integers, ConnectionStates, Any]:
+        """Before a kernel follows rows of these `connections`: their ids, where the rows of each end, their states, and
+        records for the states afterwards (`sizes` as of `Layout.room_for`). None without `keep`."""
+        if self._states is None or not len(connections):
+            nothing = self._layout.empty()
+            return NO_NUMBERS, NO_NUMBERS, nothing, self._layout.records_of(nothing)
+        ids, ends = connections_of(connections)
+        states = self._states.of(ids)
+        return ids, ends, states, self._layout.room_for(states, *sizes)
+
+    def _store(self, ids: Integers, records: Any) -> ConnectionStates:
+        """The states of these connections, which a kernel wrote; they replace those before."""
+        states = self._layout.states_of(ids, records)
+        if self._states is not None and len(ids):
+            self._states = ConnectionStates.concatenated([self._states.without(ids), states])
+        return states
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the states of these connections, which stay, and their texts."""
