@@ -107,63 +107,48 @@ STATED_BY_BOTH = ("1.0",)  # versions in which each side announces its limits, a
 PERSISTENT = 2  # delivery mode (0-9-1 specification, class basic, property delivery-mode; the same in 0-10)
 _DELIVERY, _MESSAGE, _REPLY_TO = "delivery_properties", "message_properties", "message_properties.reply_to"
 Place = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), property, type: of `fields`, or 'any'
+
+
+def _in(section: str, kind: str, *names: str) -> dict[str, Place]:
+    """The places of columns that have the names of properties of one section and type."""
+    return {name: (section, name, kind) for name in names}
+
+
 # Column -> its place; columns of messages that a family does not have.
 CLASSIC: dict[str, Place] = {
-    "delivery_mode": ("", "delivery_mode", "int"),
-    "priority": ("", "priority", "int"),
-    "expiration": ("", "expiration", "string"),
-    "message_id": ("", "message_id", "string"),
-    "correlation_id": ("", "correlation_id", "string"),
-    "reply_to": ("", "reply_to", "string"),
-    "content_type": ("", "content_type", "string"),
-    "content_encoding": ("", "content_encoding", "string"),
-    "type": ("", "type", "string"),
-    "user_id": ("", "user_id", "string"),
-    "app_id": ("", "app_id", "string"),
-    "timestamp": ("", "timestamp", "timestamp"),
-    "headers": ("", "headers", "variant"),
-    "traceparent": ("headers", "traceparent", "string"),
+    **_in("", "int", "delivery_mode", "priority"),
+    **_in("", "string", "expiration", "message_id", "correlation_id", "reply_to"),
+    **_in("", "string", "content_type", "content_encoding", "type", "user_id", "app_id"),
+    **_in("", "timestamp", "timestamp"),
+    **_in("", "variant", "headers"),
+    **_in("headers", "string", "traceparent"),
 }
 NOT_CLASSIC = ("address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
 V0_10: dict[str, Place] = {
-    "exchange": (_DELIVERY, "exchange", "string"),
-    "routing_key": (_DELIVERY, "routing_key", "string"),
-    "redelivered": (_DELIVERY, "redelivered", "boolean"),
-    "discard_unroutable": (_DELIVERY, "discard_unroutable", "boolean"),
-    "immediate": (_DELIVERY, "immediate", "boolean"),
-    "delivery_mode": (_DELIVERY, "delivery_mode", "int"),
-    "priority": (_DELIVERY, "priority", "int"),
-    "ttl": (_DELIVERY, "ttl", "bigint"),
-    "timestamp": (_DELIVERY, "timestamp", "timestamp"),
-    "message_id": (_MESSAGE, "message_id", "string"),
-    "correlation_id": (_MESSAGE, "correlation_id", "any"),
+    **_in(_DELIVERY, "string", "exchange", "routing_key"),
+    **_in(_DELIVERY, "boolean", "redelivered", "discard_unroutable", "immediate"),
+    **_in(_DELIVERY, "int", "delivery_mode", "priority"),
+    **_in(_DELIVERY, "bigint", "ttl"),
+    **_in(_DELIVERY, "timestamp", "timestamp"),
+    **_in(_MESSAGE, "string", "message_id", "content_type", "content_encoding"),
+    **_in(_MESSAGE, "any", "correlation_id", "user_id", "app_id"),
     "reply_node": (_MESSAGE, "reply_to", "object"),
     "reply_exchange": (_REPLY_TO, "exchange", "string"),
     "reply_routing_key": (_REPLY_TO, "routing_key", "string"),
-    "content_type": (_MESSAGE, "content_type", "string"),
-    "content_encoding": (_MESSAGE, "content_encoding", "string"),
-    "user_id": (_MESSAGE, "user_id", "any"),
-    "app_id": (_MESSAGE, "app_id", "any"),
-    "content_length": (_MESSAGE, "content_length", "bigint"),
+    **_in(_MESSAGE, "bigint", "content_length"),
     "headers": (_MESSAGE, "application_headers", "variant"),
-    "traceparent": (f"{_MESSAGE}.application_headers", "traceparent", "string"),
+    **_in(f"{_MESSAGE}.application_headers", "string", "traceparent"),
 }
 NOT_0_10 = ("address", "delivery_tag", "expiration", "type")
 V1_0: dict[str, Place] = {
-    "delivery_count": ("header", "delivery_count", "bigint"),
+    **_in("header", "bigint", "delivery_count", "ttl"),
     "durable_flag": ("header", "durable", "boolean"),
-    "priority": ("header", "priority", "int"),
-    "ttl": ("header", "ttl", "bigint"),
-    "message_id": ("properties", "message_id", "any"),
-    "correlation_id": ("properties", "correlation_id", "any"),
-    "reply_to": ("properties", "reply_to", "string"),
-    "to": ("properties", "to", "string"),
-    "content_type": ("properties", "content_type", "string"),
-    "content_encoding": ("properties", "content_encoding", "string"),
-    "user_id": ("properties", "user_id", "any"),
+    **_in("header", "int", "priority"),
+    **_in("properties", "any", "message_id", "correlation_id", "user_id"),
+    **_in("properties", "string", "reply_to", "to", "content_type", "content_encoding"),
     "timestamp": ("properties", "creation_time", "timestamp"),
     "headers": ("", "application_properties", "variant"),
-    "traceparent": ("application_properties", "traceparent", "string"),
+    **_in("application_properties", "string", "traceparent"),
     "annotated_traceparent": ("message_annotations", "traceparent", "string"),
     "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
 }
