@@ -5,9 +5,7 @@ A channel carries one session at a time; each side numbers its commands.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
+from collections import namedtuple
 
 from codec.conversation.states import blank
 
@@ -22,40 +20,16 @@ BEGINNING, REST = 1, 2  # `expects`: what command-point announces for the next f
 NEW_SUBSCRIPTION = blank("active window messages all_messages octets stop_id? stopped zeroed_id? frame accept_none")
 
 
-class Rows(NamedTuple):
+class Rows(
+    namedtuple(
+        "Rows",
+        "connection_id frame_no ts_ns grace_ns last_ns sender channel name channel_max is_command gives_result "
+        "of_connection command_id sync key force code error_code timely_reply destination accept_mode flow_mode unit "
+        "value command_offset timeout begins range_at range_first range_last",
+    )
+):
     """Controls and commands by connection and frame_no: columns int64 (n,). Truth values and numbers -1 when not there.
     `name`: `codec.checks.v0_10.NAMES`, from 1 on, 0 another one; `is_command`, `gives_result`: of its definition.
     `key` (name of a session, xid) and `destination` are hashes. Ranges of ids of row i: from `range_at[i]` to
     `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `grace_ns`, `last_ns` as in 1.0; `channel_max`: agreed
     on, -1 not known. `begins`: 1 if a frame begins a command, 0 if it continues one; -1 for other frames."""
-
-    connection_id: np.ndarray
-    frame_no: np.ndarray
-    ts_ns: np.ndarray
-    grace_ns: np.ndarray
-    last_ns: np.ndarray
-    sender: np.ndarray
-    channel: np.ndarray
-    name: np.ndarray
-    channel_max: np.ndarray
-    is_command: np.ndarray
-    gives_result: np.ndarray
-    of_connection: np.ndarray
-    command_id: np.ndarray
-    sync: np.ndarray
-    key: np.ndarray
-    force: np.ndarray
-    code: np.ndarray
-    error_code: np.ndarray
-    timely_reply: np.ndarray
-    destination: np.ndarray
-    accept_mode: np.ndarray
-    flow_mode: np.ndarray
-    unit: np.ndarray
-    value: np.ndarray
-    command_offset: np.ndarray
-    timeout: np.ndarray
-    begins: np.ndarray
-    range_at: np.ndarray
-    range_first: np.ndarray
-    range_last: np.ndarray

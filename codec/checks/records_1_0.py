@@ -7,9 +7,7 @@ link.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
+from collections import namedtuple
 
 from codec.conversation.states import blank
 
@@ -24,61 +22,19 @@ NEW_END = blank(
 )
 
 
-class Rows(NamedTuple):
+class Rows(
+    namedtuple(
+        "Rows",
+        "connection_id frame_no ts_ns grace_ns last_ns sender channel name size payload_size error channel_max "
+        "max_frame_size remote_channel next_outgoing_id next_incoming_id incoming_window handle_max echo handle "
+        "link_name is_receiver snd_settle_mode rcv_settle_mode initial_delivery_count max_message_size has_source "
+        "has_target dynamic addressed outcomes unsettled delivery_count link_credit drain link_fields delivery_id tag "
+        "tag_size message_format settled more resume aborted closed first last state transaction coordinates "
+        "coordinator",
+    )
+):
     """Performatives by connection and frame_no: columns int64 (n,). Truth values, numbers and texts as numbers -1 when
     not there. `name`: NAMES, from 1 on. `grace_ns`: how long a frame of the other side may be on its way; `last_ns`:
     end of the connection. `outcomes`: bits of the outcomes that a source allows, `state`: bit of an outcome, 0 of
     another state. `tag` and `transaction` are hashes (0: none); `coordinates`: of a transfer, 1 if it declares a
     transaction, 2 if it discharges one; `coordinator`: of an attach."""
-
-    connection_id: np.ndarray
-    frame_no: np.ndarray
-    ts_ns: np.ndarray
-    grace_ns: np.ndarray
-    last_ns: np.ndarray
-    sender: np.ndarray
-    channel: np.ndarray
-    name: np.ndarray
-    size: np.ndarray
-    payload_size: np.ndarray
-    error: np.ndarray
-    channel_max: np.ndarray
-    max_frame_size: np.ndarray
-    remote_channel: np.ndarray
-    next_outgoing_id: np.ndarray
-    next_incoming_id: np.ndarray
-    incoming_window: np.ndarray
-    handle_max: np.ndarray
-    echo: np.ndarray
-    handle: np.ndarray
-    link_name: np.ndarray
-    is_receiver: np.ndarray
-    snd_settle_mode: np.ndarray
-    rcv_settle_mode: np.ndarray
-    initial_delivery_count: np.ndarray
-    max_message_size: np.ndarray
-    has_source: np.ndarray
-    has_target: np.ndarray
-    dynamic: np.ndarray
-    addressed: np.ndarray
-    outcomes: np.ndarray
-    unsettled: np.ndarray
-    delivery_count: np.ndarray
-    link_credit: np.ndarray
-    drain: np.ndarray
-    link_fields: np.ndarray
-    delivery_id: np.ndarray
-    tag: np.ndarray
-    tag_size: np.ndarray
-    message_format: np.ndarray
-    settled: np.ndarray
-    more: np.ndarray
-    resume: np.ndarray
-    aborted: np.ndarray
-    closed: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    state: np.ndarray
-    transaction: np.ndarray
-    coordinates: np.ndarray
-    coordinator: np.ndarray

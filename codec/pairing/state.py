@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -15,30 +16,19 @@ CLASSIC, V0_10_FAMILY, V1_0_FAMILY = range(3)  # families of versions; the body 
 NONE = -1
 
 
-class Rows(NamedTuple):
+class Rows(
+    namedtuple(
+        "Rows",
+        "key side source route queue_route kind digest family first_ns last_ns redelivered requeued_ns requeue_seen "
+        "flag_optional label common",
+    )
+):
     """Columns int64 (n,), sorted by `key`, `side`, `source`, time. `source`: hash of a delivery's queue and route;
     `route`: hash of exchange and routing key, 0 unknown; `queue_route`: that of the queue's name on the default
     exchange; `kind` of a publish: TO_QUEUE ...; `digest`: of the body, 0 unknown; `family`: CLASSIC ...; `first_ns`,
     `last_ns`: its first and last frame; `redelivered`: 1 if marked so; `requeued_ns`: time from which it may be
     redelivered, -1 never; `requeue_seen`: 1 if its return to the queue was captured; `flag_optional`: 1 if its
     redelivery need not be marked; `label`, `common`: hashes of its headers (the two never collide), 0 unknown."""
-
-    key: np.ndarray
-    side: np.ndarray
-    source: np.ndarray
-    route: np.ndarray
-    queue_route: np.ndarray
-    kind: np.ndarray
-    digest: np.ndarray
-    family: np.ndarray
-    first_ns: np.ndarray
-    last_ns: np.ndarray
-    redelivered: np.ndarray
-    requeued_ns: np.ndarray
-    requeue_seen: np.ndarray
-    flag_optional: np.ndarray
-    label: np.ndarray
-    common: np.ndarray
 
 
 class Pairs(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,20 +34,10 @@ TEXT_FIELDS = (
 _TAG = (1 << LINK_CHANNEL_SHIFT) - 1
 
 
-class Records(NamedTuple):
+class Records(
+    namedtuple("Records", "numbers touched slots keys values request_queues requests links pendings declared ends")
+):
     """The parts of connections, and where each connection begins in them: `ends` int64 (connections + 1, parts)."""
-
-    numbers: np.ndarray
-    touched: np.ndarray
-    slots: np.ndarray
-    keys: np.ndarray
-    values: np.ndarray
-    request_queues: np.ndarray
-    requests: np.ndarray
-    links: np.ndarray
-    pendings: np.ndarray
-    declared: np.ndarray
-    ends: np.ndarray
 
 
 def _texts_in(parts: Parts) -> list[Integers]:

@@ -6,6 +6,7 @@ truth values. Records that a channel incarnation no longer needs are reused (`ne
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
@@ -79,33 +80,16 @@ class Roles(NamedTuple):
     settles: np.ndarray
 
 
-class Rows(NamedTuple):
+class Rows(
+    namedtuple(
+        "Rows",
+        "connection_id frame_no ts_ns channel sender name loss on_connection peer_late late consumer_tag queue "
+        "queue_type delivery_tag multiple requeue no_wait no_ack exclusive prefetch_count prefetch_size reply_code "
+        "reply_text",
+    )
+):
     """Methods and losses by connection and frame_no: columns int64 (n,). Absent truth values and numbers are -1, names
     and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.amqp.notes) are 0 or 1."""
-
-    connection_id: np.ndarray
-    frame_no: np.ndarray
-    ts_ns: np.ndarray
-    channel: np.ndarray
-    sender: np.ndarray
-    name: np.ndarray
-    loss: np.ndarray
-    on_connection: np.ndarray
-    peer_late: np.ndarray
-    late: np.ndarray
-    consumer_tag: np.ndarray
-    queue: np.ndarray
-    queue_type: np.ndarray
-    delivery_tag: np.ndarray
-    multiple: np.ndarray
-    requeue: np.ndarray
-    no_wait: np.ndarray
-    no_ack: np.ndarray
-    exclusive: np.ndarray
-    prefetch_count: np.ndarray
-    prefetch_size: np.ndarray
-    reply_code: np.ndarray
-    reply_text: np.ndarray
 
 
 class Results(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,22 +46,13 @@ TEXT_FIELDS = tuple(
 _TEXT = (1 << SIDE_SHIFT) - 1  # of a key
 
 
-class Records(NamedTuple):
+class Records(
+    namedtuple(
+        "Records",
+        "numbers keys values sessions links bindings attachings messages events tx_ends changes refusals ends",
+    )
+):
     """The parts of connections, and where each connection begins in them: `ends` int64 (connections + 1, parts)."""
-
-    numbers: np.ndarray
-    keys: np.ndarray
-    values: np.ndarray
-    sessions: np.ndarray
-    links: np.ndarray
-    bindings: np.ndarray
-    attachings: np.ndarray
-    messages: np.ndarray
-    events: np.ndarray
-    tx_ends: np.ndarray
-    changes: np.ndarray
-    refusals: np.ndarray
-    ends: np.ndarray
 
 
 def records_of_all(states: ConnectionStates) -> SessionRecords:

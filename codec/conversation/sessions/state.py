@@ -7,6 +7,7 @@ numbers, times, truth values and places. Records of connections that have ended 
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +83,17 @@ EVENT = NEW_EVENT.dtype
 ) = range(9)  # fmt: skip
 
 
-class Rows(NamedTuple):
+class Rows(
+    namedtuple(
+        "Rows",
+        "connection_id frame_no ts_ns channel sender name loss hides peer_late late content_frame_no readable "
+        "remote_channel session_name timeout code incoming_window outgoing_window error condition description handle "
+        "link_name is_receiver snd_settle_mode rcv_settle_mode initial_delivery_count source source_address "
+        "default_outcome copies filters target_address coordinator number settled more aborted tag resume "
+        "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value "
+        "coordinates closed declared about outcome final key ends range_at range_first range_last",
+    )
+):
     """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values
     and numbers are -1; names, texts and keys 0. `name` 0: only a loss.
 
@@ -91,68 +102,6 @@ class Rows(NamedTuple):
     to a transaction coordinator; `ends`: of a request to end a transaction, the result on success; `key`: the
     transaction that is named; `declared`: one that the coordinator has begun. `peer_late`, `late`
     (codec.amqp.notes): 0 or 1."""
-
-    connection_id: np.ndarray
-    frame_no: np.ndarray
-    ts_ns: np.ndarray
-    channel: np.ndarray
-    sender: np.ndarray
-    name: np.ndarray
-    loss: np.ndarray
-    hides: np.ndarray
-    peer_late: np.ndarray
-    late: np.ndarray
-    content_frame_no: np.ndarray
-    readable: np.ndarray
-    remote_channel: np.ndarray
-    session_name: np.ndarray
-    timeout: np.ndarray
-    code: np.ndarray
-    incoming_window: np.ndarray
-    outgoing_window: np.ndarray
-    error: np.ndarray
-    condition: np.ndarray
-    description: np.ndarray
-    handle: np.ndarray
-    link_name: np.ndarray
-    is_receiver: np.ndarray
-    snd_settle_mode: np.ndarray
-    rcv_settle_mode: np.ndarray
-    initial_delivery_count: np.ndarray
-    source: np.ndarray
-    source_address: np.ndarray
-    default_outcome: np.ndarray
-    copies: np.ndarray
-    filters: np.ndarray
-    target_address: np.ndarray
-    coordinator: np.ndarray
-    number: np.ndarray
-    settled: np.ndarray
-    more: np.ndarray
-    aborted: np.ndarray
-    tag: np.ndarray
-    resume: np.ndarray
-    delivery_count: np.ndarray
-    link_credit: np.ndarray
-    destination: np.ndarray
-    queue: np.ndarray
-    no_accept: np.ndarray
-    exclusive: np.ndarray
-    acquire_mode: np.ndarray
-    flow_mode: np.ndarray
-    unit: np.ndarray
-    value: np.ndarray
-    coordinates: np.ndarray
-    closed: np.ndarray
-    declared: np.ndarray
-    about: np.ndarray
-    outcome: np.ndarray
-    final: np.ndarray
-    key: np.ndarray
-    ends: np.ndarray
-    range_at: np.ndarray
-    range_first: np.ndarray
-    range_last: np.ndarray
 
 
 class State(NamedTuple):
