@@ -56,6 +56,10 @@ class Heap(NamedTuple):
     octets: NDArray[np.uint8]
     ends: NDArray[np.int64]
 
+    def trimmed(self) -> Heap:
+        """Without octets before the first value and after the last."""
+        return Heap(self.octets[self.ends[0] : self.ends[-1]], self.ends - self.ends[0])
+
 
 def heap_of(column: pa.Array) -> Heap:
     """Octets and offsets of a binary or string column; null is empty."""
@@ -237,7 +241,8 @@ def texts_of(column: pa.Array) -> pa.StringArray:
     octets, ends = heap_of(column)
     if is_ascii(octets, ends[0], ends[-1]):
         return column.view(pa.string())
-    octets, ends, escaped = octets[ends[0] : ends[-1]], ends[1:] - ends[0], np.empty(len(ends) - 1, np.int64)
+    octets, ends = Heap(octets, ends).trimmed()
+    ends, escaped = ends[1:], np.empty(len(ends) - 1, np.int64)
     if not escaped_ends(octets, ends, escaped):
         return column.view(pa.string())
     data = np.empty(int(escaped[-1]), np.uint8)
@@ -256,14 +261,13 @@ def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int32]:
 
 def gathered(parts: pa.Array, sizes: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Array:
     """Binary column whose values are `sizes` octets each of `parts` end to end; null where they are not `valid`."""
-    heap = heap_of(parts)
-    return binary_column(heap.octets[heap.ends[0] : heap.ends[-1]], offsets_of(sizes), valid)
+    return binary_column(heap_of(parts).trimmed().octets, offsets_of(sizes), valid)
 
 
 def hexed(column: pa.Array) -> pa.Array:
     """Octets as lower-case hex; null stays null. Raises OverflowError above 1 GB."""
-    octets, ends = heap_of(column)
-    digits = HEX_DIGITS[octets[ends[0] : ends[-1]]].view(np.uint8)
+    octets, ends = heap_of(column).trimmed()
+    digits = HEX_DIGITS[octets].view(np.uint8)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     return binary_column(digits, offsets_of(2 * np.diff(ends)), valid, pa.string())
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.arrow.rows import in_one, numbers_of
+from udfs.arrow.rows import in_groups, in_one, numbers_of
 
 SORTED_BYTES = 64 << 20  # sorted at a time
 BATCH_ROWS = 10_000
@@ -60,16 +60,7 @@ def write_sorted(
     batches: Iterable[pa.RecordBatch], directory: str, buckets_of: Buckets, order: Sequence[str]
 ) -> list[SortedFile]:
     """Write rows into new files in a local directory, sorted by bucket, then by the columns `order` (nulls last)."""
-    files, pending, size = list[SortedFile](), list[pa.RecordBatch](), 0
-    for batch in batches:
-        pending.append(batch)
-        size += batch.nbytes
-        if size >= SORTED_BYTES:
-            files.append(_write(pending, directory, buckets_of, order))
-            pending, size = [], 0
-    if pending:
-        files.append(_write(pending, directory, buckets_of, order))
-    return files
+    return [_write(group, directory, buckets_of, order) for group in in_groups(batches, SORTED_BYTES)]
 
 
 def _write(batches: Sequence[pa.RecordBatch], directory: str, buckets_of: Buckets, order: Sequence[str]) -> SortedFile:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,27 @@ def connections_of(connections: NDArray[np.int64]) -> tuple[NDArray[np.int64], N
     """The connections of rows, and where the rows of each end (`fixed`); the rows of a connection are consecutive."""
     last = np.flatnonzero(np.append(np.diff(connections) != 0, True)) if len(connections) else np.zeros(0, np.int64)
     return connections[last], fixed(last + 1)
+
+
+def stretches(numbers: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Where each stretch of equal numbers begins and ends."""
+    changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    return pairwise([0, *changes.tolist(), len(numbers)] if len(numbers) else [])
+
+
+def in_groups(
+    batches: Iterable[pa.RecordBatch], most_bytes: int, most: int | None = None
+) -> Iterator[list[pa.RecordBatch]]:
+    """Batches in groups, each of which ends when it has so many bytes, or `most` batches."""
+    group, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        group.append(batch)
+        size += batch.nbytes
+        if size >= most_bytes or len(group) == most:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def numbers_of(column: Column) -> NDArray[np.int64]:

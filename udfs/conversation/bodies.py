@@ -45,8 +45,7 @@ class Bodies:
         column = gathered(self._payload.take(pa.array(order)), sizes, (counts > 0) | complete)
         pieces, done = [], 0
         for at, parts in self._earlier(connections, contents):
-            octets = [heap_of(part) for part in (*parts, column.slice(at, 1))]
-            whole = b"".join(heap.octets[heap.ends[0] : heap.ends[-1]].tobytes() for heap in octets)
+            whole = b"".join(heap_of(part).trimmed().octets.tobytes() for part in (*parts, column.slice(at, 1)))
             pieces += [column.slice(done, at - done), pa.array([whole if len(whole) <= LARGEST else None], pa.binary())]
             done = at + 1
         return pa.concat_arrays([*pieces, column.slice(done)])

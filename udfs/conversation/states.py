@@ -217,10 +217,10 @@ def _put(column: pa.Array, counts: Integers, writer: Writer) -> None:
         writer.put(lengths, counts)
         _put(column.flatten(), sums(lengths, counts), writer)
     elif _is_octets(kind):
-        heap = heap_of(column)
-        lengths = np.diff(heap.ends).astype(LENGTHS)
+        octets, ends = heap_of(column).trimmed()
+        lengths = np.diff(ends).astype(LENGTHS)
         writer.put(lengths, counts)
-        writer.put(heap.octets[heap.ends[0] : heap.ends[-1]], sums(lengths, counts))
+        writer.put(octets, sums(lengths, counts))
     else:
         values = column.view(pa.int64()) if pa.types.is_timestamp(kind) else column
         values = values.fill_null(False if pa.types.is_boolean(kind) else 0)

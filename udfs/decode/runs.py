@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from codec.net.runs import gather_payloads
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from udfs.arrow.fields import heap_of
+from udfs.arrow.rows import stretches
 from udfs.source.files import error_line, locate
 
 GROUP_BYTES = 1 << 20  # of payload
@@ -163,12 +164,11 @@ def _groups(batch: pa.RecordBatch, files: Files, payloads: Payloads) -> Iterator
     runs = batch.filter(batch["flow"].is_valid())
     if not runs.num_rows:
         return
-    octets, offsets = _octets(runs["segments"])
+    octets, offsets = heap_of(runs["segments"]).trimmed()
     segments, ends = octets.view(SEGMENT), offsets[1:] // SEGMENT.itemsize
     sizes = np.add.reduceat(segments["cap_len"].astype(np.int64), ends - np.diff(offsets) // SEGMENT.itemsize)
     part = np.maximum(np.cumsum(sizes) // GROUP_BYTES, ends // GROUP_SEGMENTS)
-    starts = np.flatnonzero(np.diff(part, prepend=-1))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), runs.num_rows], strict=True):
+    for start, end in stretches(part):
         first = int(ends[start - 1]) if start else 0
         some = segments[first : ends[end - 1]]
         yield _group(runs.slice(start, end - start), some, ends[start:end] - first, files, payloads)
@@ -183,7 +183,7 @@ def _group(
     segments = segments.copy()
     file_of = numbers[captures.indices.to_numpy()]
     segments["file"] = np.repeat(file_of, counts)
-    carried, offsets = _octets(runs["payload"])
+    carried, offsets = heap_of(runs["payload"]).trimmed()
     referring = runs["payload"].is_null().to_numpy(zero_copy_only=False)
     segments["payload_at"] += np.repeat(np.where(referring, 0, offsets[:-1]), counts)
     source = np.where(np.repeat(referring, counts), segments["file"], CARRIED)
@@ -197,15 +197,9 @@ def _group(
     )
     for number, part in zip(sources, moved, strict=True):
         segments["payload_at"][source == number] = part["payload_at"]
-    keys = _octets(runs["flow"])[0].reshape(-1, FLOW_KEY_BYTES)
+    keys = heap_of(runs["flow"]).trimmed().octets.reshape(-1, FLOW_KEY_BYTES)
     last = np.append((keys[1:] != keys[:-1]).any(axis=1), True)  # runs after which another flow begins
     return Group(keys[last], ends[last], segments, payload), int(ends[-1] - counts[-1])
-
-
-def _octets(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The octets of a binary column, not copied, and the n + 1 offsets of its values."""
-    octets, offsets = heap_of(values)
-    return octets[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
 class Mapped(NamedTuple):

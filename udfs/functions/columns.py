@@ -26,8 +26,8 @@ def octets_of(column: pa.Array) -> Heap:
         column = column.cast(pa.binary())
     if not len(column):
         return Heap(np.zeros(0, np.uint8), np.zeros(1, np.int64))
-    octets, ends = heap_of(column)
-    return Heap(octets[ends[0] : ends[-1]].copy(), ends - ends[0])
+    octets, ends = heap_of(column).trimmed()
+    return Heap(octets.copy(), ends)
 
 
 def version_code(name: str) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from udfs.arrow.fields import offsets_of
 from udfs.arrow.files import Spool
-from udfs.arrow.rows import in_one, numbers_of
+from udfs.arrow.rows import in_groups, in_one, numbers_of, stretches
 from udfs.arrow.types import typed
 
 _PARTITIONED = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
@@ -40,19 +40,11 @@ class HashPartitioner:
     buckets: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        pending: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            pending.append(typed({name: batch[name] for name in self.schema.names}, self.schema))
-            size += pending[-1].nbytes
-            if size >= BUFFER_BYTES:
-                yield from self._partition(pending)
-                pending, size = [], 0
-        if size:
-            yield from self._partition(pending)
+        own = (typed({name: batch[name] for name in self.schema.names}, self.schema) for batch in batches)
+        for group in in_groups(own, BUFFER_BYTES):
+            yield from self._partition(one_batch(group))
 
-    def _partition(self, pending: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = one_batch(pending)
+    def _partition(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         high = numbers_of(rows[KEY]).view(np.uint64) >> np.uint64(32)
         numbers, parts, size = list[int](), list[pa.Buffer](), 0
         for number, part in _split(rows, high % np.uint64(self.buckets)):
@@ -132,8 +124,7 @@ def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _split(rows: pa.RecordBatch, numbers: NDArray[np.uint64]) -> Iterator[tuple[int, pa.RecordBatch]]:
     order = np.argsort(numbers, kind="stable")
     rows, numbers = rows.take(pa.array(order)), numbers[order]
-    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] + np.uint64(1)))
-    for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+    for start, end in stretches(numbers):
         yield int(numbers[start]), rows.slice(start, end - start)
 
 

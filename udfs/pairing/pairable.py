@@ -20,7 +20,7 @@ from codec.pairing.state import CLASSIC, DELIVERY, PUBLISH, TO_ADDRESS, TO_EXCHA
 from codec.variant.entries import mix_entries, names_of
 from udfs.arrow.fields import values_of
 from udfs.arrow.hashing import hashed, in_one_number
-from udfs.arrow.rows import Index, from_spark, numbers_of, one_of, picked, truth_of
+from udfs.arrow.rows import Index, from_spark, in_groups, numbers_of, one_of, picked, truth_of
 from udfs.arrow.types import VARIANT, typed
 from udfs.pairing.flows import TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
@@ -182,15 +182,8 @@ def messages_in(
     if they take BATCH_BYTES (a file stores a long text once, a batch in each row)."""
     for path, group in ((row["file"], row["row_group"]) for batch in groups for row in batch.to_pylist()):
         with pq.ParquetFile(path, filesystem=filesystem) as file:
-            pending, size = list[pa.RecordBatch](), 0
-            for few in file.iter_batches(FEW_ROWS, row_groups=[group], columns=list(columns)):
-                pending.append(few)
-                size += few.nbytes
-                if len(pending) * FEW_ROWS >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield one_batch(pending)
-                    pending, size = [], 0
-            if pending:
-                yield one_batch(pending)
+            few = file.iter_batches(FEW_ROWS, row_groups=[group], columns=list(columns))
+            yield from map(one_batch, in_groups(few, BATCH_BYTES, BATCH_ROWS // FEW_ROWS))
 
 
 def _filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:

@@ -16,6 +16,7 @@ from codec.net.protocols import TCP, skip_name, tunnel_name
 from codec.net.runs import Runs, first_of, gather_payloads, group_flows
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from udfs.arrow.dictionaries import each_once
+from udfs.arrow.rows import stretches
 from udfs.arrow.types import arrow_schema, binary_column
 from udfs.schemas import PACKETS, TCP_RUNS
 from udfs.source.splits import Account, Block
@@ -131,9 +132,5 @@ def _encapsulations(tunnels: NDArray[np.int64]) -> pa.Array:
 
 def _bounded(batch: pa.RecordBatch, sizes: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Slices of `batch` that hold about BATCH_BYTES each; `sizes` are the bytes of its rows."""
-    if not len(sizes):
-        return
-    part = np.cumsum(sizes) // BATCH_BYTES
-    starts = np.flatnonzero(np.diff(part, prepend=-1))
-    for start, end in zip(starts, [*starts[1:], len(sizes)], strict=True):
+    for start, end in stretches(np.cumsum(sizes) // BATCH_BYTES):
         yield batch.slice(start, end - start)
