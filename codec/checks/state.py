@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.conversation.states import blank
+from codec.conversation.states import blank, longer
 from codec.hashes.keyed import Keyed, empty, found, new_keyed, put
 from codec.hashes.keyed import with_room as keyed_with_room
 
@@ -109,7 +109,7 @@ def with_room(state: State, rows: int, keys_a_row: int) -> State:
     """`state` without its hits, with room for what so many rows add."""
     numbers = state.numbers
     endpoints, links = (
-        _longer(records, int(numbers[cell]) + rows)
+        longer(records, int(numbers[cell]), rows)
         for records, cell in ((state.endpoints, ENDPOINTS), (state.links, LINKS))
     )
     hits = HITS_A_ROW * rows + HITS_A_RECORD * int(numbers[ENDPOINTS] + numbers[LINKS] + 2 * rows) + 1
@@ -120,15 +120,7 @@ def with_room(state: State, rows: int, keys_a_row: int) -> State:
         _refill(smaller, found_by)
         found_by = keyed_with_room(smaller, keys_a_row * rows)
     numbers[HITS] = 0
-    return state._replace(endpoints=endpoints, links=links, found_by=found_by, hits=_longer(state.hits, hits))
-
-
-def _longer(records: np.ndarray, needed: int) -> np.ndarray:
-    if needed <= len(records):
-        return records
-    longer = np.zeros(2 * needed, records.dtype)
-    longer[: len(records)] = records
-    return longer.view(np.recarray)
+    return state._replace(endpoints=endpoints, links=links, found_by=found_by, hits=longer(state.hits, 0, hits))
 
 
 @kernel

@@ -29,6 +29,15 @@ def blank(fields: str, of_sides: str = "") -> NDArray[Any]:
     return record
 
 
+def longer(records: NDArray[Any], used: int, more: int) -> NDArray[Any]:
+    """`records`, of which the first are `used`, with room for so many more; about twice as long if there is none."""
+    if used + more <= len(records):
+        return records
+    found = np.zeros(2 * used + more, records.dtype)
+    found[:used] = records[:used]
+    return _viewed(found)
+
+
 @dataclass(frozen=True)
 class ConnectionStates:
     """`ids` int64 (n,): connections; of each part `counts` int64 (n,): how many of its items each connection has."""

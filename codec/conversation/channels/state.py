@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.conversation.states import blank
+from codec.conversation.states import blank, longer
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
 from codec.memory import sparse_zeros
@@ -133,24 +133,16 @@ def new_state() -> State:
     )  # fmt: skip
 
 
-def _longer(pool: np.ndarray, used: int, more: int) -> np.ndarray:
-    if used + more <= len(pool):
-        return pool
-    longer = np.zeros(2 * (used + more), pool.dtype)
-    longer[:used] = pool[:used]
-    return longer.view(np.recarray) if isinstance(pool, np.recarray) else longer
-
-
 def with_room(state: State, rows: int) -> State:
     """`state` with room for so many more rows, each of which adds at most one record to a pool."""
     numbers = state.numbers
     return state._replace(
         found_by=keyed_with_room(state.found_by, 2 * rows),
-        request_queues=_longer(state.request_queues, int(numbers[REQUEST_QUEUES]), rows),
-        requests=_longer(state.requests, int(numbers[REQUESTS]), rows),
-        links=_longer(state.links, int(numbers[LINKS]), rows),
-        pendings=_longer(state.pendings, int(numbers[PENDINGS]), rows),
-        declared=_longer(state.declared, int(numbers[DECLARED]), rows),
+        request_queues=longer(state.request_queues, int(numbers[REQUEST_QUEUES]), rows),
+        requests=longer(state.requests, int(numbers[REQUESTS]), rows),
+        links=longer(state.links, int(numbers[LINKS]), rows),
+        pendings=longer(state.pendings, int(numbers[PENDINGS]), rows),
+        declared=longer(state.declared, int(numbers[DECLARED]), rows),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.conversation.settlement import ABORTED
-from codec.conversation.states import blank
+from codec.conversation.states import blank, longer
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
 
@@ -216,12 +216,7 @@ def new_pool(record: np.ndarray) -> Pool:
 
 def grown(pool: Pool, more: int) -> Pool:
     """`pool` with room for so many more records."""
-    used = int(pool.cells[COUNT])
-    if used + more <= len(pool.rows):
-        return pool
-    rows = np.empty(2 * used + more, pool.rows.dtype)
-    rows[:used] = pool.rows[:used]
-    return pool._replace(rows=rows.view(np.recarray))
+    return pool._replace(rows=longer(pool.rows, int(pool.cells[COUNT]), more))
 
 
 def drop_ended(pool: Pool) -> np.ndarray:
