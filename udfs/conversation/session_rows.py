@@ -200,10 +200,14 @@ def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray
 
 def _of_sender(links: NDArray[np.void], name: str, unknown: int = NONE) -> Integers:
     """A field of the source as the sending side of each link states it, else as the other side requests it."""
-    sends = links["kind"] == SENDER
-    own, other = (np.where(sends, links[f"{a}_{name}"], links[f"{b}_{name}"]) for a, b in (SIDES, SIDES[::-1]))
+    own, other = _by_side(links, links["kind"] == SENDER, name)
     found: Integers = np.where(own != unknown, own, other)
     return found
+
+
+def _by_side(links: NDArray[np.void], by_client: NDArray[np.bool_], name: str) -> list[Integers]:
+    """A field as the client of each link states it where `by_client`, else as the server does; and the other way."""
+    return [np.where(by_client, links[f"{a}_{name}"], links[f"{b}_{name}"]) for a, b in (SIDES, SIDES[::-1])]
 
 
 def _one_of(texts: tuple[str, ...], numbers: Integers) -> pa.Array:
@@ -283,10 +287,8 @@ def _modes(links: NDArray[np.void]) -> tuple[pa.Array, pa.Array]:
         ("snd_mode", semantics.SND_SETTLE_MODES, semantics.DEFAULT_SND_SETTLE_MODE, client_sends),
         ("rcv_mode", semantics.RCV_SETTLE_MODES, semantics.DEFAULT_RCV_SETTLE_MODE, ~client_sends),
     ):
-        decides = np.where(client_decides, links["client_attached"], links["server_attached"]) == 1
-        own = np.where(client_decides, links[f"client_{name}"], links[f"server_{name}"])
-        others = np.where(client_decides, links[f"server_{name}"], links[f"client_{name}"])
-        mode = np.where(decides, own, others)
+        attached, _ = _by_side(links, client_decides, "attached")
+        mode = np.where(attached == 1, *_by_side(links, client_decides, name))
         found.append(_one_of(modes, np.where(mode == NONE, default, mode)))
     return found[0], found[1]
 
