@@ -55,20 +55,19 @@ class Connections:
 
     def __init__(self, schemas: Mapping[str, pa.Schema]) -> None:
         self._schemas = schemas
-        self._attributes: list[pa.Table] = []
-        self._counts: list[pa.RecordBatch] = []
+        self._attributes, self._counts = list[pa.Table](), list[pa.Table]()
         self._blocks = Records(BLOCK, KEY)
 
     def add(self, frames: pa.RecordBatch) -> None:
         """Take frames, those of a connection together and in order."""
-        self._counts.append(frame_counts(frames))
+        self._counts.append(pa.Table.from_batches([frame_counts(frames)]))
         if len(self._counts) >= PIECES:
-            self._counts = self._summed()
+            self._counts = [self._all_counts()]
         chosen = handshake_frames(frames)
         if len(chosen):
             self._attributes.append(self._first(attributes_of(frames.take(chosen))))
             if len(self._attributes) >= PIECES:
-                self._attributes = [self._first(pa.concat_tables(self._attributes))]
+                self._attributes = [self._all_attributes()]
 
     def rows(self, facts: pa.RecordBatch, gave_up: set[int]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Facts of connections that have ended (DECODED rows of kind 'connection') -> table, rows. Removes
@@ -89,29 +88,26 @@ class Connections:
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the attributes and counts of these connections, which stay."""
-        attributes = self._first(pa.concat_tables(self._attributes)) if self._attributes else None
-        save_table(attributes, self._attribute_schema, ids, writer)
-        save_table(pa.Table.from_batches(self._summed()) if self._counts else None, arrow_schema(COUNTED), ids, writer)
+        save_table(self._all_attributes(), self._attribute_schema, ids, writer)
+        save_table(self._all_counts(), arrow_schema(COUNTED), ids, writer)
         self._blocks.save(ids, writer)
 
     def restore(self, reader: Reader) -> None:
         """Add connections that `save` wrote."""
-        attributes, counts = restore_table(self._attribute_schema, reader), restore_table(arrow_schema(COUNTED), reader)
-        self._attributes += [attributes] if attributes is not None else []
-        self._counts += counts.combine_chunks().to_batches() if counts is not None else []
+        for tables, schema in zip((self._attributes, self._counts), self.schemas, strict=True):
+            found = restore_table(schema, reader)
+            tables += [found] if found is not None else []
         self._blocks.restore(reader)
 
-    def _summed(self) -> list[pa.RecordBatch]:
+    def _all_attributes(self) -> pa.Table:
+        """One row a connection."""
+        return self._first(pa.concat_tables([self._attribute_schema.empty_table(), *self._attributes]))
+
+    def _all_counts(self) -> pa.Table:
         """Numbers of frames, one row a connection."""
-        whole = pa.Table.from_batches(self._counts)
+        whole = pa.concat_tables([arrow_schema(COUNTED).empty_table(), *self._counts])
         sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
-        batches: list[pa.RecordBatch] = (
-            sums.select([KEY, *(f"{name}_sum" for name in MEASURES)])
-            .rename_columns([KEY, *MEASURES])
-            .combine_chunks()
-            .to_batches()
-        )
-        return batches
+        return sums.select([KEY, *(f"{name}_sum" for name in MEASURES)]).rename_columns([KEY, *MEASURES])
 
     def _first(self, attributes: pa.Table) -> pa.Table:
         """One row a connection: the first value of each attribute, the furthest stage. Blocks move to `_blocks`."""
@@ -155,14 +151,9 @@ class Connections:
 
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
         """Remove and return the attributes and counts of these connections."""
-        attributes = self._attribute_schema.empty_table()
-        if self._attributes:
-            attributes = self._first(pa.concat_tables(self._attributes))
-        counts = pa.Table.from_batches(self._summed() if self._counts else [], arrow_schema(COUNTED))
-        of_attributes, attributes = _taken_out(attributes, ids)
-        of_counts, counts = _taken_out(counts, ids)
-        self._attributes = [attributes] if attributes.num_rows else []
-        self._counts = counts.combine_chunks().to_batches() if counts.num_rows else []
+        of_attributes, attributes = _taken_out(self._all_attributes(), ids)
+        of_counts, counts = _taken_out(self._all_counts(), ids)
+        self._attributes, self._counts = [attributes], [counts]
         found = of_attributes | of_counts
         blocks = self._blocks.all()
         block = places(blocks[KEY], ids)
