@@ -15,7 +15,7 @@ from codec.conversation.states import blank
 from codec.memory import fixed
 from udfs.arrow.rows import Index, is_among, is_there, numbers_of, places_where
 from udfs.conversation.places import Begins
-from udfs.conversation.states import Records
+from udfs.conversation.states import ConnectionRecords
 
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
@@ -27,7 +27,7 @@ NOTHING = np.zeros(0, np.int64)
 LATER = np.iinfo(np.int64).max
 
 
-class Octets(Records):
+class Octets(ConnectionRecords):
     """The octets of credit that messages use, until the changes of credit that use them are applied."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Credits:
     links count within each connection."""
 
     def __init__(self) -> None:
-        self.uses, self.known = Records(USE), Records(CREDIT)
+        self.uses, self.known = ConnectionRecords(USE), ConnectionRecords(CREDIT)
 
     def apply(
         self, records: SessionRecords, completed: Settled, octets: Integers, ended: bool = False

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from codec.conversation.sessions.state import MAPS
 from codec.conversation.settlement import Settled
 from codec.conversation.states import blank
-from udfs.conversation.states import Records
+from udfs.conversation.states import ConnectionRecords
 
 Integers = NDArray[np.int64]
 COUNT = blank("connection session sender outcome count").dtype
@@ -36,7 +36,7 @@ class SessionPlaces(Begins):
         super().__init__(sessions)
         self._sessions = sessions
 
-    def settled(self, completed: Records) -> Settled:
+    def settled(self, completed: ConnectionRecords) -> Settled:
         """COMPLETED of these connections, numbered within all records."""
         own = completed.of(self.ids)
         columns = {name: np.ascontiguousarray(own[name]) for name in Settled._fields}
@@ -51,7 +51,7 @@ class SessionPlaces(Begins):
         completed["map_no"] -= self.of(settled.connection) * MAPS
         return completed
 
-    def add(self, more: Records, counts: Integers) -> None:
+    def add(self, more: ConnectionRecords, counts: Integers) -> None:
         """Add COUNT of these connections to `counts`, by session, sender and outcome."""
         own = more.of(self.ids)
         at = self.of(own["connection"]) + own["session"], own["sender"], own["outcome"]

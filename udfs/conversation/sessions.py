@@ -54,7 +54,7 @@ from udfs.conversation.session_rows import (
     links_are_known,
     message_outcomes,
 )
-from udfs.conversation.states import Records, Tracker
+from udfs.conversation.states import ConnectionRecords, Tracker
 
 Integers = NDArray[np.int64]
 FEW_PLACES = 1 << 10
@@ -91,7 +91,7 @@ class SessionTracker(Tracker):
         self._roles = compiled_roles()
         # Of open connections: counts of messages by session, sender and outcome; transfers over subscriptions that
         # were completed; octets of credit that messages used.
-        self._counts, self._completed = Records(COUNT), Records(COMPLETED)
+        self._counts, self._completed = ConnectionRecords(COUNT), ConnectionRecords(COMPLETED)
         self._octets, self._credits = Octets(), Credits()
         records = (self._counts, self._completed, self._octets, self._credits.uses, self._credits.known)
         super().__init__(LAYOUT, new_state(), keep, records)

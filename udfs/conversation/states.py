@@ -1,4 +1,4 @@
-"""States of connections, saved and restored (`codec.packing`): those of trackers, `Records`, and Arrow tables.
+"""States of connections, saved and restored (`codec.packing`): those of trackers, their records, and Arrow tables.
 
 records.save(ids, writer)                    # by their field `connection`
 records.restore(reader)
@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 NO_NUMBERS = fixed(np.zeros(0, np.int64))
 
 
-class Records:
+class ConnectionRecords:
     """Records of connections (type `kind`), which their field `key` names."""
 
     def __init__(self, kind: np.dtype[Any], key: str = "connection") -> None:
@@ -78,14 +78,14 @@ class Tracker:
     """What the trackers of channels and of sessions share. With `keep`, `_states` has all connections; else it is None,
     and `_state`, that of the kernels, has the only one. `records`: more of connections."""
 
-    def __init__(self, layout: Layout, state: Any, keep: bool, records: Sequence[Records] = ()) -> None:
+    def __init__(self, layout: Layout, state: Any, keep: bool, records: Sequence[ConnectionRecords] = ()) -> None:
         self._layout, self._state, self._records = layout, state, records
         self._states = layout.empty() if keep else None
         self._texts = Numbers([""])
 
     def _load(self, connections: Integers, *sizes: int) -> tuple[Integers, Integers, ConnectionStates, Any]:
         """Before a kernel follows rows of these `connections`: their ids, where the rows of each end, their states, and
-        records for the states afterwards (`sizes` as of `Layout.room_for`). None without `keep`."""
+        records for the states afterwards (`sizes` as of `Layout.room_for`); nothing of all that without `keep`."""
         if self._states is None or not len(connections):
             nothing = self._layout.empty()
             return NO_NUMBERS, NO_NUMBERS, nothing, self._layout.records_of(nothing)

@@ -25,7 +25,7 @@ from codec.sides import SIDES
 from udfs.arrow.rows import elapsed, in_one, in_one_text, integers, is_there, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
-from udfs.conversation.states import Records, restore_table, save_table
+from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
@@ -56,7 +56,7 @@ class Connections:
     def __init__(self, schemas: Mapping[str, pa.Schema]) -> None:
         self._schemas = schemas
         self._attributes, self._counts = list[pa.Table](), list[pa.Table]()
-        self._blocks = Records(BLOCK, KEY)
+        self._blocks = ConnectionRecords(BLOCK, KEY)
 
     def add(self, frames: pa.RecordBatch) -> None:
         """Take frames, those of a connection together and in order."""

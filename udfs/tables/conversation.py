@@ -42,7 +42,7 @@ from udfs.conversation.contents import Contents
 from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import SessionTracker
-from udfs.conversation.states import Records, restore_table, save_table
+from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.schemas import Config
 from udfs.tables.channels import (
     COUNT,
@@ -74,9 +74,9 @@ class Conversation:
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("content_frame_no", "frame_no")
         self._returns = Returns()
         self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
-        self._events = Records(EVENT)
-        self._incarnations = Records(INCARNATION)  # incarnations that are over
-        self._counts = Records(COUNT)
+        self._events = ConnectionRecords(EVENT)
+        self._incarnations = ConnectionRecords(INCARNATION)  # incarnations that are over
+        self._counts = ConnectionRecords(COUNT)
         self._records = (self._events, self._incarnations, self._counts, self._returns.items)
         self._known = Known()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None

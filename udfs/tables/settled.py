@@ -33,7 +33,7 @@ from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, picked, places_where, truth_of
 from udfs.arrow.types import typed
-from udfs.conversation.states import Records
+from udfs.conversation.states import ConnectionRecords
 
 Integers = NDArray[np.int64]
 ENDS = pa.schema(
@@ -176,7 +176,7 @@ class Returns:
     """Takes complete messages, and finds the publishes that were returned."""
 
     def __init__(self) -> None:
-        self.items = Records(ITEM)
+        self.items = ConnectionRecords(ITEM)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows of table messages."""
