@@ -1,4 +1,5 @@
-"""Cases of the rules, one module a group: each has `CASES`."""
+"""Cases of the rules, one module a group: each has `CASES`, a table with one row a case: rule, version,
+what breaks it, what conforms, what the finding must show."""
 
 from __future__ import annotations
 

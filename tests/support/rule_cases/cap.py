@@ -116,70 +116,32 @@ def whole() -> Talk:
 
 
 CASES = [
-    Case(
-        "CAP-01",
-        V,
-        Talk().handshake().lose("client", 50).heartbeat().heartbeat().close(),
-        whole(),
-        evidence={"missing_bytes": 50},
-    ),
+    Case("CAP-01", V, Talk().handshake().lose("client", 50).heartbeat().heartbeat().close(), whole(),
+         evidence={"missing_bytes": 50}),
     Case("CAP-02", V, midway(), whole(), evidence={"header_seen": False}),
     Case("CAP-03", V, half(), whole(), evidence={"observed": "client"}),
     Case("CAP-04", V, cut(), whole(), also=("CAP-01",)),
     Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), whole(), evidence={"octets": 5}),
     Case("CAP-06", V, strayed(), whole(), evidence={"observed": ["segment out of window"]}),
-    Case(
-        "CAP-06",
-        V,
-        nested(LIMITS.nesting_depth + 1),
-        nested(LIMITS.nesting_depth),
-        evidence={"observed": ["nesting depth"]},
-    ),
-    Case(
-        "CAP-06",
-        V,
-        text(LIMITS.detect_bytes + 2 * MSS),
-        text(LIMITS.detect_bytes // 2),
-        evidence={"observed": ["search for frames"]},
-    ),
-    Case(
-        "CAP-06",
-        V,
-        greeted(LIMITS.offers + 1),
-        greeted(LIMITS.offers),
-        evidence={"observed": ["protocol headers"]},
-        besides=("NEG-09",),
-    ),
-]
+    Case("CAP-06", V, nested(LIMITS.nesting_depth + 1), nested(LIMITS.nesting_depth),
+         evidence={"observed": ["nesting depth"]}),
+    Case("CAP-06", V, text(LIMITS.detect_bytes + 2 * MSS), text(LIMITS.detect_bytes // 2),
+         evidence={"observed": ["search for frames"]}),
+    Case("CAP-06", V, greeted(LIMITS.offers + 1), greeted(LIMITS.offers),
+         evidence={"observed": ["protocol headers"]}, besides=("NEG-09",)),
+]  # fmt: skip
 
 # Twins come as near to the limit as they can.
 GRACE = LIMITS.expansion_grace // LARGE  # records of LARGE within it
 CAPTURE_CASES = [
-    CaptureCase(
-        "CAP-06",
-        tagged(LIMITS.packet_headers + 1),
-        tagged(LIMITS.packet_headers - 4),
-        evidence={"observed": ["packet headers"], "packets": 1},
-    ),
-    CaptureCase(
-        "CAP-06",
-        tunnelled(LIMITS.tunnels + 1),
-        tunnelled(LIMITS.tunnels),
-        evidence={"observed": ["tunnels"], "packets": 2},
-        occurrences=2,
-    ),
-    CaptureCase(
-        "CAP-06",
-        in_fragments(LIMITS.fragment_datagrams + 3),
-        in_fragments(LIMITS.fragment_datagrams),
-        evidence={"observed": ["fragments"], "packets": 3},
-        occurrences=3,
-    ),
-    CaptureCase(
-        "CAP-06",
-        recorded(LIMITS.record_bytes + 1),
-        recorded(LIMITS.record_bytes),  # cut short, as a capture that ended
-        evidence={"observed": ["record size"]},
-    ),
+    CaptureCase("CAP-06", tagged(LIMITS.packet_headers + 1), tagged(LIMITS.packet_headers - 4),
+                evidence={"observed": ["packet headers"], "packets": 1}),
+    CaptureCase("CAP-06", tunnelled(LIMITS.tunnels + 1), tunnelled(LIMITS.tunnels),
+                evidence={"observed": ["tunnels"], "packets": 2}, occurrences=2),
+    CaptureCase("CAP-06", in_fragments(LIMITS.fragment_datagrams + 3), in_fragments(LIMITS.fragment_datagrams),
+                evidence={"observed": ["fragments"], "packets": 3}, occurrences=3),
+    # The twin's record is cut short, as in a capture that ended.
+    CaptureCase("CAP-06", recorded(LIMITS.record_bytes + 1), recorded(LIMITS.record_bytes),
+                evidence={"observed": ["record size"]}),
     CaptureCase("CAP-06", expanding(GRACE + 1), expanding(GRACE), evidence={"observed": ["expansion"]}),
-]
+]  # fmt: skip

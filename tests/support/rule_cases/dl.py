@@ -90,100 +90,39 @@ def direct_replies() -> Talk:
 
 
 CASES = [
-    Case(
-        "DL-01",
-        V,
-        breaks=delivered(consuming(), 0),
-        conforms=ack(delivered(consuming(), 1), 1),
-        evidence={"observed": 0},
-        offender="server",
-    ),
-    Case(
-        "DL-02",
-        V,
-        breaks=ack(ack(delivered(consuming(), 2, 1), 1), 2),
-        conforms=[
-            ack(delivered(shut(ack(delivered(consuming(), 1, 2), 2, multiple=True)).open(1).consume(), 1), 1),
-            direct_replies(),
-        ],
-        evidence={"observed": 1, "expected": "above 2"},
-    ),
-    Case(
-        "DL-03",
-        V,
-        breaks=ack(delivered(consuming(), 1), 2),
-        conforms=ack(delivered(consuming(), 1), 1),
-        evidence={"observed": 2, "method": "basic.ack"},
-        offender="client",
-    ),
+    Case("DL-01", V, delivered(consuming(), 0), ack(delivered(consuming(), 1), 1),
+         evidence={"observed": 0}, offender="server"),
+    Case("DL-02", V, ack(ack(delivered(consuming(), 2, 1), 1), 2),
+         [ack(delivered(shut(ack(delivered(consuming(), 1, 2), 2, multiple=True)).open(1).consume(), 1), 1),
+          direct_replies()],
+         evidence={"observed": 1, "expected": "above 2"}),
+    Case("DL-03", V, ack(delivered(consuming(), 1), 2), ack(delivered(consuming(), 1), 1),
+         evidence={"observed": 2, "method": "basic.ack"}, offender="client"),
     # Above the highest, though it settles what is there.
-    Case(
-        "DL-03",
-        "0-8",
-        breaks=ack(delivered(consuming(version="0-8"), 1), 9, multiple=True),
-        conforms=ack(delivered(consuming(version="0-8"), 1, 2), 2, multiple=True),
-        evidence={"observed": 9, "multiple": True},
-    ),
-    Case(
-        "DL-04",
-        V,
-        breaks=ack(ack(delivered(consuming(), 1), 1), 1),
-        conforms=ack(ack(delivered(consuming(), 1, 2), 2), 1),
-        evidence={"observed": 1},
-    ),
-    Case(
-        "DL-04",
-        V,
-        breaks=reject(ack(delivered(consuming(), 1, 2), 2, multiple=True), 1),
-        # What is rolled back may be settled again.
-        conforms=ack(ack(delivered(consuming().asks("tx.select"), 1), 1).asks("tx.rollback"), 1).asks("tx.commit"),
-        evidence={"observed": 1, "method": "basic.reject"},
-    ),
-    Case(
-        "DL-05",
-        V,
-        breaks=ack(two_channels(), 1, channel=2),
-        conforms=ack(two_channels(), 1),
-        evidence={"channel": 2, "outstanding_on_channel": 1},
-    ),
-    Case(
-        "DL-06",
-        V,
-        breaks=ack(got(opened(), 1, no_ack=True), 1),
-        conforms=ack(got(opened(), 1), 1),
-        evidence={"observed": 1},
-    ),
-    Case(
-        "DL-07",
-        V,
-        breaks=ack(delivered(consuming(), 1), 0),
-        conforms=ack(delivered(consuming(), 1), 0, multiple=True),
-        evidence={"observed": 0},
-    ),
+    Case("DL-03", "0-8", ack(delivered(consuming(version="0-8"), 1), 9, multiple=True),
+         ack(delivered(consuming(version="0-8"), 1, 2), 2, multiple=True), evidence={"observed": 9, "multiple": True}),
+    Case("DL-04", V, ack(ack(delivered(consuming(), 1), 1), 1), ack(ack(delivered(consuming(), 1, 2), 2), 1),
+         evidence={"observed": 1}),
+    # What is rolled back may be settled again.
+    Case("DL-04", V, reject(ack(delivered(consuming(), 1, 2), 2, multiple=True), 1),
+         ack(ack(delivered(consuming().asks("tx.select"), 1), 1).asks("tx.rollback"), 1).asks("tx.commit"),
+         evidence={"observed": 1, "method": "basic.reject"}),
+    Case("DL-05", V, ack(two_channels(), 1, channel=2), ack(two_channels(), 1),
+         evidence={"channel": 2, "outstanding_on_channel": 1}),
+    Case("DL-06", V, ack(got(opened(), 1, no_ack=True), 1), ack(got(opened(), 1), 1), evidence={"observed": 1}),
+    Case("DL-07", V, ack(delivered(consuming(), 1), 0), ack(delivered(consuming(), 1), 0, multiple=True),
+         evidence={"observed": 0}),
     # 0-9-1 XML, basic.ack, rule exists: a non-zero tag must be one of a message that is not acknowledged. RabbitMQ
     # (rabbit_channel:collect_acks): 0 with multiple takes what is outstanding, even nothing; another tag must be
     # outstanding itself, or is refused with 406, whatever is outstanding below it.
-    Case(
-        "DL-08",
-        V,
-        breaks=ack(ack(delivered(consuming(), 1), 1), 1, multiple=True),
-        conforms=[ack(consuming(), 0, multiple=True), ack(ack(delivered(consuming(), 1), 1), 0, multiple=True)],
-        evidence={"observed": 1},
-    ),
-    Case(
-        "DL-08",
-        V,
-        breaks=ack(ack(delivered(consuming(), 1, 2), 2), 2, multiple=True),
-        conforms=ack(ack(delivered(consuming(), 1, 2), 1), 2, multiple=True),
-        evidence={"observed": 2},
-    ),
-    Case(
-        "DL-09",
-        V,
-        breaks=shut(delivered(consuming(), 1, 2)),
-        conforms=[shut(ack(delivered(consuming(), 1, 2), 2, multiple=True)), delivered(consuming(), 1)],
-        evidence={"observed": 2},
-    ),
+    Case("DL-08", V, ack(ack(delivered(consuming(), 1), 1), 1, multiple=True),
+         [ack(consuming(), 0, multiple=True), ack(ack(delivered(consuming(), 1), 1), 0, multiple=True)],
+         evidence={"observed": 1}),
+    Case("DL-08", V, ack(ack(delivered(consuming(), 1, 2), 2), 2, multiple=True),
+         ack(ack(delivered(consuming(), 1, 2), 1), 2, multiple=True), evidence={"observed": 2}),
+    Case("DL-09", V, shut(delivered(consuming(), 1, 2)),
+         [shut(ack(delivered(consuming(), 1, 2), 2, multiple=True)), delivered(consuming(), 1)],
+         evidence={"observed": 2}),
     Case(
         "DL-10",
         V,
@@ -198,7 +137,7 @@ CASES = [
     ),
     # A stream keeps its messages: declared as one, read as one, or known by the offset on the message.
     *(
-        Case("DL-10", V, breaks=again(False, message_id="m"), conforms=read_again, evidence={"queue": "q"})
+        Case("DL-10", V, again(False, message_id="m"), read_again, evidence={"queue": "q"})
         for read_again in (
             reread(opened().asks("queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=STREAM)),
             reread(opened(), arguments={"x-stream-offset": "first"}),
@@ -206,13 +145,8 @@ CASES = [
         )
     ),
     # One publish, two deliveries; the channel of the first is gone.
-    Case(
-        "DL-10",
-        V,
-        breaks=[shut(delivered(consuming().publish(), 1)), ack(delivered(next_consumer(), 1), 1)],
-        conforms=ack(delivered(given_back(delivered(consuming().publish(), 1)).publish(), 2), 2),
-        also=("DL-09",),
-    ),
+    Case("DL-10", V, [shut(delivered(consuming().publish(), 1)), ack(delivered(next_consumer(), 1), 1)],
+         ack(delivered(given_back(delivered(consuming().publish(), 1)).publish(), 2), 2), also=("DL-09",)),
     Case(
         "DL-11",
         V,
@@ -224,25 +158,13 @@ CASES = [
         ],
         evidence={"observed": 3, "expected": 2, "of": "consumer"},
     ),
-    Case(
-        "DL-12",
-        V,
-        breaks=delivered(consuming(prefetch=2000), *range(1, MOST + 2)),
-        conforms=delivered(consuming(prefetch=2000), *range(1, MOST + 1)),
-        evidence={"observed": MOST + 1, "expected": MOST},
-    ),
-    Case(
-        "DL-12", "0-10", breaks=consuming_0_10(MOST + 1), conforms=consuming_0_10(MOST), evidence={"observed": MOST + 1}
-    ),
-    Case("DL-12", "1.0", breaks=consuming_1_0(MOST + 1), conforms=consuming_1_0(MOST), evidence={"observed": MOST + 1}),
-    Case("DL-13", V, breaks=waited(1830), conforms=waited(1770), evidence={"expected": 1800, "outcome": "acked"}),
-    Case(
-        "DL-14",
-        V,
-        breaks=delivered(opened(), 1),
-        conforms=[ack(delivered(consuming(), 1), 1), Talk(syn=False).deliver(1)],
-        evidence={"observed": "c"},
-        besides=("CAP-02", "CAP-03"),  # the second twin begins in the middle
-    ),
-    Case("DL-15", V, breaks=refusing(3, 10), conforms=refusing(2, 10), evidence={"observed": 0.3, "refused": 3}),
+    Case("DL-12", V, delivered(consuming(prefetch=2000), *range(1, MOST + 2)),
+         delivered(consuming(prefetch=2000), *range(1, MOST + 1)), evidence={"observed": MOST + 1, "expected": MOST}),
+    Case("DL-12", "0-10", consuming_0_10(MOST + 1), consuming_0_10(MOST), evidence={"observed": MOST + 1}),
+    Case("DL-12", "1.0", consuming_1_0(MOST + 1), consuming_1_0(MOST), evidence={"observed": MOST + 1}),
+    Case("DL-13", V, waited(1830), waited(1770), evidence={"expected": 1800, "outcome": "acked"}),
+    # The second twin begins in the middle: CAP-02, CAP-03.
+    Case("DL-14", V, delivered(opened(), 1), [ack(delivered(consuming(), 1), 1), Talk(syn=False).deliver(1)],
+         evidence={"observed": "c"}, besides=("CAP-02", "CAP-03")),
+    Case("DL-15", V, refusing(3, 10), refusing(2, 10), evidence={"observed": 0.3, "refused": 3}),
 ]  # fmt: skip

@@ -20,19 +20,11 @@ def blocked(seconds: float, publish: bool) -> Talk:
 
 
 CASES = [
-    Case(
-        "FL-01",
-        V,
-        paused().publish(delivery_mode=1).close(),
-        paused()
-        .server("channel.flow", active=True)
-        .client("channel.flow-ok", active=True)
-        .publish(delivery_mode=1)
-        .close(),
-        evidence={"observed": "basic.publish"},
-        offender="client",
-    ),
+    Case("FL-01", V, paused().publish(delivery_mode=1).close(),
+         paused().server("channel.flow", active=True).client("channel.flow-ok", active=True).publish(delivery_mode=1)
+             .close(),
+         evidence={"observed": "basic.publish"}, offender="client"),
     Case("FL-02", V, paused(True, False).close(), paused(True).close(), evidence={"observed": False, "expected": True}),
     Case("FL-03", V, blocked(2, True), blocked(2, False)),
     Case("FL-04", V, blocked(61, False), blocked(59, False), evidence={"limit_s": 60}),
-]
+]  # fmt: skip

@@ -40,24 +40,14 @@ def tuned(heartbeat: int | None) -> Talk:
 CASES = [
     Case("HB-01", V, beating(10, 21), beating(10, 14), evidence={"negotiated_s": 10}, offender="client"),
     Case("HB-01", V, barred(21, window=65535), barred(21, window=0), evidence={"negotiated_s": 10}, offender="client"),
-    Case(
-        "HB-02",
-        V,
-        Talk().header().start().start_ok().heartbeat().tune().tune_ok().connection_open().close(),
-        Talk().header().start().start_ok().tune().tune_ok().connection_open().heartbeat().close(),
-        offender="client",
-    ),
-    Case(
-        "HB-03",
-        V,
-        Talk().handshake(tune={"heartbeat": 0}, tune_ok={"heartbeat": 0}).heartbeat().heartbeat().close(),
-        Talk().handshake().heartbeat().close(),
-        also=("HB-04",),
-        evidence={"negotiated": 0},
-    ),
+    Case("HB-02", V, Talk().header().start().start_ok().heartbeat().tune().tune_ok().connection_open().close(),
+         Talk().header().start().start_ok().tune().tune_ok().connection_open().heartbeat().close(), offender="client"),
+    Case("HB-03", V,
+         Talk().handshake(tune={"heartbeat": 0}, tune_ok={"heartbeat": 0}).heartbeat().heartbeat().close(),
+         Talk().handshake().heartbeat().close(), also=("HB-04",), evidence={"negotiated": 0}),
     Case("HB-04", V, agreed(0), agreed(10), evidence={"negotiated": 0}),
     Case("HB-04", "0-10", tuned(0), tuned(60), evidence={"negotiated": 0, "observed": None}),
     Case("HB-04", "0-10", tuned(None), tuned(60), evidence={"negotiated": None, "observed": "no heartbeat in tune-ok"}),
     Case("HB-05", V, agreed(4), agreed(5), evidence={"negotiated": 4, "expected": 5}),
     Case("HB-06", V, beating(10, 16), beating(10, 14), evidence={"negotiated_s": 10}, offender="client"),
-]
+]  # fmt: skip

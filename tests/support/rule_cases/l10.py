@@ -147,6 +147,13 @@ def with_header(*fields: Any) -> Talk:
     return closed(accepted(talk, "client", True, 0))
 
 
+def to_small_frames(size: int) -> Talk:
+    """A body of `size` octets in one transfer to a server with a max-frame-size of 512."""
+    talk = sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2)
+    payload = data_section(b"x" * size)
+    return closed(say(talk, "client", P.TRANSFER, uint(0), uint(0), b"t", uint(0), True, payload=payload))
+
+
 def sections(payload: bytes) -> Talk:
     talk = say(sender_link(), "client", P.TRANSFER, uint(0), uint(0), b"t", uint(0), False, payload=payload)
     return closed(accepted(talk, "server", True, 0))
@@ -205,33 +212,12 @@ def transaction(*steps: str, settled: bool = False, to: int = P.COORDINATOR) -> 
 
 
 CASES = [
-    Case(
-        "L10-01",
-        V,
-        raw(bytes.fromhex("00000010 01000000 0000000000000000")),
-        raw(bytes.fromhex("00000008 02000000")),
-    ),
-    Case(
-        "L10-02", V, raw(bytes.fromhex("00000008 02050000")), raw(bytes.fromhex("00000008 02000000")),
-    ),
-    Case(
-        "L10-03",
-        V,
-        closed(say(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2), "client", P.TRANSFER,
-                   uint(0), uint(0), b"t", uint(0), True, payload=data_section(b"x" * 600))),
-        closed(say(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2), "client", P.TRANSFER,
-                   uint(0), uint(0), b"t", uint(0), True, payload=data_section(b"x" * 400))),
-        evidence={"expected": 512},
-        offender="client",
-    ),
-    Case(
-        "L10-04",
-        V,
-        closed(with_opens((uint(511), None, uint(IDLE_MS)))),
-        closed(with_opens((uint(512), None, uint(IDLE_MS)))),
-        evidence={"observed": 511},
-        offender="client",
-    ),
+    Case("L10-01", V, raw(bytes.fromhex("00000010 01000000 0000000000000000")),
+         raw(bytes.fromhex("00000008 02000000"))),
+    Case("L10-02", V, raw(bytes.fromhex("00000008 02050000")), raw(bytes.fromhex("00000008 02000000"))),
+    Case("L10-03", V, to_small_frames(600), to_small_frames(400), evidence={"expected": 512}, offender="client"),
+    Case("L10-04", V, closed(with_opens((uint(511), None, uint(IDLE_MS)))),
+         closed(with_opens((uint(512), None, uint(IDLE_MS)))), evidence={"observed": 511}, offender="client"),
     Case("L10-05", V, closed(say(opened(), "client", P.OPEN, "c", "test", None, None, uint(IDLE_MS), channel=0)),
          closed(opened()), offender="client"),
     Case("L10-06", V, closed(with_opens((), channel=1)), closed(with_opens(())), evidence={"observed": 1}),
@@ -259,8 +245,7 @@ CASES = [
     Case("L10-31", V, closed(begun(with_opens((), (None, ushort(0), uint(IDLE_MS))).wait(2))),
          closed(begun(with_opens((), (None, ushort(1), uint(IDLE_MS))).wait(2))), evidence={"expected": 0}),
     Case("L10-32", V, closed(begin(begun(), "client")), closed(begun()), offender="client"),
-    Case("L10-33", V, closed(begin(begin(opened(), "client"), "server", 7)), closed(begun()),
-         evidence={"observed": 7}),
+    Case("L10-33", V, closed(begin(begin(opened(), "client"), "server", 7)), closed(begun()), evidence={"observed": 7}),
     Case("L10-34", V, closed(begin(opened(), "client").wait(11)), closed(begun().wait(11)), offender="server"),
     Case("L10-35", V, closed(transfer(transfer(sender_link(begun(window=1), window=1), "client", 0, 0, settled=True),
          "client", 0, 1, settled=True)), closed(transfer(sender_link(begun(window=1), window=1), "client", 0, 0,
@@ -361,13 +346,8 @@ CASES = [
          state=described(P.REJECTED, error("amqp:resource-limit-exceeded", "full")))), closed(sent()),
          evidence={"observed": "rejected", "by": "server", "condition": "amqp:resource-limit-exceeded", "text": "full",
                    "messages": 1, "link": "s"}, also=["PR-12"]),
-    Case(
-        "L10-90",
-        V,
-        transaction("declare", "discharge", "discharge"),
-        transaction("declare", "discharge"),
-        evidence={"name": "transfer"},
-    ),
+    Case("L10-90", V, transaction("declare", "discharge", "discharge"), transaction("declare", "discharge"),
+         evidence={"name": "transfer"}),
     Case("L10-91", V, transaction("declare", "discharge", to=P.TARGET), transaction("declare", "discharge")),
     Case("L10-92", V, transaction("declare"), transaction("declare", "discharge"), evidence={"observed": 1}),
     Case("L10-95", V, idle(67), idle(65), evidence={"negotiated_ms": 60000}),

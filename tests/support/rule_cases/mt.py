@@ -49,217 +49,80 @@ UNLISTED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("exchange_exchange_bindings", "basic.nack", "exchange.unbind", BINDING),
 )
 CASES = [
-    Case(
-        "MT-01",
-        V,
-        breaks=talk().server("basic.qos").close(),
-        conforms=talk().asks("basic.qos", prefetch_count=1).close(),
-        evidence={"observed": "server", "method": "basic.qos"},
-        offender="server",
-    ),
+    Case("MT-01", V, talk().server("basic.qos").close(), talk().asks("basic.qos", prefetch_count=1).close(),
+         evidence={"observed": "server", "method": "basic.qos"}, offender="server"),
     # RabbitMQ takes 0-9 for 0-9-1, and confirms
-    Case(
-        "MT-01",
-        "0-9",
-        breaks=talk("0-9").server("basic.qos").close(),
-        conforms=talk("0-9").asks("confirm.select").publish().server("basic.ack", delivery_tag=1).close(),
-        offender="server",
-    ),
+    Case("MT-01", "0-9", talk("0-9").server("basic.qos").close(),
+         talk("0-9").asks("confirm.select").publish().server("basic.ack", delivery_tag=1).close(), offender="server"),
     # basic.nack by the server, and exchange.bind-ok by the client
-    Case(
-        "MT-01",
-        V,
-        breaks=talk().client("exchange.bind-ok").close(),
-        conforms=talk().asks("exchange.bind", destination="d", source="s").close(),
-        also=("MT-02",),
-        evidence={"observed": "client", "method": "exchange.bind-ok"},
-        offender="client",
-    ),
-    Case(
-        "MT-02",
-        V,
-        breaks=talk().server("queue.bind-ok").close(),
-        conforms=talk().asks("queue.bind", queue="q", exchange="e").close(),
-        evidence={"observed": "queue.bind-ok"},
-        offender="server",
-    ),
-    Case(
-        "MT-02",
-        "0-8",
-        breaks=talk("0-8").asks("queue.bind", queue="q", exchange="e").server("queue.bind-ok").close(),
-        # the reply is captured before its request
-        conforms=out_of_order(talk("0-8").asks("queue.bind", queue="q", exchange="e")).asks("basic.qos").close(),
-        evidence={"observed": "queue.bind-ok"},
-    ),
-    Case(
-        "MT-03",
-        V,
-        breaks=talk().client("basic.qos", prefetch_count=1).wait(61).close(),
-        conforms=talk().client("basic.qos", prefetch_count=1).wait(59).close(),
-        evidence={"observed": "no reply", "request": "basic.qos"},
-        offender="server",
-    ),
-    Case(
-        "MT-03",
-        V,
-        breaks=talk().client("basic.qos", prefetch_count=1).wait(61).server("basic.qos-ok").close(),
-        conforms=talk()
-        .client("basic.qos", prefetch_count=1)
-        .server("channel.close", reply_code=200, reply_text="t")
-        .client("channel.close-ok")
-        .wait(61)
-        .close(channels=False),
-        evidence={"observed": "late reply"},
-    ),
-    Case(
-        "MT-03",
-        V,
-        breaks=talk().client("queue.delete", queue="q").wait(61).close(),
-        conforms=talk().client("queue.delete", queue="q", no_wait=True).wait(61).close(),
-    ),
-    Case(
-        "MT-04",
-        V,
-        breaks=talk()
-        .client("queue.bind", queue="q", exchange="e")
-        .client("basic.qos", prefetch_count=1)
-        .server("queue.bind-ok")
-        .server("basic.qos-ok")
-        .close(),
-        conforms=talk().asks("queue.bind", queue="q", exchange="e").asks("basic.qos", prefetch_count=1).close(),
-        evidence={"observed": "basic.qos"},
-        offender="client",
-    ),
+    Case("MT-01", V, talk().client("exchange.bind-ok").close(),
+         talk().asks("exchange.bind", destination="d", source="s").close(), also=("MT-02",),
+         evidence={"observed": "client", "method": "exchange.bind-ok"}, offender="client"),
+    Case("MT-02", V, talk().server("queue.bind-ok").close(),
+         talk().asks("queue.bind", queue="q", exchange="e").close(), evidence={"observed": "queue.bind-ok"},
+         offender="server"),
+    # the twin's reply is captured before its request
+    Case("MT-02", "0-8", talk("0-8").asks("queue.bind", queue="q", exchange="e").server("queue.bind-ok").close(),
+         out_of_order(talk("0-8").asks("queue.bind", queue="q", exchange="e")).asks("basic.qos").close(),
+         evidence={"observed": "queue.bind-ok"}),
+    Case("MT-03", V, talk().client("basic.qos", prefetch_count=1).wait(61).close(),
+         talk().client("basic.qos", prefetch_count=1).wait(59).close(),
+         evidence={"observed": "no reply", "request": "basic.qos"}, offender="server"),
+    Case("MT-03", V, talk().client("basic.qos", prefetch_count=1).wait(61).server("basic.qos-ok").close(),
+         talk().client("basic.qos", prefetch_count=1).server("channel.close", reply_code=200, reply_text="t")
+             .client("channel.close-ok").wait(61).close(channels=False),
+         evidence={"observed": "late reply"}),
+    Case("MT-03", V, talk().client("queue.delete", queue="q").wait(61).close(),
+         talk().client("queue.delete", queue="q", no_wait=True).wait(61).close()),
+    Case("MT-04", V, talk().client("queue.bind", queue="q", exchange="e").client("basic.qos", prefetch_count=1)
+             .server("queue.bind-ok").server("basic.qos-ok").close(),
+         talk().asks("queue.bind", queue="q", exchange="e").asks("basic.qos", prefetch_count=1).close(),
+         evidence={"observed": "basic.qos"}, offender="client"),
     # both sides may ask at the same time, and a request that waits for nothing is none
-    Case(
-        "MT-04",
-        V,
-        breaks=talk()
-        .client("queue.bind", queue="q", exchange="e")
-        .client("queue.bind", queue="q", exchange="f")
-        .server("queue.bind-ok")
-        .server("queue.bind-ok")
-        .close(),
-        conforms=talk()
-        .server("channel.flow", active=False)
-        .client("queue.bind", queue="q", exchange="e", no_wait=True)
-        .client("queue.bind", queue="q", exchange="e")
-        .client("channel.flow-ok", active=False)
-        .server("queue.bind-ok")
-        .server("channel.flow", active=True)
-        .client("channel.flow-ok", active=True)
-        .close(),
-        evidence={"observed": "queue.bind"},
-    ),
-    Case(
-        "MT-05",
-        V,
-        breaks=talk().asks("queue.bind", queue="q", exchange="e", no_wait=True).close(),
-        conforms=talk()
-        .client("queue.bind", queue="q", exchange="e", no_wait=True)
-        .asks("queue.bind", queue="q", exchange="f")
-        .close(),
-        evidence={"observed": "queue.bind-ok"},
-        offender="server",
-    ),
-    Case(
-        "MT-06",
-        V,
-        breaks=talk()
-        .client("queue.bind", queue="q", exchange="e")
-        .client("basic.qos", prefetch_count=1)
-        .server("basic.qos-ok")
-        .server("queue.bind-ok")
-        .close(),
-        conforms=talk().asks("queue.bind", queue="q", exchange="e").asks("basic.qos", prefetch_count=1).close(),
-        also=("MT-04",),
-        evidence={"observed": "basic.qos"},
-        offender="server",
-    ),
+    Case("MT-04", V, talk().client("queue.bind", queue="q", exchange="e")
+             .client("queue.bind", queue="q", exchange="f").server("queue.bind-ok").server("queue.bind-ok").close(),
+         talk().server("channel.flow", active=False).client("queue.bind", queue="q", exchange="e", no_wait=True)
+             .client("queue.bind", queue="q", exchange="e").client("channel.flow-ok", active=False)
+             .server("queue.bind-ok").server("channel.flow", active=True).client("channel.flow-ok", active=True)
+             .close(), evidence={"observed": "queue.bind"}),
+    Case("MT-05", V, talk().asks("queue.bind", queue="q", exchange="e", no_wait=True).close(),
+         talk().client("queue.bind", queue="q", exchange="e", no_wait=True)
+             .asks("queue.bind", queue="q", exchange="f").close(),
+         evidence={"observed": "queue.bind-ok"}, offender="server"),
+    Case("MT-06", V, talk().client("queue.bind", queue="q", exchange="e").client("basic.qos", prefetch_count=1)
+             .server("basic.qos-ok").server("queue.bind-ok").close(),
+         talk().asks("queue.bind", queue="q", exchange="e").asks("basic.qos", prefetch_count=1).close(),
+         also=("MT-04",), evidence={"observed": "basic.qos"}, offender="server"),
     *(
-        Case(
-            "MT-07",
-            V,
-            breaks=server_without(capability).asks(name, **arguments).close(),
-            conforms=server_without(other).asks(name, **arguments).close(),
-            evidence={"observed": name, "expected": f"capability {capability}", "lacking_by": "server"},
-            offender="client",
-        )
+        Case("MT-07", V, server_without(capability).asks(name, **arguments).close(),
+             server_without(other).asks(name, **arguments).close(),
+             evidence={"observed": name, "expected": f"capability {capability}", "lacking_by": "server"},
+             offender="client")
         for capability, other, name, arguments in UNLISTED
     ),
-    Case(
-        "MT-07",
-        V,
-        breaks=server_without("basic.nack").consume().deliver(1).client("basic.nack", delivery_tag=1).close(),
-        conforms=talk().consume().deliver(1).client("basic.nack", delivery_tag=1).close(),
-        evidence={"observed": "basic.nack", "expected": "capability basic.nack"},
-        offender="client",
-    ),
-    Case(
-        "MT-07",
-        V,
-        breaks=client_without("consumer_cancel_notify")
-        .consume()
-        .server("basic.cancel", consumer_tag="c", no_wait=True)
-        .close(),
-        conforms=talk().consume().server("basic.cancel", consumer_tag="c", no_wait=True).close(),
-        besides=("CO-05",),
-        evidence={"observed": "basic.cancel", "lacking_by": "client"},
-        offender="server",
-    ),
-    Case(
-        "MT-07",
-        V,
-        breaks=client_without("connection.blocked")
-        .server("connection.blocked", 0, reason="r")
-        .server("connection.unblocked", 0)
-        .close(),
-        conforms=talk().server("connection.blocked", 0, reason="r").server("connection.unblocked", 0).close(),
-        evidence={"observed": "connection.blocked", "lacking_by": "client"},
-        offender="server",
-    ),
-    Case(
-        "MT-08",
-        V,
-        breaks=talk().client("basic.recover-async", requeue=True).close(),
-        conforms=talk().asks("basic.recover", requeue=True).close(),
-        evidence={"observed": "basic.recover-async"},
-    ),
-    Case(
-        "MT-08",
-        "0-9-1",
-        breaks=talk().asks("access.request", reply={"ticket": 1}, realm="/data").close(),
-        conforms=talk().server("channel.flow", active=True).client("channel.flow-ok", active=True).close(),
-        evidence={"observed": "access.request"},
-    ),
-    Case(
-        "MT-08",
-        V,
-        breaks=talk().publish(immediate=True).close(),
-        conforms=talk().publish(mandatory=True).close(),
-        evidence={"observed": "basic.publish", "immediate": True},
-    ),
-    Case(
-        "MT-08",
-        V,
-        breaks=talk().asks("channel.flow", active=True, reply={"active": True}).close(),
-        conforms=talk().publish().close(),
-        evidence={"observed": "channel.flow"},
-    ),
-    Case(
-        "MT-09",
-        "0-9",
-        breaks=talk("0-9").client("channel.ping").server("channel.ok").close(),
-        conforms=talk("0-9").asks("basic.qos", prefetch_count=1).close(),
-        evidence={"observed": "channel.ping"},
-    ),
-    Case(
-        "MT-10",
-        "0-8",
-        breaks=declared("0-8", asked=False, ticket=0),
-        conforms=declared("0-8", asked=True, ticket=7),
-        evidence={"observed": 0, "method": "queue.declare"},
-        offender="client",
-    ),
-    Case("MT-10", "0-9", breaks=declared("0-9", asked=False, ticket=0), conforms=declared("0-9", asked=False)),
-]
+    Case("MT-07", V, server_without("basic.nack").consume().deliver(1).client("basic.nack", delivery_tag=1).close(),
+         talk().consume().deliver(1).client("basic.nack", delivery_tag=1).close(),
+         evidence={"observed": "basic.nack", "expected": "capability basic.nack"}, offender="client"),
+    Case("MT-07", V, client_without("consumer_cancel_notify").consume()
+             .server("basic.cancel", consumer_tag="c", no_wait=True).close(),
+         talk().consume().server("basic.cancel", consumer_tag="c", no_wait=True).close(), besides=("CO-05",),
+         evidence={"observed": "basic.cancel", "lacking_by": "client"}, offender="server"),
+    Case("MT-07", V, client_without("connection.blocked").server("connection.blocked", 0, reason="r")
+             .server("connection.unblocked", 0).close(),
+         talk().server("connection.blocked", 0, reason="r").server("connection.unblocked", 0).close(),
+         evidence={"observed": "connection.blocked", "lacking_by": "client"}, offender="server"),
+    Case("MT-08", V, talk().client("basic.recover-async", requeue=True).close(),
+         talk().asks("basic.recover", requeue=True).close(), evidence={"observed": "basic.recover-async"}),
+    Case("MT-08", "0-9-1", talk().asks("access.request", reply={"ticket": 1}, realm="/data").close(),
+         talk().server("channel.flow", active=True).client("channel.flow-ok", active=True).close(),
+         evidence={"observed": "access.request"}),
+    Case("MT-08", V, talk().publish(immediate=True).close(), talk().publish(mandatory=True).close(),
+         evidence={"observed": "basic.publish", "immediate": True}),
+    Case("MT-08", V, talk().asks("channel.flow", active=True, reply={"active": True}).close(),
+         talk().publish().close(), evidence={"observed": "channel.flow"}),
+    Case("MT-09", "0-9", talk("0-9").client("channel.ping").server("channel.ok").close(),
+         talk("0-9").asks("basic.qos", prefetch_count=1).close(), evidence={"observed": "channel.ping"}),
+    Case("MT-10", "0-8", declared("0-8", asked=False, ticket=0), declared("0-8", asked=True, ticket=7),
+         evidence={"observed": 0, "method": "queue.declare"}, offender="client"),
+    Case("MT-10", "0-9", declared("0-9", asked=False, ticket=0), declared("0-9", asked=False)),
+]  # fmt: skip

@@ -244,10 +244,8 @@ CASES = [
          "d"}), last=4))),
     Case("T10-67", V, framed(content(properties={"content-length": 5})), framed(content(properties={"content-length":
          1})), evidence={"observed": 1, "expected": 5}),
-    Case(
-        "T10-68", V, of_user(b"somebody"), of_user(b"u"), evidence={"observed": "somebody", "expected": "u"},
-        besides=["SEC-01"],
-    ),
+    Case("T10-68", V, of_user(b"somebody"), of_user(b"u"),
+         evidence={"observed": "somebody", "expected": "u"}, besides=["SEC-01"]),
     Case("T10-69", V, commands(SELECT, SELECT), commands(SELECT, ("tx.commit", {}))),
     Case("T10-70", V, commands(SELECT, ("message.subscribe", {"queue": "q", "destination": "d", "accept_mode": 1})),
          commands(SELECT, ("message.subscribe", {"queue": "q", "destination": "d", "accept_mode": 0}))),
