@@ -47,14 +47,6 @@ SIZES = [
 ]  # fmt: skip
 
 
-def scripts() -> Iterator[Script]:
-    """All scripts of other tests whose making needs nothing."""
-    for module in MODULES:
-        for made in vars(module).values():
-            if getattr(made, "__module__", "") == module.__name__ and made.__annotations__ == {"return": "Script"}:
-                yield made()
-
-
 def as_arrow(rows: list[dict[str, Any]]) -> pa.Table:
     """Rows of scripts as DECODED."""
     columns = {}
@@ -76,7 +68,8 @@ def as_arrow(rows: list[dict[str, Any]]) -> pa.Table:
 def decoded(with_captures: bool) -> pa.Table:
     """The rows of scripts; of all captures of the classic family, and of some with sessions: connection after
     connection, frames in order, facts behind them."""
-    by_hand = as_arrow([row for number, script in enumerate(scripts(), start=1) for row in script.rows(number)])
+    scripts = enumerate((script for module in MODULES for script in module.SCRIPTS.values()), start=1)
+    by_hand = as_arrow([row for number, script in scripts for row in script.rows(number)])
     order = [("connection_id", "ascending"), ("kind", "descending"), ("frame_no", "ascending")]
     if not with_captures:
         return by_hand.sort_by(order).combine_chunks()
@@ -128,12 +121,10 @@ def test_texts_of_connections_before_are_forgotten(monkeypatch: pytest.MonkeyPat
 
 def outstanding(count: int) -> Script:
     """So many publishes that are never confirmed, then one that is."""
-    script = Script().open()
-    script.asks("confirm.select")
+    script = Script().open().asks("confirm.select")
     for _ in range(count):
         script.publish()
-    script.server("basic.ack", delivery_tag=count, multiple=False)
-    return script
+    return script.ack(count, by="server")
 
 
 def twins() -> dict[str, pa.Table]:
@@ -197,15 +188,7 @@ def given_back(count: int) -> Script:
     for number in range(count):
         script.publish(b"%d" % number, mandatory=True)
     for number in range(count):
-        script.content(
-            "server",
-            "basic.return",
-            b"%d" % number,
-            exchange="",
-            routing_key="q",
-            reply_code=312,
-            reply_text="NO_ROUTE",
-        )
+        script.returned(b"%d" % number, "q")
     return script
 
 
@@ -235,9 +218,7 @@ def test_a_column_that_is_missing_or_unknown_is_refused() -> None:
 
 def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
     """A publish of a body that never ends."""
-    script = Script().open()
-    script.publish(b"x")
-    method, header, body = script.rows(1)[2:5]
+    method, header, body = Script().open().publish(b"x").rows(1)[2:5]
     header["body_size"] = 1 << 60
     yield from as_arrow([method, header]).to_batches()
     for number in range(batches):

@@ -6,92 +6,50 @@ import pytest
 from pyspark.sql import SparkSession
 from tables_support import Read, Script, at
 
-
-def number_used_again() -> Script:
-    script = Script().open()  # 1, 2
-    script.asks("basic.qos", prefetch_size=0, prefetch_count=10)  # 3
-    script.asks("basic.qos", prefetch_size=0, prefetch_count=5)  # 5
-    script.server(
-        "channel.close", reply_code=404, reply_text="NOT_FOUND - no queue 'x'", class_id=50, method_id=10
-    )  # 7
-    script.client("channel.close-ok")
-    script.open()  # 9
-    script.asks("confirm.select", no_wait=False)
-    script.asks("channel.close", reply_code=200, reply_text="Normal shutdown")  # 13
-    return script
-
-
-def open_before_the_capture() -> Script:
-    script = Script()
-    script.publish(channel=3)
-    script.asks("queue.purge", channel=4, reply={"message_count": 1}, queue="q", no_wait=False)
-    script.asks("connection.close", channel=0, reply_code=200, reply_text="bye")
-    return script
-
-
-def consumers() -> Script:
-    script = Script().open()
-    script.consume(queue="a", tag="mine")  # 3
-    script.asks(
-        "basic.consume", reply={"consumer_tag": "amq.ctag-1"}, queue="b", consumer_tag="", no_ack=True, exclusive=True
-    )  # 5
-    script.client("basic.consume", queue="c", consumer_tag="quick", no_wait=True, no_ack=False, exclusive=False)  # 7
-    script.deliver(1, consumer_tag="mine")  # 8
-    script.deliver(2, consumer_tag="amq.ctag-1")  # 11
-    script.deliver(3, consumer_tag="mine")  # 14
-    script.server("basic.cancel", consumer_tag="mine", no_wait=True)  # 17
-    script.asks("basic.cancel", reply={"consumer_tag": "amq.ctag-1"}, consumer_tag="amq.ctag-1", no_wait=False)  # 18
-    script.asks("channel.close", reply_code=200, reply_text="")  # 20
-    return script
-
-
-def declared_queues() -> Script:
-    """Consumers of queues whose declarations state a type, or none, or are refused."""
-    script = Script().open()
-    for queue, arguments in (
-        ("a", {"x-queue-type": "quorum"}),
-        ("b", {"x-max-length": 5}),
-        ("s", {"x-queue-type": "stream"}),
-    ):
-        script.asks("queue.declare", reply={"queue": queue}, queue=queue, arguments=arguments)
-    script.client("queue.declare", queue="n", no_wait=True, arguments={"x-queue-type": "classic"})
-    script.asks("queue.declare", reply={"queue": "n"}, queue="n", passive=True, arguments={"x-queue-type": "quorum"})
-    for queue in "absn":
-        script.consume(queue=queue, tag=f"of {queue}")
-    script.consume(queue="", tag="of the last")  # n
-    offset = {"x-stream-offset": "first"}
-    script.asks(
-        "basic.consume", reply={"consumer_tag": "of an offset"}, queue="read", consumer_tag="", arguments=offset
-    )
-    script.open(2)
-    script.client("queue.declare", 2, queue="a", arguments={"x-queue-type": "classic"})
-    script.server("channel.close", 2, reply_code=406, reply_text="PRECONDITION_FAILED")
-    script.open(3)
-    script.consume(queue="a", tag="of a again", channel=3)
-    return script
-
-
-def consumer_refused() -> Script:
-    script = Script().open()
-    script.client("basic.consume", queue="none", consumer_tag="c", no_wait=False, no_ack=False)
-    script.server("channel.close", reply_code=404, reply_text="NOT_FOUND")
-    return script
-
-
-def consumer_before_the_capture() -> Script:
-    script = Script()
-    script.deliver(10, consumer_tag="old")
-    script.deliver(11, consumer_tag="old")
-    return script
+SCRIPTS = {
+    "number_used_again": Script().open()  # 1, 2
+    .asks("basic.qos", prefetch_size=0, prefetch_count=10)  # 3
+    .asks("basic.qos", prefetch_size=0, prefetch_count=5)  # 5
+    .server("channel.close", reply_code=404, reply_text="NOT_FOUND - no queue 'x'", class_id=50, method_id=10)  # 7
+    .client("channel.close-ok").open().asks("confirm.select", no_wait=False)  # 8 9 11
+    .asks("channel.close", reply_code=200, reply_text="Normal shutdown"),  # 13
+    "open_before_the_capture": Script()
+    .publish(channel=3)
+    .asks("queue.purge", channel=4, reply={"message_count": 1}, queue="q", no_wait=False)
+    .asks("connection.close", channel=0, reply_code=200, reply_text="bye"),
+    "consumers": Script().open()
+    .consume(queue="a", tag="mine")  # 3
+    .asks("basic.consume", reply={"consumer_tag": "amq.ctag-1"}, queue="b", consumer_tag="", no_ack=True,
+          exclusive=True)  # 5
+    .client("basic.consume", queue="c", consumer_tag="quick", no_wait=True, no_ack=False, exclusive=False)  # 7
+    .deliver(1, consumer_tag="mine").deliver(2, consumer_tag="amq.ctag-1").deliver(3, consumer_tag="mine")  # 8 11 14
+    .server("basic.cancel", consumer_tag="mine", no_wait=True)  # 17
+    .asks("basic.cancel", reply={"consumer_tag": "amq.ctag-1"}, consumer_tag="amq.ctag-1", no_wait=False)  # 18
+    .shut(),  # 20
+    # Consumers of queues whose declarations state a type, or none, or are refused.
+    "declared_queues": Script().open()
+    .asks("queue.declare", reply={"queue": "a"}, queue="a", arguments={"x-queue-type": "quorum"})
+    .asks("queue.declare", reply={"queue": "b"}, queue="b", arguments={"x-max-length": 5})
+    .asks("queue.declare", reply={"queue": "s"}, queue="s", arguments={"x-queue-type": "stream"})
+    .client("queue.declare", queue="n", no_wait=True, arguments={"x-queue-type": "classic"})
+    .asks("queue.declare", reply={"queue": "n"}, queue="n", passive=True, arguments={"x-queue-type": "quorum"})
+    .consume("a", "of a").consume("b", "of b").consume("s", "of s").consume("n", "of n")
+    .consume("", "of the last")  # n
+    .asks("basic.consume", reply={"consumer_tag": "of an offset"}, queue="read", consumer_tag="",
+          arguments={"x-stream-offset": "first"})
+    .open(2).client("queue.declare", 2, queue="a", arguments={"x-queue-type": "classic"})
+    .server("channel.close", 2, reply_code=406, reply_text="PRECONDITION_FAILED")
+    .open(3).consume("a", "of a again", channel=3),
+    "consumer_refused": Script().open()
+    .client("basic.consume", queue="none", consumer_tag="c", no_wait=False, no_ack=False)
+    .server("channel.close", reply_code=404, reply_text="NOT_FOUND"),
+    "consumer_before_the_capture": Script().deliver(10, consumer_tag="old").deliver(11, consumer_tag="old"),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    scripts = (
-        number_used_again, open_before_the_capture, consumers, declared_queues, consumer_refused,
-        consumer_before_the_capture,
-    )  # fmt: skip
-    return Read(spark, {make.__name__: make() for make in scripts})
+    return Read(spark, SCRIPTS)
 
 
 def test_each_opening_of_a_channel_number_is_a_row(read: Read) -> None:

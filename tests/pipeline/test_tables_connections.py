@@ -49,52 +49,32 @@ def greeted(until: str = "open") -> Script:
     return script
 
 
-def whole() -> Script:
-    script = greeted().facts(
+SCRIPTS = {
+    "whole": greeted().facts(
         client_port=40000, server_ip="10.0.0.2", server_port=5672, community_id="1:abc", tcp_rtt_ns=300, tcp_end="fin",
         tcp_end_by="client", sides_known_by="syn", versions_offered=["client 0-9-1"], limits=[],
         conflicting_overlap_bytes=0, client=MEASURES, server={**MEASURES, "packets": 6, "max_silence_ns": 800},
-    )  # fmt: skip
-    script.open()  # 8, 9
-    script.publish()  # 10 11 12
-    script.get(1)  # 13; 14 15 16
-    script.frame("client", "heartbeat", 0)
-    script.asks("connection.close", 0, reply_code=200, reply_text="Normal shutdown")  # 18
-    return script
-
-
-def refused() -> Script:
-    script = greeted("start")
-    script.server("connection.close", 0, reply_code=403, reply_text="ACCESS_REFUSED", class_id=0, method_id=0)
-    return script
-
-
-def blocked() -> Script:
-    script = greeted()
-    script.server("connection.blocked", 0, reason="low on memory")  # 8
-    script.server("connection.blocked", 0, reason="low on memory and disk")  # 9
-    script.frame("server", "heartbeat", 0)
-    script.server("connection.unblocked", 0)  # 11
-    script.server("connection.blocked", 0, reason="low on memory")  # 12; the last packet comes at 13
-    return script
-
-
-def foreign() -> Script:
-    script = Script()
-    script.version = ""  # as good as none
-    return script.facts(content="foreign", syn_seen=False)
-
-
-def encrypted() -> Script:
-    return Script().facts(
-        content="tls", tls={"mode": "implicit", "tls_version": "TLS 1.3", "sni": "mq.example", "alpn": None}
     )
-
-
-def header_then_tls() -> Script:
-    return greeted("header").facts(
-        content="amqp", tls={"mode": "upgraded", "tls_version": "TLS 1.2", "sni": None, "alpn": None}
-    )
+    .open().publish().get(1).frame("client", "heartbeat", 0)  # 8 to 17; get-ok: 14 15 16
+    .asks("connection.close", 0, reply_code=200, reply_text="Normal shutdown"),  # 18
+    "refused": greeted("start").closed(403, "ACCESS_REFUSED", 0),
+    "blocked": greeted()
+    .server("connection.blocked", 0, reason="low on memory")  # 8
+    .server("connection.blocked", 0, reason="low on memory and disk")  # 9
+    .frame("server", "heartbeat", 0).server("connection.unblocked", 0)  # 10 11
+    .server("connection.blocked", 0, reason="low on memory"),  # 12; the last packet comes at 13
+    "foreign": Script("").facts(content="foreign", syn_seen=False),
+    "encrypted": Script()
+    .facts(content="tls", tls={"mode": "implicit", "tls_version": "TLS 1.3", "sni": "mq.example", "alpn": None}),
+    "header_then_tls": greeted("header")
+    .facts(content="amqp", tls={"mode": "upgraded", "tls_version": "TLS 1.2", "sni": None, "alpn": None}),
+    # The open of the server is whole, that of the client lost bytes: which limits it would state nobody knows.
+    "opened_cut": Script("1.0")
+    .frame("client", "amqp", 0, name="open", arguments={"container_id": "c"}, status="partial",
+           error="bytes of these values are missing from the capture")
+    .frame("server", "amqp", 0, name="open", arguments={"container_id": "s", "channel_max": 7}),
+    **{f"until_{stage}": greeted(stage) for stage in ("header", "start", "tune", "open")},
+}  # fmt: skip
 
 
 def introduced(version: str = "0-9-1", **arguments: Any) -> Script:
@@ -105,15 +85,6 @@ def introduced(version: str = "0-9-1", **arguments: Any) -> Script:
         return script
     script.frame("client", "amqp", 0, name="open", arguments=arguments)
     script.frame("server", "amqp", 0, name="open", arguments={"container_id": "broker", "properties": CLIENT})
-    return script
-
-
-def opened_cut() -> Script:
-    """The open of the server is whole, that of the client lost bytes: which limits it would state nobody knows."""
-    script = Script("1.0")
-    lost = {"status": "partial", "error": "bytes of these values are missing from the capture"}
-    script.frame("client", "amqp", 0, name="open", arguments={"container_id": "c"}, **lost)
-    script.frame("server", "amqp", 0, name="open", arguments={"container_id": "s", "channel_max": 7})
     return script
 
 
@@ -132,12 +103,7 @@ NAMED = {
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    scripts = {
-        make.__name__: make() for make in (whole, refused, blocked, foreign, encrypted, header_then_tls, opened_cut)
-    }
-    scripts |= {f"until_{stage}": greeted(stage) for stage in ("header", "start", "tune", "open")}
-    scripts |= {name: script for name, (script, _) in NAMED.items()}
-    return Read(spark, scripts)
+    return Read(spark, SCRIPTS | {name: script for name, (script, _) in NAMED.items()})
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -147,15 +113,9 @@ def test_the_application_is_named_as_it_names_itself(read: Read, name: str) -> N
 
 def test_connection_says_who_talked_to_whom(read: Read) -> None:
     columns = (
-        "client_ip",
-        "client_port",
-        "server_ip",
-        "server_port",
-        "community_id",
-        "tcp_end",
-        "tcp_end_by",
+        "client_ip", "client_port", "server_ip", "server_port", "community_id", "tcp_end", "tcp_end_by",
         "versions_offered",
-    )
+    )  # fmt: skip
     expected = ("10.0.0.1", 40000, "10.0.0.2", 5672, "1:abc", "fin", "client", ["client 0-9-1"])
     assert read.one("connections", "whole", *columns) == expected
 
@@ -176,15 +136,8 @@ def test_what_a_cut_open_leaves_out_is_no_default(read: Read) -> None:
 
 def test_connection_says_who_logged_in_with_what(read: Read) -> None:
     columns = (
-        "vhost",
-        "user",
-        "mechanism",
-        "locale",
-        "client_product",
-        "client_platform",
-        "server_product",
-        "server_version",
-    )
+        "vhost", "user", "mechanism", "locale", "client_product", "client_platform", "server_product", "server_version",
+    )  # fmt: skip
     expected = ("/shop", "guest", "PLAIN", "en_US", "pika", "Python 3.11", "RabbitMQ", "3.10.8")
     assert read.one("connections", "whole", *columns) == expected
 
@@ -197,12 +150,8 @@ def test_capabilities_of_both_sides(read: Read) -> None:
 
 
 def test_times_of_a_connection(read: Read) -> None:
-    assert read.one("connections", "whole", "opened_ts", "closed_ts", "handshake_ns", "tcp_rtt_ns") == (
-        at(0),
-        at(20),
-        7 * STEP,
-        300,
-    )
+    times = read.one("connections", "whole", "opened_ts", "closed_ts", "handshake_ns", "tcp_rtt_ns")
+    assert times == (at(0), at(20), 7 * STEP, 300)
 
 
 def test_steps_of_the_handshake(read: Read) -> None:
@@ -222,12 +171,8 @@ def test_counts_by_sender(read: Read) -> None:
 
 
 def test_bytes_of_both_directions(read: Read) -> None:
-    assert read.one("connections", "whole", "client_packets", "server_packets", "client_bytes", "server_bytes") == (
-        5,
-        6,
-        155,
-        155,
-    )
+    counts = ("client_packets", "server_packets", "client_bytes", "server_bytes")
+    assert read.one("connections", "whole", *counts) == (5, 6, 155, 155)
     assert read.one("connections", "whole", "client_max_silence_ns", "server_max_silence_ns") == (900, 800)
     # Skipped, foreign and tail bytes: 2 * (20 + 30 + 5).
     together = ("retransmitted_bytes", "out_of_order_segments", "missing_bytes", "undecoded_bytes")

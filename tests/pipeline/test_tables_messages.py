@@ -31,15 +31,14 @@ def contents() -> Script:
     script.publish(b"three parts", parts=3, properties=PROPERTIES, exchange="x", routing_key="k")  # 3 to 7
     script.publish(b"", properties={"expiration": "soon"})  # 8, 9
     script.publish(b"half of it", parts=2, seen=False)  # 10 to 13, the last a gap
-    bare = script.client("basic.publish", exchange="", routing_key="bare")  # 14: nothing follows
-    script.frames[-1]["content_frame_no"] = bare
+    script.client("basic.publish", exchange="", routing_key="bare")  # 14: nothing follows
+    script.frames[-1]["content_frame_no"] = 14
     return script
 
 
 def interleaved_channels() -> Script:
     """Two contents at once on two channels, one from each side."""
-    script = Script().open(1).open(2)
-    script.publish(b"first", channel=1)
+    script = Script().open(1).open(2).publish(b"first", channel=1)
     script.content("server", "basic.deliver", b"second", channel=2, consumer_tag="c", delivery_tag=1)
     bodies = [i for i, row in enumerate(script.frames) if row["frame_type"] == "body"]
     frames = script.frames
@@ -47,35 +46,27 @@ def interleaved_channels() -> Script:
     return script
 
 
-def queues() -> Script:
-    script = Script().open()
-    script.asks("queue.declare", reply={"queue": "amq.gen-1"}, queue="", no_wait=False)  # 3
-    script.consume(queue="", tag="mine")  # 5: '' is amq.gen-1
-    script.asks("basic.consume", reply={"consumer_tag": "ctag-9"}, queue="other", consumer_tag="", no_ack=False)  # 7
-    script.deliver(1, consumer_tag="mine")  # 9
-    script.deliver(2, consumer_tag="ctag-9")  # 12
-    script.asks("queue.declare", reply={"queue": "amq.gen-2"}, queue="", no_wait=False)  # 15
-    script.deliver(3, consumer_tag="mine")  # 17: still of amq.gen-1
-    script.get(4, queue="")  # 21: of amq.gen-2
-    script.get(5, queue="third")  # 25
-    return script
-
-
-def tag_used_again() -> Script:
-    """A consumer tag is free again after the cancel; deliveries belong to the consumer of their time."""
-    script = Script().open()
-    script.consume(queue="a", tag="c")  # 3
-    script.deliver(1)  # 5
-    script.asks("basic.cancel", reply={"consumer_tag": "c"}, consumer_tag="c", no_wait=False)  # 8
-    script.consume(queue="b", tag="c", no_ack=True)  # 10
-    script.deliver(2)  # 12
-    return script
+SCRIPTS = {
+    "contents": contents(),
+    "interleaved_channels": interleaved_channels(),
+    "queues": Script().open()
+    .asks("queue.declare", reply={"queue": "amq.gen-1"}, queue="", no_wait=False)  # 3
+    .consume(queue="", tag="mine")  # 5: '' is amq.gen-1
+    .asks("basic.consume", reply={"consumer_tag": "ctag-9"}, queue="other", consumer_tag="", no_ack=False)  # 7
+    .deliver(1, consumer_tag="mine").deliver(2, consumer_tag="ctag-9")  # 9 12
+    .asks("queue.declare", reply={"queue": "amq.gen-2"}, queue="", no_wait=False)  # 15
+    .deliver(3, consumer_tag="mine").get(4, queue="").get(5, queue="third"),  # 17 of amq.gen-1, 21 of amq.gen-2, 25
+    # A consumer tag is free again after the cancel; deliveries belong to the consumer of their time.
+    "tag_used_again": Script().open()
+    .consume(queue="a", tag="c").deliver(1)  # 3 5
+    .asks("basic.cancel", reply={"consumer_tag": "c"}, consumer_tag="c", no_wait=False)  # 8
+    .consume(queue="b", tag="c", no_ack=True).deliver(2),  # 10 12
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    scripts = (contents, interleaved_channels, queues, tag_used_again)
-    return Read(spark, {make.__name__: make() for make in scripts}, payload=True)
+    return Read(spark, SCRIPTS, payload=True)
 
 
 def test_contents_are_put_together_from_their_frames(read: Read) -> None:

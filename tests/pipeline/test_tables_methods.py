@@ -6,110 +6,46 @@ import pytest
 from pyspark.sql import SparkSession
 from tables_support import STEP, Read, Script
 
-
-def pipelined_gets() -> Script:
-    """Three gets at once, answered in order: 3 -> 6, 4 -> 7, 5 -> 8."""
-    script = Script().open()
-    for _ in range(3):
-        script.client("basic.get", queue="q", no_ack=False)
-    script.server("basic.get-empty")
-    script.server("basic.get-ok", delivery_tag=1)
-    script.server("basic.get-empty")
-    return script
-
-
-def reply_without_request() -> Script:
-    """The capture begins after a get was sent: its answer (1) is not the answer to the next get (2 -> 3)."""
-    script = Script()
-    script.server("basic.get-empty")
-    script.client("basic.get", queue="q")
-    script.server("basic.get-ok", delivery_tag=1)
-    return script
-
-
-def loss_between() -> Script:
-    script = Script().open()
-    script.client("queue.declare", queue="lost", no_wait=False)  # 3: its declare-ok is in the gap
-    script.gap("server")
-    script.client("queue.declare", queue="kept", no_wait=False)  # 5
-    script.server("queue.declare-ok", queue="kept")
-    return script
-
-
-def hole_inside_a_frame() -> Script:
-    script = Script().open()
-    script.client("queue.declare", queue="q", no_wait=False)  # 3
-    script.gap("server", channel=2)
-    script.server("queue.declare-ok", queue="q")
-    return script
-
-
-def no_wait() -> Script:
-    script = Script().open()
-    script.client("queue.declare", queue="a", no_wait=True)  # 3
-    script.client("queue.declare", queue="b", no_wait=False)  # 4
-    script.server("queue.declare-ok", queue="b")
-    return script
-
-
-def both_ask() -> Script:
-    """channel.flow goes both ways: each side's flow-ok answers the other's flow."""
-    script = Script().open()
-    script.server("channel.flow", active=False)  # 3
-    script.client("channel.flow", active=True)  # 4
-    script.server("channel.flow-ok", active=True)  # 5
-    script.client("channel.flow-ok", active=False)  # 6
-    return script
-
-
-def two_lives() -> Script:
-    """A get that the closed channel never answered is not answered in the channel's next life."""
-    script = Script().open()
-    script.client("basic.get", queue="q")  # 3
-    script.asks("channel.close", reply_code=200, reply_text="bye")  # 4
-    script.open()
-    script.client("basic.get", queue="q")  # 8
-    script.server("basic.get-empty")
-    return script
-
-
-def two_channels() -> Script:
-    script = Script().open(1).open(2)
-    script.client("basic.get", channel=1, queue="a")  # 5
-    script.client("basic.get", channel=2, queue="b")  # 6
-    script.server("basic.get-empty", channel=2)
-    script.server("basic.get-ok", channel=1, delivery_tag=1)
-    return script
-
-
-def recovered() -> Script:
-    script = Script().open()
-    script.client("basic.recover", requeue=True)
-    script.server("basic.recover-ok")
-    return script
-
-
-def both_stage_files() -> Script:
-    """0-8, class file: each side opens, and stages what the other is ready for."""
-    script = Script("0-8").open()
-    script.client("file.open", identifier="a")  # 3
-    script.server("file.open-ok")
-    script.content("client", "file.stage", b"hello")  # 5
-    script.server("file.open", identifier="b")  # 8
-    script.client("file.open-ok")
-    script.content("server", "file.stage", b"hello")
-    return script
-
-
-SCRIPTS = (
-    pipelined_gets, reply_without_request, loss_between, hole_inside_a_frame, no_wait, both_ask, two_lives,
-    two_channels, recovered, both_stage_files,
-)  # fmt: skip
+SCRIPTS = {
+    # Three gets at once, answered in order: 3 -> 6, 4 -> 7, 5 -> 8.
+    "pipelined_gets": Script().open()
+    .client("basic.get", queue="q", no_ack=False).client("basic.get", queue="q", no_ack=False)
+    .client("basic.get", queue="q", no_ack=False)
+    .server("basic.get-empty").server("basic.get-ok", delivery_tag=1).server("basic.get-empty"),
+    # The capture begins after a get was sent: its answer (1) is not the answer to the next get (2 -> 3).
+    "reply_without_request": Script()
+    .server("basic.get-empty").client("basic.get", queue="q").server("basic.get-ok", delivery_tag=1),
+    "loss_between": Script().open()
+    .client("queue.declare", queue="lost", no_wait=False).gap("server")  # 3: its declare-ok is in the gap
+    .asks("queue.declare", reply={"queue": "kept"}, queue="kept", no_wait=False),  # 5
+    "hole_inside_a_frame": Script().open()
+    .client("queue.declare", queue="q", no_wait=False)  # 3
+    .gap("server", channel=2).server("queue.declare-ok", queue="q"),
+    "no_wait": Script().open()
+    .client("queue.declare", queue="a", no_wait=True)  # 3
+    .asks("queue.declare", reply={"queue": "b"}, queue="b", no_wait=False),  # 4
+    # channel.flow goes both ways: each side's flow-ok answers the other's flow.
+    "both_ask": Script().open()
+    .server("channel.flow", active=False).client("channel.flow", active=True)  # 3 4
+    .server("channel.flow-ok", active=True).client("channel.flow-ok", active=False),  # 5 6
+    # A get that the closed channel never answered is not answered in the channel's next life.
+    "two_lives": Script().open()
+    .client("basic.get", queue="q").asks("channel.close", reply_code=200, reply_text="bye")  # 3 4
+    .open().client("basic.get", queue="q").server("basic.get-empty"),  # 6 8
+    "two_channels": Script().open(1).open(2)
+    .client("basic.get", channel=1, queue="a").client("basic.get", channel=2, queue="b")  # 5 6
+    .server("basic.get-empty", channel=2).server("basic.get-ok", channel=1, delivery_tag=1),
+    "recovered": Script().open().asks("basic.recover", requeue=True),
+    # 0-8, class file: each side opens, and stages what the other is ready for.
+    "both_stage_files": Script("0-8").open()
+    .asks("file.open", identifier="a").content("client", "file.stage", b"hello")  # 3 5
+    .server("file.open", identifier="b").client("file.open-ok").content("server", "file.stage", b"hello"),  # 8
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    return Read(spark, {make.__name__: make() for make in SCRIPTS})
+    return Read(spark, SCRIPTS)
 
 
 def pairs(read: Read, script: str) -> dict[int, int]:

@@ -17,15 +17,9 @@ import pipeline
 from pipeline.schemas import DECODED, FRAMES, TABLES
 
 
-def conversation() -> Script:
-    script = Script().open()
-    script.publish(b"body")
-    return script
-
-
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    return Read(spark, {"conversation": conversation()})
+    return Read(spark, {"conversation": Script().open().publish(b"body")})
 
 
 @pytest.mark.parametrize("name", TABLES)

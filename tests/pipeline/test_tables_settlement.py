@@ -12,241 +12,148 @@ from tables_support import STEP, T0, Read, Script
 
 def consuming(no_ack: bool = False) -> Script:
     """Frames 1 to 4: channel open, consumer 'c' on 'q'. Deliveries follow at 5, 8, 11, ..."""
-    script = Script().open()
-    script.consume(no_ack=no_ack)
-    return script
+    return Script().open().consume(no_ack=no_ack)
 
 
 def confirming() -> Script:
     """Frames 1 to 4: channel open, confirm mode. Publishes follow at 5, 8, 11, ..."""
-    script = Script().open()
-    script.asks("confirm.select", no_wait=False)
-    return script
+    return Script().open().asks("confirm.select", no_wait=False)
 
 
-def acks_of_one_and_of_many() -> Script:
-    script = consuming()
-    for tag in (1, 2, 3, 4, 5):
-        script.deliver(tag)  # 5 8 11 14 17
-    script.client("basic.ack", delivery_tag=3, multiple=False)  # 20
-    script.client("basic.ack", delivery_tag=4, multiple=True)  # 21: 1, 2 and 4; 3 has been settled
-    return script
+def transacting() -> Script:
+    """Frames 1 to 4: channel open, transactions."""
+    return Script().open().asks("tx.select")
 
 
-def ack_of_all_so_far() -> Script:
-    script = consuming()
-    script.deliver(1)  # 5
-    script.deliver(2)  # 8
-    script.client("basic.ack", delivery_tag=0, multiple=True)  # 11
-    script.deliver(3)  # 12: after it
-    return script
-
-
-def tag_beyond_the_deliveries() -> Script:
-    """'multiple' up to 9 when only 1 is there covers what is there; what it means for one that comes later, by a fault
-    of the client or in a capture that is out of order, is not known."""
-    script = consuming()
-    script.deliver(1)  # 5
-    script.client("basic.ack", delivery_tag=9, multiple=True)  # 8
-    script.deliver(2)  # 9
-    return script
-
-
-def direct_replies_between() -> Script:
-    """Deliveries of the direct reply-to consumer all carry tag 1; the highest tag stays that of the other consumer."""
-    script = consuming()
-    script.consume(queue="amq.rabbitmq.reply-to", tag="direct", no_ack=True)  # 5
-    for tag in (1, 2):
-        script.deliver(tag)  # 7 10
-    script.deliver(1, consumer_tag="direct")  # 13
-    script.client("basic.ack", delivery_tag=2, multiple=True)  # 16
-    return script
-
-
-def streaming() -> Script:
-    """Class stream of 0-8 and 0-9: content without acknowledgements."""
-    script = Script("0-8").open()
-    script.asks("stream.consume", reply={"consumer_tag": "s"}, queue="q", consumer_tag="s", nowait=False)  # 3
-    script.content("client", "stream.publish", b"x", exchange="e", routing_key="k", mandatory=True)  # 5
-    script.content("server", "stream.deliver", b"x", consumer_tag="s", delivery_tag=1, exchange="e", queue="q")  # 8
-    script.content("server", "stream.return", b"x", exchange="e", routing_key="k", reply_code=312, reply_text="NO")
-    script.asks("stream.cancel", reply={"consumer_tag": "s"}, consumer_tag="s", nowait=False)  # 14
-    return script
-
-
-def refusals() -> Script:
-    script = consuming()
-    for tag in (1, 2, 3, 4):
-        script.deliver(tag)  # 5 8 11 14
-    script.client("basic.nack", delivery_tag=1, multiple=False, requeue=True)  # 17
-    script.client("basic.nack", delivery_tag=2, multiple=False, requeue=False)
-    script.client("basic.reject", delivery_tag=3, requeue=True)
-    script.client("basic.reject", delivery_tag=4, requeue=False)
-    return script
-
-
-def recover() -> Script:
-    script = consuming()
-    script.deliver(1)  # 5
-    script.deliver(2)  # 8
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 11
-    script.asks("basic.recover", requeue=True)  # 12
-    script.deliver(3)  # 14: delivery 2 again
-    return script
-
-
-def recover_crossed_by_a_delivery() -> Script:
-    """RabbitMQ 3.10.8 answers 406, "unknown delivery tag 2", when a client acknowledges such a delivery."""
-    script = consuming()
-    script.deliver(1)  # 5
-    script.client("basic.recover", requeue=True)  # 8
-    script.deliver(2)  # 9: sent before the server had read that
-    script.server("basic.recover-ok")  # 12
-    script.deliver(3)  # 13: delivery 1 again
-    script.client("basic.ack", delivery_tag=2, multiple=False)  # 16
-    return script
-
-
-def cancelled_with_open_deliveries() -> Script:
-    """What a consumer was sent can be acknowledged after it is cancelled; the rest stays open."""
-    script = consuming()
-    script.deliver(1)  # 5
-    script.deliver(2)  # 8
-    script.asks("basic.cancel", reply={"consumer_tag": "c"}, consumer_tag="c", no_wait=False)  # 11
-    script.client("basic.ack", delivery_tag=2, multiple=False)  # 13
-    return script
-
-
-def closed_with_open_deliveries() -> Script:
-    script = consuming()
-    script.deliver(1)  # 5
-    script.deliver(2)  # 8
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 11
-    script.asks("channel.close", reply_code=200, reply_text="")
-    return script
-
-
-def nothing_to_acknowledge() -> Script:
-    script = consuming(no_ack=True)
-    script.deliver(1)  # 5
-    script.get(2, no_ack=True)  # 9
-    script.get(3, no_ack=False)  # 13
-    return script
-
-
-def consumer_not_captured() -> Script:
-    script = Script()
-    script.deliver(7)  # 1
-    script.deliver(8)  # 4
-    script.client("basic.ack", delivery_tag=7, multiple=False)
-    return script
-
-
-def ack_may_be_lost() -> Script:
-    script = consuming()
-    script.deliver(1)  # 5
-    script.gap("client")
-    return script
-
-
-def ack_of_many_behind_a_loss() -> Script:
-    """What is lost may be a reject of delivery 1; delivery 2 is settled by its own number, 3 followed the loss."""
-    script = consuming()
-    script.deliver(1)  # 5
-    script.deliver(2)  # 8
-    script.gap("client")  # 11
-    script.deliver(3)  # 12
-    script.client("basic.ack", delivery_tag=2, multiple=False)  # 15
-    script.client("basic.ack", delivery_tag=3, multiple=True)  # 16
-    return script
-
-
-def nack_of_many_behind_a_loss() -> Script:
-    """RabbitMQ sets multiple in each nack: what is lost may be the ack of publish 1."""
-    script = Script().open()
-    script.asks("confirm.select")
-    script.publish()  # 5
-    script.gap("server")  # 8
-    script.publish()  # 9
-    script.server("basic.nack", delivery_tag=2, multiple=True)  # 12
-    return script
-
-
-def ack_may_be_lost_before_a_close_ok() -> Script:
-    """The server has closed the channel; what the client sent until then, its close-ok included, is lost."""
-    script = consuming()
-    script.deliver(1)  # 5
-    script.server("channel.close", reply_code=404, reply_text="no", class_id=0, method_id=0)  # 8
-    script.gap("client")  # 9
-    return script
-
-
-def channel_reopened_without_a_close_ok() -> Script:
-    """Nothing shows that the server had closed it, so nothing shows what it had confirmed."""
-    script = confirming()
-    script.publish()  # 5
-    script.client("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)  # 8
-    script.asks("channel.open")
-    return script
-
-
-def loss_of_the_wrong_side() -> Script:
-    script = consuming()
-    script.deliver(1)  # 5
-    script.gap("server")
-    return script
-
-
-def tags_begin_anew_in_a_new_life() -> Script:
-    script = consuming()
-    script.deliver(1)  # 5
-    script.asks("channel.close", reply_code=200, reply_text="")  # 8
-    script.open()  # 10
-    script.consume()  # 12
-    script.deliver(1)  # 14
-    script.client("basic.ack", delivery_tag=1, multiple=False)
-    return script
-
-
-def confirms() -> Script:
-    script = Script().open()
-    script.publish(b"before")  # 3
-    script.asks("confirm.select", no_wait=False)  # 6
-    for body in (b"1", b"2", b"3", b"4"):
-        script.publish(body)  # 8 11 14 17
-    script.server("basic.ack", delivery_tag=2, multiple=True)  # 20
-    script.server("basic.nack", delivery_tag=3, multiple=False, requeue=True)  # 21
-    return script
-
-
-def select_again() -> Script:
-    """A second confirm.select changes nothing: the broker goes on counting."""
-    script = confirming()
-    script.publish()  # 5
-    script.asks("confirm.select", no_wait=False)
-    script.publish()  # 10
-    script.server("basic.ack", delivery_tag=2, multiple=False)
-    return script
-
-
-def publishes_may_be_lost() -> Script:
-    script = confirming()
-    script.publish()  # 5
-    script.gap("client")
-    script.publish()  # 9: its number is not known
-    script.server("basic.ack", delivery_tag=3, multiple=True)
-    return script
-
-
-def return_in_confirm_mode() -> Script:
-    script = confirming()
-    script.publish(b"there", routing_key="no", mandatory=True)  # 5
-    script.publish(b"back", routing_key="no", mandatory=True)  # 8
-    script.content(
-        "server", "basic.return", b"back", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
-    )  # 11
-    script.server("basic.ack", delivery_tag=2, multiple=True)  # 14
-    return script
+# Behind the steps, the numbers of their first frames.
+OF_DELIVERIES = {
+    "acks_of_one_and_of_many": consuming()
+    .deliver(1).deliver(2).deliver(3).deliver(4).deliver(5)  # 5 8 11 14 17
+    .ack(3).ack(4, multiple=True),  # 20 21: 1, 2 and 4; 3 has been settled
+    "ack_of_all_so_far": consuming().deliver(1).deliver(2).ack(0, multiple=True).deliver(3),  # 5 8 11 12
+    # 'multiple' up to 9 when only 1 is there covers what is there; what it means for one that comes later, by a fault
+    # of the client or in a capture that is out of order, is not known.
+    "tag_beyond_the_deliveries": consuming().deliver(1).ack(9, multiple=True).deliver(2),  # 5 8 9
+    # Deliveries of the direct reply-to consumer all carry tag 1; the highest tag stays that of the other consumer.
+    "direct_replies_between": consuming()
+    .consume(queue="amq.rabbitmq.reply-to", tag="direct", no_ack=True)  # 5
+    .deliver(1).deliver(2).deliver(1, consumer_tag="direct").ack(2, multiple=True),  # 7 10 13 16
+    # Class stream of 0-8 and 0-9: content without acknowledgements.
+    "streaming": Script("0-8").open()
+    .asks("stream.consume", reply={"consumer_tag": "s"}, queue="q", consumer_tag="s", nowait=False)  # 3
+    .content("client", "stream.publish", b"x", exchange="e", routing_key="k", mandatory=True)  # 5
+    .content("server", "stream.deliver", b"x", consumer_tag="s", delivery_tag=1, exchange="e", queue="q")  # 8
+    .content("server", "stream.return", b"x", exchange="e", routing_key="k", reply_code=312, reply_text="NO")  # 11
+    .asks("stream.cancel", reply={"consumer_tag": "s"}, consumer_tag="s", nowait=False),  # 14
+    "refusals": consuming()
+    .deliver(1).deliver(2).deliver(3).deliver(4)  # 5 8 11 14
+    .client("basic.nack", delivery_tag=1, multiple=False, requeue=True)  # 17
+    .client("basic.nack", delivery_tag=2, multiple=False, requeue=False)
+    .client("basic.reject", delivery_tag=3, requeue=True)
+    .client("basic.reject", delivery_tag=4, requeue=False),
+    "recover": consuming()
+    .deliver(1).deliver(2).ack(1)  # 5 8 11
+    .asks("basic.recover", requeue=True).deliver(3),  # 12 14: delivery 2 again
+    # RabbitMQ 3.10.8 answers 406, "unknown delivery tag 2", when a client acknowledges such a delivery.
+    "recover_crossed_by_a_delivery": consuming()
+    .deliver(1).client("basic.recover", requeue=True).deliver(2)  # 5 8 9: sent before the server had read that
+    .server("basic.recover-ok").deliver(3).ack(2),  # 12 13 16: delivery 1 again
+    # What a consumer was sent can be acknowledged after it is cancelled; the rest stays open.
+    "cancelled_with_open_deliveries": consuming()
+    .deliver(1).deliver(2)  # 5 8
+    .asks("basic.cancel", reply={"consumer_tag": "c"}, consumer_tag="c", no_wait=False).ack(2),  # 11 13
+    "closed_with_open_deliveries": consuming().deliver(1).deliver(2).ack(1).shut(),  # 5 8 11
+    "nothing_to_acknowledge": consuming(no_ack=True).deliver(1).get(2, no_ack=True).get(3),  # 5 9 13
+    "consumer_not_captured": Script().deliver(7).deliver(8).ack(7),  # 1 4 7
+    "ack_may_be_lost": consuming().deliver(1).gap("client"),  # 5
+    # What is lost may be a reject of delivery 1; delivery 2 is settled by its own number, 3 followed the loss.
+    "ack_of_many_behind_a_loss": consuming()
+    .deliver(1).deliver(2).gap("client").deliver(3).ack(2).ack(3, multiple=True),  # 5 8 11 12 15 16
+    # The server has closed the channel; what the client sent until then, its close-ok included, is lost.
+    "ack_may_be_lost_before_a_close_ok": consuming().deliver(1).closed(404, "no").gap("client"),  # 5 8 9
+    "loss_of_the_wrong_side": consuming().deliver(1).gap("server"),  # 5
+    "tags_begin_anew_in_a_new_life": consuming()
+    .deliver(1).shut().open().consume().deliver(1).ack(1),  # 5 8 10 12 14 17
+    # channel.close: "After sending this method, any received methods except Close and Close-OK MUST be discarded".
+    "acks_after_the_server_has_closed_the_channel": consuming()
+    .deliver(1).deliver(2).ack(1).closed(406, "no").ack(2).client("channel.close-ok")  # 5 8 11 12 13 14
+    .open().consume().deliver(1).ack(1),  # 15 17 19 22
+    "acks_after_the_server_has_closed_the_connection": consuming()
+    .deliver(1).closed(320, "CONNECTION_FORCED", 0).ack(1).client("connection.close-ok", 0),  # 5 8
+    # Tags begin anew in the new life, of which the answer to its open tells.
+    "channel_whose_second_open_is_lost": consuming().deliver(1)  # 5
+    .client("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0).server("channel.close-ok")  # 8
+    .gap("client").server("channel.open-ok").consume().deliver(1).ack(1),  # 10 11 12 14 17
+}  # fmt: skip
+OF_PUBLISHES = {
+    "confirms": Script().open().publish(b"before").asks("confirm.select", no_wait=False)  # 3 6
+    .publish(b"1").publish(b"2").publish(b"3").publish(b"4")  # 8 11 14 17
+    .ack(2, multiple=True, by="server")  # 20
+    .server("basic.nack", delivery_tag=3, multiple=False, requeue=True),  # 21
+    # A second confirm.select changes nothing: the broker goes on counting.
+    "select_again": confirming()
+    .publish().asks("confirm.select", no_wait=False).publish().ack(2, by="server"),  # 5 8 10 13
+    # RabbitMQ sets multiple in each nack: what is lost may be the ack of publish 1.
+    "nack_of_many_behind_a_loss": Script().open().asks("confirm.select")
+    .publish().gap("server").publish().server("basic.nack", delivery_tag=2, multiple=True),  # 5 8 9 12
+    # Nothing shows that the server had closed it, so nothing shows what it had confirmed.
+    "channel_reopened_without_a_close_ok": confirming().publish()  # 5
+    .client("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0).open(),  # 8
+    "publishes_may_be_lost": confirming()
+    .publish().gap("client").publish().ack(3, multiple=True, by="server"),  # 5 8 9: its number is not known
+    "return_in_confirm_mode": confirming()
+    .publish(b"there", routing_key="no", mandatory=True)  # 5
+    .publish(b"back", routing_key="no", mandatory=True)  # 8
+    .returned(b"back", "no").ack(2, multiple=True, by="server"),  # 11 14
+    # Its broker says that it has it, and that a message with its routing key leads nowhere.
+    "body_of_a_returned_publish_is_lost": confirming()
+    .publish(b"there", routing_key="yes", mandatory=True)  # 5
+    .publish(b"back", routing_key="no", mandatory=True, seen=False)  # 8
+    .returned(b"back", "no").ack(2, by="server").ack(1, by="server"),  # 11 14 15
+    # The second or the third came back; the first was confirmed before, the last has another routing key.
+    "body_of_a_return_is_lost": confirming()
+    .publish(routing_key="no", mandatory=True).publish(routing_key="no", mandatory=True)  # 5 8
+    .publish(routing_key="no", mandatory=True).publish(routing_key="yes", mandatory=True)  # 11 14
+    .ack(1, by="server").returned(b"x", "no", seen=False)  # 17 18
+    .ack(2, by="server").ack(3, by="server").ack(4, by="server"),  # 21 22 23
+    "immediate_without_a_consumer": Script().open()
+    .publish(b"now", immediate=True).returned(b"now", "q", 313, "NO_CONSUMERS"),  # 3 6
+    # Equal messages: the earlier was routed, the later comes back. What is not mandatory cannot come back.
+    "nearest_equal_publish_is_returned": Script().open()
+    .publish(b"same", routing_key="no", mandatory=True).publish(b"same", routing_key="no", mandatory=True)  # 3 6
+    .publish(b"same", routing_key="no").returned(b"same", "no"),  # 9 12
+    # RabbitMQ: 406, "cannot switch from confirm to tx mode". The confirm was sent before it read the tx.select.
+    "tx_refused_in_confirm_mode": confirming()
+    .publish().publish().client("tx.select").ack(1, by="server")  # 5 8 11 12
+    .server("channel.close", reply_code=406, reply_text="cannot switch from confirm to tx mode")
+    .client("channel.close-ok"),
+}  # fmt: skip
+OF_TRANSACTIONS = {
+    "transactions": Script().open().publish().asks("tx.select")  # 3 6: no transaction yet
+    .publish().asks("tx.commit").publish().asks("tx.rollback").publish(),  # 8 11 13 16 18: never ended
+    "ack_rolled_back_then_committed": transacting()
+    .get(1).get(2).ack(2, multiple=True).asks("tx.rollback").ack(1).asks("tx.commit"),  # 6 10 13 14 16 17
+    # RabbitMQ (rabbit_channel): what a transaction has acknowledged is not outstanding until tx.rollback, so that
+    # basic.recover does not requeue it; after the rollback it can be acknowledged, or requeued.
+    "recover_in_a_transaction": transacting().consume()
+    .deliver(1).deliver(2).deliver(3).ack(1).ack(3)  # 7 10 13 16 17
+    .client("basic.recover-async", requeue=True)  # 18: delivery 2
+    .asks("tx.rollback").ack(1)  # 19 21
+    .client("basic.recover-async", requeue=True).asks("tx.commit"),  # 22 23: delivery 3
+    # RabbitMQ (rabbit_channel): a transaction ends with its channel; what was published in it goes nowhere.
+    "transaction_on_a_channel_that_is_closed": transacting().publish().get(1).ack(1).shut(),  # 5 9 12 13
+    "transactions_on_a_connection_that_is_closed": transacting()
+    .publish().asks("tx.commit").publish().client("tx.commit").publish()  # 5 8 10 13 14: a commit without an answer
+    .closed(320, "CONNECTION_FORCED", 0).client("connection.close-ok", 0),
+    "commit_without_answer": transacting().publish().client("tx.commit"),  # 5
+    # The rollback may be that of the next transaction.
+    "commit_may_be_lost": transacting().publish().get(1).ack(1).gap("client").publish().asks("tx.rollback"),  # 5 9 14
+    "confirms_refused_in_tx_mode": transacting()
+    .client("confirm.select", no_wait=False).publish()  # 5 6: not numbered
+    .server("channel.close", reply_code=406, reply_text="cannot switch from tx to confirm mode")
+    .client("channel.close-ok"),
+}  # fmt: skip
+SCRIPTS = OF_DELIVERIES | OF_PUBLISHES | OF_TRANSACTIONS
 
 
 def returns_of_equal_publishes(*steps: str) -> Script:
@@ -257,223 +164,10 @@ def returns_of_equal_publishes(*steps: str) -> Script:
         if what == "publish":
             script.publish(b"same", routing_key="no", mandatory=True)
         elif what == "return":
-            script.content(
-                "server", "basic.return", b"same", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
-            )
+            script.returned(b"same", "no")
         else:
-            script.server("basic.ack", delivery_tag=int(tag), multiple=what == "ack-to")
+            script.ack(int(tag), multiple=what == "ack-to", by="server")
     return script
-
-
-def body_of_a_returned_publish_is_lost() -> Script:
-    """Its broker says that it has it, and that a message with its routing key leads nowhere."""
-    script = confirming()
-    script.publish(b"there", routing_key="yes", mandatory=True)  # 5
-    script.publish(b"back", routing_key="no", mandatory=True, seen=False)  # 8
-    script.content(
-        "server", "basic.return", b"back", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
-    )  # 11
-    script.server("basic.ack", delivery_tag=2, multiple=False)  # 14
-    script.server("basic.ack", delivery_tag=1, multiple=False)  # 15
-    return script
-
-
-def body_of_a_return_is_lost() -> Script:
-    """The second or the third came back; the first was confirmed before, the last has another routing key."""
-    script = confirming()
-    for routing_key in ("no", "no", "no", "yes"):
-        script.publish(b"x", routing_key=routing_key, mandatory=True)  # 5 8 11 14
-    script.server("basic.ack", delivery_tag=1, multiple=False)  # 17
-    script.content(
-        "server", "basic.return", b"x", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE", seen=False
-    )  # 18
-    for tag in (2, 3, 4):
-        script.server("basic.ack", delivery_tag=tag, multiple=False)  # 21 22 23
-    return script
-
-
-def immediate_without_a_consumer() -> Script:
-    script = Script().open()
-    script.publish(b"now", immediate=True)  # 3
-    script.content(
-        "server", "basic.return", b"now", exchange="", routing_key="q", reply_code=313, reply_text="NO_CONSUMERS"
-    )  # 6
-    return script
-
-
-def nearest_equal_publish_is_returned() -> Script:
-    """Equal messages: the earlier was routed, the later comes back. What is not mandatory cannot come back."""
-    script = Script().open()
-    for mandatory in (True, True, False):
-        script.publish(b"same", routing_key="no", mandatory=mandatory)  # 3 6 9
-    script.content(
-        "server", "basic.return", b"same", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
-    )
-    return script
-
-
-def transactions() -> Script:
-    script = Script().open()
-    script.publish()  # 3: no transaction yet
-    script.asks("tx.select")  # 6
-    script.publish()  # 8
-    script.asks("tx.commit")  # 11
-    script.publish()  # 13
-    script.asks("tx.rollback")  # 16
-    script.publish()  # 18: never ended
-    return script
-
-
-def ack_rolled_back_then_committed() -> Script:
-    script = Script().open()
-    script.asks("tx.select")  # 3
-    script.get(1)  # 6
-    script.get(2)  # 10
-    script.client("basic.ack", delivery_tag=2, multiple=True)  # 13
-    script.asks("tx.rollback")  # 14
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 16
-    script.asks("tx.commit")  # 17
-    return script
-
-
-def recover_in_a_transaction() -> Script:
-    """RabbitMQ (rabbit_channel): what a transaction has acknowledged is not outstanding until tx.rollback, so that
-    basic.recover does not requeue it; after the rollback it can be acknowledged, or requeued."""
-    script = Script().open()
-    script.asks("tx.select")  # 3
-    script.consume()  # 5
-    for tag in (1, 2, 3):
-        script.deliver(tag)  # 7 10 13
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 16
-    script.client("basic.ack", delivery_tag=3, multiple=False)  # 17
-    script.client("basic.recover-async", requeue=True)  # 18: delivery 2
-    script.asks("tx.rollback")  # 19
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 21
-    script.client("basic.recover-async", requeue=True)  # 22: delivery 3
-    script.asks("tx.commit")  # 23
-    return script
-
-
-def transaction_on_a_channel_that_is_closed() -> Script:
-    """RabbitMQ (rabbit_channel): a transaction ends with its channel; what was published in it goes nowhere."""
-    script = Script().open()
-    script.asks("tx.select")  # 3
-    script.publish()  # 5
-    script.get(1)  # 9
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 12
-    script.asks("channel.close", reply_code=200, reply_text="")  # 13
-    return script
-
-
-def transactions_on_a_connection_that_is_closed() -> Script:
-    script = Script().open()
-    script.asks("tx.select")  # 3
-    script.publish()  # 5
-    script.asks("tx.commit")  # 8
-    script.publish()  # 10
-    script.client("tx.commit")  # 13: without an answer
-    script.publish()  # 14
-    script.server("connection.close", 0, reply_code=320, reply_text="CONNECTION_FORCED", class_id=0, method_id=0)
-    script.client("connection.close-ok", 0)
-    return script
-
-
-def acks_after_the_server_has_closed_the_channel() -> Script:
-    """channel.close: "After sending this method, any received methods except Close and Close-OK MUST be discarded"."""
-    script = consuming()
-    for tag in (1, 2):
-        script.deliver(tag)  # 5 8
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 11
-    script.server("channel.close", reply_code=406, reply_text="no", class_id=0, method_id=0)  # 12
-    script.client("basic.ack", delivery_tag=2, multiple=False)  # 13
-    script.client("channel.close-ok")
-    script.open()  # 15
-    script.consume()  # 17
-    script.deliver(1)  # 19
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 22
-    return script
-
-
-def acks_after_the_server_has_closed_the_connection() -> Script:
-    script = consuming()
-    script.deliver(1)  # 5
-    script.server("connection.close", 0, reply_code=320, reply_text="CONNECTION_FORCED", class_id=0, method_id=0)  # 8
-    script.client("basic.ack", delivery_tag=1, multiple=False)
-    script.client("connection.close-ok", 0)
-    return script
-
-
-def commit_without_answer() -> Script:
-    script = Script().open()
-    script.asks("tx.select")
-    script.publish()  # 5
-    script.client("tx.commit")
-    return script
-
-
-def commit_may_be_lost() -> Script:
-    """The rollback may be that of the next transaction."""
-    script = Script().open()
-    script.asks("tx.select")  # 3
-    script.publish()  # 5
-    script.get(1)  # 8
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 12
-    script.gap("client")
-    script.publish()  # 14
-    script.asks("tx.rollback")  # 17
-    return script
-
-
-def channel_whose_second_open_is_lost() -> Script:
-    """Tags begin anew in the new life, of which the answer to its open tells."""
-    script = consuming()
-    script.deliver(1)  # 5
-    script.client("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)  # 8
-    script.server("channel.close-ok")
-    script.gap("client")  # 10
-    script.server("channel.open-ok")
-    script.consume()  # 12
-    script.deliver(1)  # 14
-    script.client("basic.ack", delivery_tag=1, multiple=False)  # 17
-    return script
-
-
-def tx_refused_in_confirm_mode() -> Script:
-    """RabbitMQ: 406, "cannot switch from confirm to tx mode". The confirm was sent before it read the tx.select."""
-    script = confirming()
-    script.publish()  # 5
-    script.publish()  # 8
-    script.client("tx.select")  # 11
-    script.server("basic.ack", delivery_tag=1, multiple=False)  # 12
-    script.server("channel.close", reply_code=406, reply_text="cannot switch from confirm to tx mode")
-    script.client("channel.close-ok")
-    return script
-
-
-def confirms_refused_in_tx_mode() -> Script:
-    script = Script().open()
-    script.asks("tx.select")  # 3
-    script.client("confirm.select", no_wait=False)  # 5
-    script.publish()  # 6: not numbered
-    script.server("channel.close", reply_code=406, reply_text="cannot switch from tx to confirm mode")
-    script.client("channel.close-ok")
-    return script
-
-
-SCRIPTS = (
-    cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
-    ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, streaming, refusals, recover,
-    recover_crossed_by_a_delivery, ack_of_many_behind_a_loss, nack_of_many_behind_a_loss,
-    nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost,
-    ack_may_be_lost_before_a_close_ok, channel_reopened_without_a_close_ok, loss_of_the_wrong_side,
-    tags_begin_anew_in_a_new_life, confirms, select_again,
-    publishes_may_be_lost, return_in_confirm_mode, body_of_a_returned_publish_is_lost, body_of_a_return_is_lost,
-    nearest_equal_publish_is_returned, transactions,
-    ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost, channel_whose_second_open_is_lost,
-    tx_refused_in_confirm_mode, confirms_refused_in_tx_mode, recover_in_a_transaction,
-    acks_after_the_server_has_closed_the_channel, acks_after_the_server_has_closed_the_connection,
-    transaction_on_a_channel_that_is_closed, transactions_on_a_connection_that_is_closed,
-)  # fmt: skip
 
 
 # RabbitMQ sends basic.return before the basic.ack of the same publish, and that right after it
@@ -497,7 +191,7 @@ EQUAL_PUBLISHES = {
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
     equal = {steps: returns_of_equal_publishes(*steps.split(",")) for steps in EQUAL_PUBLISHES}
-    return Read(spark, {make.__name__: make() for make in SCRIPTS} | equal)
+    return Read(spark, SCRIPTS | equal)
 
 
 @pytest.mark.parametrize("steps", EQUAL_PUBLISHES)
@@ -598,16 +292,8 @@ def test_transaction_of_publishes_and_acknowledgements(
 
 def test_channel_counts_what_became_of_its_messages(read: Read) -> None:
     counted = (
-        "published",
-        "delivered",
-        "returned",
-        "confirmed",
-        "nacked",
-        "acked",
-        "rejected",
-        "requeued",
-        "unsettled",
-    )
+        "published", "delivered", "returned", "confirmed", "nacked", "acked", "rejected", "requeued", "unsettled",
+    )  # fmt: skip
     assert read.one("channels", "refusals", *counted) == (0, 4, 0, 0, 0, 0, 2, 2, 0)
     assert read.one("channels", "confirms", *counted) == (5, 0, 0, 2, 1, 0, 0, 0, 1)
     assert read.one("channels", "return_in_confirm_mode", *counted) == (2, 0, 1, 2, 0, 0, 0, 0, 0)

@@ -64,14 +64,15 @@ def at(frame_no: int) -> datetime:
 
 
 class Script:
-    """One connection as rows of DECODED; every method returns the frame_no of its (first) frame."""
+    """One connection as rows of DECODED. Every step returns the Script; it takes one frame, a request with its answer
+    two, a message with a body of one frame three, and `get` those of its answer one more."""
 
     def __init__(self, version: str = "0-9-1") -> None:
         self.version = version
         self.frames: list[dict[str, Any]] = []
         self.stated: dict[str, Any] = {}
 
-    def frame(self, sender: str, frame_type: str, channel: int | None = None, **columns: Any) -> int:
+    def frame(self, sender: str, frame_type: str, channel: int | None = None, **columns: Any) -> Script:
         frame_no = len(self.frames) + 1
         ts_ns = T0 + STEP * frame_no
         self.frames.append(
@@ -80,30 +81,28 @@ class Script:
              "size": 20, "version": self.version, "version_known": True, "channel": channel, "frame_type": frame_type,
              "status": "ok", **columns}
         )  # fmt: skip
-        return frame_no
+        return self
 
-    def method(self, sender: str, channel: int, name: str, **arguments: Any) -> int:
+    def method(self, sender: str, channel: int, name: str, **arguments: Any) -> Script:
         return self.frame(sender, "method", channel, name=name, arguments=arguments)
 
-    def client(self, name: str, channel: int = 1, **arguments: Any) -> int:
+    def client(self, name: str, channel: int = 1, **arguments: Any) -> Script:
         return self.method("client", channel, name, **arguments)
 
-    def server(self, name: str, channel: int = 1, **arguments: Any) -> int:
+    def server(self, name: str, channel: int = 1, **arguments: Any) -> Script:
         return self.method("server", channel, name, **arguments)
 
-    def asks(self, name: str, channel: int = 1, reply: Mapping[str, Any] | None = None, **arguments: Any) -> int:
+    def asks(self, name: str, channel: int = 1, reply: Mapping[str, Any] | None = None, **arguments: Any) -> Script:
         """The client's request `name` and the server's '-ok' with arguments `reply`."""
-        frame_no = self.client(name, channel, **arguments)
-        self.server(f"{name}-ok", channel, **(reply or {}))
-        return frame_no
+        return self.client(name, channel, **arguments).server(f"{name}-ok", channel, **(reply or {}))
 
     def content(
         self, sender: str, name: str, body: bytes = b"x", channel: int = 1, properties: Mapping[str, Any] | None = None,
         parts: int = 1, seen: bool = True, **arguments: Any,
-    ) -> int:  # fmt: skip
+    ) -> Script:  # fmt: skip
         """A method with content: header, and `body` in `parts` body frames; `seen` False loses the last of them."""
-        frame_no = self.method(sender, channel, name, **arguments)
-        self.frames[-1]["content_frame_no"] = frame_no
+        self.method(sender, channel, name, **arguments)
+        frame_no = self.frames[-1]["content_frame_no"] = len(self.frames)
         digest = hashlib.sha256(body).hexdigest()
         self.frame(
             sender, "header", channel, name="basic", properties=dict(properties or {}), body_size=len(body),
@@ -113,45 +112,62 @@ class Script:
         for part in range(parts if body else 0):
             piece, last = body[part * cut : (part + 1) * cut], part == parts - 1
             if last and not seen:
-                self.gap(sender, len(piece) + CONTENT_OVERHEAD)
-                break
+                return self.gap(sender, len(piece) + CONTENT_OVERHEAD)
             self.frame(
                 sender, "body", channel, payload=piece, payload_size=len(piece), content_frame_no=frame_no,
                 body_sha256=digest if last else None,
             )  # fmt: skip
-        return frame_no
+        return self
 
-    def publish(self, body: bytes = b"x", exchange: str = "", routing_key: str = "q", **more: Any) -> int:
+    def publish(self, body: bytes = b"x", exchange: str = "", routing_key: str = "q", **more: Any) -> Script:
         more = {"mandatory": False, "immediate": False, **more}
         return self.content("client", "basic.publish", body, exchange=exchange, routing_key=routing_key, **more)
 
-    def deliver(self, delivery_tag: int, consumer_tag: str = "c", body: bytes = b"x", **more: Any) -> int:
+    def returned(
+        self, body: bytes, routing_key: str, code: int = 312, text: str = "NO_ROUTE", seen: bool = True
+    ) -> Script:
+        where: dict[str, Any] = {"exchange": "", "routing_key": routing_key}
+        return self.content("server", "basic.return", body, **where, reply_code=code, reply_text=text, seen=seen)
+
+    def deliver(self, delivery_tag: int, consumer_tag: str = "c", body: bytes = b"x", **more: Any) -> Script:
         more = {"exchange": "", "routing_key": "q", "redelivered": False, **more}
         return self.content(
             "server", "basic.deliver", body, consumer_tag=consumer_tag, delivery_tag=delivery_tag, **more
         )
 
-    def consume(self, queue: str = "q", tag: str = "c", no_ack: bool = False, channel: int = 1) -> int:
+    def ack(self, delivery_tag: int, multiple: bool = False, by: str = "client") -> Script:
+        """By the client of deliveries, by the server of publishes."""
+        return self.method(by, 1, "basic.ack", delivery_tag=delivery_tag, multiple=multiple)
+
+    def consume(self, queue: str = "q", tag: str = "c", no_ack: bool = False, channel: int = 1) -> Script:
         return self.asks(
             "basic.consume", channel, {"consumer_tag": tag}, queue=queue, consumer_tag=tag, no_ack=no_ack,
             exclusive=False, no_wait=False,
         )  # fmt: skip
 
-    def get(self, delivery_tag: int, queue: str = "q", no_ack: bool = False, body: bytes = b"x") -> int:
-        """basic.get and its get-ok; the frame_no of the latter."""
+    def get(self, delivery_tag: int, queue: str = "q", no_ack: bool = False, body: bytes = b"x") -> Script:
+        """basic.get and its get-ok."""
         self.client("basic.get", queue=queue, no_ack=no_ack)
         return self.content(
             "server", "basic.get-ok", body, delivery_tag=delivery_tag, redelivered=False, exchange="",
             routing_key=queue, message_count=0,
         )  # fmt: skip
 
-    def gap(self, sender: str, size: int = 100, channel: int | None = None) -> int:
+    def gap(self, sender: str, size: int = 100, channel: int | None = None) -> Script:
         """Bytes missing: between frames, or inside a frame of `channel`."""
         return self.frame(sender, "gap", channel, size=size, status="partial")
 
     def open(self, channel: int = 1) -> Script:
-        self.asks("channel.open", channel)
-        return self
+        return self.asks("channel.open", channel)
+
+    def shut(self) -> Script:
+        """The client closes the channel."""
+        return self.asks("channel.close", reply_code=200, reply_text="")
+
+    def closed(self, code: int, text: str, channel: int = 1) -> Script:
+        """The server closes the channel, or with channel 0 the connection, and blames no method."""
+        name = "channel.close" if channel else "connection.close"
+        return self.server(name, channel, reply_code=code, reply_text=text, class_id=0, method_id=0)
 
     def facts(self, **facts: Any) -> Script:
         """What is stated of the TCP connection beside the defaults."""
