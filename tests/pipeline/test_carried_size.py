@@ -16,7 +16,7 @@ import link_talks as links
 import pyarrow.compute as pc
 import pytest
 from decoding import decode_table, in_flow_order, runs
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, segment, whole
 from encode_1_0 import data_section, described, section
 from link_talks import uint
 from rule_support import Case, Talk, write_cases
@@ -130,9 +130,7 @@ def resumed(talk: Talk, number: int) -> None:
 def transfer_0_10(destination: str) -> bytes:
     """A message.transfer with its header and a body of one octet."""
     method = segment("message.transfer", {"destination": destination, "accept-mode": 0, "acquire-mode": 0})
-    about = ("message.message-properties", {"content-length": 1})
-    parts = ((1, method, FIRST_SEGMENT), (2, header(about), 0), (3, b"x", LAST_SEGMENT))
-    return b"".join(frame(kind, octets, 1, flags | ENDS) for kind, octets, flags in parts)
+    return b"".join(content(method, header(("message.message-properties", {"content-length": 1}))))
 
 
 def in_mode_tx() -> Talk:

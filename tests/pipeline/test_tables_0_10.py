@@ -12,7 +12,7 @@ from typing import Any
 
 import naive_0_10
 import pytest
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, segment, whole
 from naive_0_10 import Transfer, sessions
 from pyspark.sql import SparkSession
 from test_tables_captures import CAPTURES, Found
@@ -170,12 +170,8 @@ def transfer(
     modes = {"accept-mode": accept, "acquire-mode": acquire}
     fields |= {name: mode for name, mode in modes.items() if mode is not None}
     given = {name.replace("_", "-"): item for name, item in properties.items()}
-    begin, end = FIRST_FRAME | LAST_FRAME, LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
-    return (
-        frame(1, segment("message.transfer", fields), channel, FIRST_SEGMENT | begin)
-        + frame(2, header(("message.delivery-properties", given)), channel, begin)
-        + frame(3, body, channel, end)
-    )
+    about = header(("message.delivery-properties", given))
+    return b"".join(content(segment("message.transfer", fields), about, body, channel))
 
 
 def control(name: str, /, **fields: Any) -> bytes:

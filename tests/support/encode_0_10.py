@@ -166,14 +166,18 @@ def whole(name: str, fields: dict[str, Any], channel: int = 0, sync: bool = Fals
     return frame(kind, segment(name, fields, sync), channel)
 
 
-def message(body: bytes, properties: dict[str, Any] | None = None, channel: int = 1, split: int = 65523) -> list[bytes]:
-    """The frames of a message.transfer with a header and a body cut into frames of `split` bytes."""
-    cuts = [body[i : i + split] for i in range(0, len(body), split)] or [b""]
-    frames = [
-        frame(1, segment("message.transfer", {"destination": "q"}), channel, FIRST_SEGMENT | FIRST_FRAME | LAST_FRAME),
-        frame(2, header(("message.message-properties", properties or {})), channel, FIRST_FRAME | LAST_FRAME),
-    ]
-    for i, cut in enumerate(cuts):
-        flags = LAST_SEGMENT | (FIRST_FRAME if i == 0 else 0) | (LAST_FRAME if i == len(cuts) - 1 else 0)
-        frames.append(frame(3, cut, channel, flags))
+def content(command: bytes, about: bytes, body: bytes = b"x", channel: int = 1, split: int = 65523) -> list[bytes]:
+    """The frames of a command (its payload) that carries a header (likewise) and a body, cut after `split` bytes."""
+    ends = FIRST_FRAME | LAST_FRAME
+    frames = [frame(1, command, channel, FIRST_SEGMENT | ends), frame(2, about, channel, ends)]
+    starts = range(0, len(body) or 1, split)
+    for at in starts:
+        flags = LAST_SEGMENT | (FIRST_FRAME if at == 0 else 0) | (LAST_FRAME if at == starts[-1] else 0)
+        frames.append(frame(3, body[at : at + split], channel, flags))
     return frames
+
+
+def message(body: bytes, properties: dict[str, Any] | None = None, channel: int = 1, split: int = 65523) -> list[bytes]:
+    """The frames of a message.transfer with these message properties."""
+    command = segment("message.transfer", {"destination": "q"})
+    return content(command, header(("message.message-properties", properties or {})), body, channel, split)

@@ -12,8 +12,7 @@ from typing import Any
 import encode_0_10
 import encode_1_0 as P
 import proton
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, segment, whole
-from encode_0_10 import frame as frame_0_10
+from encode_0_10 import content, header, segment, whole
 from encode_1_0 import data_section, described, frame, performative
 from rule_support import SIDES, Talk
 
@@ -126,16 +125,11 @@ def consuming_0_10(messages: int) -> Talk:
     for unit in (0, 1):
         send_0_10(talk, "client", "message.flow", destination="d", unit=unit, value=NO_LIMIT)
     done_0_10(talk, 2)
-    ends = FIRST_FRAME | LAST_FRAME
     transfer = segment("message.transfer", {"destination": "d", "accept-mode": 0, "acquire-mode": 0})
     about = ("message.delivery-properties", {"routing-key": "q"}), ("message.message-properties", {"content-length": 1})
-    content = (
-        frame_0_10(1, transfer, CHANNEL, FIRST_SEGMENT | ends)
-        + frame_0_10(2, header(*about), CHANNEL, ends)
-        + frame_0_10(3, b"x", CHANNEL, LAST_SEGMENT | ends)
-    )
+    octets = b"".join(content(transfer, header(*about), channel=CHANNEL))
     for _ in range(messages):
-        talk.server_octets(content)
+        talk.server_octets(octets)
     return talk
 
 

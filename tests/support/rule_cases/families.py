@@ -7,8 +7,7 @@ from typing import Any
 
 import classic_frames as classic
 import proton
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, segment
-from encode_0_10 import frame as frame_0_10
+from encode_0_10 import content, header, segment
 from encode_1_0 import OPEN, RELEASED, TRANSFER, data_section, described, frame, performative, section
 from link_talks import CHANNEL, accepted, begun, dispose, receiver_link, say, sender_link, transfer
 from rule_support import Case, Talk
@@ -42,7 +41,6 @@ LARGE = 1_000_000
 FRAME_BODY = 60_000  # octets of a body frame of 0-10, below max-frame-size
 EMPTY_FRAME = frame(b"")
 HEADER, PROPERTIES_SECTION = 0x70, 0x73
-ONE_FRAME = FIRST_FRAME | LAST_FRAME
 START: dict[str, Any] = {
     "server_properties": PROPERTIES,
     "mechanisms": ("str16", ["EXTERNAL"]),
@@ -78,14 +76,9 @@ def consuming(version: str) -> Talk:
 
 def published_0_10(talk: Talk, body: bytes = b"x", last: int = 0) -> Talk:
     """A message.transfer of the client, with body frames that are not too large; command `last` is done."""
-    talk.client_octets(
-        frame_0_10(1, segment("message.transfer", {"destination": ""}), CHANNEL, FIRST_SEGMENT | ONE_FRAME)
-    )
-    routed: tuple[str, dict[str, Any]] = ("message.delivery-properties", {"routing-key": "q"})
-    talk.client_octets(frame_0_10(2, header(routed, ("message.message-properties", {})), CHANNEL, ONE_FRAME))
-    for at in range(0, len(body), FRAME_BODY):
-        ends = (FIRST_FRAME if at == 0 else 0) | (LAST_FRAME if at + FRAME_BODY >= len(body) else 0)
-        talk.client_octets(frame_0_10(3, body[at : at + FRAME_BODY], CHANNEL, LAST_SEGMENT | ends))
+    about = header(("message.delivery-properties", {"routing-key": "q"}), ("message.message-properties", {}))
+    for octets in content(segment("message.transfer", {"destination": ""}), about, body, CHANNEL, FRAME_BODY):
+        talk.client_octets(octets)
     return done_0_10(talk, last)
 
 
@@ -230,20 +223,10 @@ def redelivered_0_10(times: int, pause: float, worked: float) -> Talk:
     """A message that is released so often, `worked` seconds after its delivery, and comes again after `pause`."""
     talk = consuming_0_10(0)
     for number in range(times + 1):
-        transferred = {"destination": "d", "accept-mode": 0, "acquire-mode": 0}
-        talk.server_octets(
-            frame_0_10(1, segment("message.transfer", transferred), CHANNEL, FIRST_SEGMENT | ONE_FRAME)
-            + frame_0_10(
-                2,
-                header(
-                    ("message.delivery-properties", {"routing-key": "q", "redelivered": number > 0}),
-                    ("message.message-properties", {"message-id": ID}),
-                ),
-                CHANNEL,
-                ONE_FRAME,
-            )
-            + frame_0_10(3, b"job", CHANNEL, LAST_SEGMENT | ONE_FRAME)
-        )
+        transfer = segment("message.transfer", {"destination": "d", "accept-mode": 0, "acquire-mode": 0})
+        again = ("message.delivery-properties", {"routing-key": "q", "redelivered": number > 0})
+        about = header(again, ("message.message-properties", {"message-id": ID}))
+        talk.server_octets(b"".join(content(transfer, about, b"job", CHANNEL)))
         send_0_10(talk, "client", "session.completed", commands=[(0, number)])
         talk.wait(worked)
         if number < times:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import encode_0_10
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, WHOLE, header, segment, whole
 from encode_0_10 import frame as frame_0_10
 from rule_support import Case, Talk
@@ -42,14 +43,9 @@ def content(
     transfer: bytes = TRANSFER,
 ) -> bytes:  # fmt: skip
     """A message.transfer with header and body."""
-    about = ("message.delivery-properties", delivery or {"routing-key": "q"}), (
-        "message.message-properties", properties or {},
-    )  # fmt: skip
-    return (
-        command(transfer, FIRST_SEGMENT | ONE_FRAME)
-        + frame_0_10(HEADER, header(*about), CHANNEL, ONE_FRAME)
-        + frame_0_10(BODY, body, CHANNEL, LAST_SEGMENT | ONE_FRAME)
-    )
+    routed = ("message.delivery-properties", delivery or {"routing-key": "q"})
+    about = header(routed, ("message.message-properties", properties or {}))
+    return b"".join(encode_0_10.content(transfer, about, body, CHANNEL))
 
 
 def sends(talk: Talk, *steps: tuple[str, dict[str, Any]], last: int | None = None, sender: str = "client") -> Talk:

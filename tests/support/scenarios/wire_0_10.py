@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
+from encode_0_10 import content, header, segment, whole
 
 from scenarios.script import Event, Script
 from scenarios.wire_classic import CLIENT, SERVER, Sent, Step
@@ -217,13 +217,8 @@ def transfer(event: Event) -> list[bytes]:
         about["correlation-id"] = message.correlation_id.encode()
     if message.reply_to is not None:
         about["reply-to"] = {"exchange": "", "routing-key": message.reply_to}
-    begins = FIRST_FRAME | LAST_FRAME
     head = header(("message.delivery-properties", delivery), ("message.message-properties", about))
-    return [
-        frame(1, segment("message.transfer", fields), number, FIRST_SEGMENT | begins),
-        frame(2, head, number, begins),
-        frame(3, message.body, number, LAST_SEGMENT | begins),
-    ]
+    return content(segment("message.transfer", fields), head, message.body, number)
 
 
 def ranges(ids: list[int]) -> Ids:
