@@ -33,8 +33,8 @@ def control(talk: Talk, sender: str, name: str, **fields: Any) -> Talk:
     return talk.octets(sender, encode_0_10.whole(f"connection.{name}", given))
 
 
-def opened_0_10(talk: Talk, **given: dict[str, Any]) -> Talk:
-    """From the headers to open-ok; `given`: other fields by step: tune={"channel_max": 1}."""
+def opened_0_10(talk: Talk, last: str = "open_ok", /, **given: dict[str, Any]) -> Talk:
+    """From the headers to step `last`; `given`: other fields by step: tune={"channel_max": 1}."""
     talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
     said: dict[str, tuple[str, dict[str, Any]]] = {
         "start": ("server", {"server_properties": PROPERTIES, "mechanisms": ("str16", ["EXTERNAL"]),
@@ -45,6 +45,8 @@ def opened_0_10(talk: Talk, **given: dict[str, Any]) -> Talk:
         "tune_ok": ("client", {"channel_max": 100, "max_frame_size": 65535, "heartbeat": 60}),
         "open": ("client", {"virtual_host": "test"}),
         "open_ok": ("server", {}),
+        if name == last:
+            break
     }  # fmt: skip
     for name, (sender, fields) in said.items():
         own = {key: value for key, value in {**fields, **given.get(name, {})}.items() if value is not None}

@@ -30,6 +30,7 @@ from rule_talks import (
 
 from rule_cases.ct import header as content_header
 from rule_cases.ct import publish, sent, staged
+from rule_cases.hs import redirected as redirected_classic
 from rule_cases.fr import granted
 
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
@@ -41,12 +42,6 @@ LARGE = 1_000_000
 FRAME_BODY = 60_000  # octets of a body frame of 0-10, below max-frame-size
 EMPTY_FRAME = frame(b"")
 HEADER, PROPERTIES_SECTION = 0x70, 0x73
-START: dict[str, Any] = {
-    "server_properties": PROPERTIES,
-    "mechanisms": ("str16", ["EXTERNAL"]),
-    "locales": ("str16", ["en_US"]),
-}
-STARTED = {"client_properties": PROPERTIES, "mechanism": "EXTERNAL", "response": b"", "locale": "en_US"}
 ID = "0af76519-16cd-43dd-8448-eb211c80319c"
 
 
@@ -149,23 +144,13 @@ def failed(version: str, at: float) -> Talk:
     talk = Talk(version, at=at)
     if version == "1.0":
         return sasl(talk, code=1).fin("server")
-    talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
-    control(talk, "server", "start", **START)
-    control(
-        talk, "client", "start-ok", client_properties=PROPERTIES, mechanism="EXTERNAL", response=b"", locale="en_US"
-    )
-    control(talk, "server", "close", reply_code=320, reply_text="Authentication failed")
+    control(opened_0_10(talk, "start_ok"), "server", "close", reply_code=320, reply_text="Authentication failed")
     return control(talk, "client", "close-ok").fin("server")
 
 
 def unfinished(version: str, ends: bool) -> Talk:
     """A handshake that stops in its middle: the connection ends, or the capture does."""
-    talk = Talk(version)
-    if version == "1.0":
-        talk = sasl(talk)
-    else:
-        talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
-        control(talk, "server", "start", **START)
+    talk = sasl(Talk(version)) if version == "1.0" else opened_0_10(Talk(version), "start")
     return talk.fin("client") if ends else talk.wait(5)
 
 
@@ -264,16 +249,7 @@ def slow(version: str, seconds: float) -> Talk:
 
 def redirected(insist: bool) -> Talk:
     """0-10: the server sends the client to another host."""
-    talk = Talk("0-10")
-    talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
-    control(talk, "server", "start", **START)
-    control(
-        talk, "client", "start-ok", client_properties=PROPERTIES, mechanism="EXTERNAL", response=b"", locale="en_US"
-    )
-    control(talk, "server", "tune", channel_max=100, max_frame_size=65535, heartbeat_min=0, heartbeat_max=60)
-    control(talk, "client", "tune-ok", channel_max=100, max_frame_size=65535, heartbeat=60)
-    control(talk, "client", "open", virtual_host="test", insist=insist)
-    return control(talk, "server", "redirect", host="other")
+    return control(opened_0_10(Talk("0-10"), "open", open={"insist": insist}), "server", "redirect", host="other")
 
 
 def refused(times: int) -> Talk:
@@ -290,12 +266,6 @@ def refused(times: int) -> Talk:
                   description="ACL denied")  # fmt: skip
         send_0_10(talk, "server", "session.detached", **name, code=0)
     return done(talk)
-
-
-def redirected_0_8(insist: bool) -> Talk:
-    talk = Talk("0-8").header().start().start_ok().tune().tune_ok()
-    talk.client("connection.open", 0, virtual_host="/test", insist=insist)
-    return talk.server("connection.redirect", 0, host="other", known_hosts="other")
 
 
 def of_version(version: str, at: float = 0, **given: Any) -> Talk:
@@ -437,9 +407,9 @@ CASES = [
             Case("PR-11", v, again(v, 5, 0), again(v, 5, 0, 1), evidence={"observed": 5}, besides=REPEATED),
         )
     ),
-    Case("HS-16", "0-8", redirected_0_8(True).close(), redirected_0_8(False).close()),
-    Case("HS-19", "0-8", redirected_0_8(False).client("channel.open").close(), redirected_0_8(False).close(),
-         also=("CH-07",), evidence={"observed": "channel.open"}),
+    Case("HS-16", "0-8", redirected_classic(True, "0-8").close(), redirected_classic(False, "0-8").close()),
+    Case("HS-19", "0-8", redirected_classic(False, "0-8").client("channel.open").close(),
+         redirected_classic(False, "0-8").close(), also=("CH-07",), evidence={"observed": "channel.open"}),
     Case("FR-14", "0-9", granted(0, "0-9"), granted(7, "0-9"), evidence={"observed": 0}, offender="client"),
     Case("CT-18", "0-8", staged("file.publish", version="0-8"), Talk("0-8").handshake().open(1).close(),
          also=("CT-19",), evidence={"observed": "file.publish"}, offender="client"),

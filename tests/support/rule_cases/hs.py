@@ -22,8 +22,8 @@ def lacking(properties: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if name not in names}
 
 
-def redirected(insist: bool) -> Talk:
-    talk = Talk("0-9").header().start().start_ok().tune().tune_ok()
+def redirected(insist: bool, version: str = "0-9") -> Talk:
+    talk = Talk(version).header().start().start_ok().tune().tune_ok()
     talk.client("connection.open", 0, virtual_host="/test", insist=insist)
     return talk.server("connection.redirect", 0, host="other", known_hosts="other")
 
