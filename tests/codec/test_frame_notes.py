@@ -68,16 +68,8 @@ def login(password: bytes) -> bytes:
 PUBLISH = pika.frame.Method(1, pika.spec.Basic.Publish(exchange="e", routing_key="k")).marshal()
 ACK = pika.frame.Method(1, pika.spec.Basic.Ack(1)).marshal()
 ARRAY_OF_S = b"A" + long_prefixed(b"s\0\x01")
-PLAIN = {
-    "shortstr": "text",
-    "longstr": "text",
-    "table": {"a": "text"},
-    "bit": True,
-    "octet": 1,
-    "short": 1,
-    "long": 1,
-    "longlong": 1,
-}
+PLAIN = {"shortstr": "text", "longstr": "text", "table": {"a": "text"}, "bit": True}
+PLAIN |= dict.fromkeys(("octet", "short", "long", "longlong"), 1)
 WHOLE_BODY = [PUBLISH, header(3), frame(BODY, b"abc")]
 CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "end octet": ([frame(METHOD, ACK[7:-1], end=b"\xcf"), ACK], [["frame-end"], []]),
@@ -175,61 +167,41 @@ POINT = segmented.whole("session.command-point", {"command-id": 0, "command-offs
 SYNC, TRANSFER, STAGE = (segmented.segment(name, {}) for name in ("execution.sync", "message.transfer", "file.stage"))
 PROPERTIES = ("message.delivery-properties", {"routing-key": "q"})
 OPEN = frame_1_0(performative(0x10, "container"))
+
+
+def command(payload: bytes, flags: int = 15) -> bytes:
+    return segmented.frame(COMMAND, payload, 1, flags)
+
+
+def header_of(*structs: tuple[str, dict[str, str]], flags: int = LAST_SEGMENT | WHOLE_SEGMENT) -> bytes:
+    return segmented.frame(HEADER_OF, segmented.header(*structs), 1, flags)
+
+
+BEGUN = command(TRANSFER, FIRST_SEGMENT | WHOLE_SEGMENT)
 # Case -> version, frames, notes.
 OF_SESSIONS: dict[str, tuple[str, list[bytes], list[list[str]]]] = {
-    "a command and its header": (
-        "0-10",
-        [
-            POINT,
-            segmented.frame(COMMAND, TRANSFER, 1, FIRST_SEGMENT | WHOLE_SEGMENT),
-            segmented.frame(HEADER_OF, segmented.header(PROPERTIES), 1, LAST_SEGMENT | WHOLE_SEGMENT),
-        ],
-        [[], [], []],
-    ),
+    "a command and its header": ("0-10", [POINT, BEGUN, header_of(PROPERTIES)], [[], [], []]),
     "a frame of 11 octets": (
-        "0-10",
-        [POINT, POINT[:2] + b"\0\x0b" + POINT[4:11], *4 * [POINT]],
-        [[], ["frame-short"], [], [], [], []],
+        "0-10", [POINT, POINT[:2] + b"\0\x0b" + POINT[4:11], *4 * [POINT]], [[], ["frame-short"], [], [], [], []]
     ),
     "reserved flags": ("0-10", [POINT, bytes([POINT[0] | 16]) + POINT[1:], POINT], [[], ["frame-flags"], []]),
     "a control on track 1": ("0-10", [POINT, POINT[:5] + b"\1" + POINT[6:], POINT], [[], ["track"], []]),
     "a header that is a first segment": (
-        "0-10",
-        [
-            POINT,
-            segmented.frame(COMMAND, TRANSFER, 1, FIRST_SEGMENT | WHOLE_SEGMENT),
-            segmented.frame(HEADER_OF, segmented.header(PROPERTIES), 1),
-            POINT,
-        ],
-        [[], [], ["segment-order"], []],
+        "0-10", [POINT, BEGUN, header_of(PROPERTIES, flags=15), POINT], [[], [], ["segment-order"], []]
     ),
     "a control of several segments": (
         "0-10", [POINT, bytes([POINT[0] & ~LAST_SEGMENT]) + POINT[1:], POINT], [[], ["control-goes-on"], []]
     ),
     "a segment without its last frame": (
-        "0-10",
-        [POINT, segmented.frame(COMMAND, SYNC, 1, 15 - 1), segmented.frame(COMMAND, SYNC, 1)],
-        [[], [], ["segment-cut"]],
+        "0-10", [POINT, command(SYNC, 15 - 1), command(SYNC)], [[], [], ["segment-cut"]]
     ),
     "a body behind a command that has none": (
-        "0-10", [POINT, segmented.frame(COMMAND, SYNC, 1, 15 - LAST_SEGMENT)], [[], ["segments-unexpected"]]
+        "0-10", [POINT, command(SYNC, 15 - LAST_SEGMENT)], [[], ["segments-unexpected"]]
     ),
-    "no header behind a command that must have one": (
-        "0-10", [POINT, segmented.frame(COMMAND, STAGE, 1)], [[], ["header-missing"]]
-    ),
-    "a struct twice": (
-        "0-10",
-        [
-            POINT,
-            segmented.frame(COMMAND, TRANSFER, 1, FIRST_SEGMENT | WHOLE_SEGMENT),
-            segmented.frame(HEADER_OF, segmented.header(PROPERTIES, PROPERTIES), 1, LAST_SEGMENT | WHOLE_SEGMENT),
-        ],
-        [[], [], ["entry-unexpected"]],
-    ),
+    "no header behind a command that must have one": ("0-10", [POINT, command(STAGE)], [[], ["header-missing"]]),
+    "a struct twice": ("0-10", [POINT, BEGUN, header_of(PROPERTIES, PROPERTIES)], [[], [], ["entry-unexpected"]]),
     "packing flags of no field": (
-        "0-10",
-        [POINT, segmented.frame(COMMAND, SYNC[:-2] + b"\0\x80", 1), POINT],
-        [[], ["undefined-flags"], []],
+        "0-10", [POINT, command(SYNC[:-2] + b"\0\x80"), POINT], [[], ["undefined-flags"], []]
     ),
     "a frame of 7 octets": ("1.0", [OPEN, b"\0\0\0\7\2\0\0", *3 * [OPEN]], [[], ["frame-short"], [], [], []]),
     "a begin without windows": ("1.0", [OPEN, frame_1_0(performative(0x11))], [[], ["fields-missing"]]),
