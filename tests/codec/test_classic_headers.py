@@ -24,26 +24,20 @@ from codec.variant import MALFORMED, OK, TOO_DEEP
 pytestmark = pytest.mark.usefixtures("plain_kernels")
 
 
+TEXTS = dict.fromkeys(
+    ("content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
+     "app_id", "cluster_id"), texts,
+)  # fmt: skip
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_properties_of_pika(data: st.DataObject) -> None:
-    drawn = {
-        "content_type": texts,
-        "content_encoding": texts,
-        "headers": tables,
-        "delivery_mode": st.integers(1, 255),
-        "priority": st.integers(0, 255),
-        "correlation_id": texts,
-        "reply_to": texts,
-        "expiration": texts,
-        "message_id": texts,
-        "timestamp": st.integers(0, 253402300799),
-        "type": texts,
-        "user_id": texts,
-        "app_id": texts,
-        "cluster_id": texts,
-    }
-    chosen: dict[str, Any] = data.draw(st.fixed_dictionaries({}, optional=drawn))
+    numbers = {"delivery_mode": st.integers(1, 255), "priority": st.integers(0, 255)}
+    times = {"timestamp": st.integers(0, 253402300799)}
+    chosen: dict[str, Any] = data.draw(
+        st.fixed_dictionaries({}, optional={**TEXTS, "headers": tables, **numbers, **times})
+    )
     encoded = b"".join(pika.spec.BasicProperties(**chosen).encode())
     if "timestamp" in chosen:
         chosen["timestamp"] = datetime.fromtimestamp(chosen["timestamp"], UTC)
@@ -51,28 +45,13 @@ def test_properties_of_pika(data: st.DataObject) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "content_type": texts,
-            "content_encoding": texts,
-            "application_headers": tables,
-            "delivery_mode": st.integers(0, 255),
-            "priority": st.integers(0, 255),
-            "correlation_id": texts,
-            "reply_to": texts,
-            "expiration": texts,
-            "message_id": texts,
-            "timestamp": st.integers(0, 2**31 - 1),
-            "type": texts,
-            "user_id": texts,
-            "app_id": texts,
-            "cluster_id": texts,
-        },
+@given(st.data())
+def test_properties_of_py_amqp(data: st.DataObject) -> None:
+    numbers = {"delivery_mode": st.integers(0, 255), "priority": st.integers(0, 255)}
+    times = {"timestamp": st.integers(0, 2**31 - 1)}
+    chosen: dict[str, Any] = data.draw(
+        st.fixed_dictionaries({}, optional={**TEXTS, "application_headers": tables, **numbers, **times})
     )
-)
-def test_properties_of_py_amqp(chosen: dict[str, Any]) -> None:
     encoded = amqp.Message("", **chosen)._serialize_properties()
     expected = {key.replace("application_", ""): value for key, value in chosen.items()}
     if "timestamp" in chosen:
