@@ -100,9 +100,23 @@ def performative(sender: str, name: str, /, **said: Any) -> dict[str, Any]:
             "arguments": said, **content}  # fmt: skip
 
 
+ATTACH: dict[str, Any] = {"role": False, "source": {}, "initial_delivery_count": 0}
+
+
+def opening(target: dict[str, Any]) -> list[dict[str, Any]]:
+    """A session, a link 'a' for messages, and a link 'b' of the client to `target`."""
+    return [
+        performative("client", "begin"),
+        performative("server", "begin", remote_channel=0),
+        performative("client", "attach", name="a", handle=0, target={"address": "q"}, **ATTACH),
+        performative("server", "attach", name="a", handle=0, role=True, target={"address": "q"}, source={}),
+        performative("client", "attach", name="b", handle=1, target=target, **ATTACH),
+    ]
+
+
 def test_messages_of_two_links_lie_between_each_other() -> None:
     """Both in two frames of the same channel and sender; frames come one by one."""
-    attach = {"role": False, "source": {"address": "s"}, "initial_delivery_count": 0}
+    attach = {**ATTACH, "source": {"address": "s"}}
     frames = [
         performative("client", "begin"),
         performative("server", "begin", remote_channel=0),
@@ -129,15 +143,7 @@ def test_of_too_many_messages_the_oldest_leave_as_they_are(
 ) -> None:
     """In a connection with transactions all messages wait for its end, also those that are settled."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=2))
-    target = {"type": "coordinator"} if in_transactions else {"address": "q"}
-    attach = {"role": False, "source": {}, "initial_delivery_count": 0}
-    frames = [
-        performative("client", "begin"),
-        performative("server", "begin", remote_channel=0),
-        performative("client", "attach", name="a", handle=0, target={"address": "q"}, **attach),
-        performative("server", "attach", name="a", handle=0, role=True, target={"address": "q"}, source={}),
-        performative("client", "attach", name="b", handle=1, target=target, **attach),
-    ]
+    frames = opening({"type": "coordinator"} if in_transactions else {"address": "q"})
     if in_transactions:
         declares = {"content_frame_no": len(frames) + 1, "properties": {"body": {"type": "declare"}}}
         frames.append(performative("client", "transfer", handle=1, delivery_id=100, **declares))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from test_conversation import FRAMES, performative, table
+from test_conversation import FRAMES, opening, performative, table
 
 from benchmarks.processes import RESET_PEAK, peak_bytes
 from codec.compiler.limits import Limits
@@ -27,16 +27,9 @@ MOST_BYTES = 1250  # a message, and BESIDES; 1.1 KB and 250 MB were measured
 BESIDES = 250_000_000
 
 
-def opening() -> list[dict[str, object]]:
+def declaring() -> list[dict[str, object]]:
     """A link for messages, one to the coordinator, and a transaction that is declared on it."""
-    attach = {"role": False, "source": {}, "initial_delivery_count": 0}
-    frames = [
-        performative("client", "begin"),
-        performative("server", "begin", remote_channel=0),
-        performative("client", "attach", name="a", handle=0, target={"address": "q"}, **attach),
-        performative("server", "attach", name="a", handle=0, role=True, target={"address": "q"}, source={}),
-        performative("client", "attach", name="b", handle=1, target={"type": "coordinator"}, **attach),
-    ]
+    frames = opening({"type": "coordinator"})
     declare = {"content_frame_no": len(frames) + 1, "properties": {"body": {"type": "declare"}}}
     return [*frames, performative("client", "transfer", handle=1, delivery_id=1, **declare)]
 
@@ -55,7 +48,7 @@ def numbered(arguments: dict[str, object], numbers: np.ndarray) -> pa.StructArra
 
 def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
     """So many transfers of the client, each accepted at once, in the transaction, which is committed at last."""
-    begun = opening()
+    begun = declaring()
     yield from table(begun).to_batches()
     transfer = {"content_frame_no": 1, "body_sha256": "a", "properties": {}, "state": INSIDE}
     accepted = {"role": True, "settled": True, "state": {**INSIDE, "outcome": {"type": "accepted"}}}
