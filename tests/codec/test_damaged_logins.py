@@ -78,9 +78,9 @@ def test_a_login_that_the_snaplen_cut_shows_nothing(name: str, searcher: Searche
 
 def test_numbers_of_no_method_in_a_cut_frame_are_not_shown(searcher: Searcher) -> None:
     """The octets of a proof where class and method stand, in a frame whose size reaches beyond what was captured."""
-    login = login_of("0-8", "SCRAM-SHA-256")
+    login, place, _ = login_of("0-8", "SCRAM-SHA-256")
     octets = bytes.fromhex("01 0000 00050553") + b"X8v3Bz2T0CJGbJQyF0XHI4Ts=" + b"\xce"
-    assert searcher.leaks(login, login.bearers[-1], octets, 24) == []
+    assert searcher.leaks(login, place, octets, 24) == []
 
 
 @settings(max_examples=150, deadline=None)
@@ -97,8 +97,11 @@ def test_a_login_damaged_at_random_shows_nothing(name: str, seed: int, times: in
         assert Searcher().leaks(login, place, given_octets) == [], given_octets
 
 
-def login_of(version: str, mechanism: str) -> Login:
-    return next(each for each in LOGINS.values() if (each.version, each.mechanism) == (version, mechanism))
+def login_of(version: str, mechanism: str) -> tuple[Login, int, bytes]:
+    """A login, and place and octets of its frame that bears the secret."""
+    login = next(each for each in LOGINS.values() if (each.version, each.mechanism) == (version, mechanism))
+    (place,) = login.bearers
+    return login, place, login.frames[place][1]
 
 
 def start_ok_row(mechanism: bytes, response: bytes, wrong_size: int = 0) -> dict[str, object]:
@@ -127,9 +130,7 @@ def test_a_user_that_swallows_the_password_is_not_shown() -> None:
 
 def test_a_property_that_ends_with_the_secret_is_not_shown(searcher: Searcher) -> None:
     """What stands between was lost, and the table fits as before; no mechanism follows."""
-    login = login_of("0-9-1", "PLAIN")
-    (place,) = login.bearers
-    octets = login.frames[place][1]
+    login, place, octets = login_of("0-9-1", "PLAIN")
     property_at, at = octets.index(b"Python") + 2, octets.index(PASSWORD) + 7
     assert searcher.leaks(login, place, resized("0-9-1", octets[:property_at] + octets[at:])) == []
 
@@ -143,17 +144,13 @@ def test_a_login_in_an_extended_header_is_blanked(searcher: Searcher) -> None:
 
 def test_characters_are_no_numbers_of_a_method(searcher: Searcher) -> None:
     """A method frame that lacks all before the middle of a token, behind the login."""
-    login = login_of("0-9-1", "update-secret")
-    (place,) = login.bearers
-    octets = login.frames[place][1]
+    login, place, octets = login_of("0-9-1", "update-secret")
     assert searcher.leaks(login, place, resized("0-9-1", octets[:7] + octets[50:])) == []
 
 
 def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(searcher: Searcher) -> None:
     """Five octets too many in the response, the last of them the length of what is left of the frame."""
-    login = login_of("0-9-1", "AMQPLAIN")
-    (place,) = login.bearers
-    octets = login.frames[place][1]
+    login, place, octets = login_of("0-9-1", "AMQPLAIN")
     at = octets.index(PASSWORD) + len(PASSWORD) - 4
     longer = resized("0-9-1", octets[:at] + b"\0\0l\0\x0a" + octets[at:])
     assert searcher.leaks(login, place, longer) == []
@@ -162,27 +159,24 @@ def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(search
 @pytest.mark.parametrize("frame_type", range(2, 9))
 @pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1"])
 def test_a_login_of_another_frame_type_is_no_payload(version: str, frame_type: int, searcher: Searcher) -> None:
-    login = login_of(version, "PLAIN")
-    (place,) = login.bearers
-    octets = bytes([frame_type]) + login.frames[place][1][1:]
+    login, place, octets = login_of(version, "PLAIN")
+    octets = bytes([frame_type]) + octets[1:]
     assert searcher.leaks(login, place, octets) == []
     alone = Login(version, "PLAIN", ((CLIENT, login.frames[0][1]), (CLIENT, octets)), (1,), login.secret)
     assert searcher.leaks(alone, 1, octets) == []  # the server's start was not captured
 
 
-@pytest.mark.parametrize("code", [0x40, 0x41, 0x42, 0x44])
-def test_a_sasl_response_read_as_another_frame_is_not_shown(code: int, searcher: Searcher) -> None:
-    login = login_of("1.0", "CRAM-MD5")
-    (place,) = login.bearers
-    octets = login.frames[place][1]
-    assert octets[10] == 0x43
-    assert searcher.leaks(login, place, octets[:10] + bytes([code]) + octets[11:]) == []
-
-
-@pytest.mark.parametrize("method_id", [10, 11, 20, 30, 40, 50, 70])
-def test_secure_ok_read_as_another_method_is_not_shown(method_id: int, searcher: Searcher) -> None:
-    login = login_of("0-9-1", "RABBIT-CR-DEMO")
-    (place,) = login.bearers
-    octets = login.frames[place][1]
-    assert octets[7:11] == b"\0\x0a\0\x15"
-    assert searcher.leaks(login, place, octets[:10] + bytes([method_id]) + octets[11:]) == []
+@pytest.mark.parametrize(
+    ("version", "mechanism", "numbers", "other"),
+    [
+        *(("1.0", "CRAM-MD5", b"\0\x53\x43", code) for code in (0x40, 0x41, 0x42, 0x44)),
+        *(("0-9-1", "RABBIT-CR-DEMO", b"\x0a\0\x15", method) for method in (10, 11, 20, 30, 40, 50, 70)),
+    ],
+)
+def test_a_response_read_as_another_frame_or_method_is_not_shown(
+    version: str, mechanism: str, numbers: bytes, other: int, searcher: Searcher
+) -> None:
+    """sasl-response and secure-ok; octets 8 to 10 of the frame say what it is."""
+    login, place, octets = login_of(version, mechanism)
+    assert octets[8:11] == numbers
+    assert searcher.leaks(login, place, octets[:10] + bytes([other]) + octets[11:]) == []
