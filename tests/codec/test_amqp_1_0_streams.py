@@ -12,7 +12,7 @@ from typing import Any
 import golden_1_0
 import proton
 import pytest
-from encode_1_0 import encoded, frame, performative
+from encode_1_0 import FLOW, TRANSFER, encoded, frame, performative, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
@@ -24,15 +24,13 @@ def transfer(
     handle: int, payload: bytes, number: int | None = 0, channel: int = 0, more: bool = False, aborted: bool = False,
     message_format: int | None = None,
 ) -> bytes:  # fmt: skip
-    form = None if message_format is None else proton.uint(message_format)
-    fields = [proton.uint(handle), None if number is None else proton.uint(number), b"t", form, None, more]
-    fields += [None, None, None, aborted]
-    return frame(performative(0x14, *fields) + payload, channel)
+    delivery = {"delivery_id": number, "delivery_tag": b"t", "message_format": message_format}
+    return said(TRANSFER, channel, payload, handle=handle, **delivery, more=more, aborted=aborted)
 
 
 OPEN = frame(performative(0x10, "container"))
 CLOSE = frame(performative(0x18))
-FLOW_FRAME = frame(performative(0x13, None, proton.uint(1), proton.uint(1), proton.uint(1)), 1)
+FLOW_FRAME = said(FLOW, 1, incoming_window=1, next_outgoing_id=1, outgoing_window=1)
 
 
 def stream(*frames: bytes) -> tuple[list[Row], Row]:

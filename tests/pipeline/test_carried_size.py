@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 from decoding import decode_table, in_flow_order, runs
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, segment, whole
-from encode_1_0 import data_section, described, section
+from encode_1_0 import described, section
 from link_talks import uint
 from rule_support import Case, Talk, write_cases
 from rule_talks import done_0_10, opened_1_0, send_0_10, session_0_10
@@ -56,8 +56,7 @@ def with_coordinator() -> Talk:
 
 def command(talk: Talk, number: int, what: Any) -> Talk:
     """A declare or discharge over the control link."""
-    name, body = number.to_bytes(4, "big"), section(P.VALUE, what)
-    return links.say(talk, "client", P.TRANSFER, uint(0), uint(number), name, uint(0), False, False, payload=body)
+    return links.transfer(talk, "client", 0, number, payload=section(P.VALUE, what))
 
 
 def declare(talk: Talk, number: int, name: bytes) -> Talk:
@@ -79,10 +78,7 @@ def inside(name: bytes, *outcome: int) -> Any:
 
 
 def publish(talk: Talk, number: int, name: bytes) -> Talk:
-    tag, body = number.to_bytes(4, "big"), data_section(b"x")
-    return links.say(
-        talk, "client", P.TRANSFER, uint(1), uint(number), tag, uint(0), False, False, None, inside(name), payload=body
-    )
+    return links.transfer(talk, "client", 1, number, state=inside(name))
 
 
 def transaction(talk: Talk, number: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import encode_1_0 as P
 import proton
 import pytest
-from encode_1_0 import described, encoded, frame, performative
+from encode_1_0 import described, encoded, frame, performative, said
 from pyspark.sql import SparkSession
 from test_amqp_1_0_streams import HEADER, OPEN, SASL_HEADER, sections_of
 from wire import CLIENT, SERVER, Wire, Written, give_up
@@ -23,30 +23,20 @@ DECLARE = b"\x00\x53\x77\x00\x53\x31\x45"  # the message that asks for a transac
 
 
 def begin(remote: int | None = None, channel: int = 0) -> bytes:
-    answers = None if remote is None else proton.ushort(remote)
-    return frame(performative(P.BEGIN, answers, uint(0), uint(100), uint(100)), channel)
+    windows = {"next_outgoing_id": 0, "incoming_window": 100, "outgoing_window": 100}
+    return said(P.BEGIN, channel, remote_channel=remote, **windows)
 
 
 def attach(
     name: str, handle: int, role: bool, source: str = "", target: str = "", coordinator: bool = False,
     distribution: str = "", channel: int = 0, unsettled: dict[bytes, Any] | None = None,
 ) -> bytes:  # fmt: skip
-    first = None if role else uint(0)
     mode = [None] * 5 + [proton.symbol(distribution)] if distribution else []
-    far = described(P.COORDINATOR) if coordinator else described(P.TARGET, target or None)
-    fields = (
-        name,
-        uint(handle),
-        role,
-        None,
-        None,
-        described(P.SOURCE, source or None, *mode),
-        far,
-        unsettled,
-        None,
-        first,
-    )
-    return frame(performative(P.ATTACH, *fields), channel)
+    return said(
+        P.ATTACH, channel, name=name, handle=handle, role=role, source=described(P.SOURCE, source or None, *mode),
+        target=described(P.COORDINATOR) if coordinator else described(P.TARGET, target or None), unsettled=unsettled,
+        initial_delivery_count=None if role else 0,
+    )  # fmt: skip
 
 
 def moved(
@@ -55,26 +45,29 @@ def moved(
     tag: bytes = b"\x01\xff", resume: bool | None = None, outcome: Any = None, channel: int = 0,
 ) -> bytes:  # fmt: skip
     """A transfer; `first` False: one more of the delivery on the handle; `within` a transaction."""
-    fields = [uint(handle), uint(number) if first else None, tag if first else None, None, settled, more]
-    fields += [None, outcome if within is None else described(P.TRANSACTIONAL, within), resume, aborted]
-    return frame(performative(P.TRANSFER, *fields) + (sections_of(body) if payload is None else payload), channel)
+    begins = {"delivery_id": number, "delivery_tag": tag} if first else {}
+    return said(
+        P.TRANSFER, channel, sections_of(body) if payload is None else payload, handle=handle, **begins,
+        settled=settled, more=more, state=outcome if within is None else described(P.TRANSACTIONAL, within),
+        resume=resume, aborted=aborted,
+    )  # fmt: skip
 
 
 def disposed(
     role: bool, first: int, last: int | None = None, settled: bool = True, outcome: Any = None, channel: int = 0
 ) -> bytes:
-    to = None if last is None else uint(last)
-    return frame(performative(P.DISPOSITION, role, uint(first), to, settled, outcome), channel)
+    return said(P.DISPOSITION, channel, role=role, first=first, last=last, settled=settled, state=outcome)
 
 
-def flow(delivery_count: int | None, credit: int, drain: bool = False) -> bytes:
-    count = None if delivery_count is None else uint(delivery_count)
-    fields = (None, uint(9), uint(0), uint(9), uint(0), count, uint(credit), None, drain)
-    return frame(performative(P.FLOW, *fields))
+def flow(delivery_count: int | None = 0, credit: int | None = None, drain: bool = False, handle: int = 0) -> bytes:
+    """Without credit, of the session alone."""
+    link = {"handle": handle, "delivery_count": delivery_count, "link_credit": credit, "drain": drain}
+    windows = {"incoming_window": 9, "next_outgoing_id": 0, "outgoing_window": 9}
+    return said(P.FLOW, **windows, **({} if credit is None else link))
 
 
-def detach(handle: int, *error: Any, closed: bool = True) -> bytes:
-    return frame(performative(P.DETACH, uint(handle), closed, *error))
+def detach(handle: int, error: Any = None, closed: bool = True) -> bytes:
+    return said(P.DETACH, handle=handle, closed=closed, error=error)
 
 
 def opened() -> Wire:
@@ -107,7 +100,7 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, detach(0) + disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)))
     wire.add(CLIENT, attach("b", 0, SENDS, target="second"))
     wire.add(SERVER, attach("b", 7, RECEIVES, target="second"))
-    wire.add(SERVER, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9), uint(7), None, uint(30))))
+    wire.add(SERVER, flow(None, 30, handle=7))
     wire.add(CLIENT, moved(1) + moved(2) + detach(0))
     wire.add(SERVER, detach(7, described(P.ERROR, proton.symbol("amqp:not-found"), "gone")))
 
@@ -161,7 +154,7 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, flow(4, 0, drain=True))  # packet 9
     wire.add(CLIENT, flow(4, 1))  # packet 10
     wire.add(SERVER, moved(1))  # packet 11
-    wire.add(CLIENT, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9))))
+    wire.add(CLIENT, flow())
     wire.add(CLIENT, frame(performative(P.END)))  # packet 13
 
     wire = wires["parts"] = sending()
@@ -189,9 +182,9 @@ def scripts() -> dict[str, Wire]:
 
     # Either side may say how the source hands out messages; the server, whose it is, decides.
     wire = wires["browsing"] = opened()
-    for handle, (asked, said) in enumerate([("copy", ""), ("copy", "move"), ("move", "copy"), ("", "")]):
+    for handle, (asked, answered) in enumerate([("copy", ""), ("copy", "move"), ("move", "copy"), ("", "")]):
         wire.add(CLIENT, attach(f"{handle}", handle, RECEIVES, source="q", distribution=asked))
-        wire.add(SERVER, attach(f"{handle}", handle, SENDS, source="q", distribution=said) + moved(handle, handle))
+        wire.add(SERVER, attach(f"{handle}", handle, SENDS, source="q", distribution=answered) + moved(handle, handle))
 
     wire = wires["transaction"] = receiving()
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
@@ -237,10 +230,9 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, disposed(RECEIVES, 2, outcome=described(P.ACCEPTED)))  # packet 16
 
     # Two control links, each with one transaction; then the link of S ends in some way, or none does.
-    detached = frame(performative(P.DETACH, uint(1), False))
     for way, ends in {
         "is closed": detach(1), "is closed after a discharge": moved(6, 1, payload=discharge(name=b"S")) + detach(1),
-        "is detached": detached, "ends with its session": frame(performative(P.END)),
+        "is detached": detach(1, closed=False), "ends with its session": frame(performative(P.END)),
         "ends with its connection": frame(performative(P.CLOSE)), "stays": b"",
     }.items():  # fmt: skip
         wire = wires[f"control link {way}"] = sending()
@@ -318,7 +310,7 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(0) + moved(1))
     wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.ACCEPTED)))
     wire.lose(SERVER, len(disposed(RECEIVES, 1, outcome=described(P.ACCEPTED))))
-    wire.add(SERVER, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9))) * 2)
+    wire.add(SERVER, flow() * 2)
     give_up(wire, SERVER)
     wire.add(CLIENT, moved(2))
 
@@ -377,7 +369,7 @@ def scripts() -> dict[str, Wire]:
 
     # Of the first two transfers only content is missing; of the fourth, its handle.
     wire = wires["lost bodies"] = sending()
-    wire.add(SERVER, frame(performative(P.FLOW, None, uint(9), uint(0), uint(9), uint(0), uint(0), uint(3))))
+    wire.add(SERVER, flow(0, 3))
     for number in range(2):
         message = moved(number, body=bytes(100))
         wire.add(CLIENT, message[:-90])

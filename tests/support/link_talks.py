@@ -1,7 +1,6 @@
 """Sessions and links of AMQP 1.0, one performative a call, for the cases of L10; encoded by qpid-proton.
 
-talk = linked()                        a session, the client's sender 's' (handle 0) and receiver 'r' (handle 1)
-say(talk, "client", TRANSFER, uint(0), uint(0), b"t", uint(0), False, payload=data_section(b"x"))
+`given` are fields of the performative by their names, beside or for those that are set here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import Any
 
 import encode_1_0 as P
 import proton
-from encode_1_0 import data_section, described, frame, performative
+from encode_1_0 import data_section, described, frame, performative, said
 from rule_support import Talk
 from rule_talks import opened_1_0
 
@@ -27,10 +26,13 @@ def say(talk: Talk, sender: str, code: int, *fields: Any, channel: int = CHANNEL
     return talk.octets(sender, frame(performative(code, *fields) + payload, channel))
 
 
+def perform(talk: Talk, sender: str, code: int, payload: bytes = b"", channel: int = CHANNEL, **fields: Any) -> Talk:
+    return talk.octets(sender, said(code, channel, payload, **fields))
+
+
 def begin(talk: Talk, sender: str, answers: int | None = None, channel: int = CHANNEL, **given: Any) -> Talk:
-    remote = None if answers is None else ushort(answers)
-    window, handles = uint(given.get("window", WINDOW)), uint(given.get("handle_max", 255))
-    return say(talk, sender, P.BEGIN, remote, uint(0), window, uint(WINDOW), handles, channel=channel)
+    fields = {"next_outgoing_id": 0, "incoming_window": WINDOW, "outgoing_window": WINDOW, "handle_max": 255, **given}
+    return perform(talk, sender, P.BEGIN, channel=channel, remote_channel=answers, **fields)
 
 
 def begun(talk: Talk | None = None, **given: Any) -> Talk:
@@ -40,55 +42,38 @@ def begun(talk: Talk | None = None, **given: Any) -> Talk:
 
 
 def attach(talk: Talk, sender: str, name: str, handle: int, receives: bool, **given: Any) -> Talk:
-    """`given`: snd, rcv (modes), source, target, count (initial), largest (message), unsettled."""
-    ends = {
-        "source": described(P.SOURCE, "q"), "target": described(P.TARGET, "q"), "count": None if receives else uint(0),
-        "snd": 2, "rcv": 0, "unsettled": None, "largest": None, **given,
-    }  # fmt: skip
-    modes = ubyte(ends["snd"]), ubyte(ends["rcv"])
-    largest = None if ends["largest"] is None else proton.ulong(ends["largest"])
-    return say(
-        talk, sender, P.ATTACH, name, uint(handle), receives, *modes, ends["source"], ends["target"], ends["unsettled"],
-        False, ends["count"], largest,
-    )  # fmt: skip
+    ends = {"source": described(P.SOURCE, "q"), "target": described(P.TARGET, "q")}
+    fields = {"name": name, "handle": handle, "role": receives, "snd_settle_mode": 2, "rcv_settle_mode": 0}
+    first = {"initial_delivery_count": None if receives else 0, "incomplete_unsettled": False}
+    return perform(talk, sender, P.ATTACH, **{**fields, **ends, **first, **given})
 
 
-def flow(talk: Talk, sender: str, handle: int | None, credit: int | None = CREDIT, **given: Any) -> Talk:
-    """`given`: incoming, outgoing (next ids), count (delivery-count), drain, echo, window."""
-    number = {"incoming": 0, "outgoing": 0, "count": 0, "window": WINDOW, **given}
-    incoming = None if number["incoming"] is None else uint(number["incoming"])
-    of_link = (None, None, None) if handle is None else (uint(handle), uint(number["count"]), uint(credit or 0))
-    return say(
-        talk, sender, P.FLOW, incoming, uint(number["window"]), uint(number["outgoing"]), uint(WINDOW), *of_link, None,
-        given.get("drain", False), given.get("echo", False),
-    )  # fmt: skip
+def flow(talk: Talk, sender: str, handle: int | None, credit: int = CREDIT, **given: Any) -> Talk:
+    fields = {"next_incoming_id": 0, "next_outgoing_id": 0, "incoming_window": WINDOW, "outgoing_window": WINDOW}
+    of_link = {} if handle is None else {"handle": handle, "delivery_count": 0, "link_credit": credit}
+    return perform(talk, sender, P.FLOW, **{**fields, **of_link, "drain": False, "echo": False, **given})
 
 
 def transfer(
     talk: Talk, sender: str, handle: int, number: int | None, tag: bytes | None = None, settled: bool | None = False,
-    more: bool = False, body: bytes = b"x", **given: Any,
+    more: bool = False, payload: bytes = data_section(b"x"), **given: Any,
 ) -> Talk:  # fmt: skip
-    """`tag`: by default the number. `given`: format, rcv, resume, aborted."""
+    """`tag`: by default the number."""
+    begins = {} if number is None else {"delivery_id": number, "message_format": 0}
     name = number.to_bytes(4, "big") if tag is None and number is not None else tag
-    identity = None if number is None else uint(number)
-    rcv = None if "rcv" not in given else ubyte(given["rcv"])
-    form = uint(given.get("format", 0)) if number is not None or "format" in given else None
-    return say(
-        talk, sender, P.TRANSFER, uint(handle), identity, name, form, settled, more, rcv, None, given.get("resume"),
-        given.get("aborted"), payload=data_section(body),
-    )  # fmt: skip
+    fields = {"handle": handle, **begins, "delivery_tag": name, "settled": settled, "more": more, **given}
+    return perform(talk, sender, P.TRANSFER, payload, **fields)
 
 
 def dispose(
     talk: Talk, sender: str, receives: bool, first: int, last: int | None = None, settled: bool = True,
     state: Any = None,
 ) -> Talk:  # fmt: skip
-    end = None if last is None else uint(last)
-    return say(talk, sender, P.DISPOSITION, receives, uint(first), end, settled, state)
+    return perform(talk, sender, P.DISPOSITION, role=receives, first=first, last=last, settled=settled, state=state)
 
 
 def detach(talk: Talk, sender: str, handle: int, closed: bool = True, why: Any = None) -> Talk:
-    return say(talk, sender, P.DETACH, uint(handle), closed, why)
+    return perform(talk, sender, P.DETACH, handle=handle, closed=closed, error=why)
 
 
 def end(talk: Talk, sender: str, why: Any = None) -> Talk:
@@ -100,8 +85,8 @@ def sender_link(
 ) -> Talk:
     """The client sends over link 's', handle 0, with credit."""
     talk = attach(begun() if talk is None else talk, "client", "s", 0, False, **client)
-    talk = attach(talk, "server", "s", 0, True, **{**client, "count": None, **(server or {})})
-    return flow(talk, "server", 0, window=window)
+    talk = attach(talk, "server", "s", 0, True, **{**client, "initial_delivery_count": None, **(server or {})})
+    return flow(talk, "server", 0, incoming_window=window)
 
 
 def receiver_link(talk: Talk | None = None, credit: int = CREDIT, **given: Any) -> Talk:
@@ -109,6 +94,14 @@ def receiver_link(talk: Talk | None = None, credit: int = CREDIT, **given: Any) 
     talk = attach(begun() if talk is None else talk, "client", "r", 1, True, **given)
     talk = attach(talk, "server", "r", 1, False, **given)
     return flow(talk, "client", 1, credit)
+
+
+def consuming_1_0(messages: int) -> Talk:
+    """A link from queue 'q' and so many messages that nobody accepts."""
+    talk = receiver_link(credit=messages)
+    for number in range(messages):
+        transfer(talk, "server", 1, number)
+    return talk
 
 
 def accepted(talk: Talk, sender: str, receives: bool, first: int, last: int | None = None) -> Talk:

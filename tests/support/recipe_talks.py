@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import proton
-from encode_1_0 import ATTACH, BEGIN, DETACH, ERROR, OPEN, SOURCE, TARGET, described, frame, performative
+import link_talks as links
+from encode_1_0 import OPEN, SOURCE, TARGET, described, frame, performative
 from rule_support import ABLE, SERVER_PROPERTIES, Case, Talk, write_cases
 from rule_talks import closed_1_0, sasl
 
@@ -82,18 +82,11 @@ def refused() -> Talk:
         talk.octets(side, b"AMQP\0\1\0\0")
     for side in ("client", "server"):
         talk.octets(side, frame(performative(OPEN, f"{side}-container", "test")))
-    for side, remote in (("client", None), ("server", proton.ushort(0))):
-        talk.octets(side, frame(performative(BEGIN, remote, *map(proton.uint, (0, 100, 100)))))
-    target = described(TARGET, None)
-    source = described(SOURCE, "/queues/none")
-    for side, role, node in (("client", True, source), ("server", False, None)):
-        initial = None if role else proton.uint(0)
-        fields = ("receiver-1", proton.uint(0), role, None, None, node, target, None, None, initial)
-        talk.octets(side, frame(performative(ATTACH, *fields)))
-    error = described(ERROR, proton.symbol("amqp:not-found"), "no queue 'none'")
-    talk.server_octets(frame(performative(DETACH, proton.uint(0), True, error)))
-    talk.client_octets(frame(performative(DETACH, proton.uint(0), True)))
-    return closed_1_0(talk)
+    links.begun(talk)
+    for side, role, node in (("client", True, described(SOURCE, "/queues/none")), ("server", False, None)):
+        links.attach(talk, side, "receiver-1", 0, role, source=node, target=described(TARGET, None))
+    links.detach(talk, "server", 0, why=links.error("amqp:not-found", "no queue 'none'"))
+    return closed_1_0(links.detach(talk, "client", 0))
 
 
 def write(path: Path) -> None:

@@ -1,9 +1,5 @@
 """Connections of 0-10 and 1.0 for the cases of the rules: handshakes that break no rule but the AMBIENT ones, and
-sessions with a consumer.
-
-consuming_0_10(3)   a subscription to queue 'q' and 3 messages that nobody accepts
-consuming_1_0(3)    the same over a link
-"""
+sessions of 0-10 with a consumer (of 1.0: link_talks.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import encode_0_10
 import encode_1_0 as P
 import proton
 from encode_0_10 import content, header, segment, whole
-from encode_1_0 import data_section, described, frame, performative
+from encode_1_0 import frame, performative
 from rule_support import SIDES, Talk
 
 HEADER_0_10 = b"AMQP\x01\x01\x00\x0a"
@@ -45,12 +41,12 @@ def opened_0_10(talk: Talk, last: str = "open_ok", /, **given: dict[str, Any]) -
         "tune_ok": ("client", {"channel_max": 100, "max_frame_size": 65535, "heartbeat": 60}),
         "open": ("client", {"virtual_host": "test"}),
         "open_ok": ("server", {}),
-        if name == last:
-            break
     }  # fmt: skip
     for name, (sender, fields) in said.items():
         own = {key: value for key, value in {**fields, **given.get(name, {})}.items() if value is not None}
         control(talk, sender, name.replace("_", "-"), **own)
+        if name == last:
+            break
     return talk
 
 
@@ -96,8 +92,6 @@ def closed_1_0(talk: Talk, *error: Any) -> Talk:
 
 CHANNEL = 1
 NO_LIMIT = 2**32 - 1
-CREDIT = 5000
-uint = proton.uint
 
 
 def send_0_10(talk: Talk, sender: str, method: str, /, **fields: Any) -> Talk:
@@ -122,6 +116,7 @@ def done_0_10(talk: Talk, last: int) -> Talk:
 
 
 def consuming_0_10(messages: int) -> Talk:
+    """A subscription to queue 'q' and so many messages that nobody accepts."""
     talk = session_0_10()
     send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
     for unit in (0, 1):
@@ -132,20 +127,4 @@ def consuming_0_10(messages: int) -> Talk:
     octets = b"".join(content(transfer, header(*about), channel=CHANNEL))
     for _ in range(messages):
         talk.server_octets(octets)
-    return talk
-
-
-def consuming_1_0(messages: int) -> Talk:
-    talk = opened_1_0(Talk("1.0"))
-    window = (uint(0), uint(CREDIT), uint(CREDIT), uint(255))
-    talk.client_octets(frame(performative(P.BEGIN, None, *window), CHANNEL))
-    talk.server_octets(frame(performative(P.BEGIN, proton.ushort(CHANNEL), *window), CHANNEL))
-    link = (proton.ubyte(0), proton.ubyte(0), described(P.SOURCE, "q"), described(P.TARGET, "here"))
-    talk.client_octets(frame(performative(P.ATTACH, "l", uint(0), True, *link), CHANNEL))
-    talk.server_octets(frame(performative(P.ATTACH, "l", uint(0), False, *link, None, False, uint(0)), CHANNEL))
-    granted = (uint(0), uint(CREDIT), uint(0), uint(CREDIT), uint(0), uint(0), uint(CREDIT))
-    talk.client_octets(frame(performative(P.FLOW, *granted), CHANNEL))
-    for number in range(messages):
-        fields = (uint(0), uint(number), number.to_bytes(4, "big"), uint(0), False)
-        talk.server_octets(frame(performative(P.TRANSFER, *fields) + data_section(b"x"), CHANNEL))
     return talk

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from link_talks import consuming_1_0
 from rule_support import SCALED, Case, Talk, spoken
-from rule_talks import consuming_0_10, consuming_1_0
+from rule_talks import consuming_0_10
 
 from rule_cases.cf import later
 from rule_cases.ch import opened, shut

@@ -8,8 +8,8 @@ from typing import Any
 import classic_frames as classic
 import proton
 from encode_0_10 import content, header, segment
-from encode_1_0 import OPEN, RELEASED, TRANSFER, data_section, described, frame, performative, section
-from link_talks import CHANNEL, accepted, begun, dispose, receiver_link, say, sender_link, transfer
+from encode_1_0 import OPEN, RELEASED, data_section, described, frame, performative, section
+from link_talks import CHANNEL, accepted, begun, consuming_1_0, dispose, receiver_link, sender_link, transfer
 from rule_support import Case, Talk
 from rule_talks import (
     HEADER_0_10,
@@ -18,7 +18,6 @@ from rule_talks import (
     closed_0_10,
     closed_1_0,
     consuming_0_10,
-    consuming_1_0,
     control,
     done_0_10,
     opened_0_10,
@@ -30,8 +29,8 @@ from rule_talks import (
 
 from rule_cases.ct import header as content_header
 from rule_cases.ct import publish, sent, staged
-from rule_cases.hs import redirected as redirected_classic
 from rule_cases.fr import granted
+from rule_cases.hs import redirected as redirected_classic
 
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 HEADERS = {"0-10": HEADER_0_10, "1.0": HEADERS_1_0["amqp"]}
@@ -81,7 +80,7 @@ def published(version: str, body: bytes = b"x", **place: Any) -> Talk:
     """The client publishes a message, which is settled."""
     if version == "0-10":
         return done(published_0_10(session_0_10(**place), body))
-    talk = transfer(sender_link(opened_link(**place)), "client", 0, 0, body=body)
+    talk = transfer(sender_link(opened_link(**place)), "client", 0, 0, payload=data_section(body))
     return done(accepted(talk, "server", True, 0))
 
 
@@ -228,8 +227,7 @@ def redelivered_1_0(times: int, pause: float, worked: float) -> Talk:
     for number in range(times + 1):
         about = section(HEADER, [False, None, None, None, proton.uint(number)])
         about += section(PROPERTIES_SECTION, [ID])
-        fields = (proton.uint(1), proton.uint(number), bytes([number]), proton.uint(0), False)
-        say(talk, "server", TRANSFER, *fields, payload=about + data_section(b"job")).wait(worked)
+        transfer(talk, "server", 1, number, payload=about + data_section(b"job")).wait(worked)
         if number < times:
             dispose(talk, "client", True, number, state=described(RELEASED))
         else:

@@ -20,6 +20,7 @@ from link_talks import (
     end,
     error,
     flow,
+    perform,
     receiver_link,
     say,
     sender_link,
@@ -33,6 +34,7 @@ from rule_talks import HEADERS_1_0, IDLE_MS, opened_1_0, sasl, symbols
 
 VALUE = 0x77
 LONG_TAG = b"t" * 33
+LARGER = data_section(b"x" * 20)
 
 
 def fresh() -> Talk:
@@ -103,7 +105,7 @@ def in_two(talk: Talk, **second: Any) -> Talk:
 
 
 def of_mode(snd: int, settled: bool) -> Talk:
-    talk = transfer(sender_link(snd=snd), "client", 0, 0, settled=settled)
+    talk = transfer(sender_link(snd_settle_mode=snd), "client", 0, 0, settled=settled)
     return closed(talk if settled else accepted(talk, "server", True, 0))
 
 
@@ -121,14 +123,14 @@ def disposed(receives: bool, **given: Any) -> Talk:
 
 
 def second_mode(settles: bool) -> Talk:
-    talk = transfer(sender_link(rcv=1), "client", 0, 0)
+    talk = transfer(sender_link(rcv_settle_mode=1), "client", 0, 0)
     dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
     talk.wait(11)
     return closed(dispose(talk, "client", False, 0) if settles else talk)
 
 
 def second_at_once() -> Talk:
-    talk = transfer(sender_link(rcv=1), "client", 0, 0)
+    talk = transfer(sender_link(rcv_settle_mode=1), "client", 0, 0)
     dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
     return closed(dispose(talk, "client", False, 0).wait(11))
 
@@ -143,26 +145,32 @@ def outcomes(state: int) -> Talk:
 def with_header(*fields: Any) -> Talk:
     """A delivery of the server with a header section (durable, priority, ttl, first-acquirer, delivery-count)."""
     payload = performative(0x70, *fields) + data_section(b"x")
-    talk = say(receiver_link(), "server", P.TRANSFER, uint(1), uint(0), b"t", uint(0), False, payload=payload)
+    talk = transfer(receiver_link(), "server", 1, 0, payload=payload)
     return closed(accepted(talk, "client", True, 0))
 
 
 def to_small_frames(size: int) -> Talk:
     """A body of `size` octets in one transfer to a server with a max-frame-size of 512."""
     talk = sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2)
-    payload = data_section(b"x" * size)
-    return closed(say(talk, "client", P.TRANSFER, uint(0), uint(0), b"t", uint(0), True, payload=payload))
+    return closed(transfer(talk, "client", 0, 0, settled=True, payload=data_section(b"x" * size)))
+
+
+def to_window_of_one(transfers: int) -> Talk:
+    talk = sender_link(begun(incoming_window=1), window=1)
+    for number in range(transfers):
+        transfer(talk, "client", 0, number, settled=True)
+    return closed(talk)
 
 
 def sections(payload: bytes) -> Talk:
-    talk = say(sender_link(), "client", P.TRANSFER, uint(0), uint(0), b"t", uint(0), False, payload=payload)
+    talk = transfer(sender_link(), "client", 0, 0, payload=payload)
     return closed(accepted(talk, "server", True, 0))
 
 
 def drained(answers: bool) -> Talk:
     talk = flow(receiver_link(), "client", 1, 5, drain=True)
     if answers:
-        flow(talk, "server", 1, 0, count=10)
+        flow(talk, "server", 1, 0, delivery_count=10)
     talk.wait(11)
     return closed(talk)
 
@@ -203,8 +211,7 @@ def transaction(*steps: str, settled: bool = False, to: int = P.COORDINATOR) -> 
     talk = sender_link(source=described(P.SOURCE), target=target)
     ends: dict[str, Any] = {"declare": described(P.DECLARE), "discharge": described(P.DISCHARGE, b"txn", False)}
     for number, step in enumerate(steps):
-        tag, payload = number.to_bytes(4, "big"), section(VALUE, ends[step])
-        say(talk, "client", P.TRANSFER, uint(0), uint(number), tag, uint(0), settled, payload=payload)
+        transfer(talk, "client", 0, number, settled=settled, payload=section(VALUE, ends[step]))
         if not settled:
             state = described(P.DECLARED, b"txn") if step == "declare" else described(P.ACCEPTED)
             dispose(talk, "server", True, number, state=state)
@@ -247,12 +254,10 @@ CASES = [
     Case("L10-32", V, closed(begin(begun(), "client")), closed(begun()), offender="client"),
     Case("L10-33", V, closed(begin(begin(opened(), "client"), "server", 7)), closed(begun()), evidence={"observed": 7}),
     Case("L10-34", V, closed(begin(opened(), "client").wait(11)), closed(begun().wait(11)), offender="server"),
-    Case("L10-35", V, closed(transfer(transfer(sender_link(begun(window=1), window=1), "client", 0, 0, settled=True),
-         "client", 0, 1, settled=True)), closed(transfer(sender_link(begun(window=1), window=1), "client", 0, 0,
-         settled=True)), evidence={"observed": 2, "expected": 1}),
-    Case("L10-36", V, closed(flow(begun(), "client", None, incoming=5)), closed(flow(begun(), "client", None)),
+    Case("L10-35", V, to_window_of_one(2), to_window_of_one(1), evidence={"observed": 2, "expected": 1}),
+    Case("L10-36", V, closed(flow(begun(), "client", None, next_incoming_id=5)), closed(flow(begun(), "client", None)),
          evidence={"observed": 5, "expected": 0}),
-    Case("L10-37", V, closed(flow(begun(), "client", None, outgoing=5)), closed(flow(begun(), "client", None)),
+    Case("L10-37", V, closed(flow(begun(), "client", None, next_outgoing_id=5)), closed(flow(begun(), "client", None)),
          evidence={"observed": 5, "expected": 0}),
     Case("L10-38", V, closed(flow(end(end(begun(), "client"), "server"), "client", None)),
          closed(end(end(flow(begun(), "client", None), "client"), "server")), evidence={"name": "flow"}),
@@ -276,7 +281,7 @@ CASES = [
          0)), evidence={"observed": 3, "name": "detach"}),
     Case("L10-53", V, closed(attach(attach(begun(), "client", "s", 0, False), "server", "s", 0, False)),
          closed(attach(attach(begun(), "client", "s", 0, False), "server", "s", 0, True)), offender="server"),
-    Case("L10-54", V, closed(attach(begun(), "client", "s", 0, False, count=None)),
+    Case("L10-54", V, closed(attach(begun(), "client", "s", 0, False, initial_delivery_count=None)),
          closed(attach(begun(), "client", "s", 0, False)), evidence={"link": "s"}),
     Case("L10-55", V, refused(after=6), refused(), offender="server"),
     Case("L10-55", V, refused(closes=False), refused(), evidence={"observed": "closed = false"}),
@@ -306,10 +311,10 @@ CASES = [
          True))), closed(attach(begun(), "client", "r", 1, True, source=described(P.SOURCE, None, None, None, None,
          True)))),
     Case("L10-65", V, of_mode(0, True), of_mode(0, False), evidence={"link": "s"}),
-    Case("L10-66", V, closed(accepted(transfer(sender_link(), "client", 0, 0, rcv=1), "server", True, 0)),
-         closed(accepted(transfer(sender_link(), "client", 0, 0, rcv=0), "server", True, 0))),
-    Case("L10-70", V, closed(say(sender_link(), "client", P.TRANSFER, uint(0), uint(0), None, uint(0), True,
-         payload=data_section(b"x"))),
+    Case("L10-66", V, closed(accepted(transfer(sender_link(), "client", 0, 0, rcv_settle_mode=1), "server", True, 0)),
+         closed(accepted(transfer(sender_link(), "client", 0, 0, rcv_settle_mode=0), "server", True, 0))),
+    Case("L10-70", V, closed(perform(sender_link(), "client", P.TRANSFER, data_section(b"x"), handle=0, delivery_id=0,
+         message_format=0, settled=True)),
          closed(transfer(sender_link(), "client", 0, 0, settled=True))),
     Case("L10-71", V, closed(transfer(sender_link(), "client", 0, 0, LONG_TAG, settled=True)),
          closed(transfer(sender_link(), "client", 0, 0, LONG_TAG[1:], settled=True)), evidence={"observed": 33}),
@@ -321,12 +326,12 @@ CASES = [
          0)), closed(detach(detach(transfer(sender_link(), "client", 0, 0, settled=True), "client", 0), "server", 0))),
     Case("L10-76", V, closed(transfer(transfer(sender_link(), "client", 0, 0, more=True), "client", 0, None,
          aborted=True)), in_two(sender_link())),
-    Case("L10-77", V, closed(transfer(sender_link(server={"largest": 10}), "client", 0, 0, settled=True,
-         body=b"x" * 20)), closed(transfer(sender_link(server={"largest": 100}), "client", 0, 0, settled=True,
-         body=b"x" * 20)), evidence={"expected": 10}),
+    Case("L10-77", V, closed(transfer(sender_link(server={"max_message_size": 10}), "client", 0, 0, settled=True,
+         payload=LARGER)), closed(transfer(sender_link(server={"max_message_size": 100}), "client", 0, 0, settled=True,
+         payload=LARGER)), evidence={"expected": 10}),
     # Each transfer has 6 octets; those of the one that gives the delivery up are to be ignored.
-    Case("L10-77", V, in_two(sender_link(server={"largest": 5}), aborted=True),
-         in_two(sender_link(server={"largest": 6}), aborted=True), besides=["L10-76"]),
+    Case("L10-77", V, in_two(sender_link(server={"max_message_size": 5}), aborted=True),
+         in_two(sender_link(server={"max_message_size": 6}), aborted=True), besides=["L10-76"]),
     Case("L10-78", V, sections(section(0x74, {"a": 1}) + section(0x73, ["id"]) + data_section(b"x")),
          sections(section(0x73, ["id"]) + section(0x74, {"a": 1}) + data_section(b"x"))),
     Case("L10-79", V, closed(accepted(transfer(sender_link(), "client", 0, 0, resume=True), "server", True, 0)),

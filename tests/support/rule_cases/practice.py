@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import proton
-from encode_1_0 import ATTACH, BEGIN, OPEN, REJECTED, SOURCE, TARGET, TRANSFER, described, frame, performative, section
-from link_talks import accepted, closed, detach, dispose, error, say, sender_link, transfer, uint
+from encode_1_0 import OPEN, REJECTED, SOURCE, TARGET, described, frame, performative, section
+from link_talks import accepted, attach, begun, closed, detach, dispose, error, sender_link, transfer
 from rule_support import SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Talk, spoken
 from rule_talks import closed_1_0, sasl
 
@@ -36,13 +36,13 @@ def linked(address: str, receives: bool) -> Talk:
     talk.client_octets(frame(performative(OPEN, "client", "test")))
     product = {proton.symbol("product"): "RabbitMQ", proton.symbol("version"): "4.0.1"}
     talk.server_octets(frame(performative(OPEN, "server", *[None] * 8, product)))
-    for side, remote in (("client", None), ("server", proton.ushort(0))):
-        talk.octets(side, frame(performative(BEGIN, remote, *map(proton.uint, (0, 100, 100)))))
-    near, far = described(SOURCE, address if receives else None), described(TARGET, None if receives else address)
+    begun(talk)
+    ends = {
+        "source": described(SOURCE, address if receives else None),
+        "target": described(TARGET, None if receives else address),
+    }
     for side, role in (("client", receives), ("server", not receives)):
-        initial = None if role else proton.uint(0)
-        fields = ("link", proton.uint(0), role, None, None, near, far, None, None, initial)
-        talk.octets(side, frame(performative(ATTACH, *fields)))
+        attach(talk, side, "link", 0, role, **ends)
     return closed_1_0(talk)
 
 
@@ -163,8 +163,7 @@ def put_token(*expirations_s: int) -> Talk:
         ends = proton.timestamp((START_NS + ends_s * SECOND_NS) // 10**6)
         named = {"operation": "put-token", "type": "jwt", "name": "amqp://host/q", "expiration": ends}
         body = section(0x74, named) + section(0x77, "token")
-        say(talk, "client", TRANSFER, uint(0), uint(number), bytes([number]), uint(0), False, payload=body)
-        accepted(talk, "server", True, number).wait(10)
+        accepted(transfer(talk, "client", 0, number, payload=body), "server", True, number).wait(10)
     return closed(talk.wait(30 - 10 * len(expirations_s)))
 
 

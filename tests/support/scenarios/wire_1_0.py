@@ -16,7 +16,7 @@ from typing import Any
 
 import encode_1_0 as P
 import proton
-from encode_1_0 import described, frame, performative, section
+from encode_1_0 import described, frame, performative, said, section
 
 from scenarios.script import DEFAULT_VHOST, Event, Message, Script
 from scenarios.wire_classic import CLIENT, SERVER, Sent, Step
@@ -28,7 +28,7 @@ COORDINATION = "transactions"  # name of the link to the coordinator
 # Code of the state that gives an outcome.
 STATES = {"acked": 0x24, "confirmed": 0x24, "rejected": 0x25, "nacked": 0x25, "requeued": 0x26}
 SENDER, RECEIVER = False, True
-CREDIT = 1000
+CREDIT, WINDOW = 1000, 2048
 
 
 def queue_address(queue: str) -> str:
@@ -42,9 +42,9 @@ def target_address(message: Message) -> str:
     return f"/exchange/{message.exchange}/{message.routing_key}"
 
 
-def sent(code: int, *fields: Any, channel: int = 0, payload: bytes = b"", kind: int = 0) -> bytes:
+def sent(code: int, *fields: Any, channel: int = 0, kind: int = 0) -> bytes:
     """A performative in a frame."""
-    return frame(performative(code, *fields) + payload, channel, kind)
+    return frame(performative(code, *fields), channel, kind)
 
 
 class WireV1_0:
@@ -91,13 +91,9 @@ class WireV1_0:
         return steps
 
     def session(self, number: int) -> list[Step]:
-        window = uint(2048)
-
-        def begin(remote: int | None) -> bytes:
-            answers = None if remote is None else proton.ushort(remote)
-            return sent(P.BEGIN, answers, uint(0), window, window, channel=number)
-
-        steps = [(CLIENT, begin(None)), (SERVER, begin(number))]
+        windows = {"next_outgoing_id": 0, "incoming_window": WINDOW, "outgoing_window": WINDOW}
+        begins = (CLIENT, None), (SERVER, number)
+        steps = [(side, said(P.BEGIN, number, remote_channel=remote, **windows)) for side, remote in begins]
         for handle, address in enumerate(self.targets[number]):
             steps += self.link(number, f"to {address}", handle, None, address, False)
             steps.append((SERVER, self.grants(number, handle)))
@@ -116,21 +112,18 @@ class WireV1_0:
         far: int = P.TARGET,
     ) -> list[Step]:  # fmt: skip
         client_role = SENDER if source is None else RECEIVER
-        mode = proton.ubyte(1 if settled else 0)
-        ends = (described(P.SOURCE, source), described(far, target))
-
-        def attach(role: bool) -> bytes:
-            first = uint(0) if role == SENDER else None
-            return sent(
-                P.ATTACH, name, uint(handle), role, mode, proton.ubyte(0), *ends, None, None, first, channel=number
-            )
-
-        return [(CLIENT, attach(client_role)), (SERVER, attach(not client_role))]
+        link = {
+            "name": name, "handle": handle, "snd_settle_mode": 1 if settled else 0, "rcv_settle_mode": 0,
+            "source": described(P.SOURCE, source), "target": described(far, target),
+        }  # fmt: skip
+        return [
+            (side, said(P.ATTACH, number, role=role, initial_delivery_count=0 if role == SENDER else None, **link))
+            for side, role in ((CLIENT, client_role), (SERVER, not client_role))
+        ]
 
     def grants(self, number: int, handle: int, credit: int = CREDIT, count: int = 0) -> bytes:
-        window = uint(2048)
-        fields = (uint(0), window, uint(0), window, uint(handle), uint(count), uint(credit))
-        return sent(P.FLOW, *fields, channel=number)
+        windows = {"next_incoming_id": 0, "incoming_window": WINDOW, "next_outgoing_id": 0, "outgoing_window": WINDOW}
+        return said(P.FLOW, number, **windows, handle=handle, delivery_count=count, link_credit=credit)
 
     def settled(self, number: int, deliveries: Iterable[int]) -> bytes:
         """The flow that follows when these are open no more; only channels with one consumer have a prefetch."""
@@ -258,10 +251,11 @@ class WireV1_0:
         more: bool = False, state: Any = None,
     ) -> bytes:  # fmt: skip
         """One transfer; without a delivery-id it goes on with the delivery of its link."""
-        begins: list[Any] = [None, None, None]
+        delivery: dict[str, Any] = {"handle": handle, "settled": settled, "more": more, "state": state}
         if delivery_id is not None:
-            begins = [uint(delivery_id), delivery_id.to_bytes(4, "big"), uint(0)]
-        return sent(P.TRANSFER, uint(handle), *begins, settled, more, None, state, channel=number, payload=payload)
+            tag = delivery_id.to_bytes(4, "big")
+            delivery |= {"delivery_id": delivery_id, "delivery_tag": tag, "message_format": 0}
+        return said(P.TRANSFER, number, payload, **delivery)
 
 
 def accepts_at_once(script: Script, number: int) -> bool:
@@ -271,9 +265,8 @@ def accepts_at_once(script: Script, number: int) -> bool:
 
 def disposition(number: int, first: int, state: Any, last: int | None = None) -> bytes:
     """The receiver settles deliveries `first` to `last`."""
-    return sent(
-        P.DISPOSITION, RECEIVER, uint(first), uint(first if last is None else last), True, state, channel=number
-    )
+    end = first if last is None else last
+    return said(P.DISPOSITION, number, role=RECEIVER, first=first, last=end, settled=True, state=state)
 
 
 def sections_of(event: Event, annotates: bool) -> bytes:
