@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_tls import PARTS, all_frames, conversation, sent
 from tls_talks import Peers, Sent, wire_of
-from wire import CLIENT, SERVER, Wire, give_up
+from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
@@ -127,16 +127,7 @@ def test_an_upgrade_that_is_refused_is_foreign() -> None:
 
 @pytest.mark.parametrize("lost", [{12}, {12, 13}, {20, 31}])
 def test_behind_a_hole_frames_are_read_again(lost: set[int]) -> None:
-    whole, wire = wire_of(upgraded(conversation()[0]), 1 << 16), Wire()
-    for number, segment in enumerate(whole.segments[2:]):
-        at, octets, direction = segment[3], segment[7], segment[11]
-        if number in lost:
-            wire.lose(direction, octets)
-        else:
-            wire.add(direction, whole.payload[at : at + octets])
-    for direction in (CLIENT, SERVER):
-        give_up(wire, direction)
-    rows, facts = wire.rows(Layers())
+    rows, facts = wire_of(upgraded(conversation()[0]), 1 << 16).without(lost).rows(Layers())
     names = [row["frame_type"] for row in rows if row["status"] == "ok"]
     assert len(names) >= len(all_frames()) - 4
     assert_ledger(facts)

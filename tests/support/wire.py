@@ -72,6 +72,19 @@ class Wire:
         self.seq[direction] += size
         self.add(1 - direction, b"")
 
+    def without(self, lost: set[int]) -> Wire:
+        """The same without these segments (0-based, behind the handshake), which the other sides acknowledge."""
+        wire = Wire()
+        for number, segment in enumerate(self.segments[2:]):
+            at, octets, direction = segment[3], segment[7], segment[11]
+            if number in lost:
+                wire.lose(direction, octets)
+            else:
+                wire.add(direction, self.payload[at : at + octets])
+        for direction in (CLIENT, SERVER):
+            give_up(wire, direction)
+        return wire
+
     def arrays(self) -> tuple[np.ndarray, bytes]:
         """Its segments and their payload, as a run has them."""
         return np.array(self.segments, SEGMENT), self.payload

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from expected import expected
 from tls_talks import NOT_AFTER, Peers, Sent, wire_of
-from wire import CLIENT, SERVER, Wire, give_up
+from wire import CLIENT, SERVER, Wire
 
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
@@ -240,24 +240,6 @@ def test_else_the_rows_say_that_it_began_before(version: ssl.TLSVersion, known: 
 # ---- loss ----------------------------------------------------------------------------------------------------------
 
 
-def lossy(
-    peers: Peers, flights: list[Sent], lost: set[int], size: int = 1400
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The same without these segments (0-based, of those with octets), which the other side acknowledges."""
-    whole, wire = wire_of(flights, size), Wire()
-    number = -1
-    for segment in whole.segments[2:]:
-        at, octets, direction = segment[3], segment[7], segment[11]
-        number += 1
-        if number in lost:
-            wire.lose(direction, octets)
-        else:
-            wire.add(direction, whole.payload[at : at + octets])
-    for direction in (CLIENT, SERVER):
-        give_up(wire, direction)
-    return wire.rows(Layers(KeyLog(peers.key_log)))
-
-
 LOSSY = [
     (ssl.TLSVersion.TLSv1_3, ""),
     (ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-GCM-SHA256"),
@@ -273,7 +255,7 @@ def test_behind_a_hole_records_are_decrypted_again(version: ssl.TLSVersion, ciph
     said, frames = conversation()
     peers = Peers(version, ciphers)
     flights = peers.talk(said)
-    rows, facts = lossy(peers, flights, lost, 1 << 16)
+    rows, facts = wire_of(flights, 1 << 16).without(lost).rows(Layers(KeyLog(peers.key_log)))
     handshake = len(flights) - len(said) - 1
     gone = {place - handshake for place in lost}
     left = sorted(("client" if way == CLIENT else "server", size) for way, size, place in frames if place not in gone)
@@ -294,7 +276,8 @@ def test_a_hole_inside_a_record_costs_that_record_alone(version: ssl.TLSVersion,
     places = [at for at, (_, octets) in enumerate(flights) for _ in range(0, len(octets), 100)]
     handshake = len(flights) - len(said) - 1
     large = next(at for at, (_, octets) in enumerate(flights) if at > handshake + 3 and len(octets) > 150)
-    rows, _ = lossy(peers, flights, {places.index(large) + 1}, 100)
+    wire = wire_of(flights, 100).without({places.index(large) + 1})
+    rows, _ = wire.rows(Layers(KeyLog(peers.key_log)))
     left = sorted(
         ("client" if way == CLIENT else "server", size) for way, size, place in frames if place != large - handshake
     )

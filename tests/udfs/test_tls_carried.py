@@ -13,7 +13,7 @@ from test_connection_state import Rows
 from test_tls import conversation
 from test_websocket import upgraded
 from tls_talks import Peers, wire_of
-from wire import CLIENT, FLOW, SERVER, Wire, give_up
+from wire import FLOW, Wire
 
 from codec.amqp.connections.state import ConnectionState
 from codec.amqp.decoder import CarriedStates, Decoder
@@ -78,15 +78,8 @@ def wires() -> dict[str, tuple[Wire, KeyLog]]:
     found["websocket"] = wire_of(upgraded(said), 200), KeyLog()
     peers = Peers()
     found["websocket in tls"] = wire_of(peers.talk(upgraded(said)), 200), KeyLog(peers.key_log)
-    peers, lossy = Peers(), Wire()
-    for number, (way, octets) in enumerate(peers.talk(said)):
-        if number in (15, 16, 30):
-            lossy.lose(way, len(octets))
-        else:
-            lossy.add(way, octets)
-    for way in (CLIENT, SERVER):
-        give_up(lossy, way)
-    found["loss"] = lossy, KeyLog(peers.key_log)
+    peers = Peers()
+    found["loss"] = wire_of(peers.talk(said), 1 << 16).without({15, 16, 30}), KeyLog(peers.key_log)
     return found
 
 
