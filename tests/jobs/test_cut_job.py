@@ -21,6 +21,7 @@ from pipeline.output.place import Place
 from udfs.source.files import MISSING, CaptureFile
 
 BARE = CAPTURES / "091_confirms_and_return.pcap"
+ROTATED = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,14 @@ def tables() -> Tables:
 @pytest.fixture(scope="module")
 def folder(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tables.write(tmp_path_factory.mktemp("tables") / "tables")
+
+
+def rotated(folder: Path) -> tuple[list[str], Tables, Path]:
+    """Three rotated files, copied to `folder`: their names, the tables of them, and where these were written."""
+    for name in ROTATED:
+        shutil.copy(CAPTURES / name, folder)
+    tables = tables_of([folder / name for name in ROTATED])
+    return list(ROTATED), tables, tables.write(folder / "tables")
 
 
 def said(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
@@ -228,11 +237,7 @@ def test_tables_without_an_audit_have_no_findings(
 def test_captures_that_are_gone(gone: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of three rotated files one is gone: the others are written, the exit code and a line say what is missing. Without
     the first one nobody can tell whose packets the others hold, and nothing is written."""
-    names = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
-    for name in names:
-        shutil.copy(CAPTURES / name, tmp_path)
-    tables = tables_of([tmp_path / name for name in names])
-    folder = tables.write(tmp_path / "tables")
+    names, tables, folder = rotated(tmp_path)
     (tmp_path / "moved").mkdir()
     missing = names.pop(gone)
     for name in names:
@@ -252,18 +257,17 @@ def test_captures_that_are_gone(gone: int, tmp_path: Path, capsys: pytest.Captur
 
 def test_a_capture_that_nobody_reaches_leaves_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Decoded from a file system that this machine does not know; two of three files were brought here."""
-    names = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
-    tables = tables_of([CAPTURES / name for name in names])
+    tables = tables_of([CAPTURES / name for name in ROTATED])
     for row in (*tables.rows["captures"], *tables.rows["frames"]):
         row["capture_file"] = f"hdfs://elsewhere/{Path(row['capture_file']).name}"
     folder = tables.write(tmp_path / "tables")
     (tmp_path / "here").mkdir()
-    for name in names[:2]:
+    for name in ROTATED[:2]:
         shutil.copy(CAPTURES / name, tmp_path / "here")
     cut = [folder, "--connection", *tables.ids, "--captures", tmp_path / "here"]
     text = said(capsys, 3, *cut, "-o", tmp_path / "cut.pcapng")
-    assert f"hdfs://elsewhere/{names[2]}: no file {names[2]} is there" in text
-    assert records(tmp_path / "cut.pcapng") == [each for name in names[:2] for each in records(CAPTURES / name)]
+    assert f"hdfs://elsewhere/{ROTATED[2]}: no file {ROTATED[2]} is there" in text
+    assert records(tmp_path / "cut.pcapng") == [each for name in ROTATED[:2] for each in records(CAPTURES / name)]
 
 
 def test_a_file_is_one_of_the_captures_on_its_own_file_system_alone() -> None:
@@ -279,11 +283,7 @@ def test_a_file_is_one_of_the_captures_on_its_own_file_system_alone() -> None:
 
 
 def test_captures_and_cut_in_a_store_and_its_key_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
-    for name in names:
-        shutil.copy(CAPTURES / name, tmp_path)
-    tables = tables_of([tmp_path / name for name in names])
-    folder = tables.write(tmp_path / "tables")
+    names, tables, folder = rotated(tmp_path)
     with object_store() as store:
         store.put(*(tmp_path / name for name in names[:2]), folder="moved")
         cut = [folder, "--connection", *tables.ids, "--captures", store.uri("moved", "s3a")]
