@@ -66,10 +66,8 @@ def contents(lake: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", ["091_tls12", "091_tls13"])
 def test_a_tls_connection_goes_on_where_its_secrets_are_carried(tmp_path: Path, name: str) -> None:
-    pieces, key_log = (
-        list(rotated(CAPTURES / f"{name}.pcap", tmp_path / "captures", 4)),
-        CAPTURES / f"{name}.keylog.txt",
-    )
+    pieces = list(rotated(CAPTURES / f"{name}.pcap", tmp_path / "captures", 4))
+    key_log = CAPTURES / f"{name}.keylog.txt"
     lake = tmp_path / "lake"
     for end in (1, 2, 3):
         ingest(lake, pieces[:end], key_log, carry=True)
@@ -84,10 +82,8 @@ def test_a_tls_connection_goes_on_where_its_secrets_are_carried(tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ["091_tls12", "091_tls13"])
 def test_without_it_the_lake_holds_no_secret_and_the_rest_is_tls(tmp_path: Path, name: str) -> None:
-    pieces, key_log = (
-        list(rotated(CAPTURES / f"{name}.pcap", tmp_path / "captures", 2)),
-        CAPTURES / f"{name}.keylog.txt",
-    )
+    pieces = list(rotated(CAPTURES / f"{name}.pcap", tmp_path / "captures", 2))
+    key_log = CAPTURES / f"{name}.keylog.txt"
     lake = tmp_path / "lake"
     for end in (1, 2):
         ingest(lake, pieces[:end], key_log, carry=False)
