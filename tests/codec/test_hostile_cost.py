@@ -18,6 +18,7 @@ import pytest
 from encode_1_0 import frame
 from fuzz import PARTS
 from growth import assert_linear
+from pika_frames import method
 from test_amqp_1_0_streams import CLOSE, sections_of
 from wire import CLIENT, FLOW, SERVER, Wire, take_facts
 
@@ -26,6 +27,7 @@ from codec.compiler.limits import LIMITS
 from codec.net.segments import SEGMENT
 
 CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
+ACK = method(pika.spec.Basic.Ack(7))
 FRAME_OVERHEAD = 8
 LOST = b"\x77" * 20  # no frame begins here
 STEPS = (1, 4)
@@ -110,10 +112,9 @@ def feigned_sizes(octets: bytes, header: bytes) -> Callable[[int], Wire]:
 
 def wrong_end_octets(count: int) -> Wire:
     """Each frame claims all that follows, and its end octet is wrong; a real one stands behind each header."""
-    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
-    each, parts = 7 + len(ack), []
+    each, parts = 7 + len(ACK), []
     for number in range(2000 * count):
-        parts.append(struct.pack(">BHI", 3, 1, (2000 * count - number) * each - 7) + ack)
+        parts.append(struct.pack(">BHI", 3, 1, (2000 * count - number) * each - 7) + ACK)
     return in_segments(Wire(), CLASSIC_HEADER + b"".join(parts) + bytes(8), 1448)
 
 
@@ -143,8 +144,7 @@ def a_table_at_first(count: int) -> Wire:
 def backwards(count: int) -> Wire:
     """Segments of one octet, in groups of 1000 from the last to the first."""
     wire = Wire()
-    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
-    octets, size, first = CLASSIC_HEADER + ack * (200 * count), 1000, wire.seq[CLIENT]
+    octets, size, first = CLASSIC_HEADER + ACK * (200 * count), 1000, wire.seq[CLIENT]
     for start in range(0, len(octets), size):
         part = octets[start : start + size]
         for at in range(len(part) - 1, -1, -1):
@@ -157,10 +157,9 @@ def backwards(count: int) -> Wire:
 def holes(count: int) -> Wire:
     """Every second segment is missing and acknowledged."""
     wire = Wire()
-    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
     wire.add(CLIENT, CLASSIC_HEADER)
     for _ in range(1000 * count):
-        wire.add(CLIENT, ack)
+        wire.add(CLIENT, ACK)
         wire.lose(CLIENT, 50)
     return wire
 
@@ -168,11 +167,10 @@ def holes(count: int) -> Wire:
 def one_direction(count: int) -> Wire:
     """The client's packets alone, each of which acknowledges more of what the server said."""
     wire = Wire()
-    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
     wire.add(CLIENT, CLASSIC_HEADER)
     for _ in range(2000 * count):
         wire.seq[SERVER] += 50
-        wire.add(CLIENT, ack)
+        wire.add(CLIENT, ACK)
     return wire
 
 
