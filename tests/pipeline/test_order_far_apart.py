@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from ipaddress import ip_address
 from itertools import product
 
@@ -18,7 +19,7 @@ import pika.frame
 import pika.spec
 import pytest
 from pika_frames import PUBLISH, content, method
-from test_order import CAPTURES, connections, flows, moved_by_time, tables_of
+from test_order import CAPTURES, Move, connections, flows, moved_by_time, tables_of
 from test_reassembly import HEADER, OPENING, Capture, Segment
 from wire import CLIENT, FLOW, SERVER, Row
 
@@ -99,16 +100,20 @@ def made(flow: bytes, octets: np.ndarray, *orders: np.ndarray, log: KeyLog | Non
     return found
 
 
+def all_moved(segments: np.ndarray, move: Move, steps: Iterable[int]) -> dict[str, np.ndarray]:
+    """Either direction of each connection moved by each step."""
+    return {
+        f"direction {direction}, {move.__name__} {by}": np.concatenate(
+            [move(part, direction, by) for part in connections(segments)]
+        )
+        for direction, by in product((0, 1), steps)
+    }
+
+
 @pytest.mark.parametrize("name", MORE)
 def test_no_outcome_is_wrong_where_directions_are_far_apart(name: str) -> None:
-    for flow, segments, octets in flows(name):
-        moved = {
-            f"direction {direction} by {ns} ns": np.concatenate(
-                [moved_by_time(part, direction, ns) for part in connections(segments)]
-            )
-            for direction, ns in product((0, 1), (-1000 * SECOND, -APART, APART))
-        }
-        assert_none_wrong(flow, segments, octets, moved)
+    for flow in flows(name):
+        assert_none_wrong(*flow, all_moved(flow[1], moved_by_time, (-1000 * SECOND, -APART, APART)))
 
 
 def assert_none_wrong(
@@ -123,14 +128,8 @@ def assert_none_wrong(
 
 @pytest.mark.parametrize("name", MORE)
 def test_no_outcome_is_wrong_where_a_direction_stalls(name: str) -> None:
-    for flow, segments, octets in flows(name):
-        moved = {
-            f"direction {direction}, stalls {seed}": np.concatenate(
-                [stalled(part, direction, seed) for part in connections(segments)]
-            )
-            for direction, seed in product((0, 1), range(3))
-        }
-        assert_none_wrong(flow, segments, octets, moved)
+    for flow in flows(name):
+        assert_none_wrong(*flow, all_moved(flow[1], stalled, range(3)))
 
 
 @pytest.mark.parametrize("name", ["091_tls12.pcap", "091_tls13.pcap"])
