@@ -66,7 +66,8 @@ NAME_IN = {
     name: f"regexp_replace(try_variant_get(evidence, '$.{name}', 'string'), r'{MADE_UP}', '*')" for name in ENTITIES
 }
 # The names in evidence as 'queue=orders exchange=logs'.
-OF_ENTITIES = ", ".join(f"concat('{name}=', {found})" for name, found in NAME_IN.items())
+EACH_ENTITY = ", ".join(f"concat('{name}=', {found})" for name, found in NAME_IN.items())
+OF_ENTITIES = f"nullif(concat_ws(' ', {EACH_ENTITY}), '')"
 # THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''.
 OF_THINGS = ", ".join(
     f"concat('{name.replace('_', ' ')} ', IF({NAME_IN[name]} = '', r\"''\", {NAME_IN[name]}))" for name in THINGS
@@ -84,7 +85,7 @@ def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
     )
     return findings.join(ends, "connection_id", "left").selectExpr(
         "*",
-        f"nullif(concat_ws(' ', {OF_ENTITIES}), '') AS entities",
+        f"{OF_ENTITIES} AS entities",
         f"nullif(concat_ws(', ', {OF_THINGS}), '') AS things",
     )
 
