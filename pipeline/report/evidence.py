@@ -65,13 +65,14 @@ AFFECTED = Source(
 NAME_IN = {
     name: f"regexp_replace(try_variant_get(evidence, '$.{name}', 'string'), r'{MADE_UP}', '*')" for name in ENTITIES
 }
-# The names in evidence as 'queue=orders exchange=logs'.
+# The names in evidence as 'queue=orders exchange=logs'; null for none.
 EACH_ENTITY = ", ".join(f"concat('{name}=', {found})" for name, found in NAME_IN.items())
 OF_ENTITIES = f"nullif(concat_ws(' ', {EACH_ENTITY}), '')"
-# THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''.
-OF_THINGS = ", ".join(
+# THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
+EACH_THING = ", ".join(
     f"concat('{name.replace('_', ' ')} ', IF({NAME_IN[name]} = '', r\"''\", {NAME_IN[name]}))" for name in THINGS
 )
+OF_THINGS = f"nullif(concat_ws(', ', {EACH_THING}), '')"
 
 
 def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
@@ -83,11 +84,8 @@ def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
         f"{ENDPOINT.format('server')} AS server",
         f"{APPLICATION} AS application",
     )
-    return findings.join(ends, "connection_id", "left").selectExpr(
-        "*",
-        f"{OF_ENTITIES} AS entities",
-        f"nullif(concat_ws(', ', {OF_THINGS}), '') AS things",
-    )
+    of_both = findings.join(ends, "connection_id", "left")
+    return of_both.selectExpr("*", f"{OF_ENTITIES} AS entities", f"{OF_THINGS} AS things")
 
 
 def evidence_tables(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:

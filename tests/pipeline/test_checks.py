@@ -141,7 +141,8 @@ def test_a_flow_that_names_no_transfer_number_lacks_the_next_one(tmp_path: Path)
     talk = receiver_link()
     for number in (0, 1):
         transfer(talk, "server", 1, number, settled=True)
-    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", flow(talk.wait(1), "client", None, next_incoming_id=None), [])])
+    flow(talk.wait(1), "client", None, next_incoming_id=None)
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", talk, [])])
     (row,) = noticed(rows, rows.num_rows)
     assert (row["oddity"], row["observed"], row["expected"]) == ("next-incoming-id", None, 2)
 
