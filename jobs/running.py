@@ -150,8 +150,8 @@ def run_standalone(job: str) -> NoReturn:
 
 
 def end_process(exit_code: int) -> NoReturn:
-    """Call the exit handlers and end the process. Python would also take a million objects of loaded modules apart, for
-    half a second."""
+    """Call the exit handlers and end the process. Python would also take a million objects of loaded modules apart,
+    which takes 0.2 s to 0.6 s."""
     atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):  # `run` has flushed what counts

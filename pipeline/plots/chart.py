@@ -18,6 +18,7 @@ import altair as alt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline import theme
 from pipeline.text import duration
 from pipeline.theme import LIGHT
 
@@ -163,4 +164,4 @@ def name_rows(names: Iterable[str]) -> alt.Y:
 def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:
     """A colour scale for the words that are `present`; `words`: word -> name in the palette."""
     used = [word for word in words if word in present]
-    return alt.Scale(domain=used, range=[LIGHT[words[word]] for word in used])
+    return theme.scale(used, [LIGHT[words[word]] for word in used])

@@ -1,5 +1,4 @@
-"""DataFrames of tables: exactly the columns and types of the schema, valid UTF-8, and `toArrow` with VARIANT
-columns."""
+"""DataFrames of tables: exactly the columns and types of the schema, and `toArrow` with VARIANT columns."""
 
 from __future__ import annotations
 
@@ -11,28 +10,6 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-# Well-formed UTF-8 (RFC 3629, section 4) without the backslash, or any single octet. The input is octets decoded as
-# ISO 8859-1, which has a character for each.
-_TAIL = r"[\x80-\xBF]"
-_CHARACTERS = "|".join(
-    (
-        r"[\x00-\x5B\x5D-\x7F]+",
-        rf"[\xC2-\xDF]{_TAIL}",
-        rf"\xE0[\xA0-\xBF]{_TAIL}|[\xE1-\xEC\xEE\xEF]{_TAIL}{{2}}|\xED[\x80-\x9F]{_TAIL}",
-        rf"\xF0[\x90-\xBF]{_TAIL}{{2}}|[\xF1-\xF3]{_TAIL}{{3}}|\xF4[\x80-\x8F]{_TAIL}{{2}}",
-        r"[\x00-\xFF]",
-    )
-)
-_ESCAPED = (
-    "array_join(transform(regexp_extract_all(decode(CAST({} AS BINARY), 'ISO-8859-1'), r'"
-    + _CHARACTERS.replace("{", "{{").replace("}", "}}")
-    + "', 0), piece -> "
-    "if(length(piece) = 1 AND (piece >= '\\u0080' OR piece = r'\\'), "
-    "concat(r'\\x', lower(hex(encode(piece, 'ISO-8859-1')))), "
-    "decode(encode(piece, 'ISO-8859-1'), 'UTF-8'))), '')"
-)
 
 
 def shaped(rows: DataFrame, schema: StructType) -> DataFrame:
@@ -54,12 +31,6 @@ def empty(spark: SparkSession, schema: StructType) -> DataFrame:
     workers."""
     nulls = [F.lit(None).cast(column.dataType).alias(column.name, metadata=column.metadata) for column in schema.fields]
     return spark.range(1).where("false").select(*nulls)
-
-
-def utf8(text: str) -> str:
-    """SQL for a text, escaped by the rule of `codec.text` if it is not UTF-8: a VARIANT may give strings of any
-    octets. `text`: SQL of it."""
-    return f"if(is_valid_utf8({text}), {text}, {_ESCAPED.format(text)})"
 
 
 def timestamp(nanoseconds: str) -> Column:

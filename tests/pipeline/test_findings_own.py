@@ -175,10 +175,12 @@ def test_a_rule_in_a_file_has_to_make_sense(tmp_path: Path, old: str, new: str, 
         read(file)
 
 
-def test_thresholds_and_choices_hold_for_own_rules_too(tables: Tables) -> None:
+def test_thresholds_and_choices_hold_for_own_rules_too(tables: Tables, capsys: pytest.CaptureFixture[str]) -> None:
     limits = Config({"HOUSE-02": {"most_bytes": 28}})
     found = pipeline.findings(tables, rules=["HOUSE"], disable=["HOUSE-01"], config=limits, extra=[NAMES, SIZES])
     assert found.collect() == []
+    found.explain()
+    assert "Join" not in capsys.readouterr().out  # found already: what was found is not joined again
     with pytest.raises(ValueError, match="no rule HOUSE-01 in the catalogue, nor in `extra`"):
         pipeline.findings(tables, rules=["HOUSE-01"])
 

@@ -47,7 +47,6 @@ from codec.sides import SIDES
 from pipeline.audit.catalogue import KNOWN
 from pipeline.audit.contexts.sources import CHANNEL, EARLIER, Context, Relation, columns
 from pipeline.audit.detectors import Sql, sql_in
-from pipeline.tables.shape import utf8
 from udfs.roles import SPANS
 
 FRAME_COLUMNS = (
@@ -89,6 +88,34 @@ def arguments_struct(types: Mapping[str, Collection[str]]) -> Sql:
     """Struct of these arguments (type -> names) from VARIANT `arguments`, in one pass; null: none, or another type."""
     fields = ", ".join(f"{name} {kind}" for kind, names in types.items() for name in names)
     return f"try_variant_get(arguments, '$', 'struct<{fields}>')"
+
+
+# Well-formed UTF-8 (RFC 3629, section 4) without the backslash, or any single octet. The input is octets decoded as
+# ISO 8859-1, which has a character for each.
+_TAIL = r"[\x80-\xBF]"
+_CHARACTERS = "|".join(
+    (
+        r"[\x00-\x5B\x5D-\x7F]+",
+        rf"[\xC2-\xDF]{_TAIL}",
+        rf"\xE0[\xA0-\xBF]{_TAIL}|[\xE1-\xEC\xEE\xEF]{_TAIL}{{2}}|\xED[\x80-\x9F]{_TAIL}",
+        rf"\xF0[\x90-\xBF]{_TAIL}{{2}}|[\xF1-\xF3]{_TAIL}{{3}}|\xF4[\x80-\x8F]{_TAIL}{{2}}",
+        r"[\x00-\xFF]",
+    )
+)
+_ESCAPED = (
+    "array_join(transform(regexp_extract_all(decode(CAST({} AS BINARY), 'ISO-8859-1'), r'"
+    + _CHARACTERS.replace("{", "{{").replace("}", "}}")
+    + "', 0), piece -> "
+    "if(length(piece) = 1 AND (piece >= '\\u0080' OR piece = r'\\'), "
+    "concat(r'\\x', lower(hex(encode(piece, 'ISO-8859-1')))), "
+    "decode(encode(piece, 'ISO-8859-1'), 'UTF-8'))), '')"
+)
+
+
+def utf8(text: Sql) -> Sql:
+    """SQL for a text, escaped by the rule of `codec.text` if it is not UTF-8: a VARIANT may give strings of any
+    octets."""
+    return f"if(is_valid_utf8({text}), {text}, {_ESCAPED.format(text)})"
 
 
 def list_argument(paths: tuple[str, ...]) -> Sql:
