@@ -502,18 +502,18 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return all(int(caught[1], 16) >> (each - 1) & 1 for each in (number, signal.SIGTERM))
 
 
-@pytest.mark.parametrize("means", ["Spark", "processes"])
-def test_a_full_disk_is_one_line(tmp_path: Path, means: str) -> None:
+@pytest.mark.parametrize(("means", "few"), [("Spark", ("--tables", "frames")), ("processes", ())])
+def test_a_full_disk_is_one_line(tmp_path: Path, means: str, few: tuple[str, ...]) -> None:
     small = tmp_path / "small"
     small.mkdir()
     (tmp_path / "tmp").mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(small)], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("may not mount a file system")
     try:
-        words = decode_with(means, str(SAMPLES), "--output", str(small / "out"))
+        words = decode_with(means, str(SAMPLES), "--output", str(small / "out"), *few)
         ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         left = list(small.iterdir())
     finally:
