@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
@@ -19,6 +20,11 @@ from pyspark.sql import SparkSession
 from codec.compiler.kernel import LazyKernel
 from pipeline import session as sessions
 from pipeline.session import INTERPRETED, JOB_SETTINGS, session
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
+    from xdist.workermanage import WorkerController
 
 # The same examples in every run, however busy the machine is, so that a red run means a change;
 # HYPOTHESIS_PROFILE=default explores further.
@@ -111,8 +117,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In two processes: the longest files first, then those with Spark tests, so that both processes end together."""
+    """For two processes: files with Spark tests from the front, the longest first, and the others from the back."""
     if hasattr(config, "workerinput"):  # of pytest-xdist
         with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
         places = {name: place for place, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: (places.get(item.path.stem, len(places)), item.path not in with_spark))
+
+        def order(item: pytest.Item) -> tuple[bool, int]:
+            place = places.get(item.path.stem, len(places))
+            return item.path not in with_spark, place if item.path in with_spark else -place
+
+        items.sort(key=order)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """With `--dist loadfile`, one process takes files from the front, the other from the back. Until they meet, at
+    short files, only one of them starts Spark and has its code compiled."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FromBothEnds(LoadFileScheduling):
+        def _assign_work_unit(self, node: WorkerController) -> None:
+            if self.nodes.index(node) % 2:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    return FromBothEnds(config, log) if config.getoption("dist") == "loadfile" else None
