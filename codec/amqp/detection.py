@@ -14,6 +14,7 @@ from codec.amqp.connections import connection as C
 from codec.amqp.connections.lifecycle import TLS_PREFIX_BYTES
 from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
 from codec.amqp.framing import ONLY_VERSION, cut_frames, find_frames
+from codec.amqp.proxy_header import INCOMPLETE, proxy_header
 from codec.amqp.versions import CLASSIC, SKIPPED, UNKNOWN_FAMILY, V1_0, V1_0_FAMILY
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, SEARCH
@@ -50,7 +51,8 @@ def stop_decoding(d, s, spans, direction, mode):
         d.span_file = first.file
     spans.used[direction] = 0
     size = int(d.end) - int(d.pos)
-    if mode == FOREIGN and size >= HEAD and size == d.payload_bytes and d.holes == 0:
+    before = int(d.scanned[UNKNOWN_FAMILY])
+    if mode == FOREIGN and size >= HEAD and before + size == d.payload_bytes and d.holes == 0:
         head = u32(s.bytes, int(d.pos), int(d.end))
         is_known = head >> 16 == TLS_HEAD
         for known in KNOWN_HEADS:
@@ -142,7 +144,15 @@ def detect_direction(state, direction):
     spans = state.spans
     ended = d.final != 0
     p, end = int(d.pos), int(d.end)
-    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == end - p
+    before = int(d.scanned[UNKNOWN_FAMILY])
+    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == before + end - p
+    if from_start and before == 0:
+        size = proxy_header(s.bytes, p, end)
+        if size == INCOMPLETE and not ended:
+            return False
+        if size > 0:
+            C.proxy_header_row(state.rows, c, direction, d, s, spans, size)
+            return True
     if C.matches_magic(s.bytes, p, end) > 0:
         if end - p < 8:
             if not ended:
@@ -230,5 +240,5 @@ def enter(state, direction, mode):
 @kernel
 def scan_from(d, offset):
     """Begin the next search at stream offset `offset`, for every family."""
-    for family in range(len(d.scanned)):
+    for family in range(CLASSIC, len(d.scanned)):
         d.scanned[family] = offset

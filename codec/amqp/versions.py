@@ -72,13 +72,14 @@ ERRORS = (
     "the sections of the message do not fit their definitions",
     "text that is not UTF-8",
     "bytes of these values are missing from the capture",
+    "header of the PROXY protocol",
 )
 (
     NO_ERROR, E_MISSING_INSIDE, E_MISSING, E_NO_BOUNDARY, E_TAIL, E_FRAME_END, E_FRAME_TYPE, E_METHOD, E_ARGUMENTS,
     E_PROPERTIES, E_SHORT_HEADER, E_SHORT_METHOD, E_NO_CONTENT_CLASS, E_UNEXPECTED_HEADER, E_UNEXPECTED_BODY,
     E_BODY_LONG, E_VERSION, E_VALUE_SIZE, E_HEARTBEAT, E_FOREIGN, E_TLS, E_SHORT_FRAME, E_FIELDS, E_NO_PERFORMATIVE,
     E_DEPTH, E_RESERVED, E_TRACK, E_NO_COMMAND, E_UNEXPECTED_SEGMENT, E_SEGMENT_HOLE, E_SECTIONS, E_TEXT,
-    E_MISSING_VALUES,
+    E_MISSING_VALUES, E_PROXY,
 ) = range(len(ERRORS))  # fmt: skip
 
 

@@ -69,7 +69,9 @@ DIRECTION = np.dtype(
         ("mode", "i8"),
         ("final", "u1"),  # a hole or the end follows the current bytes
         ("closed", "u1"),
-        ("scanned", "i8", 4),  # START, LOST, by family: none of its frames begins before this stream offset
+        # START, LOST, by family: none of its frames begins before this stream offset; family 0: nothing but a header of
+        # the PROXY protocol is before it
+        ("scanned", "i8", 4),
         ("holes", "i8"),  # holes so far: framing after the first one may have lost the start
         ("frame_end", "i8"),  # INSIDE: stream offset at which the frame that lost bytes ends
         ("frame_seen", "i8"),  # INSIDE: captured bytes of it

@@ -32,6 +32,7 @@ NULL = -1
 ENDLESS = 1 << 62  # beyond any stream
 # Transports whose stream offsets count decrypted bytes. A cut treats their whole streams as one frame of this type.
 ENCAPSULATED = {"tls": "tls", "websocket+tls": "tls", "websocket": "foreign"}
+PROXY = "proxy"  # kind of a header of the PROXY protocol, which is a row of type 'foreign' and status 'ok'
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,9 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     inside = pa.array([ENCAPSULATED.get(each.transport or "") for each in candidates], pa.string()).take(
         pa.array(connection)
     )
-    wrapped = inside.is_valid().to_numpy(zero_copy_only=False)
-    kind = pc.coalesce(inside, table["frame_type"])
+    is_proxy = pc.and_(pc.equal(table["frame_type"], "foreign"), pc.equal(table["status"], "ok")).fill_null(False)
+    wrapped = pc.and_not(inside.is_valid(), is_proxy).to_numpy()
+    kind = pc.if_else(is_proxy, PROXY, pc.coalesce(inside, table["frame_type"]))
     start = np.where(wrapped, 0, start)
     end = np.where(pc.equal(kind, "gap").fill_null(False).to_numpy(), start, start + np.maximum(size, 0))
     end = np.where(wrapped | pc.equal(kind, "tls").fill_null(False).to_numpy(), ENDLESS, end)
@@ -170,7 +172,7 @@ def select_packets(
         selected[of] |= overlapping(rows[of], starts, ends)
     if context:
         touched = np.isin(rows["connection"], np.unique(rows["connection"][selected]))
-        opening = frames.are("kind", "protocol-header") & np.isin(frames.group // 2, rows["connection"][touched])
+        opening = frames.are("kind", "protocol-header", PROXY) & np.isin(frames.group // 2, rows["connection"][touched])
         for group, these in frames.by_group(opening):
             of = streams[group]
             selected[of] |= overlapping(rows[of], *merged(frames.start[these], frames.end[these]))

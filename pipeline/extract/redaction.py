@@ -2,7 +2,7 @@
 
 Visible are complete and valid frames, without their bodies and credentials. Bytes outside of frames, malformed or
 partial frames (except their frame header), and streams of other protocols are blanked. An encrypted stream stays as it
-is.
+is. A header of the PROXY protocol becomes one without addresses, so that the stream after it can be read.
 
 Secrets in frames are SASL responses, tokens, and bodies inside of methods. The decoder's data says which fields are
 secret (`codec.amqp.spec`, overlay.json, `credentials`), and its kernels blank them. For that, the few frames of the
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from codec.amqp.classic import kinds
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.disclosure import SHOW_ALL
+from codec.amqp.proxy_header import without_addresses
 from codec.amqp.redaction import BLANK, blank_secrets
 from codec.amqp.v0_10.tables import entries
 from codec.amqp.v1_0.tables import descriptors
@@ -37,13 +38,14 @@ from codec.amqp.versions import VERSIONS
 from codec.capture.records import Bytes, Records
 from codec.net.protocols import PROTOCOL_TCP
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
-from pipeline.extract.frames import NULL, Frames, grouped, groups, merged, packets_by_group
+from pipeline.extract.frames import NULL, PROXY, Frames, grouped, groups, merged, packets_by_group
 from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, word_sum
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
 
 SECRET_KINDS = (kinds.SECRET, kinds.SASL_RESPONSE)
 HEADER_BYTES = {"0-8": 7, "0-9": 7, "0-9-1": 7, "0-10": 12, "1.0": 8}
-BODIES, UNKNOWN, MISSING, ENCRYPTED = ("body", "oob-body", "trace"), ("skipped", "foreign"), "gap", "tls"
+BODIES, UNKNOWN = ("body", "oob-body", "trace"), ("skipped", "foreign", PROXY)
+MISSING, ENCRYPTED = "gap", "tls"
 # Sections by the octets of payload that they take up: vbin32, vbin8, amqp-value null.
 DATA_32, DATA_8, VALUE_NULL = bytes.fromhex("005375b0"), bytes.fromhex("005375a0"), bytes.fromhex("00537740")
 PATCH_BYTES = 8
@@ -159,6 +161,9 @@ def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | Non
     for index, octets in blanked.items():
         if octets is not None:
             patches[int(frames.group[index])].append((frames.start[index] + np.arange(len(octets)), octets))
+    for index in np.flatnonzero(frames.are("kind", PROXY)).tolist():
+        octets = without_addresses(int(size[index]))
+        patches[int(frames.group[index])].append((frames.start[index] + np.arange(len(octets)), octets))
     for each, rows in frames.by_group(transfer):
         patches[each].append(_data_sections(frames.end[rows], frames.payload[rows]))
     return {each: Visible(*merged(start[rows], end[rows]), *_in_order(patches[each])) for each, rows in grouped(group)}

@@ -6,12 +6,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pika.spec
 import pytest
 from cut_support import CAPTURES, NEEDS_TSHARK, Tables, cut, fields, records, rightly_summed, tables_of
 from encapsulations import MACS
 from pcap_files import pcap
+from pika_frames import method
 from scapy.layers.inet import IP, fragment
 from scapy.layers.l2 import Ether
+from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.pseudonyms import key_of
 from pipeline.extract import Choice
@@ -114,6 +117,35 @@ def in_pieces(path: Path) -> Tables:
         packets += parts
     path.write_bytes(pcap(packets))
     return tables_of([path])
+
+
+# Sizes of headers of the PROXY protocol: the shortest line, a usual one, the longest; binary ones with addresses, and
+# with so many TLVs that no line is as long.
+LINES = [b"PROXY UNKNOWN", b"PROXY TCP4 192.168.0.1 192.168.0.11 56324 5672", b"PROXY UNKNOWN".ljust(105, b"f")]
+SIGNATURE = bytes.fromhex("0d0a0d0a000d0a515549540a")
+ADDRESSES = bytes.fromhex("c0a80001 c0a8000b dc04 1628")
+PROXY_HEADERS = [
+    *(line + b"\r\n" for line in LINES),
+    SIGNATURE + bytes.fromhex("2111 000c") + ADDRESSES,
+    SIGNATURE + bytes.fromhex("2111 0113") + ADDRESSES + bytes.fromhex("04 0104") + b"t" * 260,
+]
+
+
+@pytest.mark.parametrize("header", PROXY_HEADERS)
+def test_a_header_of_the_proxy_protocol_loses_its_addresses_and_is_still_one(header: bytes, tmp_path: Path) -> None:
+    wire = Wire()
+    wire.add(CLIENT, header)
+    wire.add(CLIENT, bytes.fromhex("414d5150 00000901") + method(pika.spec.Connection.TuneOk(0, 131072, 60), 0))
+    wire.add(SERVER, b"")
+    write_capture(tmp_path / "whole.pcap", [wire])
+    tables = tables_of([tmp_path / "whole.pcap"])
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
+    octets = (tmp_path / "cut.pcapng").read_bytes()
+    assert [part for part in (ADDRESSES, b"192.168", b"ttt", b"fff") if part in octets] == []
+    shown = ["frame_no", "sender", "stream_offset", "size", "frame_type", "name", "status", "error"]
+    before, after = tables.frames(), tables_of([tmp_path / "cut.pcapng"]).frames()
+    assert len(before) == 3
+    assert [[row[name] for name in shown] for row in after] == [[row[name] for name in shown] for row in before]
 
 
 def test_fragments_come_along_and_are_blanked(tmp_path: Path) -> None:
