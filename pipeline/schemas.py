@@ -137,7 +137,11 @@ CONNECTIONS = table(
     ("out_of_order_segments", LONG, "segments out of order, both directions"),
     ("conflicting_overlap_bytes", LONG, "bytes captured twice with different values (the first ones count)"),
     ("missing_bytes", LONG, "bytes sent and not captured, both directions"),
-    ("undecoded_bytes", LONG, "bytes skipped, foreign, or in an unfinished last frame, both directions"),
+    (
+        "undecoded_bytes",
+        LONG,
+        "bytes skipped, foreign (no PROXY header), or in an unfinished last frame, both directions",
+    ),
     *by_sender("max_silence_ns", LONG, "longest time between two packets, ns"),
     *(
         (

@@ -157,6 +157,7 @@ FACTS = table(
     ("unread_because", STRING, "why nothing, or nothing more, of TLS or WebSocket was read"),
     ("conflicting_overlap_bytes", LONG, "bytes captured again with another value"),
     ("limits", STRINGS, "limits of the decoder that were reached"),
+    ("proxy_bytes", LONG, "of the foreign bytes those of a header of the PROXY protocol, both directions"),
     ("client", LEDGER, "what the client sent"),
     ("server", LEDGER, "what the server sent"),
 )

@@ -55,7 +55,7 @@ def test_the_stream_after_the_header_is_read(header: bytes) -> None:
     assert [row["offset"] for row in others[:2]] == [len(header), len(header) + 8]
     assert facts["content"] == "amqp"
     assert facts["versions_offered"] == ["client 0-9-1"]
-    assert facts["client"]["foreign_bytes"] == len(header)
+    assert facts["client"]["foreign_bytes"] == facts["proxy_bytes"] == len(header)
 
 
 @HEADERS
@@ -76,6 +76,7 @@ def test_another_protocol_after_the_header_is_foreign() -> None:
     ]
     assert rows[1]["code"] == int.from_bytes(b"GET ", "big")
     assert facts["content"] == "foreign"
+    assert (facts["client"]["foreign_bytes"], facts["proxy_bytes"]) == (len(LINE) + len(request), len(LINE))
 
 
 def test_tls_after_the_header_is_tls() -> None:

@@ -221,6 +221,8 @@ class Connections:
         for name, parts in SUMMED.items():
             sums = sum(numbers_of(_field(stated, side, part)) for side in SIDES for part in parts)
             columns[name] = pa.array(sums)
+        undecoded = numbers_of(columns["undecoded_bytes"]) - numbers_of(_field(stated, "proxy_bytes"))
+        columns["undecoded_bytes"] = pa.array(undecoded)
         return columns
 
     def _tls(self, stated: pa.Array) -> pa.StructArray:

@@ -68,7 +68,8 @@ CONNECTION_METHODS = (
 # First row of each kind in a connection: name -> condition on frames. 0-10 has the names of the classic family.
 FIRST_ROWS = {
     **{name.replace("-", "_"): f"name = 'connection.{name}'" for name in CONNECTION_METHODS},
-    "foreign": "frame_type = 'foreign' AND sender = 'client'",
+    "foreign": "frame_type = 'foreign' AND sender = 'client' AND status != 'ok'",
+    "proxy": "frame_type = 'foreign' AND sender = 'client' AND status = 'ok'",
     **{f"{side}_close": f"name = 'connection.close' AND sender = '{side}'" for side in SIDES},
     **{f"{side}_header": f"frame_type = 'protocol-header' AND sender = '{side}'" for side in SIDES},
     **{f"{side}_open": f"name = 'open' AND sender = '{side}'" for side in SIDES},

@@ -7,6 +7,7 @@ from rule_talks import HEADER_0_10, HEADERS_1_0, closed_0_10, closed_1_0, opened
 
 V = spoken()
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
+PROXY = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 5672\r\n"
 
 
 def greeted(version: str = V) -> Talk:
@@ -15,6 +16,9 @@ def greeted(version: str = V) -> Talk:
 
 CASES = [
     Case("NEG-01", V, Talk().client_octets(HTTP).header(sender="server").fin("server"), greeted(), also=("SEC-12",)),
+    Case("NEG-01", V, Talk().client_octets(PROXY + HTTP).header(sender="server").fin("server"),
+         Talk(V).client_octets(PROXY).handshake().close(), also=("SEC-12",),
+         evidence={"observed": "47455420", "looks_like": "HTTP"}),
     Case("NEG-02", V, Talk().client_octets(b"AMQP\x09\x09\x09\x09").header(sender="server").fin("server"), greeted(),
          evidence={"observed": "9.9.9.9", "answered": V}, offender="client"),
     Case("NEG-03", V, Talk("0-9").header().header(V, "server").wait(1).start_ok().fin("server"),
