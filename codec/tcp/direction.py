@@ -53,7 +53,7 @@ DIRECTION = np.dtype(
         ("early", "i8"),  # stream offset of the peer: bytes were read without its bytes before this
         ("expected_seq", "i8"),  # sequence number of offset 0 that the peer's SYN-ACK acknowledged, -1 unknown
         # of a direction without captured bytes, by the acknowledgements of the peer
-        ("unseen_seq", "i8"),  # the latest sequence number acknowledged, -1 none
+        ("unseen_seq", "i8"),  # the latest number acknowledged; with captured bytes: outside of the window; -1 none
         ("unseen_bytes", "i8"),  # bytes acknowledged since the first one
         ("piece_from", "i8"),  # pieces[piece_from:piece_end] wait, sorted by start, disjoint
         *((name, "i8") for name in ("piece_end", "pool_end", "pool_live")),

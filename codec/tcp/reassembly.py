@@ -7,6 +7,9 @@ Rules (RFC 9293 section 3.4 for sequence arithmetic):
 * The first captured copy of a byte wins. A later copy that differs is counted as a conflicting overlap, up to `HISTORY`
   bytes back.
 * Later data waits (`codec.tcp.pieces`) until the bytes before it arrive or are declared missing.
+* A segment that is outside of any window is not part of the stream, unless the peer has acknowledged bytes there: then
+  the capture lacks more than a window, for example a whole file of a ring. Of such a hole the length is known modulo
+  2^32, and one of 3 GiB or more looks like old copies.
 
 Order of both directions: a capture may have a reply before its request, when several interfaces, sniffers or queues of
 a network card captured them, or clocks differ. Bytes that a segment acknowledges were sent before it. So each mark of a
@@ -32,7 +35,8 @@ HALF, WRAP = 1 << 31, 1 << 32
 HISTORY = LIMITS.copy_bytes
 ACK_NS = LIMITS.ack_ns
 ACK_SEGMENTS = LIMITS.ack_segments
-ACK_BYTES = LIMITS.reorder_bytes
+ACK_BYTES = REORDER_BYTES = LIMITS.reorder_bytes
+REORDER_NS = LIMITS.reorder_ns
 
 
 @kernel
@@ -63,6 +67,22 @@ def offset_of(d, seq):
     if ahead >= HALF:
         ahead -= WRAP
     return int(d.next) + ahead
+
+
+@kernel
+def acknowledged_near(d, seq):
+    """Whether the last acknowledgement outside of the window was near `seq`, which is outside as well."""
+    return bool(d.unseen_seq >= 0 and (int(seq) - int(d.unseen_seq) + REORDER_BYTES) % WRAP <= 2 * REORDER_BYTES)
+
+
+@kernel
+def skip_to(c, d, seq):
+    """The stream offset of `seq`, which is outside of the window; all bytes before it are missing."""
+    start = int(d.next) + (int(seq) - int(d.seq)) % WRAP
+    d.acked = max(int(d.acked), start)
+    d.hole_at = d.next
+    d.hole_ns = c.now_ns - REORDER_NS
+    return start
 
 
 @kernel

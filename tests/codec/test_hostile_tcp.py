@@ -78,6 +78,39 @@ def test_what_is_far_from_any_window_is_left_out_and_told(far: int) -> None:
     assert facts["client"]["missing_bytes"] == 0
 
 
+@pytest.mark.parametrize("lost", [1 << 30, (1 << 31) - 5000, 1 << 31, (1 << 32) - (1 << 30)])
+def test_more_bytes_lost_than_a_window_has_are_a_hole_once_both_sides_are_behind_it(lost: int) -> None:
+    """As in a ring of captures of which one is missing."""
+    at, size = PLACES[6]
+    segments = [
+        Segment(CLIENT, 0, STREAM[:at]),
+        Segment(SERVER, 0, ack=lost + at),
+        Segment(CLIENT, lost + at, STREAM[at : at + size]),
+        Segment(SERVER, 0, ack=lost + at + size),
+        Segment(CLIENT, lost + at + size, STREAM[at + size :]),
+    ]
+    rows, facts = accounted(Capture(segments=[*OPENING, *segments]))
+    assert places(rows) == [*PLACES[:6], *((lost + begin, length) for begin, length in PLACES[6:])]
+    assert [(row["offset"], row["size"]) for row in rows if row["frame_type"] == "gap"] == [(at, lost)]
+    assert facts["client"]["missing_bytes"] == lost
+    assert (facts["client"]["outside_bytes"], facts["limits"]) == (0, [])
+
+
+def test_what_comes_before_the_acknowledgement_behind_a_hole_of_that_size_is_left_out() -> None:
+    at, size = PLACES[6]
+    lost = 1 << 30
+    segments = [
+        Segment(CLIENT, 0, STREAM[:at]),
+        Segment(CLIENT, lost + at, STREAM[at : at + size]),
+        Segment(SERVER, 0, ack=lost + at + size),
+        Segment(CLIENT, lost + at + size, STREAM[at + size :]),
+    ]
+    rows, facts = accounted(Capture(segments=[*OPENING, *segments]))
+    assert places(rows) == [*PLACES[:6], *((lost + begin, length) for begin, length in PLACES[7:])]
+    assert (facts["client"]["missing_bytes"], facts["client"]["outside_bytes"]) == (lost + size, size)
+    assert facts["limits"] == ["segment out of window"]
+
+
 def test_acknowledgements_of_what_was_never_sent_lose_nothing() -> None:
     lie = Segment(SERVER, 0, ack=len(STREAM) + 5000)
     between = [Segment(CLIENT, 0, STREAM[:700]), lie, replace(lie, ns=10**9), Segment(CLIENT, 700, STREAM[700:])]

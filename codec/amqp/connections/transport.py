@@ -72,6 +72,8 @@ def note_flags(c, d, peer, direction, rows, g):
         acked = T.offset_of(peer, int(g.ack))
         if abs(acked - int(peer.next)) < T.OUT_OF_WINDOW:
             peer.acked = max(int(peer.acked), acked)
+        else:
+            peer.unseen_seq = int(g.ack)
     elif g["flags"] & ACK and not g["flags"] & RST:
         T.note_unseen(peer, int(g.ack))
     if g["flags"] & RST:
@@ -140,9 +142,11 @@ def take_segment(c, d, peer, direction, s, rows, g, payload):
             T.anchor_at_first(d, first)
         start = T.offset_of(d, first)
         if abs(start - int(d.next)) >= T.OUT_OF_WINDOW:
-            d.limits |= STRAY_SEGMENT
-            d.outside_bytes += size
-            return DONE
+            if not T.acknowledged_near(d, first):
+                d.limits |= STRAY_SEGMENT
+                d.outside_bytes += size
+                return DONE
+            start = T.skip_to(c, d, first)
         note_order(d, peer, g)
         needs = T.acked_offset(peer, int(g.ack)) if g["flags"] & ACK else 0
         place_payload(c, d, s, g, payload, start, needs)
