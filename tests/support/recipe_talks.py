@@ -1,4 +1,4 @@
-"""The capture of docs/recipes.md: seven applications and a broker, each with one thing that goes wrong."""
+"""The capture of docs/recipes.md: eight applications and a broker, each with one thing that goes wrong."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import link_talks as links
-from encode_1_0 import OPEN, SOURCE, TARGET, described, frame, performative
+import proton
+from encode_1_0 import CLOSE, OPEN, SOURCE, TARGET, described, frame, performative
 from rule_support import ABLE, SERVER_PROPERTIES, Case, Talk, write_cases
 from rule_talks import closed_1_0, sasl
 
@@ -72,17 +73,29 @@ def shut_down() -> Talk:
 
 
 def cron(number: int) -> Talk:
-    return application("cron", 10 + number).close()
+    """Its library closes with code 0, as py-amqplib does."""
+    return application("cron", 10 + number).close(code=0, text="")
+
+
+def opened(container: str, at: float, *idle: Any) -> Talk:
+    """A connection of 1.0; `idle`: max-frame-size, channel-max and idle-time-out of the client's open."""
+    talk = sasl(Talk("1.0", at=at))
+    for side in ("client", "server"):
+        talk.octets(side, b"AMQP\0\1\0\0")
+    talk.client_octets(frame(performative(OPEN, container, "test", *idle)))
+    return talk.server_octets(frame(performative(OPEN, "server-container", "test")))
+
+
+def shut_down_1_0() -> Talk:
+    """The same in 1.0, where a close has a condition instead of a code. This client states an idle time-out."""
+    talk = opened("shop-1.0", 6, proton.uint(4096), proton.ushort(255), proton.uint(30_000))
+    talk.server_octets(frame(performative(CLOSE, links.error("amqp:connection:forced", "the broker shuts down"))))
+    return talk.client_octets(frame(performative(CLOSE))).fin("server")
 
 
 def refused() -> Talk:
     """A link of 1.0 whose node does not exist: attached without a source, then detached with an error."""
-    talk = sasl(Talk("1.0", at=30))
-    for side in ("client", "server"):
-        talk.octets(side, b"AMQP\0\1\0\0")
-    for side in ("client", "server"):
-        talk.octets(side, frame(performative(OPEN, f"{side}-container", "test")))
-    links.begun(talk)
+    talk = links.begun(opened("client-container", 30))
     for side, role, node in (("client", True, described(SOURCE, "/queues/none")), ("server", False, None)):
         links.attach(talk, side, "receiver-1", 0, role, source=node, target=described(TARGET, None))
     links.detach(talk, "server", 0, why=links.error("amqp:not-found", "no queue 'none'"))
@@ -91,5 +104,6 @@ def refused() -> Talk:
 
 def write(path: Path) -> None:
     """The capture. Who writes cases gives every half a network of its own: here all are one half."""
-    talks = [orders_api(), billing(), reports(), worker(), shut_down(), *map(cron, range(12)), refused()]
+    shops = shut_down(), shut_down_1_0()
+    talks = [orders_api(), billing(), reports(), worker(), *shops, *map(cron, range(12)), refused()]
     write_cases(path, [Case("", "0-9-1", talks, [])])
