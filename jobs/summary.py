@@ -23,11 +23,15 @@ from pipeline.text import duration, endpoint_text, size
 MAX_ROWS = 20
 TEXT_WIDTH = 60
 DIFFERENCE = 10  # characters shown before and after the place where two texts begin to differ
-CLOSED = ("connections", "channels")
+CLOSED = ("connections", "channels", "links")
 # What connections carry, by `connections.content`.
 CARRIED = {"amqp": "AMQP", "tls": "TLS", "foreign": "other protocols", "none": "without data"}
 # Reply codes of the classic versions and 0-10: 200 is success, errors begin with 3 (0-9-1, section 1.1 constants).
 FIRST_ERROR = 300
+# A close of 1.0 has no code; its text is that of an error.
+CLOSED_WITH_ERROR = (pc.field("close_code") >= FIRST_ERROR) | (
+    pc.field("close_code").is_null() & pc.field("close_text").is_valid()
+)
 
 
 def summarize(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Dataset]) -> dict[str, Any]:
@@ -192,9 +196,9 @@ def messages_table(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
-    """Errors with which peers closed connections and channels, the most frequent first."""
-    keys = ["close_initiator", "close_code", "close_text"]
-    measures = [("close_code", "hash_count", None, "times")]
+    """Errors with which peers closed connections, channels and links, the most frequent first. The links of a session
+    that ended with an error have its text; they are left out."""
+    times = [("connection_id", "hash_count", pc.CountOptions(mode="all"), "times")]
     rows = [
         {
             "times": row["times"],
@@ -204,9 +208,17 @@ def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
             "text": row["close_text"],
         }
         for name, table in tables.items()
-        for row in grouped(table, keys, measures, pc.field("close_code") >= FIRST_ERROR)
+        if name != "links"
+        for row in grouped(table, ["close_initiator", "close_code", "close_text"], times, CLOSED_WITH_ERROR)
     ]
-    return sorted(rows, key=lambda row: (-row["times"], row["code"], row["text"] or ""))
+    if "links" in tables:
+        texts = {row["text"] for row in rows}
+        rows += [
+            {"times": row["times"], "closed": "link", "by": None, "code": None, "text": row["error"]}
+            for row in grouped(tables["links"], ["error"], times, pc.field("error").is_valid())
+            if row["error"] not in texts
+        ]
+    return sorted(rows, key=lambda row: (-row["times"], row["code"] or 0, row["text"] or ""))
 
 
 def errors_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -337,6 +337,26 @@ def test_a_quiet_run_prints_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
     assert {(each["times"], each["closed"], each["by"]) for each in closed} == {(1, "channel", "server")}
 
 
+@pytest.mark.usefixtures("spark")
+def test_errors_of_1_0_have_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary has the errors of closes, ends and detaches, as tshark dissects them in `frame.number`."""
+    names = ("10_rabbitmq_idle_empty_frames.pcap", "10_rabbitmq_link_errors.pcap", "10_qpidd_link_errors.pcapng")
+    argv = ["decode", *(str(CAPTURES / name) for name in names), "--output", str(tmp_path / "out"), "-q"]
+    assert main([*argv, "--tables", "connections,channels,links", "--json", "-"]) == 0
+    closed = json.loads(capsys.readouterr().out)["closed_with_error"]
+    assert [(each["times"], each["closed"], each["by"], each["code"], each["text"]) for each in closed] == [
+        # idle_empty_frames 17 and 35
+        (2, "connection", "client", None, "amqp:resource-limit-exceeded: local-idle-timeout expired"),
+        # RabbitMQ's link_errors 23, an end: its links are not listed again
+        (1, "channel", "server", None, 'amqp:invalid-field: Attach rejected: {unknown_destination,"/nonsense/with/parts/x"}'),
+        # Qpid's link_errors 21, 19, 15 and 17, each a detach
+        (1, "link", None, None, "amqp:not-found: Node not found: /exchange/no-such-exchange/k"),
+        (1, "link", None, None, "amqp:not-found: Node not found: /nonsense/with/parts/x"),
+        (1, "link", None, None, "amqp:not-found: Node not found: /queue/no-such-thing-xyz"),
+        (1, "link", None, None, "amqp:not-found: Node not found: no-such-node-abc"),
+    ]  # fmt: skip
+
+
 def test_a_session_writes_what_the_command_writes(spark: SparkSession, tmp_path: Path) -> None:
     """One path for both; here without a word, and never over what is there unless asked."""
     capture = SAMPLES / "091_heartbeats.pcap"
