@@ -121,7 +121,7 @@ CONNECTIONS = table(
     *by_sender("container_id", STRING, "1.0: container id"),
     *by_sender("idle_timeout_ms", LONG, "1.0: idle time-out, ms"),
     ("close_initiator", STRING, "who sent the first close: 'client' or 'server'"),
-    ("close_code", INT, "reply code of that close"),
+    ("close_code", INT, "reply code of that close; 1.0 has none"),
     ("close_text", STRING, "reply text of that close; 1.0: condition and description of its error"),
     ("tcp_end", STRING, "'fin' 'rst' 'none'; in a lake also 'lost sight of': no packet for too long"),
     ("tcp_end_by", STRING, "who ended the TCP connection: 'client' or 'server'"),
@@ -168,7 +168,7 @@ CHANNELS = table(
     ("opened_ts", TIMESTAMP, "when the opening method was sent; null: not captured (channel_life 0)"),
     ("closed_ts", TIMESTAMP, "when the closing method was sent; null if it ended with its connection or the capture"),
     ("close_initiator", STRING, "who sent it: 'client' or 'server'"),
-    ("close_code", INT, "its reply code"),
+    ("close_code", INT, "its reply code; 1.0 has none"),
     ("close_text", STRING, "its reply text; 0-10, 1.0: condition and description of the error"),
     ("mode", STRING, "'none' 'confirm' 'tx' 'dtx'"),
     ("prefetch_count", INT, "messages, as last set; 0: no limit"),
@@ -210,7 +210,12 @@ LINKS = table(
     ("exclusive", BOOLEAN, "true: the only consumer of its queue"),
     ("opened_ts", TIMESTAMP, "when it was requested; null: not captured"),
     ("closed_ts", TIMESTAMP, "when it was cancelled, or its channel closed; null if it ended with its connection"),
-    ("error", STRING, "error with which the far end ended it"),
+    (
+        "error",
+        STRING,
+        "1.0: condition and description of the error in its detach, or in the end of its session; 0-8, 0-9, 0-9-1: ",
+        "'basic.cancel by the server'",
+    ),
     ("flow_mode", STRING, "0-10: 'credit', or 'window': completed messages renew the credit; as last set"),
     ("credit", LONG, "total credit granted by the receiver, messages; 0-10: by message.flow, 4294967295: no limit"),
     ("transfers", LONG, "messages that went over it; 1.0: to a transaction coordinator, its commands"),
@@ -240,8 +245,17 @@ METHODS = table(
         STRING,
         "1.0: the command of a transfer to a transaction coordinator: 'declare' 'discharge'",
     ),
-    ("reply_frame_no", LONG, "on a request: frame_no of its reply; null when there is none in the capture"),
-    ("reply_name", STRING, "on a request: name of its reply; of a transaction_command 'disposition'"),
+    (
+        "reply_frame_no",
+        LONG,
+        "on a request: frame_no of its reply; null when there is none in the capture, in 0-10, and in 1.0 but for a ",
+        "transaction_command",
+    ),
+    (
+        "reply_name",
+        STRING,
+        "on a request: name of its reply; of a transaction_command 'disposition'",
+    ),
     ("reply_latency_ns", LONG, "on a request: time until its reply, ns; null where the reply was captured first"),
 )
 
@@ -431,7 +445,7 @@ ROWS = {
     "connections": "TCP connection: peers, version, stage of the handshake, negotiated values, how it ended",
     "channels": "channel from its open to its close (0-10, 1.0: session): mode, message counts, how it was closed",
     "links": "consumer, subscription, sender or receiver",
-    "methods": "method, control, command or performative, with its reply and the latency of the reply",
+    "methods": "method, control, command or performative, in 0-8 to 0-9-1 with its reply and the latency of the reply",
     "messages": "message each time it crossed the wire: properties, size, hash, outcome, settlement latency",
     "message_flows": (
         "pair of a publish and a delivery of its message from one queue, across connections and versions: the latency "

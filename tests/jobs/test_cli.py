@@ -344,17 +344,18 @@ def test_errors_of_1_0_have_no_code(tmp_path: Path, capsys: pytest.CaptureFixtur
     argv = ["decode", *(str(CAPTURES / name) for name in names), "--output", str(tmp_path / "out"), "-q"]
     assert main([*argv, "--tables", "connections,channels,links", "--json", "-"]) == 0
     closed = json.loads(capsys.readouterr().out)["closed_with_error"]
+    rejected = 'Attach rejected: {unknown_destination,"/nonsense/with/parts/x"}'
     assert [(each["times"], each["closed"], each["by"], each["code"], each["text"]) for each in closed] == [
         # idle_empty_frames 17 and 35
         (2, "connection", "client", None, "amqp:resource-limit-exceeded: local-idle-timeout expired"),
         # RabbitMQ's link_errors 23, an end: its links are not listed again
-        (1, "channel", "server", None, 'amqp:invalid-field: Attach rejected: {unknown_destination,"/nonsense/with/parts/x"}'),
+        (1, "channel", "server", None, f"amqp:invalid-field: {rejected}"),
         # Qpid's link_errors 21, 19, 15 and 17, each a detach
         (1, "link", None, None, "amqp:not-found: Node not found: /exchange/no-such-exchange/k"),
         (1, "link", None, None, "amqp:not-found: Node not found: /nonsense/with/parts/x"),
         (1, "link", None, None, "amqp:not-found: Node not found: /queue/no-such-thing-xyz"),
         (1, "link", None, None, "amqp:not-found: Node not found: no-such-node-abc"),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_session_writes_what_the_command_writes(spark: SparkSession, tmp_path: Path) -> None:
