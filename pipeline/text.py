@@ -121,7 +121,7 @@ def size(octets: int) -> str:
 
 
 def duration(nanoseconds: int | None) -> str | None:
-    """A duration with a suitable unit: 812 ns, 14.2 us, 1.1 s; negative if a clock was set back."""
+    """A duration with a suitable unit: 812 ns, 14.2 us, 1.1 s, 49.9 min; negative if a clock was set back."""
     if nanoseconds is None:
         return None
     amount = float(nanoseconds)
@@ -129,7 +129,11 @@ def duration(nanoseconds: int | None) -> str | None:
         if abs(amount) < 1000:
             return f"{amount:.0f} ns" if unit == "ns" else f"{amount:.1f} {unit}"
         amount /= 1000
-    return f"{amount:.1f} s"
+    for unit, factor, below in (("s", 60, 1000), ("min", 60, 120), ("h", 24, 48)):
+        if abs(amount) < below:
+            return f"{amount:.1f} {unit}"
+        amount /= factor
+    return f"{amount:.1f} days"
 
 
 def time_unit(span_ns: int) -> tuple[str, int]:

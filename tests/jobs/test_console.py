@@ -61,7 +61,12 @@ def test_sizes(octets: int, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("nanoseconds", "shown"),
-    [(None, None), (999, "999 ns"), (1_500, "1.5 us"), (2_000_000, "2.0 ms"), (90_000_000_000, "90.0 s")],
+    [
+        *((None, None), (999, "999 ns"), (1_500, "1.5 us"), (2_000_000, "2.0 ms"), (90_000_000_000, "90.0 s")),
+        (2_991_500_000_000, "49.9 min"),  # 2991.5 / 60 = 49.86
+        (36_000_000_000_000, "10.0 h"),
+        (577_190_700_000_000, "6.7 days"),  # 577190.7 / 86400 = 6.68
+    ],
 )
 def test_durations(nanoseconds: int | None, shown: str | None) -> None:
     assert text.duration(nanoseconds) == shown

@@ -46,7 +46,7 @@ def test_groups_are_counted_the_largest_first(facts: Facts) -> None:
 
 def test_captures_and_their_times(facts: Facts) -> None:
     assert groups(facts, "files", "file", "packets", "skipped", "error", "dropped", "truncated") == [
-        ("a.pcap", 100, '{"udp":3}', None, 0, 0),
+        ("a.pcap", 100, "12 arp, 3 udp", None, 0, 0),
         ("b.pcap", 7, None, "ends inside a record", 2, 1),
     ]
     assert facts.first_ns == BEGIN_NS

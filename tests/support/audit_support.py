@@ -45,7 +45,7 @@ def message(number: int, operation: str, outcome: str, latency_ms: int | None = 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "captures": [
         {"capture_file": "file:///c/a.pcap", "format": "pcap", "packets": 100, "byte_size": 9000, "first_ts": BEGIN,
-         "last_ts": END, "dropped": 0, "truncated": False, "skipped_packets": {"udp": 3}},
+         "last_ts": END, "dropped": 0, "truncated": False, "skipped_packets": {"udp": 3, "arp": 12}},
         {"capture_file": "file:///c/b.pcap", "format": "pcap", "packets": 7, "byte_size": 700, "first_ts": BEGIN,
          "last_ts": BEGIN, "dropped": 2, "truncated": True, "skipped_packets": {}, "error": "ends inside a record"},
     ],
