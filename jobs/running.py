@@ -71,12 +71,23 @@ class Parser(argparse.ArgumentParser):
         command = next((word for word in words if not word.startswith("-")), None)
         if command is not None and command not in self.commands:
             self.error(unknown("command", command, self.commands))
-        found, left = self.parse_known_args(words)
-        if left:
-            parser = self.commands[str(command)]
-            options = [option for action in parser._actions for option in action.option_strings]
+        parser = self.commands[command] if command else self
+        options = [option for action in parser._actions for option in action.option_strings]
+
+        def refuse(left: Sequence[str]) -> NoReturn:
             hint = meant(left[0].partition("=")[0], options) if left[0].startswith("-") else ""
             parser.error(f"unrecognized arguments: {' '.join(left)}{hint}")
+
+        try:
+            found, left = self.parse_known_args(words)
+        except UsageError:
+            # A misspelt option is the cause when a required one is missing.
+            long = [word for word in words if word.startswith("--") and word != "--"]
+            if strange := [word for word in long if not any(each.startswith(word.split("=")[0]) for each in options)]:
+                refuse(strange)
+            raise
+        if left:
+            refuse(left)
         return found
 
 

@@ -88,7 +88,9 @@ def time_span(first: datetime | None, last: datetime | None) -> str | None:
 
 def remarks(capture: Mapping[str, Any]) -> str:
     """What reduces the trust in the numbers: damage, truncation, drops, skipped packets."""
-    notes = ["damaged, see below"] if capture["error"] else []
+    notes = []
+    if capture["error"]:
+        notes.append("not read, see below" if capture["format"] is None else "damaged, see below")
     if capture["truncated"]:
         notes.append("ends inside a packet")
     if capture["dropped"]:

@@ -48,7 +48,7 @@ CAPTURES = table(
     ("dropped", LONG, "packets the capturing machine reports as dropped (pcapng interface statistics)"),
     ("truncated", BOOLEAN, "true: the file ends inside a record"),
     ("error", STRING, "why reading stopped early; null: it did not"),
-    ("skipped_packets", MapType(STRING, LONG), "packets that were not read, by reason: without TCP, or 'filtered' by an option"),
+    ("skipped_packets", MapType(STRING, LONG), "packets not read, by reason: without TCP, or 'filtered' by an option"),
 )
 
 STREAMS = table(

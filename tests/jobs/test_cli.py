@@ -84,6 +84,10 @@ def rows(table: Path, *columns: str) -> list[dict[str, object]]:
             ["decode", "a", "--output", "o", "--overwite"],
             "wirehare decode: unrecognized arguments: --overwite; did you mean '--overwrite'? (see wirehare decode",
         ),
+        (
+            ["decode", "a", "--ouput", "o"],
+            "wirehare decode: unrecognized arguments: --ouput; did you mean '--output'? (see wirehare decode --help)",
+        ),
         (["schema", "frames", "links"], "wirehare schema: unrecognized arguments: links (see wirehare schema --help)"),
         (
             ["decode", "a", "--output", "o", "--tables", "frames,colour"],
@@ -396,6 +400,7 @@ def test_bad_captures_are_told_and_the_rest_is_decoded(tmp_path: Path, capsys: p
     assert frames.count("corrupt-block.pcapng") > 0
     assert frames.count("cut.pcap.gz") > 0
     assert "damaged, see below" in out
+    assert re.search(r"^  text\.pcap .* not read, see below$", out, re.M)
 
 
 def damaged_captures(folder: Path) -> dict[str, int]:
