@@ -135,7 +135,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     short files, only one of them starts Spark and has its code compiled."""
     from xdist.scheduler import LoadFileScheduling
 
-    class FromBothEnds(LoadFileScheduling):
+    class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
         def _assign_work_unit(self, node: WorkerController) -> None:
             if self.nodes.index(node) % 2:
                 self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
