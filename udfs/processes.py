@@ -71,8 +71,10 @@ def without_pandas() -> Iterator[None]:
     """In the body, pyarrow does not import pandas to know its types, which takes a second. Until a call needs pandas
     (`to_pandas`) it does not know objects of pandas: only for processes that make no arrays of them."""
     finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
+    # A new list each time: an import in another thread goes through the old one, and would miss the finder behind one
+    # that is removed.
+    sys.meta_path = [finder, *sys.meta_path]
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path = [each for each in sys.meta_path if each is not finder]

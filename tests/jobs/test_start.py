@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.dataset
@@ -22,6 +24,7 @@ from codec.compiler.kernel import LazyKernel, all_compiled, complete_name, inter
 from jobs.cli import main
 from jobs.decode import COLD_BYTES, interpret_while_cold
 from pipeline.decoding import ONE_TASK_BYTES, in_one_task
+from udfs.processes import without_pandas
 
 SAMPLES = ROOT / "samples"
 
@@ -91,6 +94,24 @@ def test_planning_loads_neither_a_compiler_nor_pandas() -> None:
 
 def test_a_nightly_starts_spark_without_pandas(tmp_path: Path) -> None:
     assert python(STARTING, tmp_path / "tables", tmp_path / "audit.html") == "\n"
+
+
+def test_an_import_meanwhile_finds_its_module_when_pandas_may_be_imported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in two threads: while one looks for a module, the other leaves `without_pandas`."""
+    (tmp_path / "imported_meanwhile.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    context = without_pandas()
+    context.__enter__()
+
+    class Leaving:
+        def find_spec(self, *_: object) -> None:
+            context.__exit__(None, None, None)
+
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), Leaving())  # type: ignore[arg-type]
+    assert find_spec("imported_meanwhile") is not None
 
 
 def test_over_connect_spark_starts_with_pandas_which_it_requires(tmp_path: Path) -> None:
