@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import inlined, kernel
 
 SHORT = -1
+ANY = -1  # in a pattern of `begins`
 
 
 @kernel
@@ -24,6 +25,15 @@ def octet(buf, at):
 def fits(at, size, end):
     """Whether `size` bytes from `at` on end before `end`."""
     return 0 <= size <= end - at
+
+
+@inlined
+def begins(buf, at, end, pattern):
+    """Whether the octets from `at` on match `pattern`, a tuple of octets and ANY, as far as they are before `end`."""
+    for i in range(min(end - at, len(pattern))):
+        if pattern[i] != ANY and buf[at + i] != pattern[i]:
+            return False
+    return True
 
 
 @kernel

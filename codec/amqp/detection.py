@@ -51,8 +51,7 @@ def stop_decoding(d, s, spans, direction, mode):
         d.span_file = first.file
     spans.used[direction] = 0
     size = int(d.end) - int(d.pos)
-    before = int(d.scanned[UNKNOWN_FAMILY])
-    if mode == FOREIGN and size >= HEAD and before + size == d.payload_bytes and d.holes == 0:
+    if mode == FOREIGN and size >= HEAD and d.proxy_bytes + size == d.payload_bytes and d.holes == 0:
         head = u32(s.bytes, int(d.pos), int(d.end))
         is_known = head >> 16 == TLS_HEAD
         for known in KNOWN_HEADS:
@@ -144,9 +143,8 @@ def detect_direction(state, direction):
     spans = state.spans
     ended = d.final != 0
     p, end = int(d.pos), int(d.end)
-    before = int(d.scanned[UNKNOWN_FAMILY])
-    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == before + end - p
-    if from_start and before == 0:
+    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == d.proxy_bytes + end - p
+    if from_start and d.proxy_bytes == 0:
         size = proxy_header(s.bytes, p, end)
         if size == INCOMPLETE and not ended:
             return False
@@ -240,5 +238,5 @@ def enter(state, direction, mode):
 @kernel
 def scan_from(d, offset):
     """Begin the next search at stream offset `offset`, for every family."""
-    for family in range(CLASSIC, len(d.scanned)):
+    for family in range(len(d.scanned)):
         d.scanned[family] = offset

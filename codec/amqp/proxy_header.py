@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
-from codec.cursor import octet, u16
+from codec.cursor import begins, octet, u16
 
 NO_HEADER, INCOMPLETE = 0, -1
-TEXT = np.frombuffer(b"PROXY ", np.uint8).copy()  # section 2.1: one line
+TEXT = tuple(b"PROXY ")  # section 2.1: one line
 TEXT_BYTES = 107  # of the longest line, with its CR LF
-SIGNATURE = np.frombuffer(b"\r\n\r\n\0\r\nQUIT\n", np.uint8).copy()  # section 2.2: binary
+SIGNATURE = tuple(b"\r\n\r\n\0\r\nQUIT\n")  # section 2.2: binary
 FIXED_BYTES = 16  # signature, version and command, family, length of the rest
 VERSION_2 = 2
 CR, LF = 0x0D, 0x0A
@@ -24,12 +24,12 @@ CR, LF = 0x0D, 0x0A
 @kernel
 def proxy_header(buf, p, end):
     """Size of the header at `p`; INCOMPLETE: it may end after `end`; NO_HEADER."""
-    if _begins(buf, p, end, TEXT):
+    if begins(buf, p, end, TEXT):
         for at in range(p + len(TEXT), min(end, p + TEXT_BYTES)):
             if octet(buf, at) == LF:
                 return at + 1 - p if octet(buf, at - 1) == CR else NO_HEADER
         return INCOMPLETE if end - p < TEXT_BYTES else NO_HEADER
-    if not _begins(buf, p, end, SIGNATURE):
+    if not begins(buf, p, end, SIGNATURE):
         return NO_HEADER
     if end - p < FIXED_BYTES:
         return INCOMPLETE
@@ -45,15 +45,6 @@ def without_addresses(size: int) -> NDArray[np.uint8]:
     if size <= TEXT_BYTES:
         octets = b"PROXY UNKNOWN".ljust(size - 2, b" ") + b"\r\n"
     else:
-        octets = SIGNATURE.tobytes() + bytes([VERSION_2 << 4, 0]) + (size - FIXED_BYTES).to_bytes(2, "big")
+        octets = bytes(SIGNATURE) + bytes([VERSION_2 << 4, 0]) + (size - FIXED_BYTES).to_bytes(2, "big")
         octets = octets.ljust(size, bytes(1))
     return np.frombuffer(octets, np.uint8)
-
-
-@kernel
-def _begins(buf, p, end, octets):
-    """Whether the bytes from `p` to `end` begin with `octets`, or are fewer and all the same."""
-    for i in range(min(len(octets), end - p)):
-        if octet(buf, p + i) != octet(octets, i):
-            return False
-    return True

@@ -368,7 +368,7 @@ def close_direction(state, c, d, s, direction):
         C.close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
     elif d.span_from >= 0:
         span = spans.pending[direction][0]
-        foreign = int(d.foreign_bytes) - int(d.scanned[UNKNOWN_FAMILY])
+        foreign = int(d.foreign_bytes) - int(d.proxy_bytes)
         C.take_span(d, span, int(d.tls_bytes) if d.mode == D.TLS else foreign, 0)
         index = C.span_row(rows, c, direction, TLS_SPAN if d.mode == D.TLS else FOREIGN_SPAN, span)
         rows.cells[index][R.CODE] = d.foreign_head - 1

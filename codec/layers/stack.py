@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.facts import tls_prefixes
 from codec.amqp.connections.lifecycle import EndedConnections
-from codec.compiler.kernel import inlined, kernel
+from codec.compiler.kernel import kernel
+from codec.cursor import ANY, begins
 from codec.layers.chunks import Layer
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
@@ -39,20 +40,10 @@ TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 32, 1 << 24
 
 
 HELLO_HEAD = 43  # octets of a record with a ClientHello up to the end of its random; no upgrade of HTTP is shorter
-ANY = -1
 HELLO = (0x16, 3, ANY, ANY, ANY, 1, ANY, ANY, ANY, 3)  # handshake record, version 3.x, ClientHello, version 3.x
 REQUEST = (0x47, 0x45, 0x54, 0x20)  # "GET "
 HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
 TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
-
-
-@inlined
-def _begins(payload, at, size, pattern):
-    """Whether the first octets of `size` at `at` match `pattern`."""
-    for i in range(min(size, len(pattern))):
-        if pattern[i] != ANY and payload[at + i] != pattern[i]:
-            return False
-    return True
 
 
 @kernel
@@ -61,7 +52,7 @@ def first_candidate(segments, payload, i):
     for j in range(i, len(segments)):
         g = segments[j]
         size, at = int(g.cap_len), int(g.payload_at)
-        if size > 0 and (_begins(payload, at, size, HELLO) or _begins(payload, at, size, REQUEST)):
+        if size > 0 and (begins(payload, at, at + size, HELLO) or begins(payload, at, at + size, REQUEST)):
             return j
     return -1
 

@@ -52,8 +52,9 @@ DIRECTION = np.dtype(
         ("waived", "i8"),  # stream offset of the peer: nothing waits any longer for its bytes before this
         ("early", "i8"),  # stream offset of the peer: bytes were read without its bytes before this
         ("expected_seq", "i8"),  # sequence number of offset 0 that the peer's SYN-ACK acknowledged, -1 unknown
+        ("outside_ack", "i8"),  # the latest sequence number acknowledged outside of the window, -1 none
         # of a direction without captured bytes, by the acknowledgements of the peer
-        ("unseen_seq", "i8"),  # the latest number acknowledged; with captured bytes: outside of the window; -1 none
+        ("unseen_seq", "i8"),  # the latest sequence number acknowledged, -1 none
         ("unseen_bytes", "i8"),  # bytes acknowledged since the first one
         ("piece_from", "i8"),  # pieces[piece_from:piece_end] wait, sorted by start, disjoint
         *((name, "i8") for name in ("piece_end", "pool_end", "pool_live")),
@@ -69,9 +70,8 @@ DIRECTION = np.dtype(
         ("mode", "i8"),
         ("final", "u1"),  # a hole or the end follows the current bytes
         ("closed", "u1"),
-        # START, LOST, by family: none of its frames begins before this stream offset; family 0: nothing but a header of
-        # the PROXY protocol is before it
-        ("scanned", "i8", 4),
+        ("proxy_bytes", "i8"),  # of the header of the PROXY protocol at the start of the stream, 0 none
+        ("scanned", "i8", 4),  # START, LOST, by family: none of its frames begins before this stream offset
         ("holes", "i8"),  # holes so far: framing after the first one may have lost the start
         ("frame_end", "i8"),  # INSIDE: stream offset at which the frame that lost bytes ends
         ("frame_seen", "i8"),  # INSIDE: captured bytes of it

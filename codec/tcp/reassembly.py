@@ -72,7 +72,7 @@ def offset_of(d, seq):
 @kernel
 def acknowledged_near(d, seq):
     """Whether the last acknowledgement outside of the window was near `seq`, which is outside as well."""
-    return bool(d.unseen_seq >= 0 and (int(seq) - int(d.unseen_seq) + REORDER_BYTES) % WRAP <= 2 * REORDER_BYTES)
+    return bool(d.outside_ack >= 0 and (int(seq) - int(d.outside_ack) + REORDER_BYTES) % WRAP <= 2 * REORDER_BYTES)
 
 
 @kernel

@@ -19,7 +19,7 @@ from codec.amqp.connections.connection import TCP_ENDS
 from codec.amqp.connections.facts import CONTENTS, carried_protocols, limit_names, limits_reached, offered_versions
 from codec.amqp.connections.lifecycle import EndedConnections
 from codec.amqp.rows import KNOWN_BY
-from codec.amqp.versions import UNKNOWN_FAMILY, VERSIONS
+from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
@@ -76,7 +76,7 @@ def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
         "unread_because": pa.array(unread(ended), pa.string()),
         "transport": _texts(transports(ended), _TRANSPORTS),
         "conflicting_overlap_bytes": pa.array(ended.directions["conflicting_bytes"].sum(axis=1)),
-        "proxy_bytes": pa.array(ended.directions["scanned"][:, :, UNKNOWN_FAMILY].sum(axis=1)),
+        "proxy_bytes": pa.array(ended.directions["proxy_bytes"].sum(axis=1)),
         "limits": each_once(limit_names, limits_reached(ended), _TEXTS),
     }
     for side, direction in zip(SIDES, (client, 1 - client), strict=True):

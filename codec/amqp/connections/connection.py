@@ -207,15 +207,14 @@ def release_spans(rows, c, direction, d, spans):
 @kernel
 def proxy_header_row(rows, c, direction, d, s, spans, size):
     """The `size` octets at `pos`, before the stream, are a header of the PROXY protocol: append its row."""
-    end = offset_of_pos(d) + size
-    extend_span(d, s, end)
+    extend_span(d, s, offset_of_pos(d) + size)
     span = spans.pending[direction][ROOM - 1]
     take_span(d, span, size, 0)
     index = span_row(rows, c, direction, V.FOREIGN_SPAN, span)
     rows.cells[index][R.STATUS] = V.OK
     rows.cells[index][R.ERROR] = V.E_PROXY
     d.foreign_bytes += size
-    d.scanned[V.UNKNOWN_FAMILY] = end
+    d.proxy_bytes = size
 
 
 @kernel

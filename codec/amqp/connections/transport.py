@@ -73,7 +73,7 @@ def note_flags(c, d, peer, direction, rows, g):
         if abs(acked - int(peer.next)) < T.OUT_OF_WINDOW:
             peer.acked = max(int(peer.acked), acked)
         else:
-            peer.unseen_seq = int(g.ack)
+            peer.outside_ack = int(g.ack)
     elif g["flags"] & ACK and not g["flags"] & RST:
         T.note_unseen(peer, int(g.ack))
     if g["flags"] & RST:
