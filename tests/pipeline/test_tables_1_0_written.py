@@ -299,6 +299,29 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, frame(b"") * 3)
     wire.add(SERVER, frame(b""))
 
+    # The number of an ended session is begun again at once; the server goes on with the first one until its own end.
+    ended, accepted, rejected = frame(performative(P.END)), described(P.ACCEPTED), described(P.REJECTED)
+    second = begin() + attach("b", 0, SENDS, target="second") + moved(0)
+    wire = wires["begun before the end is answered"] = sending("a", address="first")
+    wire.add(CLIENT, moved(0) + ended + second)  # packet 7
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=rejected) + ended)
+    wire.add(SERVER, begin(0) + attach("b", 0, RECEIVES, target="second") + disposed(RECEIVES, 0, outcome=accepted))
+    wire.add(CLIENT, ended)  # packet 10
+    wire.add(SERVER, ended)
+
+    # Two sessions of one number, both before the server has answered; it gives them numbers of its own.
+    wire = wires["begun twice before an answer"] = Wire()
+    wire.add(CLIENT, HEADER + OPEN + begin() + attach("a", 0, SENDS, target="first") + moved(0) + ended + second)
+    wire.add(SERVER, HEADER + OPEN)
+    for channel, name, outcome in ((4, "a", rejected), (5, "b", accepted)):
+        wire.add(SERVER, begin(0, channel) + attach(name, 0, RECEIVES, channel=channel))
+        wire.add(SERVER, disposed(RECEIVES, 0, outcome=outcome, channel=channel))
+
+    # Of more than two the outcome belongs to none of the others.
+    wire = wires["begun three times before an answer"] = Wire()
+    wire.add(CLIENT, HEADER + OPEN + (begin() + moved(0) + ended) * 2 + begin() + moved(0))
+    wire.add(SERVER, HEADER + OPEN + begin(0, 4) + disposed(RECEIVES, 0, outcome=rejected, channel=4))
+
     # Properties, and no body; no section at all; no body, over two transfers.
     subject = b"\x00\x53\x73" + encoded([None, None, None, "s"])
     wire = wires["no body"] = sending()
@@ -472,6 +495,27 @@ def test_what_may_have_been_settled_before_a_lost_end_is_unknown(written: Writte
 
 def test_sessions_of_two_numbers_without_a_begin_are_not_told_to_be_one(written: Written) -> None:
     assert written.rows("messages", "other numbers", "channel", "outcome") == [(0, "unknown")]
+
+
+def test_a_number_that_is_begun_again_before_the_end_is_answered_names_two_sessions(written: Written) -> None:
+    """2.5.5: a side that has sent an end has no outgoing channel for the session, and still receives its frames."""
+    script = "begun before the end is answered"
+    rows = written.rows("messages", script, "channel_life", "link", "outcome")
+    assert rows == [(1, "a", "rejected"), (2, "b", "confirmed")]
+    columns = ("channel_life", "remote_channel", "close_initiator", "confirmed", "nacked")
+    assert written.rows("channels", script, *columns) == [(1, 0, "client", 0, 1), (2, 0, "client", 1, 0)]
+    rows = written.rows("links", script, "name", "opened_ts", "closed_ts")
+    assert [closed.microsecond for _, _, closed in rows] == [7, 10]
+
+
+def test_begins_of_one_number_are_answered_in_order(written: Written) -> None:
+    script = "begun twice before an answer"
+    rows = written.rows("messages", script, "channel_life", "link", "outcome")
+    assert rows == [(1, "a", "rejected"), (2, "b", "confirmed")]
+    assert sorted(written.rows("channels", script, "channel_life", "remote_channel")) == [(1, 4), (2, 5)]
+    assert {link for (link,) in written.rows("links", script, "name")} == {"a", "b"}
+    rows = written.rows("messages", "begun three times before an answer", "channel_life", "outcome")
+    assert "rejected" not in [outcome for life, outcome in rows if life > 1]
 
 
 def test_a_transaction_that_is_rolled_back_settles_nothing(written: Written) -> None:

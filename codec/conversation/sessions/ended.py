@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions.sessions import (
     ATTACHED,
+    BEGUN,
     DESTINATION,
     HANDLE,
     KIND_SHIFT,
@@ -23,6 +24,7 @@ from codec.conversation.sessions.sessions import (
     SECOND_NS,
     SESSION_SHIFT,
     UNOPENED,
+    WAITING,
 )
 from codec.conversation.sessions.state import NONE, PLACES, SUBSCRIPTION
 from codec.conversation.states import ConnectionStates, absolute, new_places, owners
@@ -31,7 +33,8 @@ Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 _SESSIONS = (1 << (KIND_SHIFT - SESSION_SHIFT)) - 1
 # What keys lead to, and whether they contain the place of a session.
-_LEADS = ((LATEST, "sessions", False), (UNOPENED, "sessions", False), (NAMED, "sessions", False),
+_LEADS = ((BEGUN, "sessions", False), (LATEST, "sessions", False), (WAITING, "sessions", False),
+          (UNOPENED, "sessions", False), (NAMED, "sessions", False),
           (HANDLE, "bindings", True), (DESTINATION, "bindings", True), (ATTACHED, "attachings", True))  # fmt: skip
 
 
@@ -51,13 +54,13 @@ def ended_in(states: ConnectionStates, used: Integers) -> Ended:
     kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
     dropped = {name: _none(states, name) for name in ("bindings", "attachings", "keys")}
-    for each, part, _ in _LEADS[:3]:
+    for each, part, _ in _LEADS[:5]:
         which = kind == each
         at = absolute(states, part, owner[which], values[which])
         current[at] |= (each != NAMED) | _may_go_on(parts["sessions"][at], owner[which], states)
         dropped["keys"][which] = ~current[at]
     attachings = parts["attachings"]
-    for each, part, _ in _LEADS[3:]:
+    for each, part, _ in _LEADS[5:]:
         which = np.flatnonzero(kind == each)
         session = absolute(states, "sessions", owner[which], session_of[which])
         at = absolute(states, part, owner[which], values[which])

@@ -1,11 +1,13 @@
 """Finds the session of each row, and updates it.
 
 In 1.0 each side numbers its own channels: a begin without remote-channel opens a session, and the begin that answers it
-has the opener's number as its remote-channel; rows belong to the session of the opener's number. In 0-10 both sides
-share channel numbers. Rows of a session that was opened before the capture belong to incarnation 0 of their own number.
-Ending a session changes nothing else: its number has a new meaning once it is opened again. A session of 0-10 goes on
-if it is attached again, to any channel, while its state is preserved, for as long as session.timeout grants (0-10
-specification, class session, request-timeout); without a grant it does not outlive its detachment.
+has the opener's number as its remote-channel. Rows belong to the session for which their side has begun their channel:
+once a side has ended a session, it may use the number for the next one, while the other side goes on with the first
+until its own end (2.5.5). In 0-10 both sides share channel numbers. Rows of a session that was opened before the
+capture belong to incarnation 0 of their own number. Ending a session changes nothing else: its number has a new meaning
+once it is opened again. A session of 0-10 goes on if it is attached again, to any channel, while its state is
+preserved, for as long as session.timeout grants (0-10 specification, class session, request-timeout); without a grant
+it does not outlive its detachment.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ from codec.conversation.sessions.state import (
     UNANSWERED,
     losses,
     new_record,
+    own_losses,
 )
 from codec.hashes.keyed import found, put
 
 # Keys of `State.found_by`: what they find, then numbers.
 KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 59, 34, 35
 SECOND_NS = 10**9
-BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED, NAMED = range(1, 9)
+BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED, NAMED, WAITING = range(1, 10)
 
 
 @kernel
@@ -60,25 +63,59 @@ def _new_session(s, channel, incarnation):
     return at
 
 
+@kernel
+def _is_begun(s, session, sender):
+    """Whether a channel that `sender` began for a session has the same meaning: its end was not captured, and is not
+    among lost bytes. The number of the opener has a new meaning with its next begin alone."""
+    if sender == session.opener:
+        return True
+    ended = session.close_client_hidden if sender == CLIENT else session.close_server_hidden
+    return ended == NONE and session.begun_losses == own_losses(s.numbers, sender)
+
+
+@kernel
+def _await_answer(s, session, waiting, before):
+    """A session is begun with the number of the one at `before`: what is not answered yet is so in order."""
+    if before == NONE:
+        return
+    earlier = s.sessions.rows[s.sessions.cells[FIRST] + before]
+    if earlier.remote_channel == NONE and earlier.opened_losses == losses(s.numbers):
+        session.behind = earlier.behind + 1
+        put(s.found_by, waiting, before)
+
+
+@kernel
+def _answered(s, latest, waiting):
+    """The session that a begin of the other side answers: the one at `latest` or, if that still waits, the one before."""
+    session = s.sessions.rows[s.sessions.cells[FIRST] + latest]
+    if session.behind == 0 or session.opened_losses != losses(s.numbers):
+        return latest
+    if session.behind > 1:  # settlements may be of any of them
+        session.doubted = 1
+        return latest
+    session.behind = 0
+    return found(s.found_by, waiting)
+
+
 @inlined
 def session_of(s, rows, i, role):
     """The place of the session of row `i`, and the side that opened it."""
     sender, number, first = rows.sender[i], rows.channel[i], s.sessions.cells[FIRST]
     opener = NEITHER
     answers = rows.remote_channel[i] != NONE
+    begun_by = key_of(BEGUN, 0, sender, number)
     if role.own_numbers:
-        begun_by = key_of(BEGUN, 0, sender, number)
         opener = sender
-        if role.opens_session:
-            if answers:
-                opener = 1 - sender
-                number = rows.remote_channel[i]
-            put(s.found_by, begun_by, (number << 1) | opener)
-        else:
+        if role.opens_session and answers:
+            opener = 1 - sender
+            number = rows.remote_channel[i]
+        elif not role.opens_session:
             begun = found(s.found_by, begun_by)
             if begun != NONE:
-                number = begun >> 1
-                opener = begun & 1
+                session = s.sessions.rows[first + begun]
+                opener, number = session.opener, session.channel
+                if _is_begun(s, session, sender):
+                    return first + begun, opener
     latest = key_of(LATEST, opener, 0, number)
     if role.opens_session and not answers:
         named = key_of(NAMED, 0, 0, rows.session_name[i])
@@ -101,10 +138,15 @@ def session_of(s, rows, i, role):
         incarnation = max(found(s.found_by, incarnations), 0) + 1
         put(s.found_by, incarnations, incarnation)
         at = _new_session(s, number, incarnation)
+        session = s.sessions.rows[at]
+        if role.own_numbers:
+            session.opener = sender
+            session.begun_losses = own_losses(s.numbers, sender)
+            put(s.found_by, begun_by, at - first)
+            _await_answer(s, session, key_of(WAITING, opener, 0, number), found(s.found_by, latest))
         put(s.found_by, latest, at - first)
         if renames:
             put(s.found_by, named, at - first)
-        session = s.sessions.rows[at]
         session.opened_losses = losses(s.numbers)
         session.opened_ns = rows.ts_ns[i]
         session.name = rows.session_name[i]
@@ -112,14 +154,20 @@ def session_of(s, rows, i, role):
         s.numbers[UNANSWERED] += role.own_numbers
         return at, opener
     place = found(s.found_by, latest)
+    if place != NONE and role.opens_session:
+        place = _answered(s, place, key_of(WAITING, opener, 0, number))
     if place == NONE:
         unopened = key_of(UNOPENED, 0, 0, number)
         place = found(s.found_by, unopened)
         if place == NONE:
             place = _new_session(s, number, 0) - first
             put(s.found_by, unopened, place)
-    if role.opens_session and rows.peer_late[i]:  # the session that it answers is captured later
-        s.sessions.rows[first + place].doubted = 1
+    if role.opens_session:
+        session = s.sessions.rows[first + place]
+        session.opener = opener
+        session.begun_losses = own_losses(s.numbers, sender)
+        put(s.found_by, begun_by, place)
+        session.doubted |= rows.peer_late[i]  # the session that it answers is captured later
     return first + place, opener
 
 

@@ -46,7 +46,7 @@ NEW_SESSION = blank(
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last? attached_to"
+    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
@@ -196,6 +196,12 @@ def take_ended(state: State) -> SessionRecords:
 def losses(numbers):
     """How often bytes of either side were missing so far."""
     return numbers[LOSSES_CLIENT] + numbers[LOSSES_SERVER]
+
+
+@kernel
+def own_losses(numbers, sender):
+    """How often bytes of one side were missing so far."""
+    return numbers[LOSSES_CLIENT] if sender == CLIENT else numbers[LOSSES_SERVER]
 
 
 COUNT, FIRST = range(2)  # cells: number of records; the first one of the current connection
