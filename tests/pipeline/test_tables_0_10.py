@@ -422,6 +422,25 @@ def scripts() -> dict[str, Wire]:
         wire.add(SERVER, control("session.attached", name=b"s") + point(following) + transfer("d"))
         wire.add(CLIENT, control("message.accept", transfers=[(1, 2) if following else (0, 0)]))
 
+    # The channel of a session is attached again at once: to another one (packet 5), to the same one, whose state is
+    # preserved. The server goes on with what was before until it answers the detach.
+    wire = wires["attached before the detach is answered"] = opened()
+    next_one = control("session.detach", name=b"s") + control("session.attach", name=b"t") + point(0)
+    wire.add(CLIENT, transfer("amq.direct") + next_one + transfer("amq.direct"))
+    wire.add(SERVER, control("message.reject", transfers=[(0, 0)], code=0))
+    wire.add(SERVER, control("session.detached", name=b"s", code=0))
+    wire.add(SERVER, control("session.attached", name=b"t") + point(0))
+    wire.add(SERVER, control("session.completed", commands=[(0, 0)]))
+    wire.add(CLIENT, control("session.detach", name=b"t"))  # packet 10
+    wire.add(SERVER, control("session.detached", name=b"t", code=0))
+    wire = wires["attached again before the detach is answered"] = opened()
+    wire.add(SERVER, control("session.timeout", timeout=300))
+    wire.add(CLIENT, control("session.detach", name=b"s") + control("session.attach", name=b"s") + point(0))
+    wire.add(SERVER, control("session.detached", name=b"s", code=0))
+    wire.add(SERVER, control("session.attached", name=b"s") + point(0))
+    wire.add(CLIENT, transfer("amq.direct"))
+    wire.add(SERVER, control("session.completed", commands=[(0, 0)]))
+
     # The same session on channel 1, on channel 2 while another one uses the first, and on channel 1 again; the last
     # time, too late. On channel 2 it is attached while it still is on channel 1: refused.
     wire = wires["attached to another channel"] = subscribed(opened(), "q")
@@ -535,6 +554,19 @@ def test_a_session_goes_on_with_another_channel(written: Written) -> None:
     assert sorted(written.rows("channels", script, *columns)) == [
         (1, 1, "s", 4, 0, 0), (1, 2, "t", 0, 1, 0), (2, 1, "s", 0, 0, 0)
     ]  # fmt: skip
+
+
+def test_a_channel_may_be_attached_again_before_its_detach_is_answered(written: Written) -> None:
+    """0-10 specification, class session: each detach has a detached as its response."""
+    script = "attached before the detach is answered"
+    rows = written.rows("messages", script, "delivery_id", "channel_life", "outcome")
+    assert rows == [(0, 1, "rejected"), (0, 2, "confirmed")]
+    rows = written.rows("channels", script, "session_name", "close_initiator", "closed_ts")
+    assert [(name, side, closed.microsecond) for name, side, closed in rows] == [
+        ("s", "client", 5), ("t", "client", 10)
+    ]  # fmt: skip
+    script = "attached again before the detach is answered"
+    assert written.rows("channels", script, "channel_life", "closed_ts", "confirmed") == [(1, None, 1)]
 
 
 def test_a_session_without_preserved_state_begins_anew(written: Written) -> None:

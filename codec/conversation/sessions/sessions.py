@@ -86,7 +86,7 @@ def _await_answer(s, session, waiting, before):
 
 @kernel
 def _answered(s, latest, waiting):
-    """The session that a begin of the other side answers: the one at `latest` or, if that still waits, the one before."""
+    """The session that a begin of the other side answers: the one at `latest` or, while that waits, the one before."""
     session = s.sessions.rows[s.sessions.cells[FIRST] + latest]
     if session.behind == 0 or session.opened_losses != losses(s.numbers):
         return latest
@@ -95,6 +95,32 @@ def _answered(s, latest, waiting):
         return latest
     session.behind = 0
     return found(s.found_by, waiting)
+
+
+@kernel
+def _await_detached(s, rows, i, session, waiting, before):
+    """Row `i` attaches a session to the channel of the one at `before`, whose detach may not be answered yet."""
+    session.detached_before = 0 if before == NONE else s.sessions.rows[s.sessions.cells[FIRST] + before].detaching
+    session.detaching = 0
+    session.begun_losses = own_losses(s.numbers, 1 - rows.sender[i])
+    if session.detached_before:
+        put(s.found_by, waiting, before)
+
+
+@kernel
+def _not_detached(s, rows, i, role, latest, waiting):
+    """The session of a row of 0-10: what a side sends on a channel before it answers a detach is about the session that
+    is detached, even if the channel has been attached again, which is to the one at `latest`."""
+    session = s.sessions.rows[s.sessions.cells[FIRST] + latest]
+    if session.detached_before != 2 - rows.sender[i]:
+        return latest
+    before = found(s.found_by, waiting)
+    if role.answers_attach or session.begun_losses != own_losses(s.numbers, rows.sender[i]):
+        session.detached_before = 0
+        return latest
+    if role.answers_detach and before != latest:
+        session.detached_before = 0
+    return before
 
 
 @inlined
@@ -129,6 +155,7 @@ def session_of(s, rows, i, role):
             if key == named and session.closed_ns == NONE:
                 renames = found(s.found_by, key_of(LATEST, opener, 0, session.attached_to)) != place
             elif goes_on(rows.session_name[i], own_name, timeout_s, session.closed_ns, rows.ts_ns[i]):
+                _await_detached(s, rows, i, session, key_of(WAITING, opener, 0, number), found(s.found_by, latest))
                 session.attached_to = number
                 session.closed_ns = session.close_sender = session.detach_code = session.close_frame = NONE
                 session.close_client_hidden = session.close_server_hidden = NONE
@@ -139,11 +166,15 @@ def session_of(s, rows, i, role):
         put(s.found_by, incarnations, incarnation)
         at = _new_session(s, number, incarnation)
         session = s.sessions.rows[at]
+        before = found(s.found_by, latest)
+        waiting = key_of(WAITING, opener, 0, number)
         if role.own_numbers:
             session.opener = sender
             session.begun_losses = own_losses(s.numbers, sender)
             put(s.found_by, begun_by, at - first)
-            _await_answer(s, session, key_of(WAITING, opener, 0, number), found(s.found_by, latest))
+            _await_answer(s, session, waiting, before)
+        else:
+            _await_detached(s, rows, i, session, waiting, before)
         put(s.found_by, latest, at - first)
         if renames:
             put(s.found_by, named, at - first)
@@ -154,8 +185,11 @@ def session_of(s, rows, i, role):
         s.numbers[UNANSWERED] += role.own_numbers
         return at, opener
     place = found(s.found_by, latest)
+    waiting = key_of(WAITING, opener, 0, number)
     if place != NONE and role.opens_session:
-        place = _answered(s, place, key_of(WAITING, opener, 0, number))
+        place = _answered(s, place, waiting)
+    elif place != NONE and not role.own_numbers:
+        place = _not_detached(s, rows, i, role, place, waiting)
     if place == NONE:
         unopened = key_of(UNOPENED, 0, 0, number)
         place = found(s.found_by, unopened)
@@ -173,7 +207,7 @@ def session_of(s, rows, i, role):
 
 @inlined
 def update_session(s, rows, i, role, session, opener):
-    """Update the session of row `i`."""
+    """Update the session of row `i`; returns whether that ends it."""
     numbers, ts_ns = s.numbers, rows.ts_ns[i]
     session.losses = losses(numbers)
     session.senders |= 1 << rows.sender[i]
@@ -186,7 +220,8 @@ def update_session(s, rows, i, role, session, opener):
         session.remote_channel = rows.channel[i]
         if session.incarnation:
             numbers[UNANSWERED] -= 1
-    if role.closes_session and (role.own_numbers or rows.channel[i] == session.attached_to):
+    closes = role.closes_session == 1 and _is_current(rows, i, role, session)
+    if closes:
         if session.closed_ns == NONE:
             session.closed_ns = ts_ns
             session.close_sender = rows.sender[i]
@@ -212,6 +247,22 @@ def update_session(s, rows, i, role, session, opener):
         session.mode = role.mode
     elif role.proves_mode and session.mode == 0:
         session.mode = role.proves_mode
+    return closes
+
+
+@kernel
+def _is_current(rows, i, role, session):
+    """Whether row `i` ends the session as it is attached now: of 0-10, the answer to a detach may follow the next
+    attach to the same channel."""
+    if role.own_numbers:
+        return True
+    if rows.channel[i] != session.attached_to:
+        return False
+    if role.answers_detach and session.detached_before == 2 - rows.sender[i]:
+        session.detached_before = 0
+        return False
+    session.detaching = 0 if role.answers_detach else 1 + rows.sender[i]
+    return True
 
 
 @inlined

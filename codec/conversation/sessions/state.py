@@ -36,17 +36,20 @@ ROLE_FIELDS = (
     "on_destination",
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
-    "may_return", "reports_status", "closes_connection", "grants_timeout",
+    "may_return", "reports_status", "closes_connection", "grants_timeout", "answers_attach", "answers_detach",
 )  # fmt: skip
 
 
 ROLE = blank(" ".join(ROLE_FIELDS)).dtype
+# `detaching`: 1 + the side that has sent a session.detach without answer; `detached_before`: the same of one before the
+# latest attach to the channel.
 NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind"
+    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind "
+    "detaching detached_before"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "

@@ -138,7 +138,7 @@ def _row(s, roles, rows, i):
         return
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
-    update_session(s, rows, i, role, session, opener)
+    closes = update_session(s, rows, i, role, session, opener)
     known = s.numbers[KEYS]
     key = transaction_of(s, rows, i, role, session)
     if s.numbers[KEYS] > known:
@@ -161,7 +161,7 @@ def _row(s, roles, rows, i):
         settle_ranges(s, rows, i, role, place, key)
     if rows.declared[i]:
         declare_transaction(s, rows, i, place)
-    if role.closes_session and (role.own_numbers or session.failed or session.timeout_s <= 0):
+    if closes and (role.own_numbers or session.failed or session.timeout_s <= 0):
         close_control_links(s, rows, i, place, NONE)
     if role.refuses and rows.number[i] != NONE:
         refusal = s.refusals.rows[new_record(s.refusals)]
