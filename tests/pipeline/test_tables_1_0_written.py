@@ -29,13 +29,13 @@ def begin(remote: int | None = None, channel: int = 0) -> bytes:
 
 def attach(
     name: str, handle: int, role: bool, source: str = "", target: str = "", coordinator: bool = False,
-    distribution: str = "", channel: int = 0, unsettled: dict[bytes, Any] | None = None,
+    distribution: str = "", channel: int = 0, unsettled: dict[bytes, Any] | None = None, incomplete: bool | None = None,
 ) -> bytes:  # fmt: skip
     mode = [None] * 5 + [proton.symbol(distribution)] if distribution else []
     return said(
         P.ATTACH, channel, name=name, handle=handle, role=role, source=described(P.SOURCE, source or None, *mode),
         target=described(P.COORDINATOR) if coordinator else described(P.TARGET, target or None), unsettled=unsettled,
-        initial_delivery_count=None if role else 0,
+        incomplete_unsettled=incomplete, initial_delivery_count=None if role else 0,
     )  # fmt: skip
 
 
@@ -271,6 +271,37 @@ def scripts() -> dict[str, Wire]:
     }  # fmt: skip
     wire.add(SERVER, attach("l", 0, RECEIVES, target="q", unsettled=listed))
     wire.add(CLIENT, moved(4, settled=True, tag=b"a", **again) + moved(5, settled=True, tag=b"b", **again))  # packet 12
+
+    # Deliveries a to d; what the sender lists on the next attach, and the receiver.
+    every: dict[bytes, Any] = dict.fromkeys((b"a", b"b", b"c", b"d"))
+    for script, sends, receives in (
+        ("listed by the receiver alone", {b"c": None, b"d": None}, every | {b"a": described(P.ACCEPTED)}),
+        ("listed by the sender alone", every, {b"a": None, b"b": None}),
+        ("listed by nobody", {}, {}), ("without lists", None, None),
+    ):  # fmt: skip
+        wire = wires[script] = sending()
+        wire.add(CLIENT, b"".join(moved(number, tag=tag) for number, tag in enumerate(every)))
+        wire.add(CLIENT, detach(0, closed=False))
+        wire.add(SERVER, detach(0, closed=False))
+        wire.add(CLIENT, attach("l", 0, SENDS, target="q", unsettled=sends))
+        wire.add(SERVER, attach("l", 0, RECEIVES, target="q", unsettled=receives))
+        wire.add(CLIENT, moved(4, tag=b"c"))
+
+    # Nothing is missing in a map that is not complete; a link that is closed is not resumed.
+    for script, closes in (("not in an incomplete list", False), ("not in the list of a new link", True)):
+        wire = wires[script] = sending()
+        wire.add(CLIENT, moved(0, tag=b"a") + detach(0, closed=closes))
+        wire.add(SERVER, detach(0, closed=closes))
+        wire.add(CLIENT, attach("l", 0, SENDS, target="q", unsettled={}, incomplete=not closes))
+
+    # Listed and resumed, before the other side has sent its list, then left out.
+    wire = wires["left out the second time"] = sending()
+    wire.add(CLIENT, moved(0, tag=b"a") + moved(1, tag=b"b") + detach(0, closed=False))
+    wire.add(SERVER, detach(0, closed=False))
+    wire.add(CLIENT, attach("l", 0, SENDS, target="q", unsettled={b"a": None, b"b": None}))
+    wire.add(CLIENT, moved(2, tag=b"a", resume=True) + moved(3, tag=b"b", resume=True))
+    wire.add(SERVER, attach("l", 0, RECEIVES, target="q", unsettled={b"a": None, b"b": None}) + detach(0, closed=False))
+    wire.add(CLIENT, detach(0, closed=False) + attach("l", 0, SENDS, target="q", unsettled={b"b": None}))
 
     # The link comes again with another session; then the delivery is resumed twice.
     wire = wires["resumed in another session"] = receiving()
@@ -574,6 +605,32 @@ def test_an_attach_states_outcomes_of_deliveries_that_it_lists(written: Written)
     assert written.rows("links", "listed", "name", "transfers") == [("l", 4), ("l", 2)]
     assert written.rows("channels", "listed", "published", "unsettled") == [(6, 1)]
     assert written.rows("connections", "listed", "messages_published") == [(6,)]
+
+
+def test_what_a_complete_list_of_unsettled_deliveries_leaves_out_is_not_unsettled(written: Written) -> None:
+    """2.6.13: what the sender leaves out is settled; what the receiver leaves out it has settled, or never had."""
+    outcomes = {
+        "listed by the receiver alone": ["confirmed", "unknown", "unsettled", "unsettled"],
+        "listed by the sender alone": ["unsettled", "unsettled", "unknown", "unknown"],
+        "listed by nobody": ["unknown"] * 4,
+        "without lists": ["unsettled"] * 4,
+    }
+    for script, expected in outcomes.items():
+        rows = [outcome for (outcome,) in written.rows("messages", script, "outcome")]
+        assert rows == [*expected, "unsettled"], script  # the fifth is a new delivery
+    assert written.rows("channels", "listed by nobody", "published", "unsettled") == [(5, 1)]
+
+
+def test_an_incomplete_list_and_the_list_of_another_link_leave_nothing_out(written: Written) -> None:
+    for script in ("not in an incomplete list", "not in the list of a new link"):
+        assert written.rows("messages", script, "outcome") == [("unsettled",)]
+
+
+def test_what_was_resumed_may_be_left_out_the_next_time(written: Written) -> None:
+    rows = written.rows("messages", "left out the second time", "delivery_tag_hex", "resumed", "outcome")
+    assert rows == [
+        ("61", False, "unknown"), ("62", False, "unsettled"), ("61", True, "unknown"), ("62", True, "unsettled")
+    ]  # fmt: skip
 
 
 def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(written: Written) -> None:

@@ -30,7 +30,7 @@ ARGUMENTS = {
     "name": "string", "remote_channel": "int", "handle": "bigint", "role": "boolean", "snd_settle_mode": "int",
     "rcv_settle_mode": "int", "initial_delivery_count": "bigint", "delivery_id": "bigint", "delivery_tag": "binary",
     "message_format": "bigint", "settled": "boolean", "more": "boolean", "resume": "boolean", "aborted": "boolean",
-    "closed": "boolean",
+    "closed": "boolean", "incomplete_unsettled": "boolean",
     "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
     "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
@@ -44,6 +44,7 @@ ERROR = {"condition": "string", "description": "string"}
 STATE = {"type": "string", "txn_id": "binary"}
 BRANCH = {"format": "bigint", "global_id": "binary", "branch_id": "binary"}
 TYPE = {"type": "string"}
+EMPTY_OBJECT = 3  # octets: a map without entries
 STATES = tuple(OUTCOME_OF)
 _ROLES = compiled_roles()
 _OUTCOME_OF = outcome_numbers(STATES)
@@ -116,6 +117,7 @@ class Performatives:
             "source": are_objects(arguments.inside("source")),
             "coordinates": is_among(operation.column("type"), *semantics.COORDINATES),
             "coordinator": is_among(target.column("type"), semantics.COORDINATOR),
+            "lists_all": self._lists_all(),
             "no_accept": arguments.numbers("accept_mode", NONE) == semantics.NO_ACCEPT,
         }
         key, ends = self._transactions(begins, transactional, state, operation, sender)
@@ -204,6 +206,17 @@ class Performatives:
             outcome = np.where(decided, semantics.OUTCOMES.index(name) + 1, outcome)
         about = np.where(disposes, np.select([role == 1, role == 0], [1 - sender, sender], NONE), 1 - sender)
         return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0)
+
+    def _lists_all(self) -> NDArray[np.bool_]:
+        """Which are attaches with a map of all unsettled deliveries, whose keys are octets."""
+        unsettled = self.arguments.inside("unsettled")
+        sizes = unsettled.stops - unsettled.starts
+        maps = self._named("attaches") & (sizes > 0)
+        if not maps.any():
+            return maps
+        maps &= (counted(unsettled) > 0) | (are_objects(unsettled) & (sizes == EMPTY_OBJECT))
+        maps &= self.arguments.numbers("incomplete_unsettled", NONE) != 1
+        return maps & is_among(self.frames["status"], "ok")
 
     def _ranges(self, receiver: Integers) -> tuple[Integers, Integers, Integers]:
         """The ranges of numbers that each names: where they begin by row, the first and the last of each; of an attach,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, key_of
 from codec.conversation.sessions.state import (
+    ALL_LISTED,
     CLIENT,
     CONNECTION,
     FIRST,
@@ -133,18 +134,26 @@ def attach(s, rows, i, place, session, own_losses):
     binding.losses = own_losses
     _state_terms(s, rows, i, session, s.links.rows[at])
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
-        if rows.range_last[k] > 0:
-            message = s.messages.rows[new_record(s.messages)]
-            message.connection = s.numbers[CONNECTION]
-            message.frame_no = rows.frame_no[i]
-            message.session = place
-            message.link = at
-            message.sender = CLIENT if kind == SENDER else SERVER
-            message.number = NONE
-            message.command = 1
-            message.resumes = LISTED
-            message.tag = rows.range_first[k]
-            message.stated = rows.range_last[k]
+        if rows.range_last[k] > 0 or rows.lists_all[i]:
+            _list(s, rows, i, place, at, LISTED, rows.range_first[k], rows.range_last[k])
+    if rows.lists_all[i]:
+        _list(s, rows, i, place, at, ALL_LISTED, 0, 0)
+
+
+@kernel
+def _list(s, rows, i, place, at, resumes, tag, outcome):
+    """The attach in row `i` lists an unsettled delivery of the link at `at`, or that it has listed all."""
+    message = s.messages.rows[new_record(s.messages)]
+    message.connection = s.numbers[CONNECTION]
+    message.frame_no = rows.frame_no[i]
+    message.session = place
+    message.link = at
+    message.sender = CLIENT if s.links.rows[at].kind == SENDER else SERVER
+    message.number = NONE
+    message.command = 1
+    message.resumes = resumes
+    message.tag = tag
+    message.stated = outcome
 
 
 @kernel
@@ -198,6 +207,8 @@ def detach(s, rows, i, place, binding, link):
     if link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
         link.closing_losses = losses(s.numbers)
+    if rows.closed[i] == 1:
+        link.closed = 1
     if rows.error[i] and not link.failed:
         link.failed = 1
         link.condition = rows.condition[i]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from codec.conversation.sessions.events import OF_EVENTS, events_about, frame_keys, picked, places_in, settled_by
 from codec.conversation.sessions.state import COMPLETIONS, CONFIRMED, LISTED, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.sessions.transactions import NO_PLACES, TransactionEnds, Transactions
+from codec.conversation.sessions.unsettled import left_out, lists_of
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import ABORTED, NO_RESULT, PRESETTLED, UNKNOWN, UNSETTLED, Settled
 from codec.conversation.states import numbered, places
@@ -24,8 +25,9 @@ Integers = NDArray[np.int64]
 class Outcomes(NamedTuple):
     """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
     `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
-    `final`: no later frame changes them. `then` (2, n): of what is not final by itself, the next message with its tag
-    that decides it, or ends the use of the tag, and the next one that states its outcome, else NONE. `completed`:
+    `final`: no later frame changes them. `then` (3, n): of what is not final by itself, the next message with its tag
+    that decides it, or ends the use of the tag, the next one that states its outcome, and the next map of unsettled
+    deliveries without it, else NONE. `completed`:
     completions of transfers over subscriptions. `transactions`: those of all connections."""
 
     outcome: Integers
@@ -56,6 +58,7 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
     at = places_in(settled, *own)
     by, then = _resumed(records, picked(settled.settled_frame_no, at) >= 0)
+    then = np.vstack([then, left_out(records)])
     more = _resumptions(messages, settled, at, by, then[1])
     if len(more["frame_no"]):
         settled = settled_at_once({name: np.append(columns[name], column) for name, column in more.items()})
@@ -85,7 +88,7 @@ def _of_messages(
     in_transaction = messages["key"] != 0
     # A confirm in a transaction whose end was not captured is no outcome.
     stands = (given != 0) & ~(in_transaction & ~ended & (given == CONFIRMED))
-    no_answer = _without_outcome(records, waits)
+    no_answer = np.where(then[2] != NONE, UNKNOWN, _without_outcome(records, waits))
     outcome = np.where(stands, given, no_answer)
     # A transfer that needs no accept is settled when it is sent; of a publish, its completion has the time.
     delivered = messages["sender"] == SERVER
@@ -103,7 +106,7 @@ def _of_messages(
     # A transaction of its own does not change the reply to a command.
     final = (
         was_settled
-        | (messages["resumes"] == LISTED)
+        | (messages["resumes"] >= LISTED)
         | (delivered & (messages["needs_no_accept"] == 1) & (messages["command"] == 0))
     )
     final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.final != NONE)
@@ -202,7 +205,7 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
         contents = messages & (records.messages["command"] == 0)
         more = ends | transactions.ending(records.messages[contents]) | transactions.ending(events[needed])
         if (more == ends).all():
-            return Needed(messages, needed, ends)
+            return Needed(messages | lists_of(records, messages), needed, ends)
         ends = more
 
 

@@ -57,14 +57,14 @@ NEW_LINK = blank(
     "server_has_source client_default server_default client_copies? server_copies? client_filters server_filters "
     "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
     "closing_losses? failed condition description losses transfers credit? unlimited allowed assumed_count? drained "
-    "last_ns? starves starved_ns cancel_id? over next?"
+    "last_ns? starves starved_ns cancel_id? over closed next?"
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
 NEW_ATTACHING = blank("epoch? opener head? tail? ends over")
 # `tag`: a hash; `stated`: the outcome that the transfer itself states. `resumes`: LISTED for what is no message, but an
-# attach that lists an unsettled delivery with its outcome.
-LISTED = 2
+# attach that lists an unsettled delivery, with its outcome if it has one; ALL_LISTED for an attach that lists all.
+LISTED, ALL_LISTED = 2, 3
 NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row tag resumes stated"
@@ -94,7 +94,7 @@ class Rows(
         "link_name is_receiver snd_settle_mode rcv_settle_mode initial_delivery_count source source_address "
         "default_outcome copies filters target_address coordinator number settled more aborted tag resume "
         "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value "
-        "coordinates closed declared about outcome final key ends range_at range_first range_last",
+        "coordinates closed lists_all declared about outcome final key ends range_at range_first range_last",
     )
 ):
     """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values
@@ -102,9 +102,9 @@ class Rows(
 
     `number`: delivery-id or command id. `about`: the side whose messages a settlement settles, in the ranges from
     `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it is a command
-    to a transaction coordinator; `ends`: of a request to end a transaction, the result on success; `key`: the
-    transaction that is named; `declared`: one that the coordinator has begun. `peer_late`, `late`
-    (codec.amqp.notes): 0 or 1."""
+    to a transaction coordinator; `lists_all`: whether an attach has all unsettled deliveries of its side; `ends`: of a
+    request to end a transaction, the result on success; `key`: the transaction that is named; `declared`: one that the
+    coordinator has begun. `peer_late`, `late` (codec.amqp.notes): 0 or 1."""
 
 
 class State(NamedTuple):
