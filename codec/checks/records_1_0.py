@@ -13,7 +13,7 @@ from codec.conversation.states import blank
 
 NEW_ENDPOINT = blank(
     "side channel incarnation mapped other? answered begun_ns begun_frame handle_max first_out sent allowed echo_ns? "
-    "echo_frame ended_ns? ended_frame end_answered last_delivery? first_link?"
+    "echo_frame ended_ns? ended_frame end_answered last_delivery? first_link? next?"
 )
 NEW_END = blank(
     "endpoint attached receiver snd_mode rcv_mode max_size outcomes unsettled peer? attach_frame refused_ns? "

@@ -168,6 +168,12 @@ def _goes_on(rows, i, c):
 
 
 @kernel
+def _is_attached(c, sender):
+    """Whether the session of channel `c` is attached when the next frame of `sender` arrives: not after its detach."""
+    return c.attached == R.READY and not (c.detach_ns != S.NONE and c.detacher == sender)
+
+
+@kernel
 def _attach(s, rows, i, at):
     c, sender = s.endpoints[at], rows.sender[i]
     if rows.name[i] == ATTACHED_BACK:
@@ -175,7 +181,7 @@ def _attach(s, rows, i, at):
             c.attached = R.READY
         return
     here = c.transport == rows.channel[i]
-    busy = here and c.attached == R.READY and rows.key[i] != c.name
+    busy = here and _is_attached(c, sender) and rows.key[i] != c.name
     elsewhere = S.place_in(s, S.hashed_key(S.K_SESSION, 0, rows.key[i]))
     continues = _goes_on(rows, i, c)
     if not continues and elsewhere != S.NONE and s.endpoints[elsewhere].attached == R.OVER:
@@ -197,7 +203,7 @@ def _attach(s, rows, i, at):
     named = elsewhere != S.NONE and elsewhere != at
     if named:
         e = s.endpoints[elsewhere]
-        named = e.attached == R.READY and e.name == rows.key[i]
+        named = _is_attached(e, sender) and e.name == rows.key[i]
         if named and rows.force[i] != 1:
             S.note(s, rows, i, c, S.SESSION_TWICE, e.transport, S.NONE, S.NONE)
     c.name = rows.key[i]

@@ -149,18 +149,21 @@ def _begin(s, rows, i, knows):
     e.handle_max = rows.handle_max[i] if rows.handle_max[i] != S.NONE else UNLIMITED
     e.first_out = rows.next_outgoing_id[i]
     e.allowed = rows.incoming_window[i]
-    peer = S.place_in(s, S.key_of(S.K_ENDPOINT, 1 - sender, remote)) if remote != S.NONE else S.NONE
+    peer = S.place_in(s, S.key_of(S.K_UNANSWERED, 1 - sender, remote)) if remote != S.NONE else S.NONE
     fits = peer != S.NONE and s.endpoints[peer].other == S.NONE
     if fits:
         p = s.endpoints[peer]
         e.channel, e.incarnation = p.channel, p.incarnation
         e.other, p.other = peer, at
         e.answered = p.answered = 1
+        if p.next != S.NONE:
+            S.lead(s, S.key_of(S.K_UNANSWERED, 1 - sender, remote), p.next)
         S.note_wait(s, p.begun_frame, p.begun_ns, rows.ts_ns[i], sender, p, S.BEGIN_UNANSWERED, p.begun_frame)
     else:
         incarnations = S.key_of(S.K_LIFE, 0, number)
         e.incarnation = max(found(s.found_by, incarnations), 0) + 1
         put(s.found_by, incarnations, e.incarnation)
+        _await_answer(s, S.key_of(S.K_UNANSWERED, sender, number), before, at)
     if before != S.NONE and s.endpoints[before].mapped:
         S.note(s, rows, i, e, S.BEGIN_TWICE, number, S.NONE, S.NONE)
     if knows and number > s.numbers[S.CHANNEL_MAX + 1 - sender]:
@@ -169,6 +172,16 @@ def _begin(s, rows, i, knows):
     if remote != S.NONE and not fits:
         S.note(s, rows, i, e, S.REMOTE_CHANNEL, remote, S.NONE, S.NONE)
     S.lead(s, key, at)
+
+
+@kernel
+def _await_answer(s, key, before, at):
+    """Begins of one number are answered in order: `key` leads to the first that is not answered, each to the next."""
+    first = S.place_in(s, key)
+    if first == S.NONE or s.endpoints[first].other != S.NONE or s.endpoints[before].other != S.NONE:
+        S.lead(s, key, at)
+    else:
+        s.endpoints[before].next = at
 
 
 @kernel

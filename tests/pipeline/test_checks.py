@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from encode_0_10 import whole
-from link_talks import flow, receiver_link, transfer
+from encode_1_0 import END
+from link_talks import CHANNEL, begin, end, flow, receiver_link, say, transfer
 from pyspark.sql.variant_utils import VariantUtils
 from rule_cases import cases_of
 from rule_support import Case, Key, Talk, write_cases
-from rule_talks import opened_0_10
+from rule_talks import opened_0_10, opened_1_0
 from test_carried_size import transaction, with_coordinator
 
 from codec.checks import v1_0
@@ -134,6 +135,36 @@ def test_nothing_is_odd_about_a_session_that_goes_on_with_another_channel(tmp_pa
     (row,) = noticed(rows, rows.num_rows)
     # It has no tx.select, and is the first session that began on channel 2.
     assert (row["oddity"], row["channel"], row["channel_life"]) == ("transaction-order", 2, 1)
+
+
+def test_a_channel_may_be_attached_again_before_its_detach_is_answered(tmp_path: Path) -> None:
+    """Controls are done in order: a session is detached when the next attach arrives. It moves to channel 2."""
+    talk = opened_0_10(Talk("0-10"))
+    attaches: tuple[tuple[int, bytes], ...] = ((1, b"s"), (1, b"t"), (2, b"t"))
+    for number, (channel, name) in enumerate(attaches):
+        if number:
+            before, left = attaches[number - 1]
+            talk.client_octets(whole("session.detach", {"name": left}, before))
+        talk.client_octets(whole("session.attach", {"name": name}, channel))
+        if number:
+            talk.server_octets(whole("session.detached", {"name": left, "code": 0}, before))
+        talk.server_octets(whole("session.attached", {"name": name}, channel))
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", talk, [])])
+    assert noticed(rows, rows.num_rows) == []
+
+
+def test_begins_of_one_number_are_answered_in_order(tmp_path: Path) -> None:
+    """Transport 2.5.5: a side that has sent an end may begin the channel again. The server answers with 4, 5 and 6."""
+    talk = opened_1_0(Talk("1.0"))
+    for _ in range(2):
+        end(begin(talk, "client"), "client")
+    begin(talk, "client")
+    for channel in (4, 5, 6):
+        begin(talk, "server", CHANNEL, channel)
+        if channel < 6:
+            say(talk, "server", END, channel=channel)
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", talk, [])])
+    assert noticed(rows, rows.num_rows) == []
 
 
 def test_a_flow_that_names_no_transfer_number_lacks_the_next_one(tmp_path: Path) -> None:
