@@ -92,9 +92,16 @@ def _unanswered(s, c, side, until):
 
 @kernel
 def _channel(s, rows, i):
-    """The place of the channel of row `i`."""
+    """The place of the channel of row `i`: what a side sends before it answers a detach is about the session before."""
     at = S.place_in(s, S.key_of(S.K_CHANNEL, 0, rows.channel[i]))
-    return _new_channel(s, rows, i) if at == S.NONE else at
+    if at == S.NONE:
+        return _new_channel(s, rows, i)
+    c, left = s.endpoints[at], s.endpoints[at].left
+    if left == S.NONE or rows.sender[i] == c.asked_attach:
+        return at
+    if rows.name[i] in (DETACHED, ATTACHED_BACK):
+        c.left = S.NONE
+    return at if rows.name[i] == ATTACHED_BACK else left
 
 
 @kernel
@@ -131,6 +138,7 @@ def _on_channel(s, rows, i):
     other_ended = c.by_detached == 1 - sender and rows.ts_ns[i] - c.detached_ns <= rows.grace_ns[i]
     if (
         c.attached != R.READY
+        and c.left == S.NONE
         and not (c.attached == R.OVER and other_ended)
         and not (c.attached == R.ASKED and c.asked_attach == sender)
     ):
@@ -183,6 +191,7 @@ def _attach(s, rows, i, at):
     here = c.transport == rows.channel[i]
     busy = here and _is_attached(c, sender) and rows.key[i] != c.name
     elsewhere = S.place_in(s, S.hashed_key(S.K_SESSION, 0, rows.key[i]))
+    left = at if here and c.attached == R.READY and not _is_attached(c, sender) else S.NONE
     continues = _goes_on(rows, i, c)
     if not continues and elsewhere != S.NONE and s.endpoints[elsewhere].attached == R.OVER:
         continues = _goes_on(rows, i, s.endpoints[elsewhere])
@@ -190,7 +199,7 @@ def _attach(s, rows, i, at):
         S.lead(s, S.key_of(S.K_CHANNEL, 0, rows.channel[i]), at)
     if not continues:
         if c.incarnation:
-            if here:
+            if here and left == S.NONE:
                 _renew(c)
                 c.detach_ns = S.NONE
             at = _new_channel(s, rows, i)
@@ -211,6 +220,7 @@ def _attach(s, rows, i, at):
     c.attached = R.ASKED
     c.asked_attach = sender
     c.detach_ns = S.NONE
+    c.left = left
     if not continues:
         _renew(c)
     for side in range(2):  # command-point comes before the commands of a transport that is newly attached

@@ -138,15 +138,19 @@ def test_nothing_is_odd_about_a_session_that_goes_on_with_another_channel(tmp_pa
 
 
 def test_a_channel_may_be_attached_again_before_its_detach_is_answered(tmp_path: Path) -> None:
-    """Controls are done in order: a session is detached when the next attach arrives. It moves to channel 2."""
+    """Controls are done in order: a session is detached when the next attach arrives. Until the server answers, it goes
+    on with the session before. The last attach is to another channel."""
     talk = opened_0_10(Talk("0-10"))
     attaches: tuple[tuple[int, bytes], ...] = ((1, b"s"), (1, b"t"), (2, b"t"))
     for number, (channel, name) in enumerate(attaches):
         if number:
             before, left = attaches[number - 1]
+            talk.client_octets(whole("session.command-point", {"command-id": 0, "command-offset": 0}, before))
+            talk.client_octets(whole("execution.sync", {}, before))
             talk.client_octets(whole("session.detach", {"name": left}, before))
         talk.client_octets(whole("session.attach", {"name": name}, channel))
         if number:
+            talk.server_octets(whole("session.completed", {"commands": [(0, 0)]}, before))
             talk.server_octets(whole("session.detached", {"name": left, "code": 0}, before))
         talk.server_octets(whole("session.attached", {"name": name}, channel))
     rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", talk, [])])
