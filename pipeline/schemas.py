@@ -156,7 +156,11 @@ CONNECTIONS = table(
 
 CHANNELS = table(
     ("connection_id", LONG, "TCP connection"),
-    ("channel", INT, "channel number"),
+    (
+        "channel",
+        INT,
+        "channel number; of a 1.0 session that of the side that began it, of an 0-10 session that moved the first one",
+    ),
     (
         "channel_life",
         LONG,
@@ -188,7 +192,7 @@ CHANNELS = table(
 
 LINKS = table(
     ("connection_id", LONG, "TCP connection"),
-    ("channel", INT, "channel number"),
+    ("channel", INT, "channel number, as in channels"),
     ("channel_life", LONG, "which incarnation of the channel number, see channels"),
     ("kind", STRING, "'consumer' 'subscription' 'sender' 'receiver'"),
     ("name", STRING, "consumer tag, destination, link name"),
@@ -261,7 +265,7 @@ METHODS = table(
 
 MESSAGES = table(
     ("connection_id", LONG, "TCP connection"),
-    ("channel", INT, "channel number"),
+    ("channel", INT, "channel number, as in channels; frames have the one on the wire"),
     ("channel_life", LONG, "which incarnation of the channel number, see channels"),
     ("sender", STRING, "'client' or 'server'"),
     ("operation", STRING, "'publish' 'deliver' 'get' 'return'; a transfer: by the client 'publish', else 'deliver'"),

@@ -344,8 +344,8 @@ def scripts() -> dict[str, Wire]:
     wire = wires["begun twice before an answer"] = Wire()
     wire.add(CLIENT, HEADER + OPEN + begin() + attach("a", 0, SENDS, target="first") + moved(0) + ended + second)
     wire.add(SERVER, HEADER + OPEN)
-    for channel, name, outcome in ((4, "a", rejected), (5, "b", accepted)):
-        wire.add(SERVER, begin(0, channel) + attach(name, 0, RECEIVES, channel=channel))
+    for channel, link, outcome in ((4, "a", rejected), (5, "b", accepted)):
+        wire.add(SERVER, begin(0, channel) + attach(link, 0, RECEIVES, channel=channel))
         wire.add(SERVER, disposed(RECEIVES, 0, outcome=outcome, channel=channel))
 
     # Of more than two the outcome belongs to none of the others.
