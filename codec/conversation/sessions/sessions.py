@@ -66,7 +66,8 @@ def _new_session(s, channel, incarnation):
 @kernel
 def _is_begun(s, session, sender):
     """Whether a channel that `sender` began for a session has the same meaning: its end was not captured, and is not
-    among lost bytes. The number of the opener has a new meaning with its next begin alone."""
+    among lost bytes, and the begin that it answers was captured before it. The number of the opener has a new meaning
+    with its next begin alone."""
     if sender == session.opener:
         return True
     ended = session.close_client_hidden if sender == CLIENT else session.close_server_hidden
@@ -201,7 +202,9 @@ def session_of(s, rows, i, role):
         session.opener = opener
         session.begun_losses = own_losses(s.numbers, sender)
         put(s.found_by, begun_by, place)
-        session.doubted |= rows.peer_late[i]  # the session that it answers is captured later
+        if rows.peer_late[i]:  # the session that it answers is captured later: the number alone leads to it
+            session.begun_losses = NONE
+            session.doubted = 1
     return first + place, opener
 
 
