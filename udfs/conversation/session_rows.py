@@ -11,14 +11,20 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.outcomes import Outcomes
 from codec.conversation.sessions.semantics import names_with
 from codec.conversation.sessions.state import (
+    CELLS,
     CLIENT,
+    CONNECTION,
     NO_LIMIT,
     NONE,
+    REQUESTS,
     SENDER,
     SERVER,
     SUBSCRIPTION,
+    WAITING_CELLS,
+    WAITING_FRAME,
     SessionRecords,
 )
+from codec.conversation.settled import Frames
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
@@ -196,6 +202,35 @@ def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray
             "reply_latency_ns": elapsed(*(pa.array(np.ascontiguousarray(ns)) for ns in times)),
         }
     )
+
+
+def request_replies(replies: NDArray[np.void]) -> pa.Table:
+    """Replies to other requests, as `codec.conversation.sessions.state.take_replies` returns them."""
+    times = (pa.array(np.ascontiguousarray(replies[name])) for name in ("ts_ns", "reply_ts_ns"))
+    return pa.table(
+        {
+            **{name: replies[field] for name, field in (("connection_id", "connection"), ("frame_no", "frame_no"))},
+            "reply_frame_no": replies["reply_frame_no"],
+            "reply_name": pa.array(semantics.NAMES).take(pa.array(replies["name"] - 1)),
+            "reply_latency_ns": elapsed(*times),
+        }
+    )
+
+
+def waiting_requests(records: SessionRecords, numbers: Integers) -> Frames:
+    """Frames of requests that may still be answered: those of sessions and links, and of connections themselves by
+    their `numbers` (n, CELLS)."""
+    sessions, links = records.sessions, records.links
+    found = [(sessions, name) for name in ("begin_frame", "end_frame")]
+    found += [(links, name) for name in ("attach_frame", "detach_frame")]
+    frames = [_frames_of(rows["connection"], rows[name]) for rows, name in found]
+    cells = range(REQUESTS + WAITING_FRAME, CELLS, WAITING_CELLS)
+    return Frames.of(*frames, *(_frames_of(numbers[:, CONNECTION], numbers[:, cell] - 1) for cell in cells))
+
+
+def _frames_of(connection: Integers, frame_no: Integers) -> Frames:
+    there = frame_no != NONE
+    return Frames(connection[there], frame_no[there])
 
 
 def _of_sender(links: NDArray[np.void], name: str, unknown: int = NONE) -> Integers:

@@ -16,12 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
-from codec.conversation.sessions.connections import CELLS, LAYOUT, follow_connections, records_of_all
+from codec.conversation.sessions.connections import LAYOUT, follow_connections, records_of_all
 from codec.conversation.sessions.ended import ended_in, without
 from codec.conversation.sessions.events import events_about
 from codec.conversation.sessions.outcomes import Outcomes, outcomes_of, still_needed
 from codec.conversation.sessions.semantics import compiled_roles
 from codec.conversation.sessions.state import (
+    CELLS,
     CONNECTION,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
@@ -34,6 +35,7 @@ from codec.conversation.sessions.state import (
     new_state,
     retain,
     take_ended,
+    take_replies,
     with_room,
 )
 from codec.conversation.sessions.state import COUNT as COUNT_CELL
@@ -53,6 +55,8 @@ from udfs.conversation.session_rows import (
     link_rows,
     links_are_known,
     message_outcomes,
+    request_replies,
+    waiting_requests,
 )
 from udfs.conversation.states import ConnectionRecords, Tracker
 
@@ -73,13 +77,14 @@ class EndedSessions:
 
 @dataclass(frozen=True)
 class Final:
-    """What is final of open connections, as in `EndedSessions`; `channels` and `links` None for no rows. Frames of
-    messages that are `waiting`, and of `commands` that may still be answered."""
+    """What is final of open connections, as in `EndedSessions`; `channels` and `links` None for no rows; `replies` also
+    to other requests, of all connections. Frames of messages that are `waiting`, and of `requests` that may still be
+    answered."""
 
     messages: pa.Table
     replies: pa.Table
     waiting: Frames
-    commands: Frames
+    requests: Frames
     channels: pa.Table | None
     links: pa.Table | None
 
@@ -96,6 +101,7 @@ class SessionTracker(Tracker):
         records = (self._counts, self._completed, self._octets, self._credits.uses, self._credits.known)
         super().__init__(LAYOUT, new_state(), keep, records)
         self._places_left = 0  # `_places` after some were removed
+        self._replies: list[NDArray[np.void]] = []  # since the last `final`
 
     def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
@@ -119,6 +125,7 @@ class SessionTracker(Tracker):
         first = int(self._state.messages.cells[COUNT_CELL])
         follow_connections(self._state, self._roles, rows, ends, LAYOUT.records_of(before), room)
         after = self._store(ids, room)
+        self._replies.append(take_replies(self._state))
         if self._states is None:
             records = current_records(self._state)
             return records._replace(messages=records.messages[first:])
@@ -202,14 +209,25 @@ class SessionTracker(Tracker):
         self._apply_credit(records, outcomes.completed)
         found = (
             message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command)),
-            command_replies(records, outcomes, final),
+            self._take_replies(command_replies(records, outcomes, final)),
             _frames(messages[~final & ~command]),
-            _frames(messages[~final & command]),
+            Frames.of(_frames(messages[~final & command]), waiting_requests(records, self._numbers())),
         )
         self._keep("messages", ~final)
         for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
             self._keep(name, which)
         return Final(*found, *self._without_ended())
+
+    def _take_replies(self, to_commands: pa.Table) -> pa.Table:
+        """Replies to commands, and remove and return those to other requests."""
+        replies, self._replies = [rows for rows in self._replies if len(rows)], []
+        return pa.concat_tables([to_commands, *(request_replies(rows) for rows in replies)])
+
+    def _numbers(self) -> Integers:
+        """`State.numbers` of open connections (n, CELLS)."""
+        if self._states is None:
+            return self._state.numbers[None] if self._state.numbers[STARTED] else np.zeros((0, CELLS), np.int64)
+        return self._states.parts["numbers"].reshape(-1, CELLS)
 
     def _apply_credit(self, records: SessionRecords, completed: Settled) -> None:
         """Apply changes of credit of open connections; `completed`: more completed transfers."""

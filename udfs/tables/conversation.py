@@ -223,7 +223,7 @@ class Conversation:
         yield from (("messages", rows) for rows in self._messages.release(outstanding, known.outcomes()))
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
         replies = joined(of_sessions and of_sessions.replies, final.replies)
-        yield from self._answered(Frames.of(requests, final.commands), replies)
+        yield from self._answered(Frames.of(requests, final.requests), replies)
         of_ended = (of_sessions.channels, of_sessions.links) if of_sessions is not None else (None, None)
         channels, links = (joined(*parts) for parts in zip(of_ended, (final.channels, final.links), strict=True))
         yield from self._channels({"channels": channels, "links": links}, open_ids)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from codec.compiler.kernel import kernel
 from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, KIND_SHIFT, NAMED, SIDE_SHIFT
 from codec.conversation.sessions.state import (
+    CELLS,
     COUNT,
     FIRST,
     KINDS,
     NONE,
     PLACES,
     STARTED,
-    UNANSWERED,
     SessionRecords,
     growth,
 )
@@ -25,7 +25,6 @@ from codec.conversation.sessions.tracker import follow
 from codec.conversation.states import NUMBERS, ConnectionStates, Integers, Layout, Parts
 from codec.hashes.keyed import empty, put
 
-CELLS = UNANSWERED + 1  # of `State.numbers`
 PARTS = {"numbers": NUMBERS, "keys": NUMBERS, "values": NUMBERS, **KINDS}
 (
     OF_NUMBERS, OF_KEYS, OF_VALUES, OF_SESSIONS, OF_LINKS, OF_BINDINGS, OF_ATTACHINGS, OF_MESSAGES, OF_EVENTS,

@@ -11,7 +11,7 @@ Messages with an undefined handle or destination belong to a link that is not `k
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
-from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, key_of
+from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, add_reply, key_of
 from codec.conversation.sessions.state import (
     ALL_LISTED,
     CLIENT,
@@ -122,9 +122,13 @@ def attach(s, rows, i, place, session, own_losses):
         attaching.head = s.links.rows[at].next
         if attaching.head == NONE:
             attaching.tail = NONE
+        if s.links.rows[at].attach_frame != NONE:
+            add_reply(s, rows, i, s.links.rows[at].attach_frame, s.links.rows[at].opened_ns)
+            s.links.rows[at].attach_frame = NONE
     else:
         at = _new_link(s, place, 1, kind, name)
         if sender == attaching.opener:
+            s.links.rows[at].attach_frame = rows.frame_no[i]
             if attaching.head == NONE:
                 attaching.head = at
             else:
@@ -207,6 +211,12 @@ def detach(s, rows, i, place, binding, link):
     if link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
         link.closing_losses = losses(s.numbers)
+        link.detach_frame = rows.frame_no[i]
+        link.detach_sender = rows.sender[i]
+    elif link.detach_frame != NONE and link.detach_sender != rows.sender[i]:
+        if link.closing_losses == losses(s.numbers):
+            add_reply(s, rows, i, link.detach_frame, link.closing_ns)
+        link.detach_frame = NONE
     if rows.closed[i] == 1:
         link.closed = 1
     if rows.error[i] and not link.failed:

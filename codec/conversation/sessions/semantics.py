@@ -78,6 +78,30 @@ _OF_1_0 = {"own_numbers": 1, "listed": 1}
 _OF_0_10 = {"listed": 1}
 _ON_HANDLE = {**_OF_1_0, "on_handle": 1}
 _OF_SUBSCRIPTION = {**_OF_0_10, "on_destination": 1}
+# Exchanges of a connection: what `requests` waits for the next frame of the other side that `replies` to the same
+# exchange. In 1.0 the sides open and close alike: the first one asks (2.4.1, 2.4.3; SASL: 5.3.2).
+EXCHANGES = MECHANISMS, RESPONSE, TUNING, OPENING, CLOSING = range(1, 6)
+OUTCOME = TUNING  # of SASL in 1.0, which has no tuning
+_OF_CONNECTION = {
+    "sasl-mechanisms": {"requests": MECHANISMS},
+    "sasl-init": {"replies": MECHANISMS, "requests": OUTCOME},
+    "sasl-challenge": {"replies": OUTCOME, "requests": RESPONSE},
+    "sasl-response": {"replies": RESPONSE, "requests": OUTCOME},
+    "sasl-outcome": {"replies": OUTCOME},
+    "open": {"requests": OPENING, "replies": OPENING},
+    "close": {"requests": CLOSING, "replies": CLOSING, "closes_connection": 1},
+    "connection.start": {"requests": MECHANISMS},
+    "connection.start-ok": {"replies": MECHANISMS},
+    "connection.secure": {"requests": RESPONSE},
+    "connection.secure-ok": {"replies": RESPONSE},
+    "connection.tune": {"requests": TUNING},
+    "connection.tune-ok": {"replies": TUNING},
+    "connection.open": {"requests": OPENING},
+    "connection.open-ok": {"replies": OPENING},
+    "connection.redirect": {"replies": OPENING},
+    "connection.close": {"requests": CLOSING, "closes_connection": 1},
+    "connection.close-ok": {"replies": CLOSING},
+}
 ROLES: dict[str, dict[str, int]] = {
     "begin": {**_OF_1_0, "opens_session": 1, "announces_windows": 1},
     "end": {**_OF_1_0, "closes_session": 1, "states_reason": 1},
@@ -86,8 +110,7 @@ ROLES: dict[str, dict[str, int]] = {
     "transfer": {**_ON_HANDLE, "transfers": 1},
     "detach": {**_ON_HANDLE, "detaches": 1},
     "disposition": {"own_numbers": 1, "settles": 1, "states_outcome": 1},
-    "close": {"closes_connection": 1},
-    "connection.close": {"closes_connection": 1},
+    **{name: {"of_connection": 1, **role} for name, role in _OF_CONNECTION.items()},
     "session.attach": {**_OF_0_10, "opens_session": 1},
     "session.attached": {**_OF_0_10, "answers_attach": 1},
     "session.timeout": {**_OF_0_10, "grants_timeout": 1},
@@ -119,6 +142,13 @@ NAMES = tuple(ROLES)
 SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
 # What answers a command to a transaction coordinator.
 (ANSWERS_COMMAND,) = (name for name, role in ROLES.items() if role.get("states_outcome"))
+
+
+# Frames that the other side answers.
+REQUESTS = (
+    *(name for name, role in ROLES.items() if role.get("requests")),
+    *("begin", "attach", "detach", "end", "session.attach", "session.detach"),
+)
 
 
 def names_with(role: str) -> tuple[str, ...]:

@@ -23,8 +23,14 @@ from codec.conversation.sessions.state import (
     KEYS,
     NEITHER,
     NONE,
+    REQUESTS,
     TX,
     UNANSWERED,
+    WAITING_CELLS,
+    WAITING_FRAME,
+    WAITING_LOSSES,
+    WAITING_NS,
+    WAITING_SENDER,
     losses,
     new_record,
     own_losses,
@@ -50,6 +56,75 @@ def goes_on(name, of_session, timeout_s, closed_ns, ts_ns):
     if name == 0 or name != of_session or timeout_s <= 0:
         return False
     return closed_ns == NONE or ts_ns - closed_ns <= timeout_s * SECOND_NS
+
+
+@kernel
+def add_reply(s, rows, i, frame_no, ts_ns):
+    """Row `i` answers the request in frame `frame_no`."""
+    reply = s.replies.rows[new_record(s.replies)]
+    reply.connection = s.numbers[CONNECTION]
+    reply.frame_no = frame_no
+    reply.ts_ns = ts_ns
+    reply.reply_frame_no = rows.frame_no[i]
+    reply.reply_ts_ns = rows.ts_ns[i]
+    reply.name = rows.name[i]
+
+
+@kernel
+def pair_of_connection(s, rows, i, role):
+    """Row `i` answers the request of the other side in its exchange, or makes one that waits."""
+    numbers, sender = s.numbers, rows.sender[i]
+    if role.replies:
+        cell = REQUESTS + (role.replies - 1) * WAITING_CELLS
+        asked = numbers[cell + WAITING_FRAME] != 0 and numbers[cell + WAITING_SENDER] != sender
+        if asked and numbers[cell + WAITING_LOSSES] == losses(numbers):
+            add_reply(s, rows, i, numbers[cell + WAITING_FRAME] - 1, numbers[cell + WAITING_NS])
+            numbers[cell + WAITING_FRAME] = 0
+            if role.requests == role.replies:
+                return
+    if role.requests:
+        cell = REQUESTS + (role.requests - 1) * WAITING_CELLS
+        numbers[cell + WAITING_FRAME] = rows.frame_no[i] + 1
+        numbers[cell + WAITING_NS] = rows.ts_ns[i]
+        numbers[cell + WAITING_SENDER] = sender
+        numbers[cell + WAITING_LOSSES] = losses(numbers)
+
+
+@kernel
+def _await_reply(s, rows, i, session):
+    """Row `i` opens a session or attaches it again, and waits for an answer."""
+    session.begin_frame = rows.frame_no[i]
+    session.begin_ns = rows.ts_ns[i]
+    session.begin_losses = losses(s.numbers)
+    session.end_answered = 0
+
+
+@kernel
+def _pair_of_session(s, rows, i, role, session, opener):
+    """Row `i` answers what opened or ended its session; an end that answers none waits for an answer. An attach may be
+    answered by session.detached, with an error."""
+    lost = losses(s.numbers)
+    answers = role.answers_attach != 0 or (role.opens_session != 0 and rows.remote_channel[i] != NONE)
+    refuses = role.answers_detach != 0 and rows.code[i] > 0 and session.end_frame == NONE
+    if session.begin_frame != NONE and (answers or refuses):
+        if session.begin_losses == lost:
+            add_reply(s, rows, i, session.begin_frame, session.begin_ns)
+        session.begin_frame = NONE
+    if role.closes_session == 0:
+        return
+    waits = session.end_frame != NONE and session.end_losses == lost
+    if waits and session.end_sender != rows.sender[i] and (role.own_numbers != 0 or role.answers_detach != 0):
+        add_reply(s, rows, i, session.end_frame, session.end_ns)
+        session.end_frame = NONE
+        # Else it is the end of what the same number, or name, stood for before.
+        session.end_answered = 1 if session.begin_frame == NONE else 0
+    elif not waits and role.answers_detach == 0 and session.end_answered == 0:
+        # A side cannot end what it has not begun: this is the end of what the number stood for before.
+        if role.own_numbers == 0 or rows.sender[i] == opener or session.begin_frame == NONE:
+            session.end_frame = rows.frame_no[i]
+            session.end_ns = rows.ts_ns[i]
+            session.end_losses = lost
+            session.end_sender = rows.sender[i]
 
 
 @kernel
@@ -158,6 +233,7 @@ def session_of(s, rows, i, role):
             elif goes_on(rows.session_name[i], own_name, timeout_s, session.closed_ns, rows.ts_ns[i]):
                 _await_detached(s, rows, i, session, key_of(WAITING, opener, 0, number), found(s.found_by, latest))
                 session.attached_to = number
+                _await_reply(s, rows, i, session)
                 session.closed_ns = session.close_sender = session.detach_code = session.close_frame = NONE
                 session.close_client_hidden = session.close_server_hidden = NONE
                 put(s.found_by, latest, place)
@@ -181,6 +257,7 @@ def session_of(s, rows, i, role):
             put(s.found_by, named, at - first)
         session.opened_losses = losses(s.numbers)
         session.opened_ns = rows.ts_ns[i]
+        _await_reply(s, rows, i, session)
         session.name = rows.session_name[i]
         session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
         s.numbers[UNANSWERED] += role.own_numbers
@@ -223,6 +300,7 @@ def update_session(s, rows, i, role, session, opener):
         session.remote_channel = rows.channel[i]
         if session.incarnation:
             numbers[UNANSWERED] -= 1
+    _pair_of_session(s, rows, i, role, session, opener)
     closes = role.closes_session == 1 and _is_current(rows, i, role, session)
     if closes:
         if session.closed_ns == NONE:

@@ -37,6 +37,7 @@ ROLE_FIELDS = (
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
     "may_return", "reports_status", "closes_connection", "grants_timeout", "answers_attach", "answers_detach",
+    "of_connection", "requests", "replies",
 )  # fmt: skip
 
 
@@ -48,8 +49,8 @@ NEW_SESSION = blank(
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind "
-    "detaching detached_before"
+    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind detaching detached_before "
+    "begin_frame? begin_ns begin_losses end_frame? end_ns end_losses end_sender end_answered"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
@@ -57,7 +58,7 @@ NEW_LINK = blank(
     "server_has_source client_default server_default client_copies? server_copies? client_filters server_filters "
     "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
     "closing_losses? failed condition description losses transfers credit? unlimited allowed assumed_count? drained "
-    "last_ns? starves starved_ns cancel_id? over closed next?"
+    "last_ns? starves starved_ns cancel_id? over closed next? attach_frame? detach_frame? detach_sender"
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
@@ -79,11 +80,19 @@ NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden l
 NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
+NEW_REPLY = blank("connection frame_no ts_ns reply_frame_no reply_ts_ns name")
+
+# Requests of a connection that wait for their reply, by exchange (`semantics.EXCHANGES`): a row of `numbers` each.
+EXCHANGES = 5
+WAITING_FRAME, WAITING_NS, WAITING_SENDER, WAITING_LOSSES = range(4)
+WAITING_CELLS = WAITING_LOSSES + 1
 
 # Cells of `State.numbers`. UNANSWERED: sessions of 1.0 that one side has begun, without a begin of the other side.
 (
     CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS, UNANSWERED,
 ) = range(9)  # fmt: skip
+REQUESTS = UNANSWERED + 1  # the first of the cells of requests that wait
+CELLS = REQUESTS + EXCHANGES * WAITING_CELLS
 
 
 class Rows(
@@ -108,7 +117,8 @@ class Rows(
 
 
 class State(NamedTuple):
-    """Pools of records; `found_by` finds those of the current connection."""
+    """Pools of records; `found_by` finds those of the current connection. `replies` are those since they were taken, of
+    any connection."""
 
     sessions: Pool
     links: Pool
@@ -119,6 +129,7 @@ class State(NamedTuple):
     tx_ends: Pool
     changes: Pool
     refusals: Pool
+    replies: Pool
     found_by: Keyed
     numbers: np.ndarray
 
@@ -145,13 +156,14 @@ KEYS_A_ROW = 6
 def new_state() -> State:
     """The state before the first row."""
     pools = {name: new_pool(record) for name, record in NEW_RECORDS.items()}
-    return State(found_by=new_keyed(), numbers=np.zeros(UNANSWERED + 1, np.int64), **pools)
+    return State(found_by=new_keyed(), numbers=np.zeros(CELLS, np.int64), replies=new_pool(NEW_REPLY), **pools)
 
 
 def with_room(state: State, rows: int, ranges: int) -> State:
     """`state` with room for what so many rows, with so many ranges, add."""
     pools: dict[str, Any] = {name: grown(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
-    return state._replace(found_by=keyed_with_room(state.found_by, KEYS_A_ROW * rows), **pools)
+    replies = grown(state.replies, rows)
+    return state._replace(found_by=keyed_with_room(state.found_by, KEYS_A_ROW * rows), replies=replies, **pools)
 
 
 def growth(name: str, rows: int, ranges: int) -> int:
@@ -193,6 +205,13 @@ def take_ended(state: State) -> SessionRecords:
         places = pool.rows[: pool.cells[COUNT]][field]
         places[places != NONE] -= removed[of] * factor
     return records
+
+
+def take_replies(state: State) -> np.ndarray:
+    """Remove and return the replies."""
+    replies = np.array(state.replies.rows[: state.replies.cells[COUNT]])
+    state.replies.cells[COUNT] = 0
+    return replies
 
 
 @kernel

@@ -16,9 +16,10 @@ from codec.conversation.sessions.links import (
     handle_of,
     subscribe,
 )
-from codec.conversation.sessions.sessions import session_of, transaction_of, update_session
+from codec.conversation.sessions.sessions import pair_of_connection, session_of, transaction_of, update_session
 from codec.conversation.sessions.state import (
     BOTH,
+    CELLS,
     CLIENT,
     COMPLETIONS,
     CONNECTION,
@@ -74,7 +75,7 @@ def end_connection(s):
 def _begin_connection(s, connection):
     s.numbers[CONNECTION] = connection
     s.numbers[STARTED] = 1
-    for cell in range(LOSSES_CLIENT, UNANSWERED + 1):
+    for cell in range(LOSSES_CLIENT, CELLS):
         s.numbers[cell] = 0
     s.bindings.cells[COUNT] = 0
     s.attachings.cells[COUNT] = 0
@@ -133,8 +134,10 @@ def _on_destination(s, rows, i, role, place, begins):
 @inlined
 def _row(s, roles, rows, i):
     role = roles[rows.name[i]]
-    if role.closes_connection:
-        close_control_links(s, rows, i, NONE, NONE)
+    if role.of_connection:
+        pair_of_connection(s, rows, i, role)
+        if role.closes_connection:
+            close_control_links(s, rows, i, NONE, NONE)
         return
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
