@@ -28,7 +28,7 @@ from codec.conversation.settled import Frames
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import elapsed, in_one_text, is_among, timestamps
+from udfs.arrow.rows import Index, elapsed, in_one_text, is_among, picked, timestamps
 from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
@@ -189,16 +189,17 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
 
 
 def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> pa.Table:
-    """Replies to the chosen commands of transaction coordinators."""
+    """Replies to the chosen commands of 0-10, and of transaction coordinators."""
     answered = chosen & (outcomes.reply_frame_no != NONE)
-    messages = records.messages[answered]
+    messages, events, reply_frame_no = records.messages[answered], records.events, outcomes.reply_frame_no[answered]
+    at = Index(events["connection"], events["frame_no"]).find(messages["connection"], reply_frame_no)
     times = messages["ts_ns"], outcomes.reply_ns[answered]
     return pa.table(
         {
             "connection_id": messages["connection"],
             "frame_no": messages["frame_no"],
-            "reply_frame_no": outcomes.reply_frame_no[answered],
-            "reply_name": pa.repeat(semantics.ANSWERS_COMMAND, len(messages)),
+            "reply_frame_no": reply_frame_no,
+            "reply_name": picked(pa.array(semantics.NAMES), np.where(at >= 0, events["name"][at] - 1, NONE)),
             "reply_latency_ns": elapsed(*(pa.array(np.ascontiguousarray(ns)) for ns in times)),
         }
     )

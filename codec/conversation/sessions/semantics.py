@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec.amqp.versions import fact_table
 from codec.conversation.sessions.state import ROLE, ROLE_FIELDS
 from codec.sides import SIDES
 
@@ -137,16 +138,21 @@ ROLES: dict[str, dict[str, int]] = {
     "dtx.start": {**_OF_0_10, "starts_branch": 1, "names_branch": 1},
     "dtx.end": {**_OF_0_10, "ends_branch": 1},
 }
+# What a command does to the session is answered by its result, its exception, or its completion. Transfers and what
+# settles them are no requests: table messages has their outcomes.
+for _class in fact_table("0-10")["classes"]:
+    for _command in _class.get("commands", ()):
+        _role = ROLES.setdefault(f"{_class['name']}.{_command['name']}", {})
+        if not _role.keys() & {"transfers", "settles"}:
+            _role["awaits"] = 1
 NAMES = tuple(ROLES)
 # Frames that settle: a partial one hides a settlement.
 SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
-# What answers a command to a transaction coordinator.
-(ANSWERS_COMMAND,) = (name for name, role in ROLES.items() if role.get("states_outcome"))
 
 
 # Frames that the other side answers.
 REQUESTS = (
-    *(name for name, role in ROLES.items() if role.get("requests")),
+    *(name for name, role in ROLES.items() if role.get("requests") or role.get("awaits")),
     *("begin", "attach", "detach", "end", "session.attach", "session.detach"),
 )
 

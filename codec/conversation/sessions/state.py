@@ -37,7 +37,7 @@ ROLE_FIELDS = (
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
     "may_return", "reports_status", "closes_connection", "grants_timeout", "answers_attach", "answers_detach",
-    "of_connection", "requests", "replies",
+    "of_connection", "requests", "replies", "awaits",
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ NEW_MESSAGE = blank(
 )
 # `waits`: 1 for a settlement, which takes effect with its transaction `key`; REPORTS for the result of a command.
 REPORTS = 2
-NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits client_hidden")
+NEW_EVENT = blank("connection map_no frame_no name opens first last outcome final effective_ns key waits client_hidden")
 # Of a transaction: a request to end it, `on_branch` by the name of a branch; without a result, its declaration by the
 # answer to command `number` of a map, or its begin, in a session. Without a key: what closes control links, `link`,
 # those of the session, or all.

@@ -42,6 +42,7 @@ from codec.conversation.sessions.state import (
     new_record,
 )
 from codec.conversation.sessions.transfers import (
+    await_reply,
     begin_transaction,
     close_control_links,
     declare_transaction,
@@ -171,6 +172,10 @@ def _row(s, roles, rows, i):
         refusal.connection = rows.connection_id[i]
         refusal.session = place
         refusal.command_id = rows.number[i]
+    if role.awaits and rows.number[i] != NONE and not session.doubted:
+        await_reply(s, rows, i, place)
+        if not rows.ends[i]:
+            open_delivery(s, rows, i, place * MAPS + rows.sender[i])
     continues = role.transfers and not begins
     if rows.ends[i] and (rows.content_frame_no[i] if continues else rows.number[i]) == NONE:
         s.numbers[HIDDEN_SERVER] += 1  # nothing tells which answer is the one to it

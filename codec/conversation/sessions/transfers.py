@@ -38,6 +38,7 @@ def _write_event(s, rows, i, map_no, opens, first, last, outcome, final, key, wa
     event.connection = rows.connection_id[i]
     event.map_no = map_no
     event.frame_no = rows.frame_no[i]
+    event.name = rows.name[i]
     event.opens = opens
     event.first = first
     event.last = last
@@ -109,6 +110,23 @@ def transfer(s, rows, i, place, link, key):
         return
     if rows.number[i] != NONE and not (rows.sender[i] == SERVER and rows.no_accept[i] == 1):
         open_delivery(s, rows, i, place * MAPS + rows.sender[i])
+
+
+@kernel
+def await_reply(s, rows, i, place):
+    """Row `i` is a command that its result or completion answers."""
+    message = s.messages.rows[new_record(s.messages)]
+    message.connection = rows.connection_id[i]
+    message.frame_no = rows.frame_no[i]
+    message.ts_ns = rows.ts_ns[i]
+    message.session = place
+    message.link = NONE
+    message.sender = rows.sender[i]
+    message.number = rows.number[i]
+    message.command = 1
+    message.client_hidden = s.numbers[HIDDEN_CLIENT]
+    message.server_hidden = s.numbers[HIDDEN_SERVER]
+    message.named = _was_named(s, place, rows.sender[i], rows.number[i])
 
 
 @inlined
