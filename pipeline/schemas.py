@@ -252,14 +252,10 @@ METHODS = table(
     (
         "reply_frame_no",
         LONG,
-        "on a request: frame_no of its reply; null when there is none in the capture, in 0-10, and in 1.0 but for a ",
-        "transaction_command",
+        "on a request: frame_no of its reply; null when there is none in the capture. Of 0-10 commands the result, ",
+        "exception or completion; of 1.0 the second of two opens, begins, attaches, detaches, ends or closes",
     ),
-    (
-        "reply_name",
-        STRING,
-        "on a request: name of its reply; of a transaction_command 'disposition'",
-    ),
+    ("reply_name", STRING, "on a request: name of its reply; of a transaction_command 'disposition'"),
     ("reply_latency_ns", LONG, "on a request: time until its reply, ns; null where the reply was captured first"),
 )
 

@@ -238,6 +238,16 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, transfer("amq.direct") * 2)
     wire.add(SERVER, control("session.completed", commands=[(0, 0)]))
 
+    # Packets 1 to 9.
+    wire = wires["requests"] = opened()
+    wire.add(CLIENT, control("queue.declare", queue="q") + control("queue.query", queue="q"))
+    wire.add(SERVER, control("execution.result", command_id=1))
+    wire.add(SERVER, control("session.completed", commands=[(0, 1)]))
+    wire.add(CLIENT, control("queue.declare", queue="p") + control("execution.sync"))
+    wire.add(SERVER, control("execution.exception", error_code=404, command_id=2))
+    wire.add(CLIENT, control("session.detach", name=b"s"))
+    wire.add(SERVER, control("session.detached", name=b"s", code=0))
+
     wire = wires["refused"] = opened()
     wire.add(CLIENT, transfer("amq.direct", accept=1) * 2)
     wire.add(SERVER, control("execution.exception", error_code=404, command_id=0))
@@ -493,6 +503,20 @@ def test_what_needs_no_accept_is_presettled_whether_or_not_its_completion_was_ca
     assert written.rows("messages", "refused", "outcome") == [("nacked",), ("presettled",)]
     counts = [written.rows("channels", name, "confirmed") for name in ("no accept", "explicit accept", "refused")]
     assert counts == [[(0,)], [(1,)], [(0,)]]
+
+
+def test_commands_are_answered_by_their_result_exception_or_completion(written: Written) -> None:
+    rows = written.rows("methods", "requests", "frame_no", "sender", "name", "reply_name", "reply_latency_ns")
+    assert [row[2:] for row in sorted(rows) if row[1] == "client"] == [
+        ("session.attach", "session.attached", 1000),
+        ("session.command-point", None, None),
+        ("queue.declare", "session.completed", 2000),
+        ("queue.query", "execution.result", 1000),
+        ("queue.declare", "execution.exception", 1000),
+        ("execution.sync", None, None),
+        ("session.detach", "session.detached", 1000),
+    ]
+    assert {row[3] for row in rows if row[1] == "server"} == {None}
 
 
 def test_what_is_not_acquired_is_browsed(written: Written) -> None:

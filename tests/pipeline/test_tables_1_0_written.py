@@ -421,6 +421,17 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, attach("late", 1, SENDS, target="other"))
     wire.add(CLIENT, frame(performative(P.END)))
 
+    # Packets 1 to 12; the server opens the second link, whose detach is not answered, and closes the connection.
+    wire = wires["requests"] = sending()
+    wire.add(SERVER, attach("r", 1, SENDS, source="q"))
+    wire.add(CLIENT, attach("r", 5, RECEIVES, source="q"))
+    wire.add(CLIENT, detach(0))
+    wire.add(SERVER, detach(1))
+    wire.add(SERVER, detach(0))
+    wire.add(CLIENT, frame(performative(P.END)))
+    wire.add(SERVER, frame(performative(P.END)) + frame(performative(P.CLOSE)))
+    wire.add(CLIENT, frame(performative(P.CLOSE)))
+
     # Of the first two transfers only content is missing; of the fourth, its handle.
     wire = wires["lost bodies"] = sending()
     wire.add(SERVER, flow(0, 3))
@@ -641,14 +652,35 @@ def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(writ
     assert [row for row in asked if row[0]] == [
         ("declare", "disposition", 1000), ("discharge", "disposition", 2000), ("declare", None, None)
     ]  # fmt: skip
-    assert {row[1:] for row in asked if not row[0]} == {(None, None)}
+    others = methods(written, "coordinator", "name", "transaction_command", "reply_name")
+    assert {reply for name, command, reply in others if name == "transfer" and not command} == {None}
     named = dict(methods(written, "coordinator", "frame_no", "name"))
     replies = methods(written, "coordinator", "transaction_command", "frame_no", "reply_frame_no")
-    assert [named[reply] for _, _, reply in replies if reply] == ["disposition"] * 2
+    assert [named[reply] for command, _, reply in replies if command and reply] == ["disposition"] * 2
     assert written.rows("connections", "coordinator", "messages_published", "messages_delivered") == [(1, 0)]
     counts = ("mode", "published", "confirmed", "nacked", "unsettled")
     assert written.rows("channels", "coordinator", *counts) == [("tx", 1, 1, 0, 0)]
     assert written.rows("links", "coordinator", "name", "transfers") == [("l", 1), ("t", 3)]
+
+
+def test_what_one_side_opens_or_ends_is_answered_by_the_other(written: Written) -> None:
+    assert methods(written, "requests", "sender", "name", "reply_name", "reply_latency_ns") == [
+        ("client", "open", "open", 1000),
+        ("client", "begin", "begin", 1000),
+        ("server", "open", None, None),
+        ("server", "begin", None, None),
+        ("client", "attach", "attach", 1000),
+        ("server", "attach", None, None),
+        ("server", "attach", "attach", 1000),
+        ("client", "attach", None, None),
+        ("client", "detach", "detach", 2000),
+        ("server", "detach", None, None),
+        ("server", "detach", None, None),
+        ("client", "end", "end", 1000),
+        ("server", "end", None, None),
+        ("server", "close", "close", 1000),
+        ("client", "close", None, None),
+    ]
 
 
 def test_commands_to_a_coordinator_may_take_several_transfers(written: Written) -> None:
