@@ -113,18 +113,18 @@ def _pair_of_session(s, rows, i, role, session, opener):
     if role.closes_session == 0:
         return
     waits = session.end_frame != NONE and session.end_losses == lost
+    # A side cannot end what it has not begun: that is the end of what the number stood for before.
+    has_begun = role.own_numbers == 0 or rows.sender[i] == opener or session.begin_frame == NONE
     if waits and session.end_sender != rows.sender[i] and (role.own_numbers != 0 or role.answers_detach != 0):
         add_reply(s, rows, i, session.end_frame, session.end_ns)
         session.end_frame = NONE
         # Else it is the end of what the same number, or name, stood for before.
         session.end_answered = 1 if session.begin_frame == NONE else 0
-    elif not waits and role.answers_detach == 0 and session.end_answered == 0:
-        # A side cannot end what it has not begun: this is the end of what the number stood for before.
-        if role.own_numbers == 0 or rows.sender[i] == opener or session.begin_frame == NONE:
-            session.end_frame = rows.frame_no[i]
-            session.end_ns = rows.ts_ns[i]
-            session.end_losses = lost
-            session.end_sender = rows.sender[i]
+    elif not waits and has_begun and role.answers_detach == 0 and session.end_answered == 0:
+        session.end_frame = rows.frame_no[i]
+        session.end_ns = rows.ts_ns[i]
+        session.end_losses = lost
+        session.end_sender = rows.sender[i]
 
 
 @kernel
