@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import decoding
@@ -169,6 +170,81 @@ def test_of_too_many_messages_the_oldest_leave_as_they_are(
     assert of_all.gave_up == {7}
 
 
+def replies(frames: list[dict[str, Any]], settled_at: int = 0) -> tuple[dict[int, int | None], int]:
+    """Frame by frame: requests and their reply_frame_no; how many rows have left once frame `settled_at` was read."""
+    followed, found, left = Conversation(config()), dict[int, int | None](), 0
+
+    def take(parts: Iterator[tuple[str, pa.RecordBatch]]) -> None:
+        for name, rows in parts:
+            if name == "methods":
+                found.update((row["frame_no"], row["reply_frame_no"]) for row in rows.to_pylist())
+
+    for batch in table(frames).to_batches(max_chunksize=1):
+        take(followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)))
+        if batch["frame_no"][0].as_py() == settled_at:
+            take(followed.settle())
+            left = len(found)
+    take(followed.finish())
+    return found, left
+
+
+def of_0_10(sender: str, name: str, /, **said: Any) -> dict[str, Any]:
+    return {**performative(sender, name, **said), "version": "0-10", "frame_type": "command"}
+
+
+def flows(count: int) -> list[dict[str, Any]]:
+    """A session and commands, from 0 on, that frames from 3 on hold."""
+    grant = {"destination": "d", "unit": 0, "value": 1}
+    return [
+        of_0_10("client", "session.attach", name=b"s"),
+        of_0_10("server", "session.attached", name=b"s"),
+        *(of_0_10("client", "message.flow", command_id=number, **grant) for number in range(count)),
+    ]
+
+
+def test_of_too_many_commands_the_oldest_leave_without_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=2))
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    frames = [*flows(40), of_0_10("server", "session.completed", commands=[{"lower": 0, "upper": 39}])]
+    found, left = replies(frames, settled_at=42)
+    assert left == 40
+    assert [found[frame_no] for frame_no in (1, 3, 4, 41, 42)] == [2, None, None, 43, 43]
+
+
+def test_commands_leave_once_both_sides_have_ended_their_session() -> None:
+    """The session goes on, under the same name, only with a timeout."""
+    ends = [of_0_10("client", "session.detach", name=b"s"), of_0_10("server", "session.detached", name=b"s", code=0)]
+    found, left = replies([*flows(4), *ends], settled_at=8)
+    assert left == 8
+    assert {frame_no: reply for frame_no, reply in found.items() if reply} == {1: 2, 7: 8}
+    timeout = of_0_10("server", "session.timeout", timeout=300)
+    again = [*flows(0), of_0_10("server", "session.completed", commands=[{"lower": 0, "upper": 1}])]
+    found, _ = replies([*flows(2), timeout, *ends, *again])
+    assert [found[frame_no] for frame_no in (1, 3, 4, 6, 8)] == [2, 10, 10, 7, 9]
+
+
+def test_the_end_of_a_session_is_no_reply_to_the_next_one_on_its_channel() -> None:
+    """The client begins it before the server ends the first one."""
+    frames = [
+        performative("client", "begin"),
+        performative("server", "begin", remote_channel=0),
+        performative("client", "end"),
+        performative("client", "begin"),
+        performative("server", "end"),
+        performative("server", "begin", remote_channel=0),
+        performative("client", "end"),
+        performative("server", "end"),
+    ]
+    found, _ = replies(frames)
+    assert found[3] in (5, None)
+    assert {frame_no: reply for frame_no, reply in found.items() if frame_no != 3 and reply} == {1: 2, 4: 6, 7: 8}
+
+
+def test_an_attach_may_be_refused_with_detached() -> None:
+    found, _ = replies([flows(0)[0], of_0_10("server", "session.detached", name=b"s", code=1)])
+    assert found == {1: 2, 2: None}
+
+
 def test_every_name_with_a_role_is_in_the_specification() -> None:
     known = {
         f"{class_['name']}.{method['name']}"
@@ -176,8 +252,9 @@ def test_every_name_with_a_role_is_in_the_specification() -> None:
         for kind in ("controls", "commands")
         for method in class_[kind]
     }
-    performatives = {"begin", "end", "attach", "flow", "transfer", "detach", "disposition", "close"}  # 1.0, 2.7
-    assert {name for name in NAMES if "." not in name} == performatives
+    performatives = {"open", "begin", "attach", "flow", "transfer", "disposition", "detach", "end", "close"}  # 1.0, 2.7
+    of_sasl = {f"sasl-{name}" for name in ("mechanisms", "init", "challenge", "response", "outcome")}  # 1.0, 5.3.3
+    assert {name for name in NAMES if "." not in name} == performatives | of_sasl
     assert {name for name in NAMES if "." in name} <= known
     assert {name for name in OUTCOME_OF if "." in name} <= {name for name in ROLES if ROLES[name].get("settles")}
 

@@ -28,6 +28,7 @@ from codec.conversation.sessions.state import (
     HIDDEN_SERVER,
     KINDS,
     MAPS,
+    NONE,
     STARTED,
     Rows,
     SessionRecords,
@@ -78,12 +79,13 @@ class EndedSessions:
 @dataclass(frozen=True)
 class Final:
     """What is final of open connections, as in `EndedSessions`; `channels` and `links` None for no rows; `replies` also
-    to other requests, of all connections. Frames of messages that are `waiting`, and of `requests` that may still be
-    answered."""
+    to other requests, of all connections. Frames of messages that are `waiting`, and of requests that may still be
+    answered: of `commands` of 0-10, and `requests` of which a session, a link or a connection has one or a few."""
 
     messages: pa.Table
     replies: pa.Table
     waiting: Frames
+    commands: Frames
     requests: Frames
     channels: pa.Table | None
     links: pa.Table | None
@@ -202,6 +204,9 @@ class SessionTracker(Tracker):
         outcomes = outcomes_of(records)
         command = messages["command"] == 1
         final = outcomes.final & (links_are_known(records) | command)
+        # Nothing answers a command of a session that both sides have ended, and that does not go on.
+        sessions = records.sessions[messages["session"]]
+        final |= command & (sessions["end_answered"] == 1) & ((sessions["timeout_s"] <= 0) | (sessions["failed"] == 1))
         outcomes = outcomes._replace(final=final)
         needed = still_needed(records, outcomes)
         final = ~needed.messages
@@ -211,7 +216,11 @@ class SessionTracker(Tracker):
             message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command)),
             self._take_replies(command_replies(records, outcomes, final)),
             _frames(messages[~final & ~command]),
-            Frames.of(_frames(messages[~final & command]), waiting_requests(records, self._numbers())),
+            _frames(messages[~final & command & (messages["link"] == NONE)]),
+            Frames.of(
+                _frames(messages[~final & command & (messages["link"] != NONE)]),
+                waiting_requests(records, self._numbers()),
+            ),
         )
         self._keep("messages", ~final)
         for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
@@ -276,7 +285,8 @@ class SessionTracker(Tracker):
         return self._open_count("sessions") + self._open_count("links")
 
     def give_up(self, frames: Frames) -> pa.Table | None:
-        """Remove and return these messages, as in `EndedSessions`; the outcome of those not settled is unknown."""
+        """Remove these messages and commands -> the messages as in `EndedSessions`; the outcome of those not settled is
+        unknown. What may end a transaction goes on to do so."""
         records = self._open()
         removed = frames.among(records.messages["connection"], records.messages["frame_no"])
         if not removed.any():
@@ -284,10 +294,11 @@ class SessionTracker(Tracker):
         unsettled, unknown = (semantics.OUTCOMES.index(name) + 1 for name in ("unsettled", "unknown"))
         outcomes = outcomes_of(records)
         outcomes = outcomes._replace(outcome=np.where(outcomes.outcome == unsettled, unknown, outcomes.outcome))
-        self._add_counts(records, outcomes, removed)
-        found = message_outcomes(records, outcomes, self._texts).filter(pa.array(removed))
+        messages = removed & (records.messages["command"] == 0)
+        self._add_counts(records, outcomes, messages)
+        found = message_outcomes(records, outcomes, self._texts).filter(pa.array(messages))
         events = records.events
-        given_up = frames.among(events["connection"], events["frame_no"])
+        given_up = frames.without(_frames(records.tx_ends)).among(events["connection"], events["frame_no"])
         self._keep("events", events_about(events, (events["opens"] == 1) & ~given_up))
         self._keep("messages", ~removed)
         return found

@@ -196,7 +196,7 @@ class Conversation:
         final = self._sessions.final()
         early, waiting = final.messages, final.waiting
         outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids))
-        given_up = outstanding.surplus(LIMITS.outstanding_messages)
+        given_up = Frames.of(outstanding, final.commands).surplus(LIMITS.outstanding_messages)
         if len(given_up.frame_no):
             found = without_oldest(found, given_up)
             early = joined(early, self._sessions.give_up(given_up))
@@ -223,7 +223,8 @@ class Conversation:
         yield from (("messages", rows) for rows in self._messages.release(outstanding, known.outcomes()))
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
         replies = joined(of_sessions and of_sessions.replies, final.replies)
-        yield from self._answered(Frames.of(requests, final.requests), replies)
+        may_be = Frames.of(requests, final.requests, final.commands.without(given_up))
+        yield from self._answered(may_be, replies)
         of_ended = (of_sessions.channels, of_sessions.links) if of_sessions is not None else (None, None)
         channels, links = (joined(*parts) for parts in zip(of_ended, (final.channels, final.links), strict=True))
         yield from self._channels({"channels": channels, "links": links}, open_ids)
