@@ -445,7 +445,7 @@ ROWS = {
     "connections": "TCP connection: peers, version, stage of the handshake, negotiated values, how it ended",
     "channels": "channel from its open to its close (0-10, 1.0: session): mode, message counts, how it was closed",
     "links": "consumer, subscription, sender or receiver",
-    "methods": "method, control, command or performative; of a request of 0-8 to 0-9-1 also its reply and its latency",
+    "methods": "method, control, command or performative; of a request also its reply and its latency",
     "messages": "message each time it crossed the wire: properties, size, hash, outcome, settlement latency",
     "message_flows": (
         "pair of a publish and a delivery of its message from one queue, across connections and versions: the latency "
