@@ -85,6 +85,8 @@ def overview(log: Log) -> str:
     batches = read_rows(log.root, "batches", sorted(log.files("batches", last), key=lambda file: file.path)[-BATCHES:])
     columns = ("batch", "started_ts", "files", "packets", "frames", "messages", "open_connections", "seconds")
     states = log.files("states", last)
+    over = sum(map(bool, read_rows(log.root, "states", states, ["over"])["over"].to_pylist()))
+    late = f", {over:,} ended by TCP (late copies of packets may still arrive)" if over else ""
     return "\n".join(
         [
             table("Last batches", columns, [[row[name] for name in columns] for row in batches.to_pylist()]),
@@ -101,7 +103,7 @@ def overview(log: Log) -> str:
                     for name, some in files.items()
                 ],
             ),
-            f"Batch {last:,}. {plural(sum(file.rows for file in states), 'connection')} open, their states take "
+            f"Batch {last:,}. {plural(sum(file.rows for file in states) - over, 'connection')} open{late}; states take "
             + size(sum(file.size for file in states)),
         ]
     )

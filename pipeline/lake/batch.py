@@ -190,12 +190,13 @@ class Batch:
         return change
 
     def _states(self, states: Sequence[LakeFile], written: Written, gone: set[int]) -> tuple[Change, int, int]:
-        """(change, number, bytes) of table states."""
+        """(change, connections that TCP has not ended, bytes) of table states."""
         touched = self._with_connections("states", states, gone)
         others = states_in_flow_order(self.log.root, touched, pa.array(sorted(gone), pa.int64()))
         change = Change([*self._write("states", others), *written.files["states"]], touched)
         after = self._after(change, "states")
-        return change, sum(file.rows for file in after), sum(file.size for file in after)
+        over = read_rows(self.log.root, "states", after, ["over"])["over"].to_pylist()
+        return change, len(over) - sum(map(bool, over)), sum(file.size for file in after)
 
     def _with_connections(self, name: str, files: Sequence[LakeFile], gone: set[int]) -> list[LakeFile]:
         """The files that have rows of connections `gone`; all if there are more than MOST_FILES."""

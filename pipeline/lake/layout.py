@@ -45,7 +45,7 @@ OF_BATCH = (
     field("late", BOOLEAN, "true: it came after later ones, and was decoded on its own"),
 )
 STATES = table(
-    ("connection_id", LONG, "connection that is open"),
+    ("connection_id", LONG, "connection that continues in the next batch"),
     ("flow", BINARY, "key of its flow, 36 bytes"),
     ("opened_ns", LONG, "its first packet, ns since 1970-01-01 UTC"),
     ("last_ns", LONG, "its last packet, ns since 1970-01-01 UTC"),
@@ -84,7 +84,7 @@ BATCHES = table(
     ("newest_ts", TIMESTAMP, "latest packet in the lake"),
     ("newest_ns", LONG, "the same, ns since 1970-01-01 UTC"),
     ("lag_ns", LONG, "from the latest packet to the start of the batch, ns"),
-    ("open_connections", LONG, "connections that continue in the next batch"),
+    ("open_connections", LONG, "connections that continue in the next batch and that TCP has not ended"),
     ("forgotten_connections", LONG, "connections closed as lost sight of"),
     ("unread_states", LONG, "connections that continue without their state, which this release cannot read"),
     ("state_bytes", LONG, "size of the states, bytes"),

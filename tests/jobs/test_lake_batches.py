@@ -24,9 +24,11 @@ import pytest
 from deployment import blocks
 from lake_work import LocalWork, records, rotated
 from pyspark.sql.variant_utils import VariantUtils
+from scapy.layers.inet import TCP
 from scapy.utils import rdpcap
 
 from jobs.cli import main
+from jobs.ingest import line
 from jobs.running import OK, UNREADABLE
 from pipeline.decoding import config
 from pipeline.lake.batch import OF_CONNECTIONS
@@ -269,6 +271,22 @@ def test_the_oldest_connections_are_lost_sight_of_when_all_states_are_too_large(
     assert (batch["open_connections"], batch["forgotten_connections"]) == (2, 0), "they have packets in this batch"
     (batch,) = ingest(lake, found, options)
     assert (batch["open_connections"], batch["forgotten_connections"]) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["091_tx.pcap", "010_tx.pcap"])  # ended by FIN and RST, by FIN of both sides
+def test_a_connection_that_tcp_has_ended_is_not_open(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = tmp_path / "lake"
+    (capture,) = golden.captures()[name].paths
+    flags = [packet[TCP].flags for packet in rdpcap(str(capture))]
+    assert sum("F" in each or "R" in each for each in flags) == 2
+    (batch,) = ingest(lake, [capture])
+    assert batch["open_connections"] == 0
+    assert "1 packet, 1 frame, 0 connections open;" in line({**batch, "packets": 1, "frames": 1})
+    assert main(["lake", str(lake)]) == OK
+    text = capsys.readouterr().out
+    assert "Batch 1. 0 connections open, 1 ended by TCP (late copies of packets may still arrive); states" in text
 
 
 def test_states_that_cannot_be_read_are_reported_and_connections_go_on(tmp_path: Path, pieces: list[Path]) -> None:
