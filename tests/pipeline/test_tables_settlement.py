@@ -145,6 +145,11 @@ OF_TRANSACTIONS = {
     "transactions_on_a_connection_that_is_closed": transacting()
     .publish().asks("tx.commit").publish().client("tx.commit").publish()  # 5 8 10 13 14: a commit without an answer
     .closed(320, "CONNECTION_FORCED", 0).client("connection.close-ok", 0),
+    # RabbitMQ (rabbit_channel) closes the channel with 406, "partial tx completion", if a part of it was not done.
+    "commit_cut_off_by_a_close": transacting().publish().get(1).ack(1).client("tx.commit")  # 5 9 12 13
+    .closed(406, "partial tx completion").client("channel.close-ok"),
+    "rollback_cut_off_by_a_close": transacting().publish().get(1).ack(1).client("tx.rollback")  # 5 9 12 13
+    .closed(541, "INTERNAL_ERROR", 0).client("connection.close-ok", 0),
     "commit_without_answer": transacting().publish().client("tx.commit"),  # 5
     # The rollback may be that of the next transaction.
     "commit_may_be_lost": transacting().publish().get(1).ack(1).gap("client").publish().asks("tx.rollback"),  # 5 9 14
@@ -246,6 +251,8 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "acks_after_the_server_has_closed_the_channel": [(5, "acked", 11), (8, "unsettled", None), (19, "acked", 22)],
     "acks_after_the_server_has_closed_the_connection": [(5, "unsettled", None)],
     "transaction_on_a_channel_that_is_closed": [(5, "unknown", None), (9, "unsettled", None)],
+    "commit_cut_off_by_a_close": [(5, "unknown", None), (9, "unknown", None)],
+    "rollback_cut_off_by_a_close": [(5, "unknown", None), (9, "unsettled", None)],
     "commit_may_be_lost": [(5, "unknown", None), (9, "unknown", None), (14, "unknown", None)],
 }  # fmt: skip
 
@@ -280,6 +287,8 @@ def test_publishes_are_numbered_as_the_broker_counts_them(read: Read, script: st
         ("transaction_on_a_channel_that_is_closed", [(5, "rolled-back"), (9, "rolled-back")]),
         ("transactions_on_a_connection_that_is_closed", [(5, "committed"), (10, None), (14, "rolled-back")]),
         ("recover_in_a_transaction", [(7, "committed"), (10, None), (13, None)]),
+        ("commit_cut_off_by_a_close", [(5, None), (9, None)]),
+        ("rollback_cut_off_by_a_close", [(5, "rolled-back"), (9, "rolled-back")]),
         ("commit_without_answer", [(5, None)]),
         ("commit_may_be_lost", [(5, None), (9, None), (14, "rolled-back")]),
     ],

@@ -2,8 +2,9 @@
 
 Requests of one reply group (they share a reply) by one side on one incarnation of a channel are answered in order, so
 they wait in a queue. A reply that finds the queue empty is not paired: its request was not captured. Nothing is paired
-across a loss. The request that ends a transaction takes along the settlements of the transaction; the close of a
-channel or of its connection rolls back what is open (RabbitMQ, rabbit_channel: the transaction ends with the channel).
+across a loss. The request for a commit takes along the settlements of the transaction; without an answer nothing tells
+whether they took effect. The request for a rollback, and the close of a channel or of its connection, roll back what is
+open (RabbitMQ, rabbit_channel: the transaction ends with the channel).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from codec.conversation.channels import state as S
 from codec.conversation.channels.links import accept_link, set_queue_type, write_closed_links
 from codec.conversation.channels.results import map_of, write_event, write_reply
 from codec.conversation.channels.state import allocate, release
-from codec.conversation.settlement import NO_RESULT, RESTORED, ROLLED_BACK, UNKNOWN
+from codec.conversation.settlement import COMMITTED, NO_RESULT, RESTORED, ROLLED_BACK, UNKNOWN
 from codec.hashes.keyed import found, put
 
 REPLY_GROUP_BITS = 16
@@ -62,10 +63,20 @@ def keep_since_loss(s, slot):
 
 
 @kernel
-def add_request(s, rows, i, role, slot, link):
-    """Queue a request, with the transaction that it ends."""
-    if role.ends_transaction:
+def add_request(s, out, rows, i, role, slot, link):
+    """Queue a request, with the transaction that it commits."""
+    if role.ends_transaction == ROLLED_BACK:
+        roll_back(s, out, rows, i, rows.channel[i], slot)
+    elif role.ends_transaction:
         keep_since_loss(s, slot)
+        p = slot.tx_head
+        while p != S.NONE:  # until it is answered
+            waiting = s.pendings[p]
+            write_event(
+                out, s.numbers[S.CONNECTION], waiting.map_no, waiting.frame_no, 0, waiting.first, waiting.last, UNKNOWN,
+                0, 0, NO_RESULT,
+            )  # fmt: skip
+            p = waiting.next
     at = allocate(s.requests, s.numbers, S.REQUESTS, S.FREE_REQUEST)
     request = s.requests[at]
     request.frame_no = rows.frame_no[i]
@@ -75,7 +86,7 @@ def add_request(s, rows, i, role, slot, link):
     request.no_ack = rows.no_ack[i]
     request.link = link
     request.declares = S.NONE
-    request.result = role.ends_transaction
+    request.result = COMMITTED if role.ends_transaction == COMMITTED else NO_RESULT
     request.tx_first = slot.tx_first if role.ends_transaction else 0
     request.tx_last = slot.tx_last
     request.tx_head = slot.tx_head if role.ends_transaction else S.NONE

@@ -150,8 +150,9 @@ def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
     """Room for the results of so many rows, the last of which may end `touched` channels, `waiting` settlements and
     `links`."""
     incarnations = touched + 2 * rows
-    # An incarnation ends with two events for its transaction, and two for what is outstanding.
-    sizes = (rows, 4 * rows + waiting + 4 * incarnations, incarnations, links + rows, rows)
+    # An incarnation ends with two events for its transaction, and two for what is outstanding. A waiting settlement has
+    # one at the request for a commit, and one at its reply.
+    sizes = (rows, 4 * rows + 2 * waiting + 4 * incarnations, incarnations, links + rows, rows)
     kinds = (MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY)
     of_kind = [np.empty(size, kind).view(np.recarray) for kind, size in zip(kinds, sizes, strict=True)]
     messages, events, incarnation_rows, link_rows, replies = of_kind

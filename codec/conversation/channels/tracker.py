@@ -4,7 +4,7 @@ What a method does is data (`Roles`); the code names no method. `requests` pairs
 deliveries with consumers. Rules:
 
 - A message that the peer must settle is added to an unsettled map (`codec.conversation.settlement`), and a settlement
-  is an event of that map. In a transaction both take effect at its end: with the reply to the request. What it has
+  is an event of that map. In a transaction both take effect at its end: with the reply to a commit. What it has
   settled until then is not outstanding for a settlement of everything (RabbitMQ, rabbit_channel: acknowledged messages
   are outstanding again after tx.rollback).
 - What the client settles after the server has closed the channel or the connection is discarded (0-9-1 specification,
@@ -358,7 +358,7 @@ def _row(s, roles, rows, i, out):
     link = open_link(s, rows, i, role, slot) if role.opens_link else S.NONE
     request = S.NONE
     if role.is_request and rows.no_wait[i] != 1 and not rows.late[i] and not slot.doubted:
-        request = add_request(s, rows, i, role, slot, link)
+        request = add_request(s, out, rows, i, role, slot, link)
     elif role.is_reply and not slot.doubted:
         request = take_request(s, out, rows, i, role, slot)
     if role.declares:
