@@ -138,7 +138,9 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     if os.path.isdir(directory):
         base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
         directory = escape_glob(base)
-    for level in range(PARTITION_LEVELS + 1):
+    # Spark would look for each table at each level. On a cluster an absolute path may be of another file system.
+    local = os.path.isdir(named) and (not os.path.isabs(named) or spark.conf.get("spark.master", "")[:5] == "local")
+    for level in range(PARTITION_LEVELS + 1) if not local or _has_folders(named) else ():
         below = f"{directory.rstrip('/')}/{'*=*/' * level}"
         options = {"basePath": base} if level else {}
         read = {name: _read(spark, f"{below}{name}", schema, options) for name, schema in TABLES.items()}
@@ -159,6 +161,12 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
         found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
     loaded = _arrowed(reading.within(found, span), _byte_size(named))
     return loaded if by_folder or span.bounded else replace(loaded, directory=base)
+
+
+def _has_folders(directory: str) -> bool:
+    """Whether a local directory has folders of tables, or of partitions."""
+    with os.scandir(directory) as entries:
+        return any(entry.name in TABLES or "=" in entry.name for entry in entries)
 
 
 def _arrowed(tables: Mapping[str, DataFrame], byte_size: int | None) -> Tables:

@@ -91,3 +91,14 @@ def test_where_there_are_no_tables_one_line_says_so(spark: SparkSession, tmp_pat
     for directory in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(pipeline.NoTables, match=rf"^{directory}: holds none of our tables; expected"):
             pipeline.load(spark, str(directory))
+
+
+def test_in_an_empty_folder_spark_looks_for_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(pipeline, "_read", lambda _, folder, *others: asked.append(folder))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(pipeline.NoTables):
+        pipeline.load(spark, str(tmp_path))
+    assert asked == []
