@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import struct
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from test_capture_pcapng import enhanced, interface, section
 from test_source import accounts, exploded, frame, rows
 
 from codec.compiler.limits import LIMITS
+from codec.net.filters import Filter
 from udfs.source.files import CaptureFile
 from udfs.source.sources import TcpRunsReader
-from udfs.source.splits import cut, plan
+from udfs.source.splits import Account, cut, plan, read_blocks
 
 RAW_IP = 101
 SPLIT_SIZES = (11, 100, 777, 1_500, 4_096, 10_000)
@@ -81,6 +83,31 @@ def test_parts_are_of_about_one_size(tmp_path: Path) -> None:
         lengths = [end - start for start, end in itertools.pairwise([*starts, size])]
         assert len(lengths) == -(-size // largest)
         assert max(lengths) - min(lengths) <= 2 * record
+
+
+@pytest.mark.parametrize("left", [24, 5_000])
+def test_a_capture_that_shrinks_after_it_was_listed_is_damaged(tmp_path: Path, left: int) -> None:
+    """A tool that rotates captures cuts it while they are read: when it is planned, or between plan and reading."""
+    records = [pcap_record("<", number, frame(1, 2, number, bytes(60))) for number in range(400)]
+    path = tmp_path / "cut"
+    path.write_bytes(b"".join(HEADS[pcap_record]("<") + records))
+    listed = CaptureFile(path.as_uri(), path.stat().st_size)
+    planned_before = cut(listed, 10_000)
+    assert len(planned_before) > 2
+    os.truncate(path, left)
+    errors = []
+    for part in planned_before:
+        account = Account(listed.name, listed.size)
+        read = sum(len(block.records) for block in read_blocks(part, account, 1 << 16, Filter()))
+        assert read == (max(0, left - 24) // len(records[0]) if part.start == 0 else 0)
+        errors.append(account.error)
+    shrunk = f"{listed.name}: the file became shorter while it was read; the packets that are left were read"
+    assert errors == [shrunk] * len(planned_before)
+    assert [part.start for part in cut(listed, 10_000)] == [0]
+    path.unlink()
+    account = Account(listed.name, listed.size)
+    assert list(read_blocks(planned_before[1], account, 1 << 16, Filter())) == []
+    assert account.error == f"{listed.name}: no such file or directory"
 
 
 def test_a_compressed_capture_is_one_part_whatever_its_size(tmp_path: Path) -> None:

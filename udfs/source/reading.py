@@ -20,6 +20,7 @@ from udfs.source.files import COMPRESSIONS, LOCAL, CaptureFile, error_line, loca
 
 # Arrow decompresses 64 KiB at a time, each a request to an object store without buffering.
 FETCH_BYTES = 4 * 1024 * 1024
+SHRUNK = "the file became shorter while it was read; the packets that are left were read"
 Found = TypeVar("Found")
 PIECE_BYTES = 64 * 1024  # decompressed at a time; after a failing read decoded again byte by byte
 
@@ -53,6 +54,8 @@ class CaptureBytes:
         if start:
             self._raw.seek(start)
             self._position = start
+            if start > self._raw.size():
+                self.damage = SHRUNK
 
     def __enter__(self) -> CaptureBytes:
         return self
@@ -74,6 +77,8 @@ class CaptureBytes:
                 room = room[: max(0, self._end - self._position)]
             count = self._read(room)
             if not count:
+                if room and self._end is not None and self.damage is None:
+                    self.damage = SHRUNK
                 break
             filled += count
         return filled

@@ -231,7 +231,10 @@ def _window(file: CaptureFile, start: int, end: int) -> Bytes:
     """The bytes from `start` to `end`, memory-mapped if the file is local."""
     place = locate(file.uri)
     if file.uri.startswith(LOCAL):
-        return np.memmap(place.path, np.uint8, "c", start, (end - start,)).view(np.ndarray)
+        try:
+            return np.memmap(place.path, np.uint8, "c", start, (end - start,)).view(np.ndarray)
+        except ValueError as error:  # it became shorter
+            raise OSError(str(error)) from error
     with place.open() as source:
         octets = np.empty(end - start, np.uint8)
         source.seek(start)
