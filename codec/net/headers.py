@@ -48,7 +48,8 @@ def to_ethertype(block, state, type_at, size):
 
 @kernel
 def ethertype(block, state):
-    """The EtherType: IP, a VLAN tag with the next EtherType (IEEE 802.1Q clause 9), or a tunnel."""
+    """The EtherType: IP, a tunnel, or a tag with the next EtherType: of a VLAN (IEEE 802.1Q clause 9), VN-Tag (Cisco)
+    or E-Tag (IEEE 802.1BR clause 7.5)."""
     value = state[P.VALUE]
     if value == P.ETHERTYPE_IPV4:
         state[P.LAYER] = P.IPV4
@@ -56,6 +57,10 @@ def ethertype(block, state):
         state[P.LAYER] = P.IPV6
     elif value in (P.ETHERTYPE_VLAN, P.ETHERTYPE_SERVICE_VLAN, P.ETHERTYPE_OLD_QINQ):
         return to_ethertype(block, state, 2, 4)
+    elif value == P.ETHERTYPE_VN_TAG:
+        return to_ethertype(block, state, 4, 6)
+    elif value == P.ETHERTYPE_E_TAG:
+        return to_ethertype(block, state, 6, 8)
     elif value < P.ETHERTYPE_LEAST:
         return llc(block, state)
     else:

@@ -10,7 +10,7 @@ from codec.compiler.limits import LIMITS
 
 # Layers: types of the next header of a packet. The first ones are of packets without encapsulation.
 ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, NFLOG, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(12)
-VXLAN, GENEVE, GRE, MPLS, PPPOE, PPP = range(BARE, BARE + 6)
+VXLAN, GENEVE, GRE, MPLS, PPPOE, PPP, VXLAN_GPE, GTP_U = range(BARE, BARE + 8)
 UNKNOWN_LAYER = -1
 MAX_LAYERS = LIMITS.packet_headers
 MAX_TUNNELS = LIMITS.tunnels
@@ -24,6 +24,7 @@ LINK_LAYERS = (  # 12 and 14 are DLT_RAW as some systems and OpenBSD number it i
 )  # fmt: skip
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_OLD_QINQ = 0x8100, 0x88A8, 0x9100
+ETHERTYPE_E_TAG, ETHERTYPE_VN_TAG = 0x893F, 0x8926
 ETHERTYPE_LEAST = 0x0600  # below, the two bytes are the length of an IEEE 802.3 frame
 SNAP, SNAP_BYTES = 0xAAAA03, 8  # the first three bytes of an LLC header that is followed by one of SNAP
 ETHERTYPE_LAYERS = (
@@ -40,7 +41,10 @@ UDP_PORT_LAYERS = (
     (8472, VXLAN),  # Linux, before the port was assigned
     (6081, GENEVE),
     (6635, MPLS),
+    (4790, VXLAN_GPE),
+    (2152, GTP_U),
 )
+VXLAN_GPE_LAYERS = ((1, IPV4), (2, IPV6), (3, ETHERNET), (5, MPLS))
 PPP_LAYERS = ((0x0021, IPV4), (0x0057, IPV6), (0x0281, MPLS))
 FAMILY_IPV4 = 2
 FAMILY_IPV6 = (10, 24, 28, 30)  # AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS
@@ -58,13 +62,13 @@ PROTOCOL_LAYERS = ((PROTOCOL_GRE, GRE), (PROTOCOL_MPLS, MPLS))
 # Encapsulations: name, and name of their number.
 (
     IN_VXLAN, IN_GENEVE, IN_GRE, IN_ERSPAN_I, IN_ERSPAN_II, IN_ERSPAN_III, IN_MPLS, IN_PPPOE,
-    IPV4_IN_IPV4, IPV6_IN_IPV4, IPV4_IN_IPV6, IPV6_IN_IPV6,
-) = range(1, 13)  # fmt: skip
+    IPV4_IN_IPV4, IPV6_IN_IPV4, IPV4_IN_IPV6, IPV6_IN_IPV6, IN_VXLAN_GPE, IN_GTP_U,
+) = range(1, 15)  # fmt: skip
 TUNNEL_NAMES = {
     IN_VXLAN: ("vxlan", "vni"), IN_GENEVE: ("geneve", "vni"), IN_GRE: ("gre", "key"), IN_ERSPAN_I: ("erspan-i", ""),
     IN_ERSPAN_II: ("erspan-ii", "session"), IN_ERSPAN_III: ("erspan-iii", "session"), IN_MPLS: ("mpls", "label"),
     IN_PPPOE: ("pppoe", "session"), IPV4_IN_IPV4: ("4in4", ""), IPV6_IN_IPV4: ("6in4", ""), IPV4_IN_IPV6: ("4in6", ""),
-    IPV6_IN_IPV6: ("6in6", ""),
+    IPV6_IN_IPV6: ("6in6", ""), IN_VXLAN_GPE: ("vxlan-gpe", "vni"), IN_GTP_U: ("gtp-u", "teid"),
 }  # fmt: skip
 NO_NUMBER = 0xFFFFFFFF + 1  # above all keys of 32 bits
 TUNNEL_STEP = 1 << 33  # the code of a tunnel is its type times this, plus its number

@@ -2,7 +2,8 @@
 
 Steps are as in `codec.net.headers`. The state has the encapsulations of a packet, outermost first; all other columns
 (addresses, flow, lengths) are those of the innermost packet. Sources: RFC 7348 (VXLAN), RFC 8926 (Geneve), RFC 2784 and
-2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662 (PPP).
+2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662 (PPP),
+draft-ietf-nvo3-vxlan-gpe, 3GPP TS 29.281 (GTP-U).
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from codec.cursor import fits, octet, u8, u16, u32
 from codec.net import protocols as P
 from codec.net.headers import enter, known
 
-VXLAN_BYTES, VXLAN_HAS_VNI = 8, 0x08
+VXLAN_BYTES, VXLAN_HAS_VNI, GPE_HAS_PROTOCOL, GPE_VERSION = 8, 0x08, 0x04, 0x30
+GTP_BYTES, GTP_OPTIONAL_BYTES, GTP_PDU = 8, 4, 0xFF
+GTP_KIND, GTP_VERSION_1, GTP_OPTIONS, GTP_EXTENSION = 0xF0, 0x30, 0x07, 0x04  # GTP, not GTP'
 GENEVE_BYTES = 8
 GRE_CHECKSUM, GRE_ROUTING, GRE_KEY, GRE_SEQUENCE, GRE_VERSION = 0x8000, 0x4000, 0x2000, 0x1000, 0x0007
 ERSPAN_II_BYTES, ERSPAN_III_BYTES, ERSPAN_PLATFORM_BYTES = 8, 12, 8
 ERSPAN_SESSION = 0x3FF
 ERSPAN_FRAME_ETHERNET, ERSPAN_FRAME_IP = 0, 2
 MPLS_BOTTOM, CONTROL_WORD_BYTES = 0x100, 4
+IN_ETHERNET = (
+    P.ETHERTYPE_IPV4, P.ETHERTYPE_IPV6, P.ETHERTYPE_VLAN, P.ETHERTYPE_SERVICE_VLAN, P.ETHERTYPE_OLD_QINQ,
+)  # fmt: skip
 PPPOE_BYTES, PPPOE_SESSION = 6, 0x1100  # version 1, type 1, code 0
 PPP_ALL_STATIONS = 0xFF  # the address byte of HDLC-like framing; a control byte follows
 
@@ -37,6 +43,10 @@ def tunnel(block, state):
         return _mpls(block, state)
     if layer == P.PPPOE:
         return _pppoe(block, state)
+    if layer == P.VXLAN_GPE:
+        return _vxlan_gpe(block, state)
+    if layer == P.GTP_U:
+        return _gtp_u(block, state)
     return _ppp(block, state)
 
 
@@ -51,6 +61,45 @@ def _vxlan(block, state):
     state[P.AT] = at + VXLAN_BYTES
     state[P.LAYER] = P.ETHERNET
     return enter(state, P.IN_VXLAN, u32(block, at + 4, state[P.END]) >> 8)
+
+
+@kernel
+def _vxlan_gpe(block, state):
+    """draft-ietf-nvo3-vxlan-gpe section 3: VXLAN with a number of the protocol inside."""
+    at = state[P.AT]
+    if not fits(at, VXLAN_BYTES, state[P.END]):
+        return P.TRUNCATED
+    flags = octet(block, at)
+    state[P.LAYER] = known(P.VXLAN_GPE_LAYERS, octet(block, at + 3)) if flags & GPE_HAS_PROTOCOL else P.ETHERNET
+    if flags & GPE_VERSION or not flags & VXLAN_HAS_VNI or state[P.LAYER] == P.UNKNOWN_LAYER:
+        return P.PROTOCOL_CODES + P.PROTOCOL_UDP
+    state[P.AT] = at + VXLAN_BYTES
+    return enter(state, P.IN_VXLAN_GPE, u32(block, at + 4, state[P.END]) >> 8)
+
+
+@kernel
+def _gtp_u(block, state):
+    """3GPP TS 29.281 section 5: a G-PDU carries IP. The last of the optional octets, and of each extension
+    header, is the type of the next extension header; the first octet of one is its length in words of four bytes."""
+    at, end = state[P.AT], state[P.END]
+    if not fits(at, GTP_BYTES, end):
+        return P.TRUNCATED
+    flags = octet(block, at)
+    if flags & GTP_KIND != GTP_VERSION_1 or octet(block, at + 1) != GTP_PDU:
+        return P.PROTOCOL_CODES + P.PROTOCOL_UDP
+    number = u32(block, at + 4, end)
+    at += GTP_BYTES
+    if flags & GTP_OPTIONS:
+        at += GTP_OPTIONAL_BYTES
+        following = u8(block, at - 1, end) if flags & GTP_EXTENSION else 0
+        while following > 0:
+            at += 4 * max(1, u8(block, at, end))
+            following = u8(block, at - 1, end)
+        if following < 0:
+            return P.TRUNCATED
+    state[P.AT] = at
+    state[P.LAYER] = P.IP
+    return enter(state, P.IN_GTP_U, number)
 
 
 @kernel
@@ -129,7 +178,8 @@ def _mpls(block, state):
     """A label stack (RFC 3032 section 2.1) is one encapsulation; its number is the label at the bottom.
 
     The first four bits after it identify the payload: IP, or the control word of a pseudowire (RFC 4385 section 3),
-    which is assumed to carry Ethernet.
+    which is assumed to carry Ethernet. Without a control word they may be zero, too: then the EtherType is at another
+    place.
     """
     at, end = state[P.AT], state[P.END]
     entry = u32(block, at, end)
@@ -147,7 +197,9 @@ def _mpls(block, state):
         state[P.LAYER] = P.IPV6
     elif kind == 0:
         state[P.LAYER] = P.ETHERNET
-        at += CONTROL_WORD_BYTES
+        kind_inside = u16(block, at + CONTROL_WORD_BYTES + 12, end)
+        if u16(block, at + 12, end) not in IN_ETHERNET or kind_inside in IN_ETHERNET:
+            at += CONTROL_WORD_BYTES
     else:
         return P.MPLS_OTHER
     state[P.AT] = at

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III, ERSPAN_PlatformSpecific
 from scapy.contrib.geneve import GENEVE, GeneveOptions
+from scapy.contrib.gtp import GTP_U_Header, GTPPDUSessionContainer
 from scapy.contrib.mpls import MPLS, EoMCW
 from scapy.fields import CharEnumField
 from scapy.layers.inet import IP, UDP
@@ -66,6 +67,14 @@ class Nflog(Packet):
 
 def vxlan(port: int = 4789, vni: int = 42, flags: int = 8) -> Packet:
     return UDP(sport=50000, dport=port) / VXLAN(vni=vni, flags=flags)
+
+
+def gpe(protocol: int) -> Packet:
+    return UDP(sport=50000, dport=4790) / VXLAN(vni=42, flags=0x0C, NextProtocol=protocol)
+
+
+def gtp_u(teid: int = 7, **options: int) -> Packet:
+    return UDP(sport=2152, dport=2152) / GTP_U_Header(teid=teid, gtp_type=255, **options)
 
 
 def geneve(proto: int = BRIDGED, options: Iterable[Packet] = ()) -> Packet:
@@ -138,6 +147,17 @@ WRAPS = {
         IPV4,
     ),
     "mpls pseudowire": Wrap("mpls label=101", Ether(**MACS, type=0x8847) / MPLS(label=101, s=1) / EoMCW(seq=7)),
+    "mpls pseudowire without control word": Wrap("mpls label=102", Ether(**MACS, type=0x8847) / MPLS(label=102, s=1)),
+    "vxlan-gpe": Wrap("vxlan-gpe vni=42", OUTER / gpe(3)),
+    "vxlan-gpe of ip": Wrap("vxlan-gpe vni=42", OUTER / gpe(1), IPV4),
+    "vxlan-gpe of ipv6": Wrap("vxlan-gpe vni=42", OUTER_6 / gpe(2), IPV6),
+    "gtp-u": Wrap("gtp-u teid=4294967295", OUTER / gtp_u(0xFFFFFFFF), IPV4),
+    "gtp-u of ipv6, numbered": Wrap("gtp-u teid=7", OUTER / gtp_u(S=1, seq=9), IPV6),
+    "gtp-u with an extension header": Wrap(
+        "gtp-u teid=7", OUTER / gtp_u(E=1, next_ex=0x85) / GTPPDUSessionContainer(QFI=5), IPV4
+    ),
+    "vn-tag": Wrap("", Ether(**MACS, type=0x8926) / Raw(bytes.fromhex("8001 0002 0800")), IPV4),
+    "e-tag": Wrap("", Ether(**MACS, type=0x893F) / Raw(bytes.fromhex("0001 0002 0000 86dd")), IPV6),
     "mpls over udp": Wrap("mpls label=100", OUTER / UDP(sport=50000, dport=6635) / MPLS(label=100, s=1), IPV4),
     "mpls over ip": Wrap("mpls label=100", carrying(137) / MPLS(label=100, s=1), IPV4),
     "pppoe": Wrap("pppoe session=65535", Ether(**MACS) / PPPoE(sessionid=0xFFFF) / PPP(proto=0x21), IPV4),

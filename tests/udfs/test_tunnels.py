@@ -15,7 +15,7 @@ from typing import Any
 import independent_tcp
 import pytest
 from decoding import connections, decode_table, in_flow_order, rows_of, runs
-from encapsulations import BRIDGED, IPV6, MACS, OUTER, WRAPS, Wrap, carrying, geneve, vxlan
+from encapsulations import BRIDGED, IPV6, MACS, OUTER, WRAPS, Wrap, carrying, geneve, gtp_u, vxlan
 from mangled import packets_of
 from pcap_files import pcap
 from scapy.contrib.mpls import MPLS
@@ -44,6 +44,8 @@ NOT_TAKEN_APART = {
     "erspan iii of ip",
     "mpls upstream",
     "ppp link, protocol in one byte",
+    "vn-tag",
+    "e-tag",
     "nflog",
     "nflog of a big-endian host",
     "nflog of ipv6",
@@ -96,9 +98,10 @@ def test_segment_is_the_one_that_tshark_finds(link: int, tmp_path: Path) -> None
     path = tmp_path / "wrapped.pcap"
     path.write_bytes(pcap([(n, wrap(inner(wrap))) for n, wrap in enumerate(wraps)], link))
     names = ["ip.src", "ipv6.src", "tcp.srcport", "tcp.dstport", "tcp.seq_raw", "tcp.payload"]
-    names += ["vxlan.vni", "geneve.vni", "gre.key", "erspan.spanid", "mpls.label", "pppoe.session_id"]
+    names += ["vxlan.vni", "geneve.vni", "gre.key", "erspan.spanid", "mpls.label", "pppoe.session_id", "gtp.teid"]
     command = ["tshark", "-n", "-r", str(path), "-T", "json", "-d", "udp.port==8472,vxlan"]
-    command += ["-d", "mpls.label==101,pwethcw", *(part for name in names for part in ("-e", name))]
+    command += ["-d", "mpls.label==101,pwethcw", "-d", "mpls.label==102,pwethnocw"]
+    command += [part for name in names for part in ("-e", name)]
     listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert len(listed) == len(wraps)
     for wrap, entry in zip(wraps, listed, strict=True):
@@ -193,6 +196,9 @@ def test_tunnels_nest_four_deep_and_no_deeper() -> None:
         ("udp", OUTER / vxlan(flags=0), 1),  # no VNI: something else on this port
         ("udp", OUTER / UDP(sport=4789, dport=53), 1),
         ("udp", OUTER / UDP(dport=6081) / Raw(bytes.fromhex("40 00 6558 000007 00")), 1),  # Geneve version 1
+        ("udp", OUTER / vxlan(4790, flags=8 + 4), 1),  # VXLAN-GPE of no protocol
+        ("udp", OUTER / UDP(dport=2152) / Raw(bytes.fromhex("30 01 0000 00000007")), 1),  # echo request of GTP-U
+        ("truncated-header", OUTER / gtp_u(E=1, next_ex=0x85) / Raw(b"\1\0\5"), 1),
         ("gre", carrying(47) / Raw(bytes.fromhex("2001 880b 0000 0001")), 1),  # version 1 is PPTP
         ("gre", carrying(47) / Raw(bytes.fromhex("4000 0800 0000 0000")), 1),  # source routing
         ("gre", carrying(47) / Raw(bytes.fromhex("0000 0000")), 1),  # keep-alive of a tunnel
