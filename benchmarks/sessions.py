@@ -11,7 +11,7 @@ from uuid import UUID
 
 import encode_1_0
 import numpy as np
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, one_frame, segment
 from encode_1_0 import (
     ATTACH,
     BEGIN,
@@ -90,9 +90,9 @@ def transfer(destination: str, key: str, body: bytes) -> bytes:
 def units_0_10(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[list[Unit], list[Unit]]:
     """What client and server send for a message, in 16 sizes around `message_bytes`."""
     client, server = [], []
-    accept = whole("message.accept", {"transfers": [(numbered(ACCEPTED), numbered(ACCEPTED_LAST))]})
+    accept = one_frame("message.accept", {"transfers": [(numbered(ACCEPTED), numbered(ACCEPTED_LAST))]})
     in_accept = {ACCEPTED: Counter(-burst), ACCEPTED_LAST: Counter(-burst)}
-    completed = whole("session.completed", {"commands": [(0, numbered(COMPLETED))]})
+    completed = one_frame("session.completed", {"commands": [(0, numbered(COMPLETED))]})
     in_completed = {COMPLETED: Counter(BEFORE_TRANSFERS, stride=2)}
     for number, (body, in_body) in enumerate(bodies(rng, message_bytes)):
         key = f"orders.eu.{number:02d}"
@@ -104,24 +104,24 @@ def units_0_10(rng: np.random.Generator, burst: int, message_bytes: int) -> tupl
 def opening_0_10() -> list[Step]:
     """Up to the credit for the consumer."""
     product, name = {"product": ("str16", "qpid")}, {"name": b"bench-1"}
-    point = whole("session.command-point", {"command-id": 0, "command-offset": 0})
+    point = one_frame("session.command-point", {"command-id": 0, "command-offset": 0})
     start = {"server-properties": product, "mechanisms": ("str16", ["ANON"]), "locales": ("str16", ["en_US"])}
     start_ok = {"client-properties": product, "mechanism": "ANON", "response": b"", "locale": "en_US"}
     limits = {"channel-max": 255, "max-frame-size": 65535}
-    tune_ok = whole("connection.tune-ok", {**limits, "heartbeat": 60})
+    tune_ok = one_frame("connection.tune-ok", {**limits, "heartbeat": 60})
     subscribe = {"queue": "bench", "destination": "c1", "accept-mode": 0, "acquire-mode": 0, "arguments": {}}
     credits = [{"destination": "c1", "unit": unit, "value": UNLIMITED} for unit in (CREDIT_MESSAGES, CREDIT_BYTES)]
     return [
         (CLIENT, HEADER_0_10),
-        (SERVER, HEADER_0_10 + whole("connection.start", start)),
-        (CLIENT, whole("connection.start-ok", start_ok)),
-        (SERVER, whole("connection.tune", {**limits, "heartbeat-min": 0, "heartbeat-max": 120})),
-        (CLIENT, tune_ok + whole("connection.open", {"virtual-host": "/"})),
-        (SERVER, whole("connection.open-ok", {})),
-        (CLIENT, whole("session.attach", name) + point),
-        (SERVER, whole("session.attached", name) + point),
-        (CLIENT, whole("message.subscribe", subscribe)),
-        *((CLIENT, whole("message.flow", credit)) for credit in credits),
+        (SERVER, HEADER_0_10 + one_frame("connection.start", start)),
+        (CLIENT, one_frame("connection.start-ok", start_ok)),
+        (SERVER, one_frame("connection.tune", {**limits, "heartbeat-min": 0, "heartbeat-max": 120})),
+        (CLIENT, tune_ok + one_frame("connection.open", {"virtual-host": "/"})),
+        (SERVER, one_frame("connection.open-ok", {})),
+        (CLIENT, one_frame("session.attach", name) + point),
+        (SERVER, one_frame("session.attached", name) + point),
+        (CLIENT, one_frame("message.subscribe", subscribe)),
+        *((CLIENT, one_frame("message.flow", credit)) for credit in credits),
     ]
 
 
@@ -129,11 +129,11 @@ def closing_0_10(messages: int) -> list[Step]:
     """The last acceptance (of all) and a clean end."""
     name = {"name": b"bench-1"}
     return [
-        (CLIENT, whole("message.accept", {"transfers": [(0, max(0, messages - 1))]})),
-        (CLIENT, whole("session.detach", name)),
-        (SERVER, whole("session.detached", {**name, "code": 0})),
-        (CLIENT, whole("connection.close", {"reply-code": 200, "reply-text": "bye"})),
-        (SERVER, whole("connection.close-ok", {})),
+        (CLIENT, one_frame("message.accept", {"transfers": [(0, max(0, messages - 1))]})),
+        (CLIENT, one_frame("session.detach", name)),
+        (SERVER, one_frame("session.detached", {**name, "code": 0})),
+        (CLIENT, one_frame("connection.close", {"reply-code": 200, "reply-text": "bye"})),
+        (SERVER, one_frame("connection.close-ok", {})),
     ]
 
 

@@ -144,7 +144,7 @@ def test_types_without_a_code_stand_in_fields() -> None:
 
 
 @pytest.mark.parametrize(("code", "width"), [(0x0F, 1), (0x1F, 2), (0x9F, 2), (0xCF, 5), (0xFF, 0)])
-def test_types_that_nobody_defines_are_octets_of_the_width_of_their_range(code: int, width: int) -> None:
+def test_undefined_types_are_octets_of_the_width_of_their_range(code: int, width: int) -> None:
     data = b"\0\1z" if code == 0x9F else b"x" * width
     assert in_map(code, data) == (OK, b"z" if code == 0x9F else data)
 
@@ -154,18 +154,18 @@ def test_reserved_types_have_no_width(code: int) -> None:
     assert in_map(code, b"\0\0\0\0") == (MALFORMED, None)
 
 
-def test_text_that_is_none_is_escaped_or_of_another_encoding_binary() -> None:
+def test_invalid_text_is_escaped_and_other_encodings_are_binary() -> None:
     assert in_map(0x85, b"\x02\xff\xfe") == (OK, r"\xff\xfe")
     assert in_map(0x86, b"\x02\xd8\x00") == (OK, b"\xd8\x00")  # half a surrogate pair
     assert in_map(0x86, b"\x03\x00\x41\x00") == (OK, b"\x00\x41\x00")  # half a unit
     assert in_map(0x27, b"\x00\x11\x00\x00") == (OK, b"\x00\x11\x00\x00")  # above U+10FFFF
 
 
-def test_more_decimal_places_than_a_decimal_has_are_kept_apart() -> None:
+def test_a_decimal_with_too_many_places_is_scale_and_value() -> None:
     assert in_map(0xD8, bytes([39]) + (5).to_bytes(8, "big")) == (OK, {"scale": 39, "value": 5})
 
 
-def test_such_decimals_outside_of_a_map_leave_the_keys_around_them() -> None:
+def test_a_decimal_as_scale_and_value_in_an_array_leaves_the_fields_around_it() -> None:
     # connection.start (class 1, code 1), two octets of flags; bit 1: mechanisms, an array of size 10: type dec32
     # (0xc8), count 1, scale 39, value 5; the locales (bit 2), an array of no octets, follow
     mechanisms = bytes.fromhex("0000000a c8 00000001 27 00000005".replace(" ", ""))
@@ -185,7 +185,7 @@ def test_containers_without_any_octet_are_empty(code: int, empty: Any) -> None:
     assert in_map(code, b"\0\0\0\0") == (OK, empty)
 
 
-def test_a_struct_that_nobody_defines_keeps_its_octets() -> None:
+def test_an_undefined_struct_keeps_its_octets() -> None:
     assert in_map(0xAB, struct.pack(">IBB", 4, 77, 3) + b"zz") == (OK, {"struct": "77.3", "value": b"zz"})
 
 
@@ -230,8 +230,8 @@ def example(kind: str, name: str = "") -> tuple[Any, Any]:
         fields = {field["name"]: example_of(field, kind) for field in encode.entries()[kind]["fields"]}
         return {n: e[0] for n, e in fields.items()}, {n.replace("-", "_"): e[1] for n, e in fields.items()}
     if name == "in-doubt":
-        given, shown = example("dtx.xid")
-        return ("struct32", [("dtx.xid", given)] * 2), [{"struct": "dtx.xid", **shown}] * 2
+        given, expected = example("dtx.xid")
+        return ("struct32", [("dtx.xid", given)] * 2), [{"struct": "dtx.xid", **expected}] * 2
     return EXAMPLES[kind]
 
 
@@ -240,10 +240,10 @@ def example_of(field: dict[str, Any], owner: str) -> tuple[Any, Any]:
 
 
 def all_fields(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    given, shown = example(name)
+    given, expected = example(name)
     if name in ("session.expected", "session.confirmed"):
-        del given["fragments"], shown["fragments"]  # see test_types_without_a_code_stand_in_fields
-    return given, shown
+        del given["fragments"], expected["fragments"]  # see test_types_without_a_code_stand_in_fields
+    return given, expected
 
 
 CODED = [name for name, entry in encode.entries().items() if entry["group"] != "structs"]
@@ -263,17 +263,17 @@ def test_every_entry_of_the_fact_table_is_reached() -> None:
 
 @pytest.mark.parametrize("name", CODED)
 def test_controls_and_commands_with_all_their_fields(name: str) -> None:
-    given, shown = all_fields(name)
-    shown.pop("response", None)  # credentials
-    if "challenge" in shown:
-        shown["challenge_size"] = len(shown.pop("challenge"))
-    if "mechanism" in shown:
-        given["mechanism"] = shown["mechanism"] = "PLAIN"
+    given, expected = all_fields(name)
+    expected.pop("response", None)  # credentials
+    if "challenge" in expected:
+        expected["challenge_size"] = len(expected.pop("challenge"))
+    if "mechanism" in expected:
+        given["mechanism"] = expected["mechanism"] = "PLAIN"
     payload = encode.segment(name, given, sync=True)
     if encode.entries()[name]["group"] == "commands":
-        shown["sync"] = True
-        shown["own_command_id" if "command_id" in shown else "command_id"] = 77
-    assert arguments(payload, 77) == (OK, shown)
+        expected["sync"] = True
+        expected["own_command_id" if "command_id" in expected else "command_id"] = 77
+    assert arguments(payload, 77) == (OK, expected)
     assert segment_fits(octets(payload), 0, len(payload), T.entries()[INDEX[name]].kind, TABLES)
     assert not segment_fits(octets(payload + b"\0"), 0, len(payload) + 1, T.entries()[INDEX[name]].kind, TABLES)
 
@@ -285,15 +285,15 @@ def test_controls_and_commands_without_fields(name: str) -> None:
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_structs_as_results_and_as_sections(name: str) -> None:
-    given, shown = all_fields(name)
+    given, expected = all_fields(name)
     code, found = arguments(encode.segment("execution.result", {"command-id": 4, "value": (name, given)}))
-    assert (code, found) == (OK, {"command_id": 4, "value": {"struct": name, **shown}})
+    assert (code, found) == (OK, {"command_id": 4, "value": {"struct": name, **expected}})
     sections = {section.partition(".")[2].replace("-", "_") for section in (*T.SECTIONS, *T.OTHER_SECTIONS)}
     key = name.partition(".")[2].replace("-", "_")
     code, found = properties(encode.header((name, given)))
     assert code == OK
     if key in sections:
-        assert found == {key: shown}
+        assert found == {key: expected}
     else:
         packed = encode.packed(name, given)
         assert found == {f"{encode.entries()[name]['class_code']}.{encode.entries()[name]['code']}": packed}
@@ -368,12 +368,12 @@ def test_any_octets_give_a_value(data: bytes, of: int) -> None:
 def test_damaged_segments_give_a_value(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*CODED, *STRUCTS]))
     given, _ = all_fields(name)
-    whole = bytearray(encode.header((name, given)) if name in STRUCTS else encode.segment(name, given)[2:])
+    damaged = bytearray(encode.header((name, given)) if name in STRUCTS else encode.segment(name, given)[2:])
     for _ in range(data.draw(st.integers(1, 4))):
-        if whole:
-            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     kind = T.entries()[INDEX[name]].kind
     prefix = bytes(8) if kind == T.COMMAND_ENTRY else b""
-    code, value = properties(bytes(whole)) if kind == 2 else decoded(prefix + bytes(whole), kind, INDEX[name])
+    code, value = properties(bytes(damaged)) if kind == 2 else decoded(prefix + bytes(damaged), kind, INDEX[name])
     assert code in (OK, MALFORMED)
     assert isinstance(value, dict)

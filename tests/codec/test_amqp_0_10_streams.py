@@ -12,7 +12,7 @@ import encode_0_10 as encode
 import golden_0_10
 import numpy as np
 import pytest
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, message, segment, whole
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, message, one_frame, segment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
@@ -21,9 +21,9 @@ from codec.amqp.v0_10.assemblies import BLOCKS, GROWING, append, new_assemblies,
 from codec.compiler.limits import LIMITS
 
 HEADER = b"AMQP\x01\x01\x00\x0a"
-POINT = whole("session.command-point", {"command-id": 0, "command-offset": 0}, 1)
-DECLARE = whole("queue.declare", {"queue": "q", "durable": True}, 1)
-SYNC = whole("execution.sync", {}, 1)
+POINT = one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 1)
+DECLARE = one_frame("queue.declare", {"queue": "q", "durable": True}, 1)
+SYNC = one_frame("execution.sync", {}, 1)
 
 
 def stream(*frames: bytes) -> list[Row]:
@@ -58,7 +58,7 @@ def test_tiny_tcp_segments_change_nothing() -> None:
     assert ours == theirs
 
 
-def test_a_frame_that_is_none_is_skipped() -> None:
+def test_an_invalid_frame_is_skipped() -> None:
     """Packet 8 of 010_bad_frame: `0f 7f 0010 00 05 ...`, segment type 127 on track 5, and four octets too much."""
     connection = decoding.decoded("010_bad_frame.pcap")[0]
     (row,) = [row for row in connection.rows if row["frame_type"] == "skipped"]
@@ -89,10 +89,10 @@ def test_a_frame_is_a_row() -> None:
 
 
 def test_commands_are_numbered_from_their_point_on() -> None:
-    point = whole("session.command-point", {"command-id": 2**32 - 1, "command-offset": 0}, 1)
-    other = whole("session.command-point", {"command-id": 7, "command-offset": 5}, 2)  # goes on inside command 7
-    second = whole("execution.sync", {}, 2)
-    rows = stream(SYNC, point, SYNC, SYNC, other, second, SYNC, whole("session.attach", {"name": b"s"}, 1), SYNC)
+    point = one_frame("session.command-point", {"command-id": 2**32 - 1, "command-offset": 0}, 1)
+    other = one_frame("session.command-point", {"command-id": 7, "command-offset": 5}, 2)  # goes on inside command 7
+    second = one_frame("execution.sync", {}, 2)
+    rows = stream(SYNC, point, SYNC, SYNC, other, second, SYNC, one_frame("session.attach", {"name": b"s"}, 1), SYNC)
     ids = [row["arguments"].get("command_id") for row in rows if row["frame_type"] == "command"]
     assert ids == [None, 2**32 - 1, 0, 8, 1, None]
 
@@ -111,7 +111,9 @@ def test_a_segment_over_several_frames_is_decoded_where_it_ends() -> None:
     cuts = [payload[:1], payload[1:3], payload[3:5000], payload[5000:]]
     flags = [FIRST_FRAME, 0, 0, LAST_FRAME]
     frames = [frame(1, cut, 1, FIRST_SEGMENT | LAST_SEGMENT | flag) for cut, flag in zip(cuts, flags, strict=True)]
-    rows = stream(POINT, *frames[:2], whole("session.flush", {}, 1), frames[2], whole("tx.select", {}, 2), frames[3])
+    rows = stream(
+        POINT, *frames[:2], one_frame("session.flush", {}, 1), frames[2], one_frame("tx.select", {}, 2), frames[3]
+    )
     commands = [row for row in rows if row["frame_type"] == "command" and row["channel"] == 1]
     assert only(commands, "arguments")[:3] == [None] * 3
     assert commands[3]["arguments"] == {"command_id": 0, "queue": "q" * 200, "arguments": {"a": "x" * 9000}}
@@ -140,7 +142,7 @@ def test_a_segment_above_the_limit_is_malformed_and_the_next_is_not() -> None:
     assert {row["status"] for row in rows[:-2]} == {"ok"}
 
 
-def test_a_frame_that_goes_on_with_nothing() -> None:
+def test_a_continuation_frame_without_a_beginning() -> None:
     rows = stream(frame(1, b"abc", 1, FIRST_SEGMENT | LAST_SEGMENT | LAST_FRAME), DECLARE)
     assert only(rows, "status", "error") == [
         ("unknown", "frame goes on with a segment whose beginning was not seen"),
@@ -148,7 +150,7 @@ def test_a_frame_that_goes_on_with_nothing() -> None:
     ]
 
 
-def test_codes_that_nobody_defines_are_unknown() -> None:
+def test_undefined_codes_are_unknown() -> None:
     rows = stream(frame(0, b"\x01\x63\x00\x00"), frame(0, b"\x01"), DECLARE)
     assert only(rows, "status", "class_id", "method_id") == [("unknown", 1, 99), ("malformed", -1, -1), ("ok", 8, 1)]
 
@@ -204,12 +206,12 @@ def test_assemblies_of_different_channels_interleave() -> None:
 
 def test_messages_without_body_or_header() -> None:
     empty = hashlib.sha256(b"").hexdigest()
-    alone = whole("message.transfer", {"destination": "q"}, 1)
+    single = one_frame("message.transfer", {"destination": "q"}, 1)
     start = frame(1, segment("message.transfer", {}), 1, FIRST_SEGMENT | FIRST_FRAME | LAST_FRAME)
     header = encode.header(("message.delivery-properties", {"routing-key": "r"}))
     last = frame(2, header, 1, LAST_SEGMENT | FIRST_FRAME | LAST_FRAME)
     body = frame(3, b"xyz", 1, LAST_SEGMENT | FIRST_FRAME | LAST_FRAME)
-    assert only(stream(alone, start, last, start, body), "content", "digest") == [
+    assert only(stream(single, start, last, start, body), "content", "digest") == [
         (2, empty),
         (3, None),
         (3, empty),
@@ -327,7 +329,7 @@ def test_blocks_of_segments_that_never_end_are_used_again(lost: bool) -> None:
 def test_a_start_identifies_the_server_whose_header_was_captured_first() -> None:
     """Section 4.3: the server answers with a header of its own; only it sends connection.start."""
     wire = Wire(syn=False)
-    wire.add(SERVER, HEADER + whole("connection.start", {}))
+    wire.add(SERVER, HEADER + one_frame("connection.start", {}))
     wire.add(CLIENT, SYNC)
     rows, facts = wire.rows()
     assert [row["sender"] for row in rows] == ["server", "server", "client"]
@@ -342,20 +344,20 @@ def test_a_stream_without_header_is_recognised_by_its_frames() -> None:
     assert only(rows[1:], "version", "known", "status") == [("0-10", False, "ok")] * 5
 
 
-FRAMES = [HEADER, POINT, DECLARE, *message(b"body" * 300, split=500), whole("session.completed", {}, 1), SYNC]
+FRAMES = [HEADER, POINT, DECLARE, *message(b"body" * 300, split=500), one_frame("session.completed", {}, 1), SYNC]
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, sum(map(len, FRAMES)) - 1), max_size=12))
 def test_rows_do_not_depend_on_how_tcp_cuts_the_stream(cuts: list[int]) -> None:
     data = b"".join(FRAMES)
-    wire, whole_wire = Wire(), Wire()
-    whole_wire.add(CLIENT, data)
+    wire, uncut_wire = Wire(), Wire()
+    uncut_wire.add(CLIENT, data)
     edges = [0, *sorted(set(cuts)), len(data)]
     for start, stop in pairwise(edges):
         wire.add(CLIENT, data[start:stop])
-    whole, cut = ([{**row, "packet": None} for row in of.rows()[0]] for of in (whole_wire, wire))
-    assert cut == whole
+    uncut, cut = ([{**row, "packet": None} for row in of.rows()[0]] for of in (uncut_wire, wire))
+    assert cut == uncut
 
 
 @settings(max_examples=60, deadline=None)

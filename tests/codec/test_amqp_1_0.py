@@ -66,13 +66,13 @@ def decoded(data: bytes) -> Any:
 
 
 def frame_values(body: bytes, sections: bytes = b"", section: int = NO_BODY) -> tuple[dict[str, Any], Any, str | None]:
-    """(arguments, properties, error) of a performative, and of the sections kept with it."""
-    kept = bytes([section]) + body + sections
+    """(arguments, properties, error) of a performative, and of the sections in the same row."""
+    data = bytes([section]) + body + sections
     row = np.zeros(len(COLUMNS), np.int64)
     definition = {d.code: index for index, d in enumerate(descriptors())}[body[2]]
     arguments, properties = new_writer(), new_writer()
     while (
-        decode_frame(octets(kept), 0, len(kept), row, definition, WIRE, VALUES, SCRATCH, arguments, properties) == FULL
+        decode_frame(octets(data), 0, len(data), row, definition, WIRE, VALUES, SCRATCH, arguments, properties) == FULL
     ):
         arguments = enlarge(arguments) if error_code(arguments) == FULL else arguments
         properties = enlarge(properties) if error_code(properties) == FULL else properties
@@ -216,14 +216,14 @@ VALUES_OF_PROTON = st.recursive(
 )
 
 
-def shown(thing: Any) -> Any:
+def as_decoded(thing: Any) -> Any:
     """What a row shows of a value of proton."""
     if isinstance(thing, proton.Described):
-        return {"descriptor": shown(thing.descriptor), "value": shown(thing.value)}
+        return {"descriptor": as_decoded(thing.descriptor), "value": as_decoded(thing.value)}
     if isinstance(thing, proton.timestamp):
         return EPOCH + timedelta(milliseconds=int(thing))
     if isinstance(thing, proton.Array):
-        return [shown(element) for element in thing.elements]
+        return [as_decoded(element) for element in thing.elements]
     if isinstance(thing, UUID | proton.char | proton.symbol):
         return str(thing)
     if isinstance(thing, bool) or thing is None:
@@ -233,18 +233,18 @@ def shown(thing: Any) -> Any:
     if isinstance(thing, float):
         return float(thing)
     if isinstance(thing, list):
-        return [shown(item) for item in thing]
+        return [as_decoded(item) for item in thing]
     if isinstance(thing, dict):
         if all(isinstance(key, str) for key in thing):
-            return {str(key): shown(value) for key, value in thing.items()}
-        return [{"key": shown(key), "value": shown(value)} for key, value in thing.items()]
+            return {str(key): as_decoded(value) for key, value in thing.items()}
+        return [{"key": as_decoded(key), "value": as_decoded(value)} for key, value in thing.items()]
     return thing
 
 
 @given(VALUES_OF_PROTON)
 @settings(max_examples=200, deadline=None)
 def test_values_of_proton(thing: Any) -> None:
-    assert decoded(encoded(thing)) == shown(thing)
+    assert decoded(encoded(thing)) == as_decoded(thing)
 
 
 ARRAYS = [
@@ -274,7 +274,7 @@ ARRAYS = [
 @pytest.mark.parametrize("descriptor", [proton.UNDESCRIBED, proton.symbol("urn:d")])
 def test_arrays_of_every_type(kind: int, elements: list[Any], descriptor: Any) -> None:
     value = decoded(encoded(proton.Array(descriptor, kind, *elements)))
-    expected = [shown(element) for element in elements]
+    expected = [as_decoded(element) for element in elements]
     assert value == (expected if descriptor is proton.UNDESCRIBED else {"descriptor": "urn:d", "value": expected})
 
 
@@ -453,7 +453,7 @@ def test_nulls_and_fields_left_out_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wire", "shown"),
+    ("wire", "expected"),
     [
         ("005318 c0 05 02 40 a10161", {}),  # close has one field
         ("005316 c0 04 01 a10161", {"handle": "a"}),  # detach: handle is a uint
@@ -461,9 +461,9 @@ def test_nulls_and_fields_left_out_are_not_shown() -> None:
         ("005315 c0 03 02 41 40", {"role": True}),  # disposition: first is mandatory
     ],
 )
-def test_values_that_do_not_fit_the_definition(wire: str, shown: dict[str, Any]) -> None:
+def test_values_that_do_not_fit_the_definition(wire: str, expected: dict[str, Any]) -> None:
     arguments, _, error = frame_values(bytes.fromhex(wire))
-    assert arguments == shown
+    assert arguments == expected
     assert error == "values do not fit the performative's definition"
 
 
@@ -485,7 +485,7 @@ def test_a_field_that_may_be_multiple_is_always_an_array() -> None:
         "e0 06 01 a3 0141 0142",
     ],
 )
-def test_what_cannot_name_mechanisms_is_not_shown(mechanisms: str) -> None:
+def test_text_that_cannot_name_mechanisms_is_not_shown(mechanisms: str) -> None:
     octets = bytes.fromhex(mechanisms)
     arguments, _, _ = frame_values(bytes.fromhex("005340 c0") + bytes([len(octets) + 1, 1]) + octets)
     assert arguments == {}
@@ -512,7 +512,7 @@ def test_users_of_mechanisms_with_several_steps() -> None:
     assert frame_values(answer)[0] == {"user": "tim"}
 
 
-def test_of_a_challenge_the_size_is_shown_and_of_a_response_the_user() -> None:
+def test_a_challenge_shows_its_size_and_a_response_the_user() -> None:
     """A sasl-init without initial-response is answered by an empty challenge (RFC 4422, section 3.2)."""
     assert frame_values(sasl(0x42, SECRET))[0] == {"challenge_size": len(SECRET)}
     assert frame_values(sasl(0x43, SECRET))[0] == {"user": "guest"}

@@ -12,7 +12,7 @@ from typing import Any
 import golden_1_0
 import proton
 import pytest
-from encode_1_0 import FLOW, TRANSFER, encoded, frame, performative, said
+from encode_1_0 import FLOW, TRANSFER, encoded, frame, performative, performative_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
@@ -25,12 +25,12 @@ def transfer(
     message_format: int | None = None,
 ) -> bytes:  # fmt: skip
     delivery = {"delivery_id": number, "delivery_tag": b"t", "message_format": message_format}
-    return said(TRANSFER, channel, payload, handle=handle, **delivery, more=more, aborted=aborted)
+    return performative_frame(TRANSFER, channel, payload, handle=handle, **delivery, more=more, aborted=aborted)
 
 
 OPEN = frame(performative(0x10, "container"))
 CLOSE = frame(performative(0x18))
-FLOW_FRAME = said(FLOW, 1, incoming_window=1, next_outgoing_id=1, outgoing_window=1)
+FLOW_FRAME = performative_frame(FLOW, 1, incoming_window=1, next_outgoing_id=1, outgoing_window=1)
 
 
 def stream(*frames: bytes) -> tuple[list[Row], Row]:
@@ -244,20 +244,20 @@ def test_contents_of_the_body(sections: bytes, kind: str, contents: bytes) -> No
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_deliveries_that_interleave_across_links_and_sessions(data: st.DataObject) -> None:
-    """However transfers are cut and interleaved, each delivery completes as if it were alone."""
+    """However transfers are cut and interleaved, each delivery completes as if it were the only one."""
     body = st.sampled_from([b"", b"abc", b"x" * 1500, "text", [], [1, 2], {"k": None}])
     bodies = data.draw(st.lists(body, min_size=1, max_size=4))
     links = [(data.draw(st.integers(0, 1)), handle) for handle in range(len(bodies))]
-    left = [sections_of(body) for body in bodies]
-    alone = [stream(transfer(0, sections))[0][0] for sections in left]
+    remaining = [sections_of(body) for body in bodies]
+    expected = [stream(transfer(0, sections))[0][0] for sections in remaining]
     frames, open_links = [], list(range(len(bodies)))
     while open_links:
         i = data.draw(st.sampled_from(open_links))
         size = data.draw(st.sampled_from([700, 64, 5, 1, 0]))
-        part, left[i] = left[i][:size], left[i][size:]
+        part, remaining[i] = remaining[i][:size], remaining[i][size:]
         channel, handle = links[i]
-        frames.append((i, transfer(handle, part, i, channel, more=bool(left[i]))))
-        if not left[i]:
+        frames.append((i, transfer(handle, part, i, channel, more=bool(remaining[i]))))
+        if not remaining[i]:
             open_links.remove(i)
     rows, _ = stream(*(octets for _, octets in frames))
     first: dict[int, int] = {}
@@ -265,8 +265,8 @@ def test_deliveries_that_interleave_across_links_and_sessions(data: st.DataObjec
         first.setdefault(i, row["frame_no"])
         assert (row["status"], row["content"]) == ("ok", first[i])
     for i, row in {i: row for (i, _), row in zip(frames, rows, strict=True)}.items():
-        assert row["properties"] == alone[i]["properties"]
-        assert (row["digest"], row["body_size"]) == (alone[i]["digest"], alone[i]["body_size"])
+        assert row["properties"] == expected[i]["properties"]
+        assert (row["digest"], row["body_size"]) == (expected[i]["digest"], expected[i]["body_size"])
         assert row["digest"] is not None
     assert all(row["digest"] is None for row in rows if row["arguments"].get("more"))
 
@@ -302,11 +302,11 @@ def test_a_message_of_another_format_may_have_sections(first: int) -> None:
 
 
 def test_an_aborted_delivery_has_no_digest_and_ends() -> None:
-    whole = sections_of(b"abc")
+    sections = sections_of(b"abc")
     rows, _ = stream(
-        transfer(0, whole[:9], 1, more=True),
+        transfer(0, sections[:9], 1, more=True),
         transfer(0, b"", 1, aborted=True),
-        transfer(0, whole, 2),
+        transfer(0, sections, 2),
         transfer(0, b"", 3, aborted=True),
     )
     assert [(row["content"], row["digest"] is not None) for row in rows] == [
@@ -319,16 +319,16 @@ def test_an_aborted_delivery_has_no_digest_and_ends() -> None:
 
 
 def test_a_detached_link_forgets_its_delivery() -> None:
-    whole = sections_of(b"abc")
+    sections = sections_of(b"abc")
     detach = frame(performative(0x16, proton.uint(0), True))
-    rows, _ = stream(transfer(0, whole[:9], None, more=True), detach, transfer(0, whole, None))
+    rows, _ = stream(transfer(0, sections[:9], None, more=True), detach, transfer(0, sections, None))
     assert [row["content"] for row in rows] == [2, -1, 4]
     assert rows[2]["digest"] is not None
 
 
 def test_a_new_delivery_id_ends_the_delivery_before() -> None:
-    whole = sections_of(b"abc")
-    rows, _ = stream(transfer(0, whole[:9], 1, more=True), transfer(0, whole, 2))
+    sections = sections_of(b"abc")
+    rows, _ = stream(transfer(0, sections[:9], 1, more=True), transfer(0, sections, 2))
     assert [(row["content"], row["digest"] is not None) for row in rows] == [(2, False), (3, True)]
 
 
@@ -348,11 +348,11 @@ def test_sections_that_make_no_sense(payload: str) -> None:
 
 
 def test_a_hole_inside_a_transfer_makes_it_partial_and_the_delivery_without_digest() -> None:
-    whole = sections_of(b"x" * 1000)
+    sections = sections_of(b"x" * 1000)
     parts = [
-        transfer(0, whole[:500], 1, more=True),
-        transfer(0, whole[500:800], 1, more=True),
-        transfer(0, whole[800:], 1),
+        transfer(0, sections[:500], 1, more=True),
+        transfer(0, sections[500:800], 1, more=True),
+        transfer(0, sections[800:], 1),
     ]
     wire = Wire()
     wire.add(CLIENT, HEADER + parts[0] + parts[1][:100])
@@ -373,7 +373,7 @@ def test_a_hole_inside_a_transfer_makes_it_partial_and_the_delivery_without_dige
 
 
 def test_an_open_that_the_snaplen_cut_shows_the_fields_that_were_captured() -> None:
-    """Behind a login, too. A uint takes 5 octets; of the next field one is left."""
+    """Behind a login, too. A uint takes 5 octets; one remains for the next field."""
     fields = "c-one", "host", proton.uint(70000), proton.ushort(7), *[None] * 5, {proton.symbol("product"): "p" * 200}
     octets = frame(performative(0x10, *fields))
     ends = octets.index(b"host") + 4 + 5  # of the uint
@@ -392,8 +392,8 @@ def test_an_open_that_the_snaplen_cut_shows_the_fields_that_were_captured() -> N
 
 
 def test_a_lost_boundary_is_found_again_and_nothing_is_joined_across() -> None:
-    whole = sections_of(b"x" * 1000)
-    parts = [transfer(0, whole[:500], 1, more=True), transfer(0, whole[500:], 1)]
+    sections = sections_of(b"x" * 1000)
+    parts = [transfer(0, sections[:500], 1, more=True), transfer(0, sections[500:], 1)]
     wire = Wire()
     wire.add(CLIENT, HEADER + OPEN + parts[0])
     wire.lose(CLIENT, len(FLOW_FRAME))
@@ -447,11 +447,11 @@ def test_segments_of_any_size_give_the_same_rows(size: int) -> None:
     wire = Wire(syn=False)
     for start in range(0, len(octets), size):
         wire.add(CLIENT, octets[start : start + size])
-    whole = Wire(syn=False)
-    whole.add(CLIENT, octets)
+    uncut = Wire(syn=False)
+    uncut.add(CLIENT, octets)
     columns = ("offset", "size", "name", "arguments", "properties", "digest", "status")
     assert [[row[c] for c in columns] for row in wire.rows()[0]] == [
-        [row[c] for c in columns] for row in whole.rows()[0]
+        [row[c] for c in columns] for row in uncut.rows()[0]
     ]
 
 

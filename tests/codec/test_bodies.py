@@ -33,7 +33,7 @@ class Content:
 
 
 def contents(half: tcp.Half) -> list[Content]:
-    """Contents of a whole half: a method that carries content, its header, bodies up to the size that it declares."""
+    """Contents of a complete direction: a method with content, its header, bodies up to the declared size."""
     open_contents: dict[int, list[tcp.Frame]] = {}
     found = []
     for frame in tcp.plain_frames(half)[0]:
@@ -50,7 +50,7 @@ def contents(half: tcp.Half) -> list[Content]:
 
 
 def complete_contents(capture: Capture, connection: ExpectedConnection, place: int) -> list[tuple[Content, int]]:
-    """Contents of the origin that this capture holds whole, each with what to add to its offsets here."""
+    """Contents of the origin that are complete in this capture, each with what to add to its offsets here."""
     source = capture.file if is_whole(capture) else capture.made_from
     assert source is not None
     found = []
@@ -72,11 +72,11 @@ def captured_between(half: tcp.Half, start: int, stop: int) -> bool:
 
 @every_capture
 def test_hash_is_that_of_the_body_and_stands_on_the_last_frame(capture: Capture) -> None:
-    for place, (wanted, connection) in enumerate(zip(expected(capture.file), decoded(capture.file), strict=True)):
+    for place, (reference, connection) in enumerate(zip(expected(capture.file), decoded(capture.file), strict=True)):
         rows = {(row["sender"], row["stream_offset"]): row for row in connection.rows if row["frame_type"] != "gap"}
         hashes = {}
-        for content, shift in complete_contents(capture, wanted, place):
-            side = wanted.side(content.sender)
+        for content, shift in complete_contents(capture, reference, place):
+            side = reference.side(content.sender)
             hashes[side, content.frames[-1].offset + shift] = content.sha256
             method, *others = [rows[side, frame.offset + shift] for frame in content.frames]
             assert {row["content_frame_no"] for row in (method, *others)} == {method["frame_no"]}
@@ -103,8 +103,8 @@ def test_as_many_contents_are_complete_as_tshark_shows_headers(capture: Capture)
     """Guards the tests above against an empty reading. A capture may end inside its last content."""
     connections = expected(capture.file)
     if not is_whole(capture) or not any(connection.content == "amqp" for connection in connections):
-        pytest.skip("tshark shows other frames than are whole here")
-    shown = [frame for frame in golden.golden_frames(capture.origin) if frame.kind == 2]
-    found = [c for place, wanted in enumerate(connections) for c in complete_contents(capture, wanted, place)]
-    cut = any(tcp.plain_frames(half)[1] for wanted in connections for half in wanted.captured.halves.values())
-    assert len(shown) - cut <= len(found) <= len(shown)
+        pytest.skip("tshark shows other frames than are complete here")
+    headers = [frame for frame in golden.golden_frames(capture.origin) if frame.kind == 2]
+    found = [c for place, reference in enumerate(connections) for c in complete_contents(capture, reference, place)]
+    cut = any(tcp.plain_frames(half)[1] for reference in connections for half in reference.captured.halves.values())
+    assert len(headers) - cut <= len(found) <= len(headers)

@@ -123,7 +123,7 @@ def test_foreign_version_says_so() -> None:
         (b"\x7fELF\x02\x01", "the bytes 7f 45 4c 46; expected the magic number"),
     ],
 )
-def test_what_is_no_capture_is_named(head: bytes, message: str) -> None:
+def test_other_files_are_named_in_the_error(head: bytes, message: str) -> None:
     with pytest.raises(CaptureError, match=message):
         sniff(head)
 
@@ -148,8 +148,8 @@ def test_any_cuts_give_the_same_records(name: str, draw: st.DataObject) -> None:
     data = capture_bytes(CAPTURES / name)
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=12)))
     cut, walker = walked(data, cuts)
-    whole, other = walked(data)
-    assert cut == whole
+    uncut, other = walked(data)
+    assert cut == uncut
     assert (walker.truncated, walker.error, walker.snaplen) == (other.truncated, other.error, other.snaplen)
 
 
@@ -163,8 +163,8 @@ def test_damage_never_raises_and_never_depends_on_cuts(
         data[4 + at % (len(data) - 4)] = value  # the magic number decides which walker it is
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=5)))
     cut, walker = walked(bytes(data), cuts)
-    whole, other = walked(bytes(data))
-    assert (cut, walker.error) == (whole, other.error)
+    uncut, other = walked(bytes(data))
+    assert (cut, walker.error) == (uncut, other.error)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -110,7 +110,7 @@ def test_obsolete_packet_block(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_drop_counters_add_up_over_interfaces_and_the_last_word_of_each_counts(order: str) -> None:
+def test_drop_counters_add_up_over_interfaces_and_the_last_value_of_each_counts(order: str) -> None:
     def statistics(number: int, interface_drops: int, system_drops: int) -> bytes:
         counters = option(order, 5, struct.pack(order + "Q", interface_drops))
         counters += option(order, 7, struct.pack(order + "Q", system_drops)) + option(order, 0, b"")

@@ -67,14 +67,14 @@ def test_a_method_cut_short_keeps_the_fields_before(version: str, name: str) -> 
     described = dict(described_methods(version))[name]
     data, meaning = example(described["fields"], 1)
     for size in range(len(data)):
-        code, at, kept = arguments(version, name, data[:size])
+        code, at, read = arguments(version, name, data[:size])
         assert code == MALFORMED
         assert not method_fits(version, name, data[:size])
         assert 0 <= at <= size
-        assert all(meaning[key] == value for key, value in kept.items())
+        assert all(meaning[key] == value for key, value in read.items())
     before_secret = list(meaning)[: FIRST_SECRET.get(name)]
-    code, at, kept = arguments(version, name, data + b"\x00")
-    assert (code, kept) == (MALFORMED, {key: meaning[key] for key in before_secret})
+    code, at, read = arguments(version, name, data + b"\x00")
+    assert (code, read) == (MALFORMED, {key: meaning[key] for key in before_secret})
     assert at == len(data) or name in FIRST_SECRET
     assert not method_fits(version, name, data + b"\x00")
 
@@ -99,15 +99,15 @@ def test_methods_of_pika(number: int, data: st.DataObject) -> None:
         values["mechanism"] = "PLAIN"
     encoded = b"".join(of_method(**values).encode())
     ours = {"nowait": "no_wait", "global_qos": "global"}
-    shown = {ours.get(p, p): value for p, value in values.items() if p not in ("response", "new_secret")}
-    if "challenge" in shown:
-        shown["challenge_size"] = len(shown.pop("challenge").encode())
-    for behind_secret in {"locale", "reason"} & shown.keys() if name in FIRST_SECRET else ():
-        if len(shown[behind_secret].encode()) > 31 or min(shown[behind_secret], default=" ") < " ":
-            del shown[behind_secret]
+    expected = {ours.get(p, p): value for p, value in values.items() if p not in ("response", "new_secret")}
+    if "challenge" in expected:
+        expected["challenge_size"] = len(expected.pop("challenge").encode())
+    for behind_secret in {"locale", "reason"} & expected.keys() if name in FIRST_SECRET else ():
+        if len(expected[behind_secret].encode()) > 31 or min(expected[behind_secret], default=" ") < " ":
+            del expected[behind_secret]
     code, at, decoded = arguments(version, name, encoded)
     decoded.pop("user", None)
-    assert (code, at, decoded) == (OK, len(encoded), shown)
+    assert (code, at, decoded) == (OK, len(encoded), expected)
 
 
 # Fields with rules of their own
@@ -147,10 +147,10 @@ def test_inline_content_and_references_of_0_9() -> None:
 def test_a_table_that_stops_in_the_middle_is_shown_up_to_there() -> None:
     broken = long_prefixed(shortstr(b"a") + b"t\x01" + shortstr(b"b") + b"?\x00")
     data = struct.pack(">H", 0) + shortstr(b"q") + b"\x01" + broken
-    code, at, shown = arguments("0-9-1", "queue.declare", data)
+    code, at, fields = arguments("0-9-1", "queue.declare", data)
     assert (code, at) == (MALFORMED, len(data) - 2)  # offset of the tag nobody knows
-    assert shown["arguments"] == {"a": True}
-    assert (shown["queue"], shown["passive"]) == ("q", True)
+    assert fields["arguments"] == {"a": True}
+    assert (fields["queue"], fields["passive"]) == ("q", True)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_value_above_the_limit_leaves_nothing(monkeypatch: pytest.MonkeyPatch)
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(EVERY_METHOD), st.binary(max_size=80))
 def test_any_bytes_give_an_object(case: tuple[str, str], data: bytes) -> None:
-    code, at, shown = arguments(*case, data)
-    assert isinstance(shown, dict)
+    code, at, fields = arguments(*case, data)
+    assert isinstance(fields, dict)
     assert 0 <= at <= len(data)
     assert code != OK or at == len(data)

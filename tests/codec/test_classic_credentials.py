@@ -26,12 +26,12 @@ def start_ok(mechanism: bytes, response: bytes) -> bytes:
 
 
 def without_secret(version: str, name: str, data: bytes) -> Any:
-    """What is shown, after looking for the password in everything the writer holds."""
+    """The decoded fields; the password must not be anywhere in the writer's buffers."""
     w = new_writer()
-    _, _, shown = arguments(version, name, data, w)
+    _, _, fields = arguments(version, name, data, w)
     for array in w:
         assert PASSWORD not in array.tobytes()
-    return shown
+    return fields
 
 
 @pytest.mark.parametrize("version", CLASSIC_VERSIONS)
@@ -73,15 +73,15 @@ NONCE = b"rOprNGfwEbeRWgbNEkqO"  # RFC 7677, section 3
     ],
 )
 def test_the_user_of_scram_is_in_its_first_message(first: bytes, user: str | None) -> None:
-    shown = without_secret("0-9-1", "connection.start-ok", start_ok(b"SCRAM-SHA-256", first))
-    assert shown.get("user") == user
+    fields = without_secret("0-9-1", "connection.start-ok", start_ok(b"SCRAM-SHA-256", first))
+    assert fields.get("user") == user
 
 
 DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
 
 
 @pytest.mark.parametrize(
-    ("answer", "shown"),
+    ("answer", "expected"),
     [
         (b"tim " + DIGEST, {"user": "tim"}),
         # After an empty challenge the response is what a start-ok may have (RFC 4422, section 3.2).
@@ -102,9 +102,9 @@ DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
     ],
 )
 def test_the_user_is_in_the_answer_to_a_challenge_whose_form_tells_the_mechanism(
-    answer: bytes, shown: dict[str, str]
+    answer: bytes, expected: dict[str, str]
 ) -> None:
-    assert without_secret("0-9-1", "connection.secure-ok", long_prefixed(answer)) == shown
+    assert without_secret("0-9-1", "connection.secure-ok", long_prefixed(answer)) == expected
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_the_user_is_in_the_answer_to_a_challenge_whose_form_tells_the_mechanism
     ],
 )
 def test_without_a_readable_user_nothing_of_the_response_is_shown(mechanism: bytes, response: bytes) -> None:
-    shown = without_secret("0-9-1", "connection.start-ok", start_ok(mechanism, response))
-    assert shown == {"client_properties": {}, "mechanism": mechanism.decode(), "locale": "en_US"}
+    fields = without_secret("0-9-1", "connection.start-ok", start_ok(mechanism, response))
+    assert fields == {"client_properties": {}, "mechanism": mechanism.decode(), "locale": "en_US"}
 
 
 @pytest.mark.parametrize("mechanism", [b"", b"plain", b"PLAIN ", b"PL\0IN", "PLÄIN".encode(), b"P" * 21])
-def test_what_names_no_mechanism_is_not_shown(mechanism: bytes) -> None:
-    shown = without_secret("0-9-1", "connection.start-ok", start_ok(mechanism, PLAIN))
-    assert shown == {"client_properties": {}, "locale": "en_US"}
+def test_text_that_names_no_mechanism_is_not_shown(mechanism: bytes) -> None:
+    fields = without_secret("0-9-1", "connection.start-ok", start_ok(mechanism, PLAIN))
+    assert fields == {"client_properties": {}, "locale": "en_US"}
 
 
 @pytest.mark.parametrize("mechanism", [b"P" * 20, b"SCRAM-SHA-256", b"X_9"])
-def test_what_may_name_a_mechanism_is_shown(mechanism: bytes) -> None:
+def test_text_that_may_name_a_mechanism_is_shown(mechanism: bytes) -> None:
     assert without_secret("0-9-1", "connection.start-ok", start_ok(mechanism, PLAIN))["mechanism"] == mechanism.decode()
 
 
@@ -143,8 +143,8 @@ def test_what_may_name_a_mechanism_is_shown(mechanism: bytes) -> None:
 def test_damage_does_not_uncover_the_password(mechanism: bytes) -> None:
     data = start_ok(mechanism, PLAIN if mechanism == b"PLAIN" else AMQPLAIN)
     for size in range(len(data)):
-        shown = without_secret("0-9-1", "connection.start-ok", data[:size])
-        assert "response" not in shown
+        fields = without_secret("0-9-1", "connection.start-ok", data[:size])
+        assert "response" not in fields
     without_secret("0-9-1", "connection.start-ok", data + PASSWORD)
 
 

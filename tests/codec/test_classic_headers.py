@@ -83,7 +83,7 @@ def test_a_second_flag_word_without_properties() -> None:
     assert properties("0-9-1", 60, data) == (OK, 5, {"delivery_mode": 2})
 
 
-def test_a_property_of_a_second_flag_word_is_nobodys() -> None:
+def test_a_property_of_a_second_flag_word_is_undefined() -> None:
     data = struct.pack(">HH", 0x1001, 0x8000) + b"\x02\x03abc"
     assert properties("0-9-1", 60, data) == (MALFORMED, 5, {"delivery_mode": 2})
     assert not header_fits("0-9-1", 60, data)
@@ -117,7 +117,7 @@ def test_a_class_without_content_has_no_properties(class_id: int) -> None:
     assert not header_fits("0-9-1", class_id, b"\x00\x00")
 
 
-def test_a_weight_speaks_against_a_header() -> None:
+def test_a_header_with_a_weight_is_not_valid() -> None:
     t, version = classic_tables(), VERSIONS.index("0-9-1")
     assert check_header(padded(struct.pack(">HHQH", 60, 0, 5, 0)), 3, 17, t, version)
     assert not check_header(padded(struct.pack(">HHQH", 60, 1, 5, 0)), 3, 17, t, version)
@@ -126,8 +126,8 @@ def test_a_weight_speaks_against_a_header() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from([60, 70, 80, 110, 120]), st.binary(max_size=80))
 def test_any_bytes_give_properties(class_id: int, data: bytes) -> None:
-    code, at, shown = properties("0-8", class_id, data)
-    assert isinstance(shown, dict)
+    code, at, found = properties("0-8", class_id, data)
+    assert isinstance(found, dict)
     assert code != OK or at == len(data)
 
 
@@ -135,7 +135,7 @@ BROKEN_ENTRY = shortstr(b"b") + b"?"  # no version has this tag: how long its va
 
 
 @pytest.mark.parametrize(
-    ("entries", "shown", "where"),
+    ("entries", "table", "where"),
     [
         (
             shortstr(b"a") + b"I" + bytes(4) + BROKEN_ENTRY,
@@ -148,14 +148,14 @@ BROKEN_ENTRY = shortstr(b"b") + b"?"  # no version has this tag: how long its va
         (shortstr(b"n") + b"F" + long_prefixed(BROKEN_ENTRY), {"n": {}}, 7 + 2),
     ],
 )
-def test_what_follows_a_broken_table_is_read(entries: bytes, shown: dict[str, Any], where: int) -> None:
+def test_what_follows_a_broken_table_is_read(entries: bytes, table: dict[str, Any], where: int) -> None:
     """The table's length says where it ends (0-9-1, 4.2.5.5). Flags: content-type 15, headers 13, delivery-mode 12,
     priority 11, message-id 7 (4.2.6.1: the first property is the highest bit)."""
     flags = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 11 | 1 << 7
     before = struct.pack(">H", flags) + shortstr(b"text/plain")
     data = before + long_prefixed(entries) + b"\x02\x09" + shortstr(b"m-1")
     expected = {
-        "content_type": "text/plain", "headers": shown, "delivery_mode": 2, "priority": 9, "message_id": "m-1",
+        "content_type": "text/plain", "headers": table, "delivery_mode": 2, "priority": 9, "message_id": "m-1",
     }  # fmt: skip
     assert properties("0-9-1", 60, data) == (MALFORMED, len(before) + 4 + where, expected)
 
@@ -165,8 +165,8 @@ def test_a_table_that_is_too_deep_does_not_hide_what_follows() -> None:
     for _ in range(LIMITS.nesting_depth + 1):
         entries = shortstr(b"t") + b"F" + long_prefixed(entries)
     data = struct.pack(">H", 1 << 13 | 1 << 12) + long_prefixed(entries) + b"\x02"
-    code, _, shown = properties("0-9-1", 60, data)
-    assert (code, shown["delivery_mode"]) == (TOO_DEEP, 2)
+    code, _, found = properties("0-9-1", 60, data)
+    assert (code, found["delivery_mode"]) == (TOO_DEEP, 2)
 
 
 def test_after_a_broken_table_what_does_not_fit_ends_the_properties() -> None:

@@ -1,6 +1,6 @@
 """Connections that follow each other on the same addresses and ports, and packets that belong to none of them.
 
-The ledger of each is held against the second reader (independent_tcp), which keeps every byte by itself.
+The ledger of each is compared with the second reader (independent_tcp), which keeps its own copy of every byte.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_a_syn_ack_whose_syn_was_lost_begins_another_connection(heard: list[Segm
     assert {row["sender"] for row in rows if row["name"] == "basic.publish"} >= {"client"}
 
 
-def test_a_syn_ack_after_a_whole_connection_begins_another_one() -> None:
+def test_a_syn_ack_after_a_complete_connection_begins_another_one() -> None:
     first = [*OPENING, Segment(CLIENT, 0, STREAM)]
     rows, facts = accounted([*first, *moved([OPENING[1], Segment(CLIENT, 0, STREAM)])])
     assert [fact["client"]["frame_bytes"] for fact in facts] == [len(STREAM)] * 2
@@ -104,17 +104,17 @@ def test_rows_before_a_late_syn_ack_have_a_sender() -> None:
 
 
 @pytest.mark.parametrize("flags", [RST, RST | ACK])
-def test_what_a_reset_says_is_counted_beside_the_stream(flags: int) -> None:
+def test_the_payload_of_a_reset_is_counted_outside_the_stream(flags: int) -> None:
     """RFC 9293 section 3.5.3: a RST may hold text that tells why."""
-    said = b"no such service"
-    opened = [*OPENING, Segment(CLIENT, 0, STREAM), Segment(SERVER, 0, said, flags, ack=len(STREAM))]
+    reason = b"no such service"
+    opened = [*OPENING, Segment(CLIENT, 0, STREAM), Segment(SERVER, 0, reason, flags, ack=len(STREAM))]
     rows, (fact,) = accounted(opened)
     assert places(rows) == PLACES
-    assert (fact["server"]["outside_bytes"], fact["server"]["payload_bytes"]) == (len(said), 0)
+    assert (fact["server"]["outside_bytes"], fact["server"]["payload_bytes"]) == (len(reason), 0)
     assert fact["tcp_end"] == "rst"
 
 
-def test_a_reset_of_nothing_known_is_counted() -> None:
+def test_a_reset_of_an_unknown_connection_is_counted() -> None:
     rows, (fact,) = accounted([Segment(SERVER, 0, b"closed", RST)])
     assert rows == []
     assert fact["server"]["outside_bytes"] == 6
@@ -129,7 +129,7 @@ def test_a_fin_that_is_acknowledged_by_another_one_came_first() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[100], [40, 60, 500], [700, 33]])
-def test_what_the_snaplen_cut_off_is_there_if_it_was_sent_again_in_smaller_segments(sizes: list[int]) -> None:
+def test_bytes_cut_by_the_snaplen_are_recovered_from_smaller_retransmitted_segments(sizes: list[int]) -> None:
     """A segment of which 8 octets were captured got lost behind the sniffer; its copies are small enough."""
     lost = Segment(CLIENT, 0, STREAM[:8], wire=len(STREAM))
     again: list[Segment] = []
@@ -144,7 +144,7 @@ def test_what_the_snaplen_cut_off_is_there_if_it_was_sent_again_in_smaller_segme
         assert fact["client"]["retransmitted_bytes"] == 0
 
 
-def test_what_the_snaplen_cut_off_is_missing_once_later_data_or_its_acknowledgement_was_captured() -> None:
+def test_bytes_cut_by_the_snaplen_are_missing_once_later_data_or_its_acknowledgement_was_captured() -> None:
     cut_at = PLACES[9][0]
     cut = Segment(CLIENT, 0, STREAM[:8], wire=cut_at)
     rest = Segment(CLIENT, cut_at, STREAM[cut_at:])

@@ -1,4 +1,4 @@
-"""A damaged login shows no piece of its secret: not in rows, not in facts, not in what is left by redaction."""
+"""A damaged login shows no piece of its secret: not in rows, not in facts, not in the output of redaction."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def test_a_sound_login_shows_nothing(name: str, searcher: Searcher) -> None:
         assert searcher.leaks(login, place, login.frames[place][1]) == []
 
 
-def test_the_search_finds_what_is_shown(searcher: Searcher) -> None:
+def test_the_search_finds_a_leaked_secret(searcher: Searcher) -> None:
     """A secret in other places: a product, a body."""
     login = next(each for each in LOGINS.values() if each.version == "0-9-1")
     about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
-    shown = searcher.leaks(login, 2, classic_frames.method("0-9-1", "connection.start-ok", 0, **about))
-    assert {place.split(":")[0] for place in shown} == {"arguments", "redacted"}
+    leaks = searcher.leaks(login, 2, classic_frames.method("0-9-1", "connection.start-ok", 0, **about))
+    assert {place.split(":")[0] for place in leaks} == {"arguments", "redacted"}
     login = Login("0-9-1", "", (*login.frames, (CLIENT, b"")), (), login.secret)
     assert "payload" in searcher.leaks(login, len(login.frames) - 1, classic_frames.body(PASSWORD))[0]
 
 
-def test_the_search_in_all_tables_finds_what_is_shown(searcher: Searcher) -> None:
+def test_the_search_in_all_tables_finds_a_leaked_secret(searcher: Searcher) -> None:
     """A secret as a product, among logins that are sound."""
     login = next(each for each in LOGINS.values() if each.version == "0-9-1" and each.mechanism == "PLAIN")
     (place,) = login.bearers
     about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
-    shown = classic_frames.method("0-9-1", "connection.start-ok", 0, **about)
+    octets = classic_frames.method("0-9-1", "connection.start-ok", 0, **about)
     sound = (login.frames[place][1], None)
     assert searcher.leaking(login, place, [sound, sound]) == []
-    found = {where.split(":")[0] for where in searcher.leaking(login, place, [sound, (shown, None), sound])}
+    found = {where.split(":")[0] for where in searcher.leaking(login, place, [sound, (octets, None), sound])}
     assert found >= {"frames.arguments", "methods.arguments", "connections.client_product", "redacted"}
     number = Login("0-9-1", "", login.frames, (), PASSWORD[:4])
     header = classic_frames.header("0-9-1", "basic", int.from_bytes(PASSWORD[:4], "big"))
@@ -76,7 +76,7 @@ def test_a_login_that_the_snaplen_cut_shows_nothing(name: str, searcher: Searche
         assert searcher.leaking(login, place, cut) == []
 
 
-def test_numbers_of_no_method_in_a_cut_frame_are_not_shown(searcher: Searcher) -> None:
+def test_undefined_method_numbers_in_a_cut_frame_are_not_shown(searcher: Searcher) -> None:
     """The octets of a proof where class and method stand, in a frame whose size reaches beyond what was captured."""
     login, place, _ = login_of("0-8", "SCRAM-SHA-256")
     octets = bytes.fromhex("01 0000 00050553") + b"X8v3Bz2T0CJGbJQyF0XHI4Ts=" + b"\xce"
@@ -115,17 +115,17 @@ def start_ok_row(mechanism: bytes, response: bytes, wrong_size: int = 0) -> dict
 
 
 @pytest.mark.parametrize("size", [7, 10, 13, 20, 21, 37])
-def test_a_mechanism_that_swallows_the_response_is_not_shown(size: int) -> None:
+def test_a_mechanism_that_includes_the_response_is_not_shown(size: int) -> None:
     assert start_ok_row(b"PLAIN", b"\0alice\0" + PASSWORD, size) == {}
 
 
-def test_a_user_that_swallows_the_password_is_not_shown() -> None:
+def test_a_user_that_includes_the_password_is_not_shown() -> None:
     """The length of LOGIN reaches into the password, and to the end of the response."""
     entries = b"\x05LOGINS" + b"alice" + b"\x08PASSWORDS" + long_prefixed(PASSWORD)
     for size in (15, 20, 33, len(entries) - 7):
         octets = entries[:7] + size.to_bytes(4, "big") + entries[7:]
-        shown = start_ok_row(b"AMQPLAIN", octets)
-        assert shown == {"client_properties": {}, "mechanism": "AMQPLAIN", "locale": "en_US"}
+        arguments = start_ok_row(b"AMQPLAIN", octets)
+        assert arguments == {"client_properties": {}, "mechanism": "AMQPLAIN", "locale": "en_US"}
 
 
 def test_a_property_that_ends_with_the_secret_is_not_shown(searcher: Searcher) -> None:
@@ -149,7 +149,7 @@ def test_characters_are_no_numbers_of_a_method(searcher: Searcher) -> None:
 
 
 def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(searcher: Searcher) -> None:
-    """Five octets too many in the response, the last of them the length of what is left of the frame."""
+    """Five octets too many in the response, the last of them the length of the rest of the frame."""
     login, place, octets = login_of("0-9-1", "AMQPLAIN")
     at = octets.index(PASSWORD) + len(PASSWORD) - 4
     longer = resized("0-9-1", octets[:at] + b"\0\0l\0\x0a" + octets[at:])
@@ -162,8 +162,8 @@ def test_a_login_of_another_frame_type_is_no_payload(version: str, frame_type: i
     login, place, octets = login_of(version, "PLAIN")
     octets = bytes([frame_type]) + octets[1:]
     assert searcher.leaks(login, place, octets) == []
-    alone = Login(version, "PLAIN", ((CLIENT, login.frames[0][1]), (CLIENT, octets)), (1,), login.secret)
-    assert searcher.leaks(alone, 1, octets) == []  # the server's start was not captured
+    client_login = Login(version, "PLAIN", ((CLIENT, login.frames[0][1]), (CLIENT, octets)), (1,), login.secret)
+    assert searcher.leaks(client_login, 1, octets) == []  # the server's start was not captured
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Other protocols are never taken for AMQP, whole or from the middle: no port and no single lucky frame decides. A
-single frame does if it is all that was captured of a direction, or all between two holes."""
+"""Other protocols are never taken for AMQP, from the start or from the middle: neither a port nor one frame that fits
+by chance decides. A single frame does if it is all that was captured of a direction, or all between two holes."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def text_with_one_frame(rng: random.Random) -> bytes:
 KINDS = [http, redis, mqtt, noise, tls_records, zeros, octets_that_frames_begin_and_end_with, text_with_one_frame]
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["whole", "from the middle"])
+@pytest.mark.parametrize("from_start", [True, False], ids=["from_start", "from the middle"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_protocol_is_not_amqp(kind: Callable[[random.Random], bytes], whole: bool) -> None:
-    rng = random.Random(f"{kind.__name__} {whole}")
+def test_another_protocol_is_not_amqp(kind: Callable[[random.Random], bytes], from_start: bool) -> None:
+    rng = random.Random(f"{kind.__name__} {from_start}")
     for _ in range(STREAMS // 2):
-        wire = Wire(syn=whole)
+        wire = Wire(syn=from_start)
         for direction in (CLIENT, SERVER):
             data = kind(rng)
-            data = data if whole or kind is text_with_one_frame else data[rng.randrange(len(data)) :]
+            data = data if from_start or kind is text_with_one_frame else data[rng.randrange(len(data)) :]
             while data:
                 size = rng.randrange(1, 1461)
                 wire.add(direction, data[:size])
@@ -100,8 +100,8 @@ LAST_FRAMES = {
         ["connection.close", "connection.close-ok"],
     ),
     "0-10": (
-        encode_0_10.whole("connection.close", {"reply-code": 200, "reply-text": "bye"}),
-        encode_0_10.whole("connection.close-ok", {}),
+        encode_0_10.one_frame("connection.close", {"reply-code": 200, "reply-text": "bye"}),
+        encode_0_10.one_frame("connection.close-ok", {}),
         ["connection.close", "connection.close-ok"],
     ),
     "1.0": (

@@ -18,7 +18,7 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop, fra
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from test_layers import PAYLOAD, V4, V6, dissected, tcp
-from test_tunnels import segment, shown
+from test_tunnels import encapsulation_text, segment
 
 from codec.capture import RECORD
 from codec.compiler.limits import LIMITS, Limits
@@ -27,7 +27,7 @@ from codec.net.layers import Packets, dissect
 from codec.net.protocols import skip_name
 
 RAW = 101
-HELD, COPY, OVERLAP, BAD = "ip-fragment", "ip-fragment-copy", "ip-fragment-overlap", "malformed-ip-fragment"
+WAITING, COPY, OVERLAP, BAD = "ip-fragment", "ip-fragment-copy", "ip-fragment-overlap", "malformed-ip-fragment"
 OVER = "ip-fragment-over-limit"
 
 
@@ -62,7 +62,7 @@ def numbered(frame: bytes, number: int) -> Packet:
     return packet
 
 
-WHOLE = bytes(IP(**V4) / tcp())[20:]
+SEGMENT = bytes(IP(**V4) / tcp())[20:]
 
 
 def test_fragments_in_any_order_give_the_segment_to_the_packet_that_completes_it() -> None:
@@ -71,26 +71,26 @@ def test_fragments_in_any_order_give_the_segment_to_the_packet_that_completes_it
     for seed in range(24):
         random.Random(seed).shuffle(parts)
         packets = dissected(*parts, link=RAW)
-        assert reasons(packets) == [HELD, HELD, HELD, None]
+        assert reasons(packets) == [WAITING, WAITING, WAITING, None]
         assert segment(packets, 3) == (("10.0.0.9", 40000), ("10.0.0.2", 5672), 0xFFFFFFF0, PAYLOAD)
         assert packets.segments["packet_no"].tolist() == [1, 2, 3, 4]
 
 
 def test_datagrams_of_one_identification_come_one_after_the_other() -> None:
     """As of a sender that numbers nothing; copies of their fragments begin no datagram."""
-    first, second = WHOLE, WHOLE[:4] + bytes(4) + WHOLE[8:20] + bytes(8)  # another sequence number, other octets
+    first, second = SEGMENT, SEGMENT[:4] + bytes(4) + SEGMENT[8:20] + bytes(8)  # another sequence number, other octets
     parts = [piece(place, data[8 * place : 8 * place + 16], place == 0) for data in (first, second) for place in (0, 2)]
     packets = dissected(parts[0], parts[1], parts[1], parts[0], parts[2], parts[2], parts[3], parts[3], link=RAW)
-    assert reasons(packets) == [HELD, None, COPY, COPY, HELD, COPY, None, COPY]
+    assert reasons(packets) == [WAITING, None, COPY, COPY, WAITING, COPY, None, COPY]
     assert [segment(packets, row)[2] for row in (1, 6)] == [0xFFFFFFF0, 0]
 
 
 def test_ipv6_fragments_behind_other_extension_headers() -> None:
-    whole = IPv6(**V6) / IPv6ExtHdrHopByHop() / IPv6ExtHdrFragment(id=5) / (tcp() / Raw(bytes(3000)))
-    parts = [bytes(part) for part in fragment6(whole, 1280)]
+    datagram = IPv6(**V6) / IPv6ExtHdrHopByHop() / IPv6ExtHdrFragment(id=5) / (tcp() / Raw(bytes(3000)))
+    parts = [bytes(part) for part in fragment6(datagram, 1280)]
     assert len(parts) == 3
     packets = dissected(*reversed(parts), link=RAW)
-    assert reasons(packets) == [HELD, HELD, None]
+    assert reasons(packets) == [WAITING, WAITING, None]
     assert segment(packets, 2) == (("2001:db8::9", 40000), ("2001:db8::2", 5672), 0xFFFFFFF0, PAYLOAD + bytes(3000))
 
 
@@ -104,37 +104,37 @@ def test_fragments_in_tunnels_and_tunnels_in_fragments() -> None:
     ]  # and that cut again
     for data in (inside, outer):
         packets = dissected(*data)
-        assert reasons(packets) == [HELD] * (len(data) - 1) + [None]
+        assert reasons(packets) == [WAITING] * (len(data) - 1) + [None]
         assert segment(packets, len(data) - 1)[3] == PAYLOAD
-        assert shown(packets, len(data) - 1) == "gre key=0"
+        assert encapsulation_text(packets, len(data) - 1) == "gre key=0"
     assert len(outer) == 4
 
 
 def test_copies_bring_nothing_also_after_the_datagram_is_complete() -> None:
     first, second = pieces(16)
     packets = dissected(first, first, second, second, first, link=RAW)
-    assert reasons(packets) == [HELD, COPY, None, COPY, COPY]
+    assert reasons(packets) == [WAITING, COPY, None, COPY, COPY]
 
 
 def test_bare_and_wrapped_fragments_are_one_datagram() -> None:
     first, second = (bytes(Ether(**MACS) / part) for part in fragment(IP(**V4, id=77) / tcp(), fragsize=16))
     wrap = WRAPS["vxlan"]
-    assert reasons(dissected(first, wrap(first), second, wrap(second))) == [HELD, COPY, None, COPY]
+    assert reasons(dissected(first, wrap(first), second, wrap(second))) == [WAITING, COPY, None, COPY]
 
 
 def test_first_bytes_win_where_fragments_overlap() -> None:
     packets = dissected(
-        piece(0, WHOLE[:24]),
+        piece(0, SEGMENT[:24]),
         piece(2, b"\xee" * 16),  # its first half is there already, its second half is the last four bytes and more
         link=RAW,
     )
-    assert reasons(packets) == [HELD, OVERLAP]
-    packets = dissected(piece(0, WHOLE[:24]), piece(1, b"\xee" * 16 + WHOLE[24:], more=False), link=RAW)
-    assert reasons(packets) == [HELD, None]
+    assert reasons(packets) == [WAITING, OVERLAP]
+    packets = dissected(piece(0, SEGMENT[:24]), piece(1, b"\xee" * 16 + SEGMENT[24:], more=False), link=RAW)
+    assert reasons(packets) == [WAITING, None]
     assert segment(packets, 1)[3] == PAYLOAD
-    late = dissected(piece(1, b"\xee" * 16 + WHOLE[24:], more=False), piece(0, WHOLE[:24]), link=RAW)
+    late = dissected(piece(1, b"\xee" * 16 + SEGMENT[24:], more=False), piece(0, SEGMENT[:24]), link=RAW)
     # bytes 8 to 23 came first: acknowledgement, offset (0xe0: 14 words, beyond the end) and all that follows
-    assert reasons(late) == [HELD, "malformed-tcp-header"]
+    assert reasons(late) == [WAITING, "malformed-tcp-header"]
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,15 @@ def test_first_bytes_win_where_fragments_overlap() -> None:
     [
         ([piece(0, bytes(12))], [BAD]),  # 12 bytes, and more to come
         ([piece(8191, bytes(8), more=False)], [BAD]),  # 20 + 65528 + 8 bytes: beyond 65535
-        ([piece(8189, bytes(3), more=False)], [HELD]),  # 20 + 65512 + 3: the longest there is
+        ([piece(8189, bytes(3), more=False)], [WAITING]),  # 20 + 65512 + 3: the longest there is
         ([piece(8189, bytes(4), more=False)], [BAD]),
         ([piece(3, b"", more=False)], [BAD]),
-        ([piece(0, bytes(8)), piece(2, bytes(5), more=False), piece(3, bytes(8))], [HELD, HELD, BAD]),
-        ([piece(2, bytes(5), more=False), piece(1, bytes(5), more=False)], [HELD, BAD]),  # two ends
-        ([piece(3, bytes(8)), piece(2, bytes(5), more=False)], [HELD, BAD]),  # an end before the end
-        ([piece(0, bytes(8)), piece(0, bytes(8), number=78)], [HELD, HELD]),
-        ([piece(0, bytes(8)), piece(1, bytes(8), more=False, source=b"\n\0\0\x08")], [HELD, HELD]),
-        ([piece(0, bytes(8)), piece(1, bytes(1), more=False)], [HELD, "malformed-tcp-header"]),
+        ([piece(0, bytes(8)), piece(2, bytes(5), more=False), piece(3, bytes(8))], [WAITING, WAITING, BAD]),
+        ([piece(2, bytes(5), more=False), piece(1, bytes(5), more=False)], [WAITING, BAD]),  # two ends
+        ([piece(3, bytes(8)), piece(2, bytes(5), more=False)], [WAITING, BAD]),  # an end before the end
+        ([piece(0, bytes(8)), piece(0, bytes(8), number=78)], [WAITING, WAITING]),
+        ([piece(0, bytes(8)), piece(1, bytes(8), more=False, source=b"\n\0\0\x08")], [WAITING, WAITING]),
+        ([piece(0, bytes(8)), piece(1, bytes(1), more=False)], [WAITING, "malformed-tcp-header"]),
     ],
 )
 def test_hostile_fragments_are_counted_by_name(parts: list[bytes], expected: list[str]) -> None:
@@ -162,12 +162,12 @@ def test_the_longest_datagram() -> None:
     parts = [bytes(part) for part in fragment(IP(**V4) / TCP(sport=40000, dport=5672) / Raw(payload), fragsize=1480)]
     packets = dissected(*parts, link=RAW)
     assert segment(packets, len(parts) - 1)[3] == payload
-    whole = bytes(TCP(sport=40000, dport=5672)) + payload + bytes(20)
+    unfragmented = bytes(TCP(sport=40000, dport=5672)) + payload + bytes(20)
     parts = [
         bytes(
             IPv6(**V6)
             / IPv6ExtHdrFragment(nh=6, id=5, m=at + 1440 < 65535, offset=at // 8)
-            / Raw(whole[at : at + 1440])
+            / Raw(unfragmented[at : at + 1440])
         )
         for at in range(0, 65535, 1440)
     ]
@@ -175,8 +175,8 @@ def test_the_longest_datagram() -> None:
 
 
 def test_snaplen_in_a_fragment_ends_what_was_captured() -> None:
-    whole = IP(**V4, id=3) / tcp() / Raw(bytes(range(52)))  # 20 + 8 + 52 bytes behind the IP header
-    parts = [bytes(part) for part in fragment(whole, fragsize=32)]  # 32, 32, 16
+    unfragmented = IP(**V4, id=3) / tcp() / Raw(bytes(range(52)))  # 20 + 8 + 52 bytes behind the IP header
+    parts = [bytes(part) for part in fragment(unfragmented, fragsize=32)]  # 32, 32, 16
     block = np.frombuffer(bytearray(parts[0] + parts[1][:30] + parts[2]), np.uint8)
     records = np.zeros(3, RECORD)
     records["cap_len"] = [52, 30, 36]
@@ -193,15 +193,15 @@ def test_datagrams_wait_for_so_many_packets_and_no_more(monkeypatch: pytest.Monk
     limits(monkeypatch, fragment_packets=8)
     first, second = pieces(16)
     other = bytes(IP(**V4) / tcp())
-    assert reasons(dissected(first, *[other] * 7, second, link=RAW)) == [HELD, *[None] * 7, HELD]
-    assert reasons(dissected(first, *[other] * 6, second, link=RAW)) == [HELD, *[None] * 6, None]
+    assert reasons(dissected(first, *[other] * 7, second, link=RAW)) == [WAITING, *[None] * 7, WAITING]
+    assert reasons(dissected(first, *[other] * 6, second, link=RAW)) == [WAITING, *[None] * 6, None]
 
 
 def test_so_many_datagrams_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     limits(monkeypatch, fragment_packets=8, fragment_datagrams=2)
-    parts = [piece(0, WHOLE[:16], number=n) for n in range(4)] + [piece(2, WHOLE[16:], False, n) for n in range(4)]
+    parts = [piece(0, SEGMENT[:16], number=n) for n in range(4)] + [piece(2, SEGMENT[16:], False, n) for n in range(4)]
     # the third and fourth find no buffer, nor do their ends until the first two are complete
-    assert reasons(dissected(*parts, link=RAW)) == [HELD, HELD, OVER, OVER, None, None, HELD, HELD]
+    assert reasons(dissected(*parts, link=RAW)) == [WAITING, WAITING, OVER, OVER, None, None, WAITING, WAITING]
 
 
 def test_endless_fragments_take_bounded_memory() -> None:
@@ -254,7 +254,7 @@ def model(packets: list[Fragment], known: int, buffers: int) -> Iterator[tuple[s
             known_as["done"] = True
             yield "", bytes(known_as["bytes"][at] for at in range(known_as["total"]))
         else:
-            yield COPY if not fresh else HELD if len(fresh) == stop - start else OVERLAP, b""
+            yield COPY if not fresh else WAITING if len(fresh) == stop - start else OVERLAP, b""
 
 
 def variants() -> list[bytes]:
@@ -276,7 +276,7 @@ def packet(each: Fragment, version: int) -> bytes:
 FRAGMENTS = st.lists(
     st.tuples(
         st.integers(1, 3), st.integers(0, 5), st.integers(1, 3), st.booleans(), st.integers(0, 2), st.booleans()
-    ).filter(lambda each: each[1] > 0 or not each[3]),  # what is first and last is whole
+    ).filter(lambda each: each[1] > 0 or not each[3]),  # a piece that is first and last is no fragment
     max_size=40,
 )
 

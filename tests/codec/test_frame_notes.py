@@ -163,7 +163,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
 
 FIRST_SEGMENT, LAST_SEGMENT, WHOLE_SEGMENT = 8, 4, 3
 CONTROL, COMMAND, HEADER_OF, BODY_OF = range(4)
-POINT = segmented.whole("session.command-point", {"command-id": 0, "command-offset": 0}, 1)
+POINT = segmented.one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 1)
 SYNC, TRANSFER, STAGE = (segmented.segment(name, {}) for name in ("execution.sync", "message.transfer", "file.stage"))
 PROPERTIES = ("message.delivery-properties", {"routing-key": "q"})
 OPEN = frame_1_0(performative(0x10, "container"))
@@ -236,7 +236,7 @@ def test_every_note_has_its_case() -> None:
     assert {note for expected in noted for row in expected for note in row} | of_spans | of_order == set(NOTES)
 
 
-def test_bytes_that_the_snap_length_cut_are_told_from_lost_ones() -> None:
+def test_bytes_cut_by_the_snap_length_are_distinguished_from_lost_ones() -> None:
     wire = Wire()
     wire.add(CLIENT, GREETINGS["0-9-1"])
     wire.add(CLIENT, ACK)
@@ -267,15 +267,15 @@ def test_how_a_foreign_stream_begins(octets: bytes, code: int) -> None:
     wire = Wire()
     wire.add(CLIENT, octets)
     wire.add(CLIENT, b"and so on")
-    ((shown, *_), _) = wire.rows()
-    assert (shown["frame_type"], shown["code"]) == ("foreign", code)
+    ((row, *_), _) = wire.rows()
+    assert (row["frame_type"], row["code"]) == ("foreign", code)
 
 
 def test_the_octets_of_a_protocol_header() -> None:
     wire = Wire()
     wire.add(CLIENT, b"AMQP\x01\x01\x08\x00")
-    ((shown, *_), _) = wire.rows()
-    assert shown["code"] == 0x01010800
+    ((row, *_), _) = wire.rows()
+    assert row["code"] == 0x01010800
 
 
 def test_a_ticket_is_reserved_only_in_0_9_1() -> None:
@@ -304,7 +304,7 @@ def test_nothing_is_noted_across_a_loss() -> None:
 
 
 @pytest.mark.parametrize("number", pika.spec.methods, ids=lambda number: pika.spec.methods[number].NAME)
-def test_methods_of_pika_are_nothing_odd(number: int) -> None:
+def test_methods_of_pika_have_no_notes(number: int) -> None:
     of_method = pika.spec.methods[number]
     name = next(m.name for m in methods("0-9-1") if (m.class_id << 16 | m.method_id) == number)
     fields = dict(described_methods("0-9-1"))[name]["fields"]
@@ -318,7 +318,7 @@ def test_methods_of_pika_are_nothing_odd(number: int) -> None:
     assert notes(method(number >> 16, number & 0xFFFF, *of_method(**values).encode())) == [[]]
 
 
-def test_tables_of_py_amqp_are_nothing_odd() -> None:
+def test_tables_of_py_amqp_have_no_notes() -> None:
     written: Any = amqp.serialization.dumps("F", [{"a": 1, "b": True, "c": "text", "d": {"e": [1, 2]}, "f": None}])
     assert notes(declare(written)) == [[]]
 
@@ -340,7 +340,7 @@ ODD_CAPTURES = {
 
 
 @pytest.mark.parametrize("capture", [c for c in golden.captures().values() if c.classic], ids=lambda c: c.file)
-def test_nothing_else_is_odd_in_captures_of_brokers(capture: golden.Capture) -> None:
+def test_captures_of_brokers_have_no_other_notes(capture: golden.Capture) -> None:
     rows = [row for connection in decoded(capture.file) for row in connection.rows if row["notes"]]
     assert {(row["name"], tuple(row["notes"])) for row in rows} - {INSIST} == ODD_CAPTURES.get(capture.file, set())
     assert all(row["arguments"]["insist"] for row in rows if row["name"] == INSIST[0])

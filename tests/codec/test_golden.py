@@ -26,11 +26,11 @@ every_capture = pytest.mark.parametrize("capture", CAPTURES, ids=lambda capture:
 def pairs(capture: Capture) -> list[tuple[ExpectedConnection, Connection]]:
     """The classic, encrypted and foreign connections, expected beside decoded, in the order of their first packets
     (test_golden_versions.py has the others)."""
-    wanted = [connection for connection in expected(capture.file) if connection.content != "none"]
+    connections = [connection for connection in expected(capture.file) if connection.content != "none"]
     found = [connection for connection in decoded(capture.file) if connection.facts["content"] != "none"]
-    assert [(c.facts["client_ip"], c.facts["client_port"]) for c in found] == [c.client for c in wanted]
-    assert [(c.facts["server_ip"], c.facts["server_port"]) for c in found] == [c.server for c in wanted]
-    return [pair for pair in zip(wanted, found, strict=True) if pair[0].version in (None, *golden.CLASSIC)]
+    assert [(c.facts["client_ip"], c.facts["client_port"]) for c in found] == [c.client for c in connections]
+    assert [(c.facts["server_ip"], c.facts["server_port"]) for c in found] == [c.server for c in connections]
+    return [pair for pair in zip(connections, found, strict=True) if pair[0].version in (None, *golden.CLASSIC)]
 
 
 def place(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ def in_stream_order(places: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def resynchronised(connection: ExpectedConnection, row: dict[str, Any]) -> bool:
-    """A row behind the point where a whole stream breaks the rules: its octets say that it is a frame."""
+    """A row behind the point where a complete stream breaks the rules: its octets show that it is a frame."""
     half = connection.half(row["sender"])
     start, size = row["stream_offset"], row["size"]
     if start < connection.stops.get(half.sender, len(half.data)) or not half.whole:
@@ -71,12 +71,12 @@ def resynchronised(connection: ExpectedConnection, row: dict[str, Any]) -> bool:
 
 @every_capture
 def test_frames_are_those_of_the_golden_and_nothing_else(capture: Capture) -> None:
-    for wanted, found in pairs(capture):
+    for reference, found in pairs(capture):
         rows = [row for row in found.rows if row["frame_type"] not in SPANS and row["status"] != "partial"]
-        rows = [row for row in rows if not resynchronised(wanted, row)]
+        rows = [row for row in rows if not resynchronised(reference, row)]
         # a frame type that no document defines is a span of unknown bytes, see the test of connection exceptions
-        defined = [frame for frame in wanted.frames if frame.kind in {*FRAME_TYPES, "AMQP"}]
-        expected_places = [expected_place(wanted, frame) for frame in defined]
+        defined = [frame for frame in reference.frames if frame.kind in {*FRAME_TYPES, "AMQP"}]
+        expected_places = [expected_place(reference, frame) for frame in defined]
         assert in_stream_order([place(row) for row in rows]) == in_stream_order(expected_places)
 
 
@@ -85,51 +85,58 @@ def test_frames_come_in_the_order_that_tshark_shows(capture: Capture) -> None:
     """Where the capture's own golden is the reference; elsewhere packet numbers are those of the second reader."""
     if capture.origin != capture.file:
         pytest.skip("tshark's view of another capture is the reference")
-    for wanted, found in pairs(capture):
-        if wanted.content != "amqp" or not wanted.captured.whole:
+    for reference, found in pairs(capture):
+        if reference.content != "amqp" or not reference.captured.whole:
             continue
         ours = [
             (row["packet_no"], row["sender"], row["frame_type"], row["channel"], row["size"], row["method_id"])
             for row in found.rows
-            if row["frame_type"] not in {*SPANS, "protocol-header"} and not resynchronised(wanted, row)
+            if row["frame_type"] not in {*SPANS, "protocol-header"} and not resynchronised(reference, row)
         ]
-        stream = expected(capture.file).index(wanted)
-        shown = [
-            (view.packet_no, wanted.side(view.sender), FRAME_TYPES[view.kind], view.channel, view.size, view.method_id)
+        stream = expected(capture.file).index(reference)
+        in_tshark = [
+            (
+                view.packet_no,
+                reference.side(view.sender),
+                FRAME_TYPES[view.kind],
+                view.channel,
+                view.size,
+                view.method_id,
+            )
             for view in golden.golden_frames(capture.file)
-            if view.stream == stream and view.kind in FRAME_TYPES and view not in wanted.unframed
+            if view.stream == stream and view.kind in FRAME_TYPES and view not in reference.unframed
         ]
-        assert ours == shown
+        assert ours == in_tshark
 
 
 @every_capture
 def test_arguments_and_properties_are_those_that_tshark_shows(capture: Capture) -> None:
     wrong: list[str] = []
-    for wanted, found in pairs(capture):
+    for reference, found in pairs(capture):
         rows = {(row["sender"], row["stream_offset"]): row for row in found.rows if row["frame_type"] not in SPANS}
-        for frame in wanted.frames:
-            row = rows.get((wanted.side(frame.sender), frame.offset))
-            if row is None or frame.shown is None or row["status"] != "ok":
+        for frame in reference.frames:
+            row = rows.get((reference.side(frame.sender), frame.offset))
+            if row is None or frame.view is None or row["status"] != "ok":
                 continue  # missing rows and bad statuses have tests of their own
             where = f"packet {row['packet_no']} {row['name']}"
             arguments = {k: v for k, v in (row["arguments"] or {}).items() if k != "user"}
-            settled = SETTLED.get((wanted.version, frame.content))
+            settled = SETTLED.get((reference.version, frame.content))
             if settled is not None:
-                assert frame.shown.name != settled[0] or list(
-                    golden.disagreements(frame.shown.arguments, settled[1], where)
+                assert frame.view.name != settled[0] or list(
+                    golden.disagreements(frame.view.arguments, settled[1], where)
                 )
                 assert (row["name"], arguments) == settled
                 continue
-            shown = {
-                FILTER.get(wanted.version or "", "arguments") if k == "filter" else k: v
-                for k, v in frame.shown.arguments.items()
+            in_tshark = {
+                FILTER.get(reference.version or "", "arguments") if k == "filter" else k: v
+                for k, v in frame.view.arguments.items()
             }
-            wrong += golden.disagreements(shown, arguments, where)
-            wrong += golden.disagreements(frame.shown.properties, row["properties"], where)
-            if frame.shown.name is not None and row["name"] != frame.shown.name:
-                wrong.append(f"{where}: tshark calls it {frame.shown.name}")
-            if row["body_size"] != frame.shown.body_size:
-                wrong.append(f"{where}: body size {row['body_size']}, tshark shows {frame.shown.body_size}")
+            wrong += golden.disagreements(in_tshark, arguments, where)
+            wrong += golden.disagreements(frame.view.properties, row["properties"], where)
+            if frame.view.name is not None and row["name"] != frame.view.name:
+                wrong.append(f"{where}: tshark calls it {frame.view.name}")
+            if row["body_size"] != frame.view.body_size:
+                wrong.append(f"{where}: body size {row['body_size']}, tshark shows {frame.view.body_size}")
     assert wrong == []
 
 
@@ -166,11 +173,11 @@ def same_value(ours: Any, pikas: Any) -> bool:
 
 @every_capture
 def test_values_and_their_types_are_those_that_pika_reads(capture: Capture) -> None:
-    for wanted, found in pairs(capture):
+    for reference, found in pairs(capture):
         rows = {(row["sender"], row["stream_offset"]): row for row in found.rows if row["frame_type"] not in SPANS}
-        for frame in wanted.frames:
-            row = rows.get((wanted.side(frame.sender), frame.offset))
-            if row is None or frame.kind not in (1, 2) or wanted.version in ("0-8", "0-9"):
+        for frame in reference.frames:
+            row = rows.get((reference.side(frame.sender), frame.offset))
+            if row is None or frame.kind not in (1, 2) or reference.version in ("0-8", "0-9"):
                 continue  # pika knows 0-9-1 only
             pikas = pika_reading(frame)
             if pikas is None:
@@ -198,13 +205,13 @@ def assert_as_pika(ours: dict[str, Any], pikas: dict[str, Any], row: dict[str, A
 
 @every_capture
 def test_tls_and_foreign_streams_are_one_row_a_direction(capture: Capture) -> None:
-    for wanted, found in pairs(capture):
-        assert found.facts["content"] == wanted.content
-        if wanted.content == "amqp":
+    for reference, found in pairs(capture):
+        assert found.facts["content"] == reference.content
+        if reference.content == "amqp":
             continue
-        sides = {side: wanted.half(side) for side in ("client", "server")}
+        sides = {side: reference.half(side) for side in ("client", "server")}
         rows = [(row["sender"], row["frame_type"], row["stream_offset"], row["size"]) for row in found.rows]
-        kind = wanted.content
+        kind = reference.content
         assert sorted(rows) == [(side, kind, 0, len(half.data)) for side, half in sides.items() if half.data]
 
 
@@ -215,14 +222,14 @@ def test_partial_frames_are_frames_of_the_origin_that_lost_bytes(capture: Captur
     if capture.made_from is None:
         pytest.skip("nothing was removed from this capture")
     (origin,) = captured(capture.made_from)
-    for wanted, found in pairs(capture):
-        for sender, half in wanted.captured.halves.items():
+    for reference, found in pairs(capture):
+        for sender, half in reference.captured.halves.items():
             if half.base is None:
                 continue
             partial = {
                 (row["stream_offset"], row["size"])
                 for row in found.rows
-                if row["sender"] == wanted.side(sender)
+                if row["sender"] == reference.side(sender)
                 and row["status"] == "partial"
                 and row["frame_type"] not in SPANS
             }
@@ -265,8 +272,8 @@ def test_tshark_shows_a_frame_without_its_end_octet() -> None:
     connection = expected("091_connection_exceptions.pcap")[0]
     octets = bytes(connection.half("client").data[88:101])
     assert octets == bytes.fromhex("01 0001 00000005 0014000a00 00")
-    (shown,) = connection.unframed
-    assert (shown.packet_no, shown.size, shown.kind) == (12, 13, 1)
+    (view,) = connection.unframed
+    assert (view.packet_no, view.size, view.kind) == (12, 13, 1)
     (row,) = [
         r
         for r in decoded("091_connection_exceptions.pcap")[0].rows

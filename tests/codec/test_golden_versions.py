@@ -43,10 +43,10 @@ ASKED: list[tuple[bytes, bytes, list[str], str | None]] = [
 
 def test_every_protocol_header_gets_the_answer_that_its_octets_show() -> None:
     found = decoded(HEADERS)
-    for wanted, connection, (asked, answer, offered, version) in zip(captured(HEADERS), found, ASKED, strict=True):
-        assert wanted.client is not None
-        client = bytes(wanted.halves[wanted.client].data)
-        (server,) = [bytes(half.data) for end, half in wanted.halves.items() if end != wanted.client]
+    for reassembled, connection, (asked, answer, offered, version) in zip(captured(HEADERS), found, ASKED, strict=True):
+        assert reassembled.client is not None
+        client = bytes(reassembled.halves[reassembled.client].data)
+        (server,) = [bytes(half.data) for end, half in reassembled.halves.items() if end != reassembled.client]
         assert client == b"AMQP" + asked
         # the size, class and method stand between the channel and the version numbers
         assert server[:3] + server[11:13] == answer if answer.startswith(START) else server[:8] == answer
@@ -58,16 +58,16 @@ def test_every_protocol_header_gets_the_answer_that_its_octets_show() -> None:
         ]
 
 
-def shown_frames(file: str) -> dict[tuple[int, int], list[dict[str, Any]]]:
+def frames_in_tshark(file: str) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """tshark's frames of a capture by (number of the stream, port of the sender), those of classic streams left out."""
     with gzip.open(golden.CAPTURES / f"{file}.frames.jsonl.gz", "rt") as lines:
         frames = [json.loads(line) for line in lines]
     others = {frame["stream"] for frame in frames if frame["kind"].startswith(("0-10 ", "1.0 "))}
-    shown: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for frame in frames:
         if frame["stream"] in others:
-            shown.setdefault((frame["stream"], frame["srcport"]), []).append(frame)
-    return shown
+            found.setdefault((frame["stream"], frame["srcport"]), []).append(frame)
+    return found
 
 
 def frame_disagreements(frame: dict[str, Any], row: dict[str, Any]) -> list[str]:
@@ -78,9 +78,9 @@ def frame_disagreements(frame: dict[str, Any], row: dict[str, Any]) -> list[str]
 
 @pytest.mark.parametrize(("file", "streams"), [(HEADERS, 1), (MIXED, 2)])
 def test_frames_of_0_10_and_1_0_are_those_that_tshark_shows(file: str, streams: int) -> None:
-    shown = shown_frames(file)
-    assert len({stream for stream, _port in shown}) == streams
-    for (stream, port), frames in shown.items():
+    in_tshark = frames_in_tshark(file)
+    assert len({stream for stream, _port in in_tshark}) == streams
+    for (stream, port), frames in in_tshark.items():
         connection = decoded(file)[stream]
         sender = "client" if port == connection.facts["client_port"] else "server"
         rows = [row for row in connection.rows if row["sender"] == sender]

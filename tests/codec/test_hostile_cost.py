@@ -80,10 +80,10 @@ def shared_sections(count: int) -> bytes:
     group = 65535 // each - 1
     parts = []
     for number in range(count):
-        left = group - number % group
-        size = 12 + (left - 1) * each + 1
+        remaining = group - number % group
+        size = 12 + (remaining - 1) * each + 1
         parts.append(section + struct.pack(">BBHBBHI", 3, 2, size, 0, 1, 1, 0))
-        if left == 1:
+        if remaining == 1:
             parts.append(b"\0")
     return b"".join(parts)
 
@@ -131,7 +131,7 @@ def a_body_at_first(size: int) -> Callable[[int], Wire]:
 
 
 def a_table_at_first(count: int) -> Wire:
-    """The same behind a whole method with a long table, which each segment might have judged again."""
+    """The same behind a complete method with a long table, which each segment might have judged again."""
     table = b"\x01at\x01" * 20_000
     declare = struct.pack(">HHH", 50, 10, 0) + b"\x01q\0" + struct.pack(">I", len(table)) + table
     method = struct.pack(">BHI", 1, 1, len(declare)) + declare + b"\xce"
@@ -165,7 +165,7 @@ def holes(count: int) -> Wire:
 
 
 def one_direction(count: int) -> Wire:
-    """The client's packets alone, each of which acknowledges more of what the server said."""
+    """Only the client's packets, each of which acknowledges more of the server's bytes."""
     wire = Wire()
     wire.add(CLIENT, CLASSIC_HEADER)
     for _ in range(2000 * count):
@@ -255,20 +255,20 @@ def test_the_feigned_frames_are_nearly_frames() -> None:
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 
-def test_more_deliveries_open_than_may_be() -> None:
-    """Each on a link of its own, none is ever finished: what has no place is not joined, and the limit is told."""
-    kept, octets = sections_of(b"abc")[:-1], []
+def test_more_open_deliveries_than_the_limit() -> None:
+    """Each on its own link and never finished: deliveries above the limit are not joined, and the limit is named."""
+    incomplete, octets = sections_of(b"abc")[:-1], []
     for handle in range(LIMITS.open_deliveries + 1):
         # transfer: handle, delivery id and tag, format, settled, more
         fields = b"\x70" + handle.to_bytes(4, "big") + b"\x43\xa0\x01t\x40\x40\x41"
-        octets.append(frame(b"\0\x53\x14\xc0" + bytes([len(fields) + 1, 6]) + fields + kept))
+        octets.append(frame(b"\0\x53\x14\xc0" + bytes([len(fields) + 1, 6]) + fields + incomplete))
     _, rows, facts = decoded(in_segments(Wire(), DESCRIBED_HEADER + b"".join(octets) + CLOSE, 50_000))
     assert rows == 1 + len(octets) + 1
     assert facts["limits"] == ["open deliveries"]
     assert facts["client"]["frame_bytes"] == facts["client"]["payload_bytes"]
 
 
-def test_what_waits_in_a_direction_is_bounded() -> None:
+def test_waiting_bytes_of_a_direction_are_bounded() -> None:
     """A frame of 16 MiB that never ends, and as much data behind a hole that nobody acknowledges."""
     decoder, wire = Decoder(), Wire()
     # Where these begin to be read, frames are found at once.

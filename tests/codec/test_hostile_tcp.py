@@ -69,7 +69,7 @@ def test_segments_of_one_octet_and_of_the_largest_size(size: int) -> None:
 
 
 @pytest.mark.parametrize("far", [1 << 30, (1 << 31) - 5000, 1 << 31, (1 << 32) - (1 << 30) - 5000])
-def test_what_is_far_from_any_window_is_left_out_and_told(far: int) -> None:
+def test_segments_far_outside_any_window_are_skipped_and_reported(far: int) -> None:
     stray = Segment(CLIENT, 500 + far, b"stray")
     segments = [Segment(CLIENT, 0, STREAM[:500]), stray, Segment(CLIENT, 500, STREAM[500:])]
     rows, facts = accounted(Capture(segments=[*OPENING, *segments]))
@@ -139,5 +139,5 @@ def test_a_syn_in_the_middle_of_everything() -> None:
     again = [Segment(CLIENT, 10**6, flags=SYN), Segment(CLIENT, 10**6, STREAM)]
     rows, facts = Capture(segments=[*first, *again]).decoded()
     assert [fact["client"]["payload_bytes"] for fact in facts] == [700, len(STREAM)]
-    whole = [place for place in PLACES if sum(place) <= 700]
-    assert places(rows) == sorted(whole + PLACES)
+    before_syn = [place for place in PLACES if sum(place) <= 700]
+    assert places(rows) == sorted(before_syn + PLACES)

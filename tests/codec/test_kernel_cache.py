@@ -35,7 +35,7 @@ BECOME = [
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory that NUMBA_CACHE_DIR names, of this user alone."""
+    """The directory that NUMBA_CACHE_DIR names, which only this user can write."""
     directory = tmp_path / "cache"
     directory.mkdir(mode=0o755)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(directory))
@@ -43,7 +43,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(reason: str, name: str | None = None) -> None:
-    """Nothing is taken or kept, and the person is told why."""
+    """Nothing is read or written there, and a warning says why."""
     kernel_cache._warn.cache_clear()
     with pytest.warns(RuntimeWarning, match=reason):
         assert kernel_cache.directories(name or next(NAMES)) == ((), None)
@@ -82,7 +82,7 @@ def test_a_directory_that_everybody_can_move_away_is_not_used(base: Path) -> Non
     refused("everybody can write")
 
 
-def test_a_directory_where_everybody_removes_only_their_own_can_hold_it(base: Path) -> None:
+def test_a_parent_directory_with_the_sticky_bit_is_accepted(base: Path) -> None:
     base.parent.chmod(0o1777)
     name = next(NAMES)
     assert kernel_cache.directories(name) == ((base / name,), base / name)
@@ -123,7 +123,7 @@ def test_files_are_written_for_others_to_read_whatever_the_umask(base: Path) -> 
 
 @two_users
 @pytest.mark.parametrize("what", ["base", "directory", "file"])
-def test_what_belongs_to_another_is_not_used(base: Path, what: str) -> None:
+def test_files_of_another_user_are_not_used(base: Path, what: str) -> None:
     name = next(NAMES)
     (base / name).mkdir()
     (base / name / "cursor.u8.nbi").touch()

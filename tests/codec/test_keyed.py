@@ -21,7 +21,7 @@ KEYS = st.one_of(
 
 
 @given(st.dictionaries(KEYS, st.integers(0, 1 << 40), max_size=50), KEYS)
-def test_what_was_put_is_found(entries: dict[int, int], other: int) -> None:
+def test_entries_that_were_put_are_found(entries: dict[int, int], other: int) -> None:
     table = new_keyed(4)
     empty(table)  # an epoch above 0
     for key, value in entries.items():
@@ -32,7 +32,7 @@ def test_what_was_put_is_found(entries: dict[int, int], other: int) -> None:
 
 
 @given(st.lists(st.tuples(KEYS, st.booleans()), max_size=50), st.randoms(use_true_random=False))
-def test_what_was_removed_is_not_found_and_all_else_is(steps: list[tuple[int, bool]], chance: Any) -> None:
+def test_removed_entries_are_not_found_and_all_others_are(steps: list[tuple[int, bool]], chance: Any) -> None:
     table, entries = new_keyed(4), dict[int, int]()
     empty(table)
     for number, (key, puts) in enumerate(steps):
@@ -61,7 +61,7 @@ def test_a_place_is_the_same_compiled_and_interpreted(key: int) -> None:
 
 
 @pytest.mark.parametrize("queue", [EMPTY + 1, EMPTY + 4, 1 << 20])
-def test_a_caller_that_knows_its_keys_better_puts_them_where_others_look(queue: int) -> None:
+def test_keys_put_by_a_caller_are_found_by_the_general_lookup(queue: int) -> None:
     state = new_state()
     empty(state.found_by)
     set_queue_type(state, queue, 7)

@@ -21,11 +21,11 @@ every_capture = pytest.mark.parametrize("capture", CAPTURES, ids=lambda capture:
 def sides(capture: Capture) -> list[tuple[tcp.Half, dict[str, Any], list[dict[str, Any]]]]:
     """(bytes as the second reader has them, ledger, rows of frames) of every direction."""
     found = []
-    for wanted, connection in zip(captured(capture.file), decoded(capture.file), strict=True):
+    for reassembled, connection in zip(captured(capture.file), decoded(capture.file), strict=True):
         facts = connection.facts
         for side in SIDES:
             rows = [row for row in connection.rows if row["sender"] == side]
-            half = wanted.halves[facts[f"{side}_ip"], facts[f"{side}_port"]]
+            half = reassembled.halves[facts[f"{side}_ip"], facts[f"{side}_port"]]
             found.append((half, facts[side], rows))
     return found
 
@@ -85,10 +85,10 @@ def test_the_parts_are_the_sizes_of_the_rows(capture: Capture) -> None:
 
 
 @every_capture
-def test_whole_captures_miss_nothing_and_conflict_nowhere(capture: Capture) -> None:
-    for wanted, connection in zip(captured(capture.file), decoded(capture.file), strict=True):
+def test_complete_captures_miss_nothing_and_conflict_nowhere(capture: Capture) -> None:
+    for reassembled, connection in zip(captured(capture.file), decoded(capture.file), strict=True):
         assert connection.facts["conflicting_overlap_bytes"] == 0
-        if wanted.whole:
+        if reassembled.whole:
             assert [connection.facts[side]["missing_bytes"] for side in SIDES] == [0, 0]
 
 

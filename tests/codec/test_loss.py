@@ -1,19 +1,19 @@
-"""Packets that a capture lacks: what is decoded is the whole less what they carried, and nothing else.
+"""Packets that a capture lacks: the decode is that of the complete capture without what they carried.
 
-The oracle is the decode of the whole capture (which other tests hold against tshark) and a model of TCP that counts
+The oracle is the decode of the complete capture (which other tests compare with tshark) and a model of TCP that counts
 bytes and knows no AMQP. With the bytes of some packets gone,
 
-* gap rows are exactly the holes of the model, the ledger adds up, and every byte left is in exactly one row;
-* every row of a whole frame is one of the whole decode, with the same values: no frame is invented;
+* gap rows are exactly the holes of the model, the ledger adds up, and every remaining byte is in exactly one row;
+* every row of a complete frame is one of the complete decode, with the same values: no frame is invented;
 * every frame whose bytes are all there is there. Only behind a hole that took a frame boundary may frames be missing
   (they are `skipped`), and only such as do not prove themselves, until one does: bodies, frames without body, pieces of
-  segments; where no protocol header is left, also one that stands alone before a stream is known to be AMQP;
+  segments; where no protocol header remains, also a single one before a stream is known to be AMQP;
 * a frame that lost bytes, but not its beginning, is a `partial` row of its full size where the framing was in step;
-* a content is joined as in the whole decode, or, where a frame of it is torn or a boundary in it was lost, has no
+* a content is joined as in the complete decode, or, where a frame of it is torn or a boundary in it was lost, has no
   digest; frames never join another content than theirs.
 
-What only lost packets said is gone: the numbers of 0-10 commands after a lost boundary, the arguments of a segment that
-lost a frame, the properties that the last transfer of a 1.0 delivery shows, the version that a protocol header named.
+Lost with the packets are: the numbers of 0-10 commands after a lost boundary, the arguments of a segment that lost a
+frame, the properties that the last transfer of a 1.0 delivery shows, the version that a protocol header named.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STEP = 4  # every fourth of them in a test; the others are slow tests
 
 @cache
 def flows() -> list[tuple[Flow, Decoded]]:
-    """The connections of the small captures, where the ports are not used again, and their whole decode."""
+    """The connections of the small captures, where the ports are not used again, and their complete decode."""
     found: list[tuple[Flow, Decoded]] = []
     for path, runs in seeds():
         by_key: dict[bytes, list[tuple[np.ndarray, bytes]]] = {}
@@ -69,13 +69,13 @@ def flows() -> list[tuple[Flow, Decoded]]:
 @pytest.mark.parametrize("first", [0, *(pytest.param(place, marks=pytest.mark.slow) for place in range(1, STEP))])
 def test_every_packet_lost_in_turn(first: int) -> None:
     tried = 0
-    for flow, whole in flows():
+    for flow, lossless in flows():
         telling = np.flatnonzero((flow.segments["cap_len"] > 0) | (flow.segments["flags"] & (SYN | FIN) != 0))
         for at in telling[first :: STEP if len(telling) <= LONG else 5 * STEP]:
             keep = np.ones(len(flow.segments), bool)
             keep[at] = False
             try:
-                check_loss(flow, whole, keep)
+                check_loss(flow, lossless, keep)
             except AssertionError as error:
                 raise AssertionError(f"{flow.name} without packet {flow.segments['packet_no'][at]}: {error}") from error
             tried += 1
@@ -84,14 +84,14 @@ def test_every_packet_lost_in_turn(first: int) -> None:
 
 def test_runs_of_packets_lost() -> None:
     rng = random.Random(3)
-    for flow, whole in flows():
+    for flow, lossless in flows():
         for _ in range(8):
             keep = np.ones(len(flow.segments), bool)
             for _ in range(rng.randint(1, 3)):
                 start = rng.randrange(3, max(4, len(keep)))  # the handshake stays
                 keep[start : start + rng.choice((2, 3, 5, 20))] = False
             try:
-                check_loss(flow, whole, keep)
+                check_loss(flow, lossless, keep)
             except AssertionError as error:
                 lost = flow.segments["packet_no"][~keep].tolist()
                 raise AssertionError(f"{flow.name} without packets {lost}: {error}") from error
@@ -120,8 +120,8 @@ def classic() -> list[bytes]:
 
 
 def segmented() -> list[bytes]:
-    point = encode.whole("session.command-point", {"command-id": 0, "command-offset": 0}, 1)
-    sync = encode.whole("execution.sync", {}, 1)
+    point = encode.one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 1)
+    sync = encode.one_frame("execution.sync", {}, 1)
     return [b"AMQP\x01\x01\x00\x0a", point, *encode.message(b"a" * 120), sync, *encode.message(b"b" * 30), sync]
 
 
@@ -157,9 +157,9 @@ def written(frames: list[bytes], cuts: list[int]) -> Flow:
 def test_a_hole_at_every_place(family: Callable[[], list[bytes]]) -> None:
     """Inside headers, methods, bodies, at boundaries, over several frames, to the very end."""
     frames = family()
-    (whole,) = decoded(written(frames, []))
-    assert [f.size for f in whole.frames] == [len(octets) for octets in frames]
-    assert {f.status for f in whole.frames} == {"ok"}
+    (lossless,) = decoded(written(frames, []))
+    assert [f.size for f in lossless.frames] == [len(octets) for octets in frames]
+    assert {f.status for f in lossless.frames} == {"ok"}
     total = sum(map(len, frames))
     for size in (1, 8, 60, 200):
         for start in range(8, total):
@@ -167,7 +167,7 @@ def test_a_hole_at_every_place(family: Callable[[], list[bytes]]) -> None:
             keep = np.ones(len(flow.segments), bool)
             keep[3] = False
             try:
-                check_loss(flow, whole, keep)
+                check_loss(flow, lossless, keep)
             except AssertionError as error:
                 raise AssertionError(f"{size} octets lost at {start}: {error}") from error
 
@@ -175,13 +175,13 @@ def test_a_hole_at_every_place(family: Callable[[], list[bytes]]) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_holes(family: Callable[[], list[bytes]]) -> None:
     frames, rng = family(), random.Random(5)
-    (whole,) = decoded(written(frames, []))
+    (lossless,) = decoded(written(frames, []))
     total = sum(map(len, frames))
     for _ in range(400):
         flow = written(frames, rng.sample(range(8, total), 4))
         keep = np.ones(len(flow.segments), bool)
         keep[[3, 5]] = False
-        check_loss(flow, whole, keep)
+        check_loss(flow, lossless, keep)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

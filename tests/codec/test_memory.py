@@ -32,7 +32,7 @@ print(resident() - before)
 """
 
 
-def test_it_is_an_array_of_zeros_that_can_be_written() -> None:
+def test_the_array_has_zeros_and_is_writable() -> None:
     found: NDArray[Any] = sparse_zeros((3, 1000), np.dtype([("a", "i8"), ("b", "u1")], align=True))
     assert found.shape == (3, 1000)
     assert not found["a"].any()
@@ -41,7 +41,7 @@ def test_it_is_an_array_of_zeros_that_can_be_written() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident pages are read as Linux shows them")
-def test_its_pages_take_no_memory_before_they_are_written() -> None:
+def test_pages_take_no_memory_before_they_are_written() -> None:
     command = [sys.executable, "-c", GROWTH]
     sparse, of_numpy = (
         int(subprocess.run([*command, make], capture_output=True, check=True).stdout) for make in ("sparse", "numpy")

@@ -95,8 +95,8 @@ def reachable(publishes: list[tuple[int, Message]], first: Message) -> tuple[lis
     return [(i, p) for i, p in publishes if p.kind == TO_ADDRESS], True
 
 
-def told_by(publishes: list[tuple[int, Message]], delivery: Message) -> int:
-    """The label by which a delivery is told from others of its queue; 0: none."""
+def label_of(publishes: list[tuple[int, Message]], delivery: Message) -> int:
+    """The label that distinguishes a delivery from others of its queue; 0: none."""
     if delivery.label and any(p.label == delivery.label for _, p in publishes):
         return delivery.label
     return delivery.common if delivery.common and any(p.common == delivery.common for _, p in publishes) else 0
@@ -109,7 +109,7 @@ def expected(messages: list[Message]) -> list[tuple[int, ...]]:
     for key, place in sorted({(m.key, m.place) for m in messages if m.side == DELIVERY}):
         queue = [(i, m) for i, m in numbered if (m.side, m.key, m.place) == (DELIVERY, key, place)]
         publishes, loosely = reachable([(i, m) for i, m in numbered if (m.side, m.key) == (PUBLISH, key)], queue[0][1])
-        labels = {told_by(publishes, m) for _, m in queue}
+        labels = {label_of(publishes, m) for _, m in queue}
         claimed = labels - {0} if len(labels) > 1 else set()
         taken: set[int] = set()
         for label in sorted(labels, key=lambda label: (label == 0, label in COMMONS, label)):
@@ -119,7 +119,7 @@ def expected(messages: list[Message]) -> list[tuple[int, ...]]:
                 own = [(i, p) for i, p in publishes if p.common == label and p.label not in claimed]
             else:
                 own = [(i, p) for i, p in publishes if p.label == label]
-            run = [(i, m) for i, m in queue if told_by(publishes, m) == label]
+            run = [(i, m) for i, m in queue if label_of(publishes, m) == label]
             paired(found, messages, run, own, taken, loosely)
     return [tuple(row) for row in found]
 
@@ -194,13 +194,13 @@ deliveries = st.builds(
 
 
 def routed(messages: list[Message], routes: tuple[int, int]) -> list[Message]:
-    """A queue's deliveries all tell the same route, or none does (its number is made of both)."""
+    """A queue's deliveries all have the same route, or none has one (its number is made of both)."""
     by_place = dict(zip(QUEUE_ROUTES, routes, strict=True))
-    told = [
+    messages = [
         replace(m, route=by_place[m.place], back=m.back if m.back >= m.at else -1) if m.side == DELIVERY else m
         for m in messages
     ]
-    return sorted(told, key=lambda m: m.order)
+    return sorted(messages, key=lambda m: m.order)
 
 
 @settings(max_examples=400, deadline=None)
@@ -227,7 +227,7 @@ def test_a_label_tells_equal_contents_apart_whatever_their_order() -> None:
     assert pairs.tier.tolist()[3:] == [LABEL] * 3
 
 
-def test_what_bears_no_label_of_a_publish_takes_none_that_another_delivery_claims() -> None:
+def test_a_delivery_without_a_known_label_takes_no_publish_that_another_delivery_claims() -> None:
     """Publishes 1 and 2; the first was changed on its way."""
     published = [Message(PUBLISH, 1, route=101, label=1), Message(PUBLISH, 2, route=101, label=2)]
     delivered = [Message(DELIVERY, 5, place=11, label=2), Message(DELIVERY, 6, place=11, label=3)]
@@ -238,7 +238,7 @@ def test_what_bears_no_label_of_a_publish_takes_none_that_another_delivery_claim
         assert {m.label: pairs.tier[2 + n] for n, m in enumerate(order)} == {2: LABEL, 3: ANY}
 
 
-def test_across_families_the_common_label_tells() -> None:
+def test_across_families_the_common_label_decides() -> None:
     published = [Message(PUBLISH, n, route=101, label=n, common=10 + n) for n in (1, 2)]
     delivered = [
         Message(DELIVERY, 5, place=11, family=V1_0_FAMILY, label=8, common=12),
@@ -249,7 +249,7 @@ def test_across_families_the_common_label_tells() -> None:
     assert pairs.tier.tolist()[2:] == [COMMON] * 2
 
 
-def test_a_stranger_casts_doubt_on_those_of_its_label() -> None:
+def test_a_delivery_without_a_publish_makes_those_of_its_label_ambiguous() -> None:
     published = [Message(PUBLISH, n, route=101, label=n) for n in (1, 2)]
     delivered = [Message(DELIVERY, 5 + n, place=11, label=label) for n, label in enumerate((1, 2, 2))]
     pairs = pairs_of(rows(published + delivered))
@@ -258,7 +258,7 @@ def test_a_stranger_casts_doubt_on_those_of_its_label() -> None:
 
 
 @pytest.mark.parametrize("n", [50])
-def test_equal_messages_that_nobody_saw_go_back_come_again_in_turn(n: int) -> None:
+def test_equal_messages_without_a_captured_requeue_are_redelivered_in_order(n: int) -> None:
     """Delivered once and again, and neither time is it known what became of them: each came again once."""
     published = [Message(PUBLISH, i, route=101) for i in range(n)]
     delivered = [Message(DELIVERY, n + i, place=11, back=n + i, surely=False) for i in range(n)]
@@ -268,7 +268,7 @@ def test_equal_messages_that_nobody_saw_go_back_come_again_in_turn(n: int) -> No
     assert pairs.first[2 * n :].tolist() == list(range(n, 2 * n))
 
 
-def test_what_goes_back_to_its_place_comes_first_again() -> None:
+def test_a_message_requeued_to_its_place_is_delivered_first_again() -> None:
     """Two wait; the first is refused three times in a row, and is the head of its queue each time."""
     published = [Message(PUBLISH, i, route=101) for i in range(2)]
     delivered = [Message(DELIVERY, 5, place=11, back=7), Message(DELIVERY, 6, place=11, back=7)]
@@ -286,7 +286,7 @@ def test_the_nth_publish_goes_with_the_nth_delivery_of_each_queue() -> None:
 
 
 @pytest.mark.parametrize("n", [100_000])
-def test_many_alike_on_one_queue_cost_no_more_each(n: int) -> None:
+def test_the_cost_of_a_message_does_not_grow_with_equal_ones_on_its_queue(n: int) -> None:
     """All given back and delivered again, in the order of the queue: each finds its own."""
     published = [Message(PUBLISH, i, route=101) for i in range(n)]
     delivered = [Message(DELIVERY, n + i, place=11, route=101, back=2 * n) for i in range(n)]

@@ -51,8 +51,8 @@ def test_the_published_trace() -> None:
 
 
 def test_order_and_repetition_do_not_matter() -> None:
-    given_, wanted = list(PUBLISHED), list(PUBLISHED.values())
-    assert ipv4([*reversed(given_), *given_]) == [*reversed(wanted), *wanted]
+    given_, pseudonyms = list(PUBLISHED), list(PUBLISHED.values())
+    assert ipv4([*reversed(given_), *given_]) == [*reversed(pseudonyms), *pseudonyms]
     assert ipv4([]) == []
 
 
@@ -100,7 +100,7 @@ def test_a_text_is_a_passphrase_even_when_it_has_the_length_of_a_key() -> None:
     assert key_of(text) == hashlib.scrypt(text.encode(), salt=b"wirehare key", dklen=32, n=1 << 14, r=8, p=1)
 
 
-def test_pseudonyms_are_readable_and_keep_who_is_who() -> None:
+def test_pseudonyms_are_readable_and_equal_for_equal_names_only() -> None:
     queue, key = pseudonym("orders", KEY, "queue"), pseudonym("orders", KEY, "key")
     assert queue.startswith("queue-")
     assert queue.removeprefix("queue-") == key.removeprefix("key-")

@@ -44,10 +44,10 @@ def test_a_control_of_0_10() -> None:
     assert (attach.name, attach.channel, attach.arguments["name"]) == ("session.attach", 1, b"s")
 
 
-def test_what_is_left_over_is_shown() -> None:
+def test_trailing_octets_are_returned() -> None:
     close = Method(0, spec.Connection.CloseOk()).marshal()
-    whole, rest = codec.amqp.decode(close + b"\x01\x00", version="0-9-1")
-    assert whole.name == "connection.close-ok"
+    frame, rest = codec.amqp.decode(close + b"\x01\x00", version="0-9-1")
+    assert frame.name == "connection.close-ok"
     assert (rest.frame_type, rest.status, rest.octets) == ("skipped", "malformed", b"\x01\x00")
 
 
@@ -72,7 +72,7 @@ def test_a_version_that_does_not_exist() -> None:
         codec.amqp.decode(b"AMQP\x00\x00\x09\x01", version="2.0")
 
 
-def test_nothing_gives_no_frames() -> None:
+def test_no_octets_give_no_frames() -> None:
     assert codec.amqp.decode(b"") == []
 
 

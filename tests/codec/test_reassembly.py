@@ -143,7 +143,7 @@ def test_a_hole_is_declared_when_the_peer_acknowledged_past_it_and_time_has_pass
         assert facts["client"]["frame_bytes"] == len(STREAM) - size
 
 
-def test_what_comes_just_after_its_acknowledgement_is_not_lost() -> None:
+def test_data_captured_just_after_its_acknowledgement_is_not_lost() -> None:
     late = Segment(CLIENT, 200, STREAM[200:300])
     early = [Segment(CLIENT, 0, STREAM[:200]), Segment(CLIENT, 300, STREAM[300:]), Segment(SERVER, 0, ack=len(STREAM))]
     rows, (facts,) = Capture(segments=[*OPENING, *early, late]).decoded()
@@ -152,7 +152,7 @@ def test_what_comes_just_after_its_acknowledgement_is_not_lost() -> None:
     assert facts["client"]["out_of_order_segments"] == 1
 
 
-def test_what_the_snaplen_cut_is_a_hole_when_later_data_comes() -> None:
+def test_bytes_cut_by_the_snaplen_are_a_hole_when_later_data_comes() -> None:
     at, size = PLACES[6]  # a body: 8 octets of frame around it
     cut_short = Segment(CLIENT, at, STREAM[at : at + 20], wire=size)
     rows, (facts,) = Capture(

@@ -71,17 +71,17 @@ def records(events: list[Event]) -> np.ndarray:
 
 
 def run(events: list[Event], rows: int = 10_000) -> Result:
-    """What the engine says of `events`, given in pieces of `rows` in the order of frames."""
+    """What the engine reports for `events`, passed in pieces of `rows` in the order of frames."""
     found: Result = {}
     for connection in {e.connection_id for e in events}:
         own = records([e for e in events if e.connection_id == connection])
         own = own[np.argsort(own["frame_no"], kind="stable")]
-        kept = own[:0]
+        carried = own[:0]
         for at in range(0, len(own), rows):
-            concluding = final_messages(np.concatenate([kept, own[at : at + rows]]), np.array([connection]), UNTIL)
-            kept = concluding.events
+            concluding = final_messages(np.concatenate([carried, own[at : at + rows]]), np.array([connection]), UNTIL)
+            carried = concluding.events
             take(found, concluding.settled)
-        take(found, final_messages(kept, NO_CONNECTIONS, UNTIL[:0]).settled)
+        take(found, final_messages(carried, NO_CONNECTIONS, UNTIL[:0]).settled)
     return found
 
 
@@ -97,20 +97,20 @@ def of_one(events: list[Event]) -> dict[int, tuple[str | None, int | None, int |
     return {frame: result for (_, frame), result in run(events).items()}
 
 
-def test_an_event_settles_its_id_and_what_it_does_not_name_stays() -> None:
+def test_an_event_settles_its_id_and_no_other() -> None:
     assert of_one([opened(1, 1), opened(2, 2), opened(3, 3), settles(4, 2, 2, "nacked")]) == {
         2: ("nacked", 40, 4, None)
     }
 
 
-def test_multiple_settles_all_up_to_its_id_that_is_outstanding() -> None:
+def test_multiple_settles_all_outstanding_up_to_its_id() -> None:
     events = [opened(n, n) for n in (1, 2, 3, 4)]
     assert of_one([*events, settles(5, 2, 2, "rejected"), settles(6, LOWEST, 3)]) == {
         1: ("acked", 60, 6, None), 2: ("rejected", 50, 5, None), 3: ("acked", 60, 6, None),
     }  # fmt: skip
 
 
-def test_what_opens_later_is_not_settled() -> None:
+def test_messages_opened_later_are_not_settled() -> None:
     assert of_one([opened(1, 1), settles(2, LOWEST, HIGHEST), opened(3, 2), opened(4, 1)]) == {
         1: ("acked", 20, 2, None)
     }
@@ -192,7 +192,7 @@ class Message(NamedTuple):
     outcome: str | None = None
     transaction: str | None = None
     settled_by: Event | None = None
-    said: bool = False
+    reported: bool = False
     marked: bool = False
 
 
@@ -209,16 +209,21 @@ def naive(events: list[Event]) -> Result:
             if not same or m.settled_by is not None or not e.first <= m.event.first <= e.last:
                 continue
             if e.transaction == ROLLED_BACK:
-                messages[at] = m._replace(transaction=ROLLED_BACK, said=True, marked=True)
+                messages[at] = m._replace(transaction=ROLLED_BACK, reported=True, marked=True)
             elif not e.final:
                 if e.outcome is not None:
                     result = e.transaction or (ROLLED_BACK if m.marked else None)
-                    messages[at] = m._replace(outcome=e.outcome, transaction=result, said=True)
+                    messages[at] = m._replace(outcome=e.outcome, transaction=result, reported=True)
             else:
-                # A rollback gives way to any settlement; a noted commit stays where nothing new is said.
-                kept = noted_commit(m.event, events, e) if e.outcome is None and e.transaction is None else None
+                # A rollback gives way to any settlement; a noted commit stays where the settlement reports nothing new.
+                noted_transaction = (
+                    noted_commit(m.event, events, e) if e.outcome is None and e.transaction is None else None
+                )
                 messages[at] = m._replace(
-                    outcome=e.outcome or m.outcome, transaction=e.transaction or kept, settled_by=e, said=True
+                    outcome=e.outcome or m.outcome,
+                    transaction=e.transaction or noted_transaction,
+                    settled_by=e,
+                    reported=True,
                 )
     return {
         (m.event.connection_id, m.event.frame_no): (
@@ -228,7 +233,7 @@ def naive(events: list[Event]) -> Result:
             m.transaction,
         )
         for m in messages
-        if m.said
+        if m.reported
     }
 
 
@@ -276,12 +281,12 @@ def test_engine_agrees_with_the_naive_reference(script: list[Any], rows: int) ->
 
 def columns_of(frames: int, opens: np.ndarray, **columns: Any) -> dict[str, np.ndarray]:
     n, one = np.arange(1, frames + 1), np.ones(frames, np.int64)
-    whole = {"connection": one, "map_no": 4 * one, "frame_no": n, "final": one, "transaction": 0 * one, **columns}
-    return {**whole, "opens": opens.astype(np.int64), "outcome": np.where(opens, 0, 1), "effective_ns": 10 * n}
+    events = {"connection": one, "map_no": 4 * one, "frame_no": n, "final": one, "transaction": 0 * one, **columns}
+    return {**events, "opens": opens.astype(np.int64), "outcome": np.where(opens, 0, 1), "effective_ns": 10 * n}
 
 
 def took(columns: dict[str, np.ndarray]) -> tuple[float, int]:
-    """Seconds, and messages told of."""
+    """Seconds, and how many messages have a row."""
     started = time.process_time()
     rows = len(settled_at_once(columns).frame_no)
     return time.process_time() - started, rows
@@ -317,7 +322,7 @@ def zigzag(count: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="a million events in plain Python")
 @pytest.mark.parametrize("make", [repeated_multiple, repeated_notes, falling, zigzag])
-def test_a_million_outstanding_messages_cost_no_more_each(make: Any) -> None:
+def test_the_cost_of_a_message_does_not_grow_with_those_outstanding(make: Any) -> None:
     count = 1_000_000
     took(make(1000))
 

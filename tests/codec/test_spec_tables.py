@@ -91,8 +91,8 @@ def test_the_arrays_say_what_the_lookups_say(version: str) -> None:
         index = int(t.lookup[code, method.class_id, method.method_id])
         rows = slice(int(t.field_from[index]), int(t.field_from[index + 1]))
         assert [kinds.NAMES[kind] for kind in t.field_kind[rows]] == [kinds.NAMES[f.kind] for f in method.fields]
-        alone = method.name in ("file.publish", "file.deliver")  # what they are about was sent before
-        assert t.method_content[index] == (WITHOUT_CONTENT if alone else method.content)
+        without_content = method.name in ("file.publish", "file.deliver")  # what they are about was sent before
+        assert t.method_content[index] == (WITHOUT_CONTENT if without_content else method.content)
         assert ("client", "server", "both")[int(t.method_sender[index])] == method.sent_by
 
 

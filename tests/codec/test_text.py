@@ -1,4 +1,4 @@
-"""The one rule by which octets that are not UTF-8 are shown, and URIs without what stands before their host."""
+"""The one rule by which octets that are not UTF-8 are shown, and URIs without what precedes their host."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_utf8_stays_as_it_is(octets: bytes) -> None:
     assert texts_of(pa.array([octets, b"\xff"])).to_pylist() == [octets.decode(), r"\xff"]
 
 
-@pytest.mark.parametrize(("octets", "shown"), INVALID.values(), ids=INVALID)
-def test_octets_that_are_not_utf8_are_escaped(octets: bytes, shown: str) -> None:
-    assert escaped(octets) == shown
+@pytest.mark.parametrize(("octets", "expected"), INVALID.values(), ids=INVALID)
+def test_octets_that_are_not_utf8_are_escaped(octets: bytes, expected: str) -> None:
+    assert escaped(octets) == expected
     wire = Wire()
     wire.add(CLIENT, b"AMQP\0\0\x09\x01" + method("0-9-1", "queue.declare", queue=octets))
     row = wire.rows()[0][1]
-    assert row["arguments"]["queue"] == shown
+    assert row["arguments"]["queue"] == expected
     assert (row["status"], row["error"]) == ("malformed", "text that is not UTF-8")
     assert "not-utf8" in row["notes"]
 
@@ -100,11 +100,11 @@ URIS = {
 }
 
 
-@pytest.mark.parametrize(("text", "shown"), URIS.items())
-def test_userinfo_of_uris_is_masked(text: str, shown: str) -> None:
+@pytest.mark.parametrize(("text", "expected"), URIS.items())
+def test_userinfo_of_uris_is_masked(text: str, expected: str) -> None:
     octets = np.frombuffer(bytearray(text.encode()), np.uint8).copy()
     mask_userinfo(octets, 0, len(octets))
-    assert octets.tobytes().decode() == shown
+    assert octets.tobytes().decode() == expected
 
 
 @pytest.mark.parametrize("tag", [b"S", b"x"])
@@ -114,12 +114,12 @@ def test_userinfo_in_client_properties_is_masked_at_any_depth(tag: bytes) -> Non
     nested = b"\x01n" + b"F" + len(table).to_bytes(4, "big") + table
     properties = (len(table + nested)).to_bytes(4, "big") + table + nested
     row = start_ok(properties)
-    shown = b"amqp://*********@host/" if tag == b"x" else "amqp://*********@host/"
-    assert row["arguments"]["client_properties"] == {"u": shown, "n": {"u": shown}}
+    masked = b"amqp://*********@host/" if tag == b"x" else "amqp://*********@host/"
+    assert row["arguments"]["client_properties"] == {"u": masked, "n": {"u": masked}}
     assert row["arguments"]["locale"] == "en_US"
 
 
-def test_what_a_peer_tells_of_itself_is_text() -> None:
+def test_connection_attributes_are_text() -> None:
     """A long string may be any octets; product and platform are names."""
     row = start_ok({"product": b"K\xfcche"})
     assert row["arguments"]["client_properties"] == {"product": r"K\xfcche"}

@@ -1,4 +1,4 @@
-"""What Python's OpenSSL cannot be asked for, made by tlslite-ng; of TLS 1.3 the key log has traffic secrets alone."""
+"""Handshakes that Python's OpenSSL cannot make, by tlslite-ng; for TLS 1.3 the key log has only traffic secrets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from codec.layers.tls.trial import match_secrets
 TLS12, TLS13 = (3, 3), (3, 4)
 
 
-def decoded(said: Any, client: Any, server: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    flights, key_log = talk(said, client, server)
+def decoded(sent: Any, client: Any, server: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    flights, key_log = talk(sent, client, server)
     return wire_of(flights).rows(Layers(KeyLog(key_log)))
 
 
@@ -48,12 +48,12 @@ def test_suites_of_tls_1_3(name: str, suite: str) -> None:
 def test_a_connection_that_began_before_the_capture_is_found_by_trial(name: str, suite: str, first: int) -> None:
     """Each write is a flight: without the handshake and the `first` of them the frames are those of the rest in clear,
     as `test_tls` has it for OpenSSL."""
-    said = list(conversation()[0])
+    sent = list(conversation()[0])
     chosen = settings(TLS13, cipherNames=[name])
-    flights, key_log = talk(said, chosen, chosen)
-    handshake = len(flights) - len(said)
+    flights, key_log = talk(sent, chosen, chosen)
+    handshake = len(flights) - len(sent)
     rows, facts = without_beginning(flights, handshake + first).rows(Layers(KeyLog(key_log)))
-    clear, _ = without_beginning(said, first).rows()
+    clear, _ = without_beginning(sent, first).rows()
     names = ("sender", "name", "size", "arguments", "digest", "packet", "frame_type")
     assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
     assert len(rows) > 20
@@ -107,11 +107,11 @@ def test_the_numbers_that_are_tried_are_bounded(suite: str, number: int, size: i
 
 
 def test_keys_are_updated() -> None:
-    said = list(conversation()[0])
+    sent = list(conversation()[0])
     for at, way in ((40, SERVER), (30, CLIENT), (20, CLIENT), (10, SERVER)):
-        said.insert(at, (way, KEY_UPDATE))
+        sent.insert(at, (way, KEY_UPDATE))
     chosen = settings(TLS13)
-    assert_whole(*decoded(said, chosen, chosen))
+    assert_whole(*decoded(sent, chosen, chosen))
 
 
 UPDATES = {
@@ -119,7 +119,7 @@ UPDATES = {
     "asked for": [(10, CLIENT, REQUEST), (25, SERVER, REQUEST), (40, CLIENT, REQUEST)],
     "asked for by both at once": [(10, CLIENT, REQUEST), (10, SERVER, REQUEST), (30, SERVER, REQUEST),
                                   (30, CLIENT, UPDATE), (30, CLIENT, REQUEST)],
-    "before anything is said": [(0, SERVER, REQUEST), (0, CLIENT, REQUEST)],
+    "before any data": [(0, SERVER, REQUEST), (0, CLIENT, REQUEST)],
 }  # fmt: skip
 
 
@@ -128,9 +128,9 @@ UPDATES = {
 @pytest.mark.parametrize("suite", ["TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"])
 def test_keys_are_updated_by_openssl(suite: str, updates: list[tuple[int, int, bytes]], name: str) -> None:
     """The frames are those of the same traffic in clear."""
-    said = list(conversation(name)[0])
-    clear, _ = wire_of(said).rows()
-    updated = list(said)
+    sent = list(conversation(name)[0])
+    clear, _ = wire_of(sent).rows()
+    updated = list(sent)
     for at, way, update in sorted(updates, key=lambda each: each[0], reverse=True):
         updated.insert(at, (way, update))
     flights, key_log = libssl_talk(updated, suite)

@@ -67,16 +67,16 @@ def mutated(flights: list[Sent], draw: random.Random) -> Wire:
 
 
 def flights_of(kind: str) -> tuple[list[Sent], KeyLog]:
-    said = conversation()[0]
+    sent = conversation()[0]
     if kind == "websocket":
-        return upgraded(said), KeyLog()
+        return upgraded(sent), KeyLog()
     peers = Peers(*KINDS.get(kind, KINDS["tls13"]))
-    flights = peers.talk(upgraded(said) if kind == "both" else said)
+    flights = peers.talk(upgraded(sent) if kind == "both" else sent)
     return flights, KeyLog(peers.key_log)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "websocket", "both"])
-def test_what_is_damaged_gives_rows_and_a_ledger(kind: str) -> None:
+def test_damaged_streams_give_rows_and_a_ledger(kind: str) -> None:
     flights, log = flights_of(kind)
     for seed in range(INPUTS):
         _, facts = mutated(flights, random.Random(f"{kind} {seed}")).rows(Layers(log))

@@ -47,9 +47,9 @@ CLOSE_0_8 = method(0, 10, 60, struct.pack(">H", 200) + shortstr(b"bye") + struct
 OPEN_OK_0_8, OPEN_OK = method(1, 20, 11), method(1, 20, 11, long_prefixed(b""))
 
 
-def talk(*said: tuple[int, bytes], syn: bool = True) -> tuple[list[Row], Row]:
+def conversation(*sent: tuple[int, bytes], syn: bool = True) -> tuple[list[Row], Row]:
     wire = Wire(syn)
-    for direction, data in said:
+    for direction, data in sent:
         wire.add(direction, data)
     return wire.rows()
 
@@ -66,13 +66,13 @@ def versions(rows: list[Row]) -> set[tuple[str | None, bool]]:
     [(HEADER_0_8, (8, 0), "0-8"), (HEADER_0_9, (0, 9), "0-9"), (HEADER_0_9_1, (0, 9), "0-9-1")],
 )
 def test_a_server_that_agrees_adds_nothing(header: bytes, numbers: tuple[int, int], version: str) -> None:
-    rows, facts = talk((CLIENT, header), (SERVER, start(*numbers)), (CLIENT, ACK))
+    rows, facts = conversation((CLIENT, header), (SERVER, start(*numbers)), (CLIENT, ACK))
     assert versions(rows) == {(version, True)}
     assert facts["versions_offered"] == [f"client {version}"]
 
 
 def test_a_server_that_starts_with_8_0_makes_it_0_8() -> None:
-    rows, facts = talk((CLIENT, HEADER_0_9_1), (SERVER, start(8, 0)), (CLIENT, CLOSE_0_8))
+    rows, facts = conversation((CLIENT, HEADER_0_9_1), (SERVER, start(8, 0)), (CLIENT, CLOSE_0_8))
     assert versions(rows) == {("0-8", True)}
     assert [row["name"] for row in rows] == [None, "connection.start", "connection.close"]
     assert rows[0]["version"] == "0-9-1"
@@ -81,14 +81,14 @@ def test_a_server_that_starts_with_8_0_makes_it_0_8() -> None:
 
 def test_a_server_that_starts_with_0_9_rules_0_8_out() -> None:
     """Nothing tells 0-9 from 0-9-1 here."""
-    rows, facts = talk((CLIENT, HEADER_0_8), (SERVER, start(0, 9)), (CLIENT, ACK + publish(0)))
+    rows, facts = conversation((CLIENT, HEADER_0_8), (SERVER, start(0, 9)), (CLIENT, ACK + publish(0)))
     assert versions(rows) == {("0-9-1", False)}
     assert facts["versions_offered"] == ["client 0-8", "server 0-9"]
 
 
 def test_after_a_start_with_0_9_a_method_that_only_0_9_has_tells() -> None:
     """message.ok, class 120, method 500."""
-    rows, _ = talk((CLIENT, HEADER_0_8), (SERVER, start(0, 9)), (CLIENT, ACK), (SERVER, method(1, 120, 500)))
+    rows, _ = conversation((CLIENT, HEADER_0_8), (SERVER, start(0, 9)), (CLIENT, ACK), (SERVER, method(1, 120, 500)))
     assert versions(rows) == {("0-9", False)}
     assert rows[-1]["name"] == "message.ok"
 
@@ -112,28 +112,28 @@ def test_start_counts_where_no_header_was_captured(
     assert facts["versions_offered"] == [f"server {offered}"]
 
 
-def test_numbers_that_no_version_says_change_nothing() -> None:
-    rows, facts = talk((CLIENT, HEADER_0_9), (SERVER, start(0, 95)), (CLIENT, ACK))
+def test_unknown_version_numbers_change_nothing() -> None:
+    rows, facts = conversation((CLIENT, HEADER_0_9), (SERVER, start(0, 95)), (CLIENT, ACK))
     assert versions(rows) == {("0-9", True)}
     assert facts["versions_offered"] == ["client 0-9", "server 0.95"]
 
 
 @pytest.mark.parametrize("header", [b"AMQP\x01\x01\x00\x0a", b"AMQP\x00\x01\x00\x00", b"AMQP\x00\x00\x09\x00"])
 def test_a_classic_server_may_answer_any_header(header: bytes) -> None:
-    rows, facts = talk((CLIENT, header), (SERVER, start(8, 0)), (CLIENT, ACK), (SERVER, CLOSE_0_8))
+    rows, facts = conversation((CLIENT, header), (SERVER, start(8, 0)), (CLIENT, ACK), (SERVER, CLOSE_0_8))
     assert versions(rows) == {("0-8", True)}
     assert [row["name"] for row in rows[1:]] == ["connection.start", "basic.ack", "connection.close"]
     assert facts["versions_offered"][1] == "server 0-8"
 
 
 def test_only_the_first_start_of_a_server_counts() -> None:
-    rows, facts = talk((CLIENT, HEADER_0_9_1 + start(8, 0)), (SERVER, start(0, 9) + start(8, 0)))
+    rows, facts = conversation((CLIENT, HEADER_0_9_1 + start(8, 0)), (SERVER, start(0, 9) + start(8, 0)))
     assert versions(rows) == {("0-9-1", True)}
     assert facts["versions_offered"] == ["client 0-9-1"]
 
 
 def test_a_start_that_does_not_fit_does_not_count() -> None:
-    rows, _ = talk((CLIENT, HEADER_0_9_1), (SERVER, method(0, 10, 10, b"\x08\x00")))
+    rows, _ = conversation((CLIENT, HEADER_0_9_1), (SERVER, method(0, 10, 10, b"\x08\x00")))
     assert versions(rows) == {("0-9-1", True)}
     assert rows[-1]["status"] == "malformed"
 
@@ -167,7 +167,7 @@ TEST_STRING_OK = method(1, 120, 21, long_prefixed(b"r"))  # of 0-8; 0-9 has clas
     ],
 )
 def test_frames_tell_the_version_of_a_stream_without_a_header(telling: bytes, version: str) -> None:
-    rows, _ = talk((CLIENT, ACK), (CLIENT, ACK + telling), syn=False)
+    rows, _ = conversation((CLIENT, ACK), (CLIENT, ACK + telling), syn=False)
     assert versions(rows) == {(version, False)}
     assert {row["status"] for row in rows} == {"ok"}
 
@@ -175,41 +175,41 @@ def test_frames_tell_the_version_of_a_stream_without_a_header(telling: bytes, ve
 def test_rows_before_the_telling_frame_have_the_names_of_its_version() -> None:
     """Class 60, method 110 is basic.recover in 0-9-1, recover-sync in 0-8 as RabbitMQ has it."""
     recover = method(1, 60, 110, b"\x01")
-    rows, _ = talk((CLIENT, ACK + recover), (CLIENT, OPEN_OK_0_8), syn=False)
+    rows, _ = conversation((CLIENT, ACK + recover), (CLIENT, OPEN_OK_0_8), syn=False)
     assert [row["name"] for row in rows] == ["basic.ack", "basic.recover-sync", "channel.open-ok"]
     assert [row["arguments"] for row in rows[1:]] == [{"requeue": True}, {}]
 
 
 def test_a_lost_boundary_is_found_by_the_frames_of_any_version() -> None:
-    rows, _ = talk((CLIENT, b"garbage" + CLOSE_0_8 + OPEN_OK_0_8), syn=False)
+    rows, _ = conversation((CLIENT, b"garbage" + CLOSE_0_8 + OPEN_OK_0_8), syn=False)
     assert [row["name"] for row in rows] == [None, "connection.close", "channel.open-ok"]
     assert {row["version"] for row in rows} == {"0-8"}
 
 
 def test_numbers_that_mean_another_method_elsewhere_do_not_tell_the_client() -> None:
     """Class 10, method 61 is connection.close-ok in 0-8 and connection.unblocked, of servers only, in 0-9-1."""
-    rows, facts = talk((CLIENT, ACK + method(0, 10, 61)), (CLIENT, ACK), syn=False)
+    rows, facts = conversation((CLIENT, ACK + method(0, 10, 61)), (CLIENT, ACK), syn=False)
     assert {row["sender"] for row in rows} == {"client"}
     assert facts["sides_known_by"] == "port"
 
 
-def test_after_256_rows_the_version_stands() -> None:
-    rows, _ = talk((CLIENT, 256 * ACK), (CLIENT, OPEN_OK_0_8), syn=False)
+def test_the_version_is_final_after_256_rows() -> None:
+    rows, _ = conversation((CLIENT, 256 * ACK), (CLIENT, OPEN_OK_0_8), syn=False)
     assert versions(rows) == {("0-9-1", False)}
     assert (rows[-1]["name"], rows[-1]["status"]) == ("channel.open-ok", "malformed")
 
 
 @pytest.mark.parametrize("others", range(250, 256))
 def test_rows_wait_for_their_version_when_a_batch_is_full(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of another connection fill the batch up before the version of this one is told."""
+    """Rows of another connection fill the batch up before the version of this one is known."""
     monkeypatch.setattr(batches, "BATCH_ROWS", 256)
     before, wire = Wire(), Wire(syn=False)
     before.add(CLIENT, HEADER_0_9_1 + ACK * (others - 1))
     for data in [ACK, ACK, publish(0), ACK, OPEN_OK_0_8, ACK]:
         wire.add(CLIENT, data)
     decoding, found = decoder.Decoder(), []
-    for flow, said in ((FLOW[:-1] + b"!", before), (FLOW, wire)):
-        segments, payload = np.array(said.segments, SEGMENT), np.frombuffer(bytearray(said.payload), np.uint8)
+    for flow, stream in ((FLOW[:-1] + b"!", before), (FLOW, wire)):
+        segments, payload = np.array(stream.segments, SEGMENT), np.frombuffer(bytearray(stream.payload), np.uint8)
         found += [batch_rows(batch) for batch in decoding.feed(flow, segments, payload)]
     found += [batch_rows(batch) for batch in decoding.finish()]
     assert len(found) > 1
@@ -224,7 +224,7 @@ def test_out_of_band_frames_are_read_like_those_in_band() -> None:
     header = struct.pack(">HHQH", 60, 0, 1, 0x8000) + shortstr(b"a/b")
     out_of_band = publish(1)[: -2 * 8 - 14 - 1]
     assert out_of_band[-1:] == b"\xce"
-    rows, _ = talk((CLIENT, HEADER_0_8 + b"\x04" + out_of_band[1:] + frame(OOB_HEADER, 1, header) + publish(1)))
+    rows, _ = conversation((CLIENT, HEADER_0_8 + b"\x04" + out_of_band[1:] + frame(OOB_HEADER, 1, header) + publish(1)))
     assert [row["frame_type"] for row in rows[1:]] == ["oob-method", "oob-header", "method", "header", "body"]
     assert {row["status"] for row in rows} == {"ok"}
     assert rows[1]["arguments"] == rows[3]["arguments"]
@@ -242,13 +242,13 @@ def test_out_of_band_frames_are_read_like_those_in_band() -> None:
 def beginning_at(packet_no: int, file: str, directory: Path) -> Path:
     """The capture without the packets before `packet_no` (pcap, little-endian)."""
     data = (golden.CAPTURES / file).read_bytes()
-    kept, at, number = data[:24], 24, 1
+    octets, at, number = data[:24], 24, 1
     while at < len(data):
         size = 16 + int(struct.unpack_from("<I", data, at + 8)[0])
-        kept += data[at : at + size] if number >= packet_no else b""
+        octets += data[at : at + size] if number >= packet_no else b""
         at, number = at + size, number + 1
     path = directory / file
-    path.write_bytes(kept)
+    path.write_bytes(octets)
     return path
 
 
@@ -266,10 +266,10 @@ def test_a_capture_without_its_beginning_gives_the_same_frames(
 ) -> None:
     """From packet 5 on there is the server's connection.start, which settles 0-8."""
     table = decode_table(in_flow_order(runs([beginning_at(packet_no, file, tmp_path)])))
-    (found,), (whole,) = connections(rows_of(table)), decoded(file)
+    (found,), (complete,) = connections(rows_of(table)), decoded(file)
     assert versions_of(found.rows) == {(version, packet_no == 5 and version == "0-8")}
     assert len(found.rows) >= 25
-    there = {(row["sender"], row["packet_no"] - packet_no + 1, row["name"], str(values(row))) for row in whole.rows}
+    there = {(row["sender"], row["packet_no"] - packet_no + 1, row["name"], str(values(row))) for row in complete.rows}
     for row in found.rows:
         assert row["status"] == "ok"
         assert (row["sender"], row["packet_no"], row["name"], str(values(row))) in there
@@ -308,6 +308,6 @@ HUGE = 1 << 25  # above the limit of 16 MiB
         (struct.pack(">BHIH", 2, 1, HUGE, 10) + bytes(20), []),  # class 10 has no content
     ],
 )
-def test_the_size_limit_is_reached_by_what_begins_a_frame_only(octets: bytes, limits: list[str]) -> None:
-    _, facts = talk((CLIENT, HEADER_0_9_1 + octets))
+def test_only_the_beginning_of_a_frame_reaches_the_size_limit(octets: bytes, limits: list[str]) -> None:
+    _, facts = conversation((CLIENT, HEADER_0_9_1 + octets))
     assert facts["limits"] == limits

@@ -41,10 +41,10 @@ def frame(way: int, octets: bytes, opcode: int = BINARY, final: bool = True, rsv
     return head + MASK + bytes(octet ^ key for octet, key in zip(octets, cycle(MASK), strict=False))
 
 
-def upgraded(said: tuple[Sent, ...], answer: bytes = ANSWER) -> list[Sent]:
-    """A message for each thing said; control frames between them, some messages in fragments."""
+def upgraded(sent: tuple[Sent, ...], answer: bytes = ANSWER) -> list[Sent]:
+    """A message for each piece sent; control frames between them, some messages in fragments."""
     flights = [(CLIENT, REQUEST), (SERVER, answer + b"\r\n")]
-    for number, (way, octets) in enumerate(said):
+    for number, (way, octets) in enumerate(sent):
         if number % 7 == 3:
             flights.append((1 - way, frame(1 - way, b"alive", PING)))
             flights.append((way, frame(way, b"alive", PONG)))
@@ -90,9 +90,9 @@ def test_frames_over_websocket(name: str, size: int) -> None:
 
 
 def test_a_frame_has_the_packet_that_completed_it() -> None:
-    said, frames = conversation()
+    sent, frames = conversation()
     rows, _ = wire_of(
-        [(CLIENT, REQUEST), (SERVER, ANSWER + b"\r\n"), *((w, frame(w, o)) for w, o in said)], 1 << 16
+        [(CLIENT, REQUEST), (SERVER, ANSWER + b"\r\n"), *((w, frame(w, o)) for w, o in sent)], 1 << 16
     ).rows(Layers())
     assert sorted(row["packet"] for row in rows) == sorted(place + 5 for _, _, place in frames)
 
@@ -109,8 +109,8 @@ def test_websocket_inside_tls() -> None:
 
 def test_a_compressed_stream_is_named_and_not_read() -> None:
     answer = ANSWER + b"Sec-WebSocket-Extensions: permessage-deflate\r\n"
-    said = conversation()[0]
-    flights = [(CLIENT, REQUEST), (SERVER, answer + b"\r\n"), *((w, frame(w, o, rsv=0x40)) for w, o in said)]
+    sent = conversation()[0]
+    flights = [(CLIENT, REQUEST), (SERVER, answer + b"\r\n"), *((w, frame(w, o, rsv=0x40)) for w, o in sent)]
     layers = Layers()
     rows, facts = wire_of(flights).rows(layers)
     assert (facts["transport"], facts["unread_because"]) == ("websocket", "permessage-deflate")

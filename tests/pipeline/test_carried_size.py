@@ -16,7 +16,7 @@ import link_talks as links
 import pyarrow.compute as pc
 import pytest
 from decoding import decode_table, in_flow_order, runs
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, segment, whole
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, one_frame, segment
 from encode_1_0 import described, section
 from link_talks import uint
 from rule_support import Case, Talk, write_cases
@@ -187,12 +187,12 @@ def deliver_0_10(talk: Talk, number: int) -> None:
 def session_of_0_10(talk: Talk, number: int) -> None:
     """A session of another channel, with a subscription and an open transaction, comes and goes."""
     for sender, name in (("client", "session.attach"), ("server", "session.attached")):
-        talk.octets(sender, whole(name, {"name": b"again"}, 2))
-    talk.octets("client", whole("session.command-point", {"command-id": 0, "command-offset": 0}, 2))
-    talk.octets("client", whole("message.subscribe", {"queue": "q", "destination": "d"}, 2))
-    talk.octets("client", whole("tx.select", {}, 2) + whole("message.accept", {"transfers": [(0, 0)]}, 2))
-    talk.octets("client", whole("session.detach", {"name": b"again"}, 2))
-    talk.octets("server", whole("session.detached", {"name": b"again", "code": 0}, 2))
+        talk.octets(sender, one_frame(name, {"name": b"again"}, 2))
+    talk.octets("client", one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 2))
+    talk.octets("client", one_frame("message.subscribe", {"queue": "q", "destination": "d"}, 2))
+    talk.octets("client", one_frame("tx.select", {}, 2) + one_frame("message.accept", {"transfers": [(0, 0)]}, 2))
+    talk.octets("client", one_frame("session.detach", {"name": b"again"}, 2))
+    talk.octets("server", one_frame("session.detached", {"name": b"again", "code": 0}, 2))
 
 
 def subscription(talk: Talk, number: int) -> None:

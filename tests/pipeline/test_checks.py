@@ -10,7 +10,7 @@ import decoding
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from encode_0_10 import whole
+from encode_0_10 import one_frame
 from encode_1_0 import END
 from link_talks import CHANNEL, begin, end, flow, receiver_link, say, transfer
 from pyspark.sql.variant_utils import VariantUtils
@@ -115,7 +115,7 @@ def again(talk: Talk, channel: int, name: bytes, next_of: tuple[int, int], *step
         ("client", "session.detach", {"name": name}), ("server", "session.detached", {"name": name, "code": 0})
     ]  # fmt: skip
     for sender, control, fields in (*begins, *steps, *ends):
-        talk.octets(sender, whole(control, fields, channel))
+        talk.octets(sender, one_frame(control, fields, channel))
     return talk
 
 
@@ -145,14 +145,14 @@ def test_a_channel_may_be_attached_again_before_its_detach_is_answered(tmp_path:
     for number, (channel, name) in enumerate(attaches):
         if number:
             before, left = attaches[number - 1]
-            talk.client_octets(whole("session.command-point", {"command-id": 0, "command-offset": 0}, before))
-            talk.client_octets(whole("execution.sync", {}, before))
-            talk.client_octets(whole("session.detach", {"name": left}, before))
-        talk.client_octets(whole("session.attach", {"name": name}, channel))
+            talk.client_octets(one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, before))
+            talk.client_octets(one_frame("execution.sync", {}, before))
+            talk.client_octets(one_frame("session.detach", {"name": left}, before))
+        talk.client_octets(one_frame("session.attach", {"name": name}, channel))
         if number:
-            talk.server_octets(whole("session.completed", {"commands": [(0, 0)]}, before))
-            talk.server_octets(whole("session.detached", {"name": left, "code": 0}, before))
-        talk.server_octets(whole("session.attached", {"name": name}, channel))
+            talk.server_octets(one_frame("session.completed", {"commands": [(0, 0)]}, before))
+            talk.server_octets(one_frame("session.detached", {"name": left, "code": 0}, before))
+        talk.server_octets(one_frame("session.attached", {"name": name}, channel))
     rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", talk, [])])
     assert noticed(rows, rows.num_rows) == []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pika.spec
-from encode_0_10 import message, whole
+from encode_0_10 import message, one_frame
 from pika_frames import PUBLISH, method
 from test_order import flows, made, tables_of
 from test_reassembly import Segment
@@ -60,9 +60,9 @@ def test_a_commit_on_a_channel_with_confirms_is_an_error_of_the_client() -> None
 
 def test_a_commit_proves_a_session_of_0_10_with_transactions() -> None:
     transfer = b"".join(message(b"hello"))
-    commit, rollback = whole("tx.commit", {}, 1), whole("tx.rollback", {}, 1)
-    known = whole("session.command-point", {"command-id": 7, "command-offset": 0}, 1)
-    done = [whole("session.completed", {"commands": [(7, last)]}, 1) for last in (8, 10)]
+    commit, rollback = one_frame("tx.commit", {}, 1), one_frame("tx.rollback", {}, 1)
+    known = one_frame("session.command-point", {"command-id": 7, "command-offset": 0}, 1)
+    done = [one_frame("session.completed", {"commands": [(7, last)]}, 1) for last in (8, 10)]
     tables = made(
         talk(
             (CLIENT, known + transfer + commit), (SERVER, done[0]), (CLIENT, transfer + rollback), (SERVER, done[1])

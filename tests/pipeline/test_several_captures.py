@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from scapy.layers.inet import fragment
 from scapy.layers.l2 import Ether
-from test_fragments import HELD, numbered
+from test_fragments import WAITING, numbered
 from test_source import accounts
 from test_source import rows as read
 
@@ -201,8 +201,8 @@ def test_fragments_of_one_datagram_in_two_files(tmp_path: Path) -> None:
     assert told(decode([whole]), *WHAT, *WHEN) == told(decoded(name), *WHAT, *WHEN)
     (together,) = accounts(read(TcpRunsReader, whole))
     both = write(tmp_path / "1.pcap", before), write(tmp_path / "2.pcap", behind)
-    held = [account["skipped"].get(HELD, 0) for account in accounts(read(TcpRunsReader, *both))]
-    assert sum(held) == together["skipped"][HELD] + 1  # none completes it
+    held = [account["skipped"].get(WAITING, 0) for account in accounts(read(TcpRunsReader, *both))]
+    assert sum(held) == together["skipped"][WAITING] + 1  # none completes it
     assert sum(map(sum, facts(decode(both), "missing_bytes"))) == torn.wire_len
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import naive_0_10
 import pytest
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, segment, whole
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, one_frame, segment
 from naive_0_10 import Transfer, sessions
 from pyspark.sql import SparkSession
 from test_tables_captures import CAPTURES, Found
@@ -175,7 +175,7 @@ def transfer(
 
 
 def control(name: str, /, **fields: Any) -> bytes:
-    return whole(name, {key.replace("_", "-"): item for key, item in fields.items()}, 1)
+    return one_frame(name, {key.replace("_", "-"): item for key, item in fields.items()}, 1)
 
 
 def point(number: int) -> bytes:
@@ -294,7 +294,7 @@ def scripts() -> dict[str, Wire]:
     # or not until the connection is closed. The first one is committed.
     detach = control("session.detach", name=b"s") + control("session.detached", name=b"s", code=0)
     again = control("session.attach", name=b"s") + point(6)
-    closed = whole("connection.close", {"reply-code": 200, "reply-text": "bye"}, 0)
+    closed = one_frame("connection.close", {"reply-code": 200, "reply-text": "bye"}, 0)
     for script, timeout, ends in (
         ("by detach", 0, detach), ("by close", 0, closed), ("by close, later", 300, detach + closed),
         ("by commit", 300, detach + again + control("tx.commit")), ("not yet", 300, detach), ("never", 0, b""),
@@ -386,7 +386,7 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, transfer("d"))  # packet 7: none left
     wire.add(CLIENT, control("session.completed", commands=[(0, 0)]))  # packet 8
     wire.add(SERVER, transfer("d"))  # packet 9: none left, and nothing more comes
-    wire.add(CLIENT, whole("connection.heartbeat", {}, 0))
+    wire.add(CLIENT, one_frame("connection.heartbeat", {}, 0))
     wire.add(SERVER, control("session.detached", name=b"s"))  # packet 11
 
     # What was sent before the stop had come to the server is not owed to it.
@@ -403,7 +403,7 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, transfer("d") * 2)
     wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]))
     wire.lose(CLIENT, len(control("message.accept", transfers=[(1, 1)])))
-    wire.add(CLIENT, whole("connection.heartbeat", {}, 0))
+    wire.add(CLIENT, one_frame("connection.heartbeat", {}, 0))
     give_up(wire, CLIENT)
     wire.add(SERVER, transfer("d"))
 
@@ -456,18 +456,18 @@ def scripts() -> dict[str, Wire]:
     wire = wires["attached to another channel"] = subscribed(opened(), "q")
     wire.add(SERVER, control("session.timeout", timeout=1) + transfer("d") * 3)
     busy = {"name": b"s", "code": 1}
-    wire.add(CLIENT, whole("session.attach", {"name": b"s"}, 2))
-    wire.add(SERVER, whole("session.detached", busy, 2))
+    wire.add(CLIENT, one_frame("session.attach", {"name": b"s"}, 2))
+    wire.add(SERVER, one_frame("session.detached", busy, 2))
     wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]) + control("session.detach", name=b"s"))
     wire.add(SERVER, control("session.detached", name=b"s", code=0))
-    wire.add(CLIENT, whole("session.attach", {"name": b"s"}, 2) + control("session.attach", name=b"t") + point(0))
-    moved = whole("session.command-point", {"command-id": 2, "command-offset": 0}, 2)
-    wire.add(CLIENT, moved + whole("message.accept", {"transfers": [(1, 1)]}, 2) + transfer("amq.direct"))
-    wire.add(SERVER, whole("session.attached", {"name": b"s"}, 2) + control("session.attached", name=b"t"))
-    moved = whole("session.command-point", {"command-id": 3, "command-offset": 0}, 2)
+    wire.add(CLIENT, one_frame("session.attach", {"name": b"s"}, 2) + control("session.attach", name=b"t") + point(0))
+    moved = one_frame("session.command-point", {"command-id": 2, "command-offset": 0}, 2)
+    wire.add(CLIENT, moved + one_frame("message.accept", {"transfers": [(1, 1)]}, 2) + transfer("amq.direct"))
+    wire.add(SERVER, one_frame("session.attached", {"name": b"s"}, 2) + control("session.attached", name=b"t"))
+    moved = one_frame("session.command-point", {"command-id": 3, "command-offset": 0}, 2)
     wire.add(SERVER, moved + transfer("d", channel=2) + control("session.completed", commands=[(0, 0)]))
-    wire.add(CLIENT, whole("message.accept", {"transfers": [(3, 3)]}, 2))
-    wire.add(CLIENT, control("session.detach", name=b"t") + whole("session.detach", {"name": b"s"}, 2))
+    wire.add(CLIENT, one_frame("message.accept", {"transfers": [(3, 3)]}, 2))
+    wire.add(CLIENT, control("session.detach", name=b"t") + one_frame("session.detach", {"name": b"s"}, 2))
     wire.add(CLIENT, control("session.attach", name=b"s") + point(4))
     wire.add(CLIENT, control("message.accept", transfers=[(2, 2)]))
     return wires

@@ -12,7 +12,7 @@ from typing import Any
 import encode_1_0 as P
 import proton
 import pytest
-from encode_1_0 import described, encoded, frame, performative, said
+from encode_1_0 import described, encoded, frame, performative, performative_frame
 from pyspark.sql import SparkSession
 from test_amqp_1_0_streams import HEADER, OPEN, SASL_HEADER, sections_of
 from wire import CLIENT, SERVER, Wire, Written, give_up
@@ -24,7 +24,7 @@ DECLARE = b"\x00\x53\x77\x00\x53\x31\x45"  # the message that asks for a transac
 
 def begin(remote: int | None = None, channel: int = 0) -> bytes:
     windows = {"next_outgoing_id": 0, "incoming_window": 100, "outgoing_window": 100}
-    return said(P.BEGIN, channel, remote_channel=remote, **windows)
+    return performative_frame(P.BEGIN, channel, remote_channel=remote, **windows)
 
 
 def attach(
@@ -32,7 +32,7 @@ def attach(
     distribution: str = "", channel: int = 0, unsettled: dict[bytes, Any] | None = None, incomplete: bool | None = None,
 ) -> bytes:  # fmt: skip
     mode = [None] * 5 + [proton.symbol(distribution)] if distribution else []
-    return said(
+    return performative_frame(
         P.ATTACH, channel, name=name, handle=handle, role=role, source=described(P.SOURCE, source or None, *mode),
         target=described(P.COORDINATOR) if coordinator else described(P.TARGET, target or None), unsettled=unsettled,
         incomplete_unsettled=incomplete, initial_delivery_count=None if role else 0,
@@ -46,7 +46,7 @@ def moved(
 ) -> bytes:  # fmt: skip
     """A transfer; `first` False: one more of the delivery on the handle; `within` a transaction."""
     begins = {"delivery_id": number, "delivery_tag": tag} if first else {}
-    return said(
+    return performative_frame(
         P.TRANSFER, channel, sections_of(body) if payload is None else payload, handle=handle, **begins,
         settled=settled, more=more, state=outcome if within is None else described(P.TRANSACTIONAL, within),
         resume=resume, aborted=aborted,
@@ -56,18 +56,18 @@ def moved(
 def disposed(
     role: bool, first: int, last: int | None = None, settled: bool = True, outcome: Any = None, channel: int = 0
 ) -> bytes:
-    return said(P.DISPOSITION, channel, role=role, first=first, last=last, settled=settled, state=outcome)
+    return performative_frame(P.DISPOSITION, channel, role=role, first=first, last=last, settled=settled, state=outcome)
 
 
 def flow(delivery_count: int | None = 0, credit: int | None = None, drain: bool = False, handle: int = 0) -> bytes:
     """Without credit, of the session alone."""
     link = {"handle": handle, "delivery_count": delivery_count, "link_credit": credit, "drain": drain}
     windows = {"incoming_window": 9, "next_outgoing_id": 0, "outgoing_window": 9}
-    return said(P.FLOW, **windows, **({} if credit is None else link))
+    return performative_frame(P.FLOW, **windows, **({} if credit is None else link))
 
 
 def detach(handle: int, error: Any = None, closed: bool = True) -> bytes:
-    return said(P.DETACH, handle=handle, closed=closed, error=error)
+    return performative_frame(P.DETACH, handle=handle, closed=closed, error=error)
 
 
 def opened() -> Wire:

@@ -31,9 +31,9 @@ OUTER, OUTER_6 = Ether(**MACS) / IP(**ENDS, ttl=9), Ether(**MACS) / IPv6(**ENDS_
 
 @dataclass(frozen=True)
 class Wrap:
-    """`headers` before a packet; `shown`: their text in column `encapsulation`."""
+    """`headers` before a packet; `text`: theirs in column `encapsulation`."""
 
-    shown: str
+    text: str
     headers: Packet
     inside: str = FRAME
     link: int = ETHERNET

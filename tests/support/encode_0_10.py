@@ -23,7 +23,7 @@ NUMBERS = {
 ENCODINGS = {"latin": "iso-8859-15", "utf16": "utf-16-be", "utf32": "utf-32-be"}
 SEGMENT_TYPES = {"controls": 0, "commands": 1}
 FIRST_SEGMENT, LAST_SEGMENT, FIRST_FRAME, LAST_FRAME = 8, 4, 2, 1
-WHOLE = 15
+ALL_FLAGS = 15
 
 
 @cache
@@ -155,12 +155,12 @@ def header(*structs: tuple[str, dict[str, Any]]) -> bytes:
     return b"".join(structure32(name, fields) for name, fields in structs)
 
 
-def frame(kind: int, payload: bytes, channel: int = 0, flags: int = WHOLE) -> bytes:
+def frame(kind: int, payload: bytes, channel: int = 0, flags: int = ALL_FLAGS) -> bytes:
     """A frame of a segment type (0 control, 1 command, 2 header, 3 body)."""
     return struct.pack(">BBHBBHI", flags, kind, 12 + len(payload), 0, min(kind, 1), channel, 0) + payload
 
 
-def whole(name: str, fields: dict[str, Any], channel: int = 0, sync: bool = False) -> bytes:
+def one_frame(name: str, fields: dict[str, Any], channel: int = 0, sync: bool = False) -> bytes:
     """A control, or a command without segments after it, as one frame."""
     kind = SEGMENT_TYPES[entries()[name]["group"]]
     return frame(kind, segment(name, fields, sync), channel)

@@ -56,7 +56,7 @@ def fields_of(code: int, **given: Any) -> list[Any]:
     return values
 
 
-def said(code: int, channel: int = 0, payload: bytes = b"", /, **given: Any) -> bytes:
+def performative_frame(code: int, channel: int = 0, payload: bytes = b"", /, **given: Any) -> bytes:
     """A frame with a performative of these fields, and the payload behind it."""
     return frame(performative(code, *fields_of(code, **given)) + payload, channel)
 

@@ -51,7 +51,7 @@ SETTLED: dict[tuple[str | None, bytes], tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class ExpectedFrame:
-    """A frame at `offset` of this capture's stream. `shown` is tshark's view of it (None for protocol headers)."""
+    """A frame at `offset` of this capture's stream. `view` is tshark's view of it (None for protocol headers)."""
 
     sender: Endpoint
     offset: int
@@ -61,7 +61,7 @@ class ExpectedFrame:
     class_id: int | None
     method_id: int | None
     content: bytes
-    shown: GoldenFrame | None
+    view: GoldenFrame | None
     first_packet: tcp.Packet
     packet: tcp.Packet
 
@@ -100,7 +100,7 @@ def is_whole(capture: Capture) -> bool:
     return all(connection.whole for connection in captured(capture.file))
 
 
-def shown_frames(capture: Capture) -> dict[tuple[int, Endpoint], list[GoldenFrame]]:
+def frames_in_tshark(capture: Capture) -> dict[tuple[int, Endpoint], list[GoldenFrame]]:
     """tshark's frames by (place of the connection, sender), in stream order; none where it had to decrypt them."""
     streams: dict[tuple[int, Endpoint], list[GoldenFrame]] = {}
     for frame in golden.golden_frames(capture.file):
@@ -108,12 +108,12 @@ def shown_frames(capture: Capture) -> dict[tuple[int, Endpoint], list[GoldenFram
     return streams
 
 
-def content_of(connection: tcp.Connection, any_shown: bool) -> str:
+def content_of(connection: tcp.Connection, any_in_tshark: bool) -> str:
     halves = list(connection.halves.values())
     starts = [bytes(half.data[:8]) for half in halves]
     if any(start[:2] == b"\x16\x03" for start in starts):
         return "tls"
-    if any_shown or any(start in HEADERS for start in starts):
+    if any_in_tshark or any(start in HEADERS for start in starts):
         return "amqp"
     return "foreign" if connection.payload_bytes else "none"
 
@@ -124,10 +124,10 @@ def expected(name: str) -> tuple[ExpectedConnection, ...]:
     capture = golden.captures()[name]
     source = capture.origin if is_whole(capture) or capture.made_from is None else capture.made_from
     origin = golden.captures()[source]
-    shown = shown_frames(origin)
+    in_tshark = frames_in_tshark(origin)
     found = []
     for place, (here, there) in enumerate(zip(captured(name), captured(source), strict=True)):
-        views = {end: shown.get((place, end), []) for end in there.halves}
+        views = {end: in_tshark.get((place, end), []) for end in there.halves}
         content = content_of(there, any(views.values()))
         frames: list[ExpectedFrame] = []
         unframed: list[GoldenFrame] = []
@@ -137,7 +137,7 @@ def expected(name: str) -> tuple[ExpectedConnection, ...]:
         version = HEADERS.get(bytes(there.halves[client].data[:8]))
         if content == "amqp" and version in (None, *golden.CLASSIC):
             for sender, half in here.halves.items():
-                plain, _left = tcp.plain_frames(there.halves[sender])
+                plain, _rest = tcp.plain_frames(there.halves[sender])
                 stops[sender] = plain[-1].offset + plain[-1].size if plain else 0
                 frames += intact_frames(half, there.halves[sender], plain, views[sender])
                 unframed += views[sender][sum(frame.kind != "AMQP" for frame in plain) :]
@@ -154,14 +154,14 @@ def shift_between(half: tcp.Half, origin: tcp.Half) -> int:
 
 
 def intact_frames(
-    half: tcp.Half, origin: tcp.Half, plain: list[tcp.Frame], shown: list[GoldenFrame]
+    half: tcp.Half, origin: tcp.Half, plain: list[tcp.Frame], golden_frames: list[GoldenFrame]
 ) -> list[ExpectedFrame]:
     """The frames of `origin` whose every byte is in `half`, placed in the stream of `half`."""
     if half.base is None:
         return []
     shift = shift_between(half, origin)
     complete = completed(half)
-    views = iter(shown)
+    views = iter(golden_frames)
     found = []
     for frame in plain:
         view = None if frame.kind == "AMQP" else next(views, None)

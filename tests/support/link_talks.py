@@ -9,7 +9,7 @@ from typing import Any
 
 import encode_1_0 as P
 import proton
-from encode_1_0 import data_section, described, frame, performative, said
+from encode_1_0 import data_section, described, frame, performative, performative_frame
 from rule_support import Talk
 from rule_talks import opened_1_0
 
@@ -27,7 +27,7 @@ def say(talk: Talk, sender: str, code: int, *fields: Any, channel: int = CHANNEL
 
 
 def perform(talk: Talk, sender: str, code: int, payload: bytes = b"", channel: int = CHANNEL, **fields: Any) -> Talk:
-    return talk.octets(sender, said(code, channel, payload, **fields))
+    return talk.octets(sender, performative_frame(code, channel, payload, **fields))
 
 
 def begin(talk: Talk, sender: str, answers: int | None = None, channel: int = CHANNEL, **given: Any) -> Talk:

@@ -95,13 +95,13 @@ def _v0_10(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int
     start_ok = {"client-properties": about, "mechanism": mechanism, "response": first, "locale": "en_US"}
     frames = [
         (CLIENT, b"AMQP\x01\x01\x00\x0a"),
-        (SERVER, encode_0_10.whole("connection.start", {"mechanisms": ("str16", ["PLAIN"])})),
-        (CLIENT, encode_0_10.whole("connection.start-ok", start_ok)),
+        (SERVER, encode_0_10.one_frame("connection.start", {"mechanisms": ("str16", ["PLAIN"])})),
+        (CLIENT, encode_0_10.one_frame("connection.start-ok", start_ok)),
     ]
     if second is not None:
-        frames.append((SERVER, encode_0_10.whole("connection.secure", {"challenge": b"go on"})))
-        frames.append((CLIENT, encode_0_10.whole("connection.secure-ok", {"response": second})))
-    return [*frames, (SERVER, encode_0_10.whole("connection.tune", {"channel-max": 100}))]
+        frames.append((SERVER, encode_0_10.one_frame("connection.secure", {"challenge": b"go on"})))
+        frames.append((CLIENT, encode_0_10.one_frame("connection.secure-ok", {"response": second})))
+    return [*frames, (SERVER, encode_0_10.one_frame("connection.tune", {"channel-max": 100}))]
 
 
 def sasl(code: int, *fields: Any) -> bytes:

@@ -90,7 +90,7 @@ def v0_10(text: Texts) -> list[Frame]:
             fields |= {"mechanism": "PLAIN", "response": b"\0" + text().replace(b"\0", b"") + b"\0secret"}
         channel = 0 if name.startswith("connection.") else 1
         if not entry.get("segments"):
-            frames.append((direction, encode_0_10.whole(name, fields, channel)))
+            frames.append((direction, encode_0_10.one_frame(name, fields, channel)))
             continue
         structs = [("message.delivery-properties", text), ("message.message-properties", text)]
         header = encode_0_10.header(*((each, _fields_0_10(encode_0_10.entries()[each], text)) for each, _ in structs))

@@ -8,7 +8,7 @@ from typing import Any
 import encode_0_10
 import encode_1_0 as P
 import proton
-from encode_0_10 import content, header, segment, whole
+from encode_0_10 import content, header, one_frame, segment
 from encode_1_0 import frame, performative
 from rule_support import SIDES, Talk
 
@@ -26,7 +26,7 @@ PROPERTIES = {
 def control(talk: Talk, sender: str, name: str, **fields: Any) -> Talk:
     """A control of 0-10's connection class; '_' for '-' in names of fields."""
     given = {key.replace("_", "-"): value for key, value in fields.items()}
-    return talk.octets(sender, encode_0_10.whole(f"connection.{name}", given))
+    return talk.octets(sender, encode_0_10.one_frame(f"connection.{name}", given))
 
 
 def opened_0_10(talk: Talk, last: str = "open_ok", /, **given: dict[str, Any]) -> Talk:
@@ -97,7 +97,7 @@ NO_LIMIT = 2**32 - 1
 def send_0_10(talk: Talk, sender: str, method: str, /, **fields: Any) -> Talk:
     """A control or command on the session; '_' for '-' in names of fields."""
     given = {key.replace("_", "-"): value for key, value in fields.items()}
-    return talk.octets(sender, whole(method, given, CHANNEL))
+    return talk.octets(sender, one_frame(method, given, CHANNEL))
 
 
 def session_0_10(**place: Any) -> Talk:

@@ -160,7 +160,7 @@ def split_0_10() -> list[bytes]:
     mixed = [
         encode.frame(1, part, channel, flag) for part, flag in zip(parts, flags, strict=True) for channel in (1, 2)
     ]
-    point = [encode.whole("session.command-point", {"command-id": 7, "command-offset": 0}, n) for n in (1, 2)]
+    point = [encode.one_frame("session.command-point", {"command-id": 7, "command-offset": 0}, n) for n in (1, 2)]
     return [b"AMQP\x01\x01\x00\x0a", *point, *mixed, *encode.message(b"b" * 30)]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pcap_files import pcap
 from scapy.layers.inet import IP, fragment
 from scapy.layers.l2 import Ether
-from test_fragments import COPY, FRAGMENTS, HELD, Fragment, limits, numbered, packet
+from test_fragments import COPY, FRAGMENTS, WAITING, Fragment, limits, numbered, packet
 from test_layers import V4, tcp
 from test_source import accounts, exploded, rows
 from test_tunnels import BARE, bare_frames, frames
@@ -50,7 +50,7 @@ def test_fragmented_capture_gives_the_frames_of_the_whole_one(fragmented: Path) 
     )
     assert [[row[column] for column in told] for row in found] == [[row[column] for column in told] for row in expected]
     (account,) = accounts(rows(TcpRunsReader, fragmented))
-    assert account["skipped"].keys() == {HELD, COPY}
+    assert account["skipped"].keys() == {WAITING, COPY}
     assert account["packets"] - sum(account["skipped"].values()) == len(independent_tcp.packets([BARE]))
 
 
@@ -120,4 +120,4 @@ def test_a_part_knows_of_fragments_as_far_back_as_they_wait(
         path.write_bytes(pcap(enumerate([bare] * before + [first] + [bare] * (gap - 1) + [second] + [bare] * 3)))
         cut, whole = said(path, splitBytes=10 * (16 + len(bare))), said(path)
         assert cut == whole
-        assert whole[1] == {HELD: 1 if gap < 8 else 2}
+        assert whole[1] == {WAITING: 1 if gap < 8 else 2}

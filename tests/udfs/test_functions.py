@@ -134,7 +134,7 @@ def test_no_row_knows_of_another() -> None:
         *((classic_frames.method("0-9-1", "basic.publish"), "0-9-1"), (classic_frames.body(b"x"), "0-9-1")),
         *((classic_frames.method("0-9-1", "connection.tune-ok", 0, channel_max=1, frame_max=4096), "0-9-1"),),
         *((classic_frames.heartbeat(), "0-8"), (classic_frames.protocol_header("0-9"), "0-8"), (first, "1.0")),
-        *((encode_0_10.whole("message.accept", {"transfers": [(1, 2)]}), "0-10"), (None, "0-10"), (b"", None)),
+        *((encode_0_10.one_frame("message.accept", {"transfers": [(1, 2)]}), "0-10"), (None, "0-10"), (b"", None)),
         *((encode_0_10.message(b"body", {"content-length": 4})[0], "0-10"),),
     ]
     octets, versions = column(*(row for row, _ in rows)), pa.array([version for _, version in rows])
@@ -246,7 +246,7 @@ def test_described_values_keep_their_descriptors() -> None:
 
 def test_which_version_octets_speak() -> None:
     classic = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
-    segmented = encode_0_10.whole("session.attach", {"name": b"mine"})
+    segmented = encode_0_10.one_frame("session.attach", {"name": b"mine"})
     described = bytes.fromhex("00000014 02000000 005315 c007 04 41 5201 5202 41".replace(" ", ""))
     headers = [classic_frames.protocol_header(version) for version in ("0-8", "0-9", "0-9-1")]
     sasl = [b"AMQP\x03\x01\x00\x00", b"AMQP\x01\x01\x00\x0a"]

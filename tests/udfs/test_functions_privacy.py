@@ -63,8 +63,8 @@ def test_only_the_response_of_start_ok_is_blanked(version: str, mechanism: str, 
 
 def test_all_that_carries_a_secret_is_blanked() -> None:
     update = classic_frames.method("0-9-1", "connection.update-secret", 0, new_secret=PASSWORD, reason="expired")
-    control = encode_0_10.whole("connection.start-ok", {"mechanism": "PLAIN", "response": PLAIN, "locale": "en_US"})
-    secure = encode_0_10.whole("connection.secure-ok", {"response": PLAIN})
+    control = encode_0_10.one_frame("connection.start-ok", {"mechanism": "PLAIN", "response": PLAIN, "locale": "en_US"})
+    secure = encode_0_10.one_frame("connection.secure-ok", {"response": PLAIN})
     init = sasl(0x41, proton.symbol("PLAIN"), PLAIN, "host")
     rest = [sasl(code, PLAIN) for code in (0x42, 0x43)]
     outcome = sasl(0x44, proton.ubyte(0), PASSWORD)

@@ -47,7 +47,7 @@ from udfs.source.sources import TcpRunsReader
 
 CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
 ACK = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
-SYNC = encode.whole("execution.sync", {}, 1)
+SYNC = encode.one_frame("execution.sync", {}, 1)
 # On this channel no part of the frame looks like the beginning of another, which would be awaited to its end.
 ACK_9 = pika.frame.Method(9, pika.spec.Basic.Ack(7)).marshal()
 FAMILIES = {"classic": (CLASSIC_HEADER, ACK_9), "0-10": (SEGMENTED_HEADER, SYNC), "1.0": (DESCRIBED_HEADER, FLOW_FRAME)}
@@ -253,7 +253,7 @@ def test_delivery_ids_wrap() -> None:
 
 
 def test_ranges_whose_ends_are_swapped_are_shown_as_they_are() -> None:
-    completed = encode.whole("session.completed", {"commands": [(5, 2), (2**32 - 1, 0)]}, 1)
+    completed = encode.one_frame("session.completed", {"commands": [(5, 2), (2**32 - 1, 0)]}, 1)
     rows, _ = stream(SEGMENTED_HEADER, completed, SYNC)
     ranges = [{"lower": 5, "upper": 2}, {"lower": 2**32 - 1, "upper": 0}]
     assert (rows[1]["status"], rows[1]["arguments"]) == ("ok", {"commands": ranges})
@@ -290,7 +290,7 @@ def with_table(length: int) -> bytes:
 
 def with_map(count: int) -> bytes:
     """queue.declare of 0-10 whose map of one entry says that it has so many."""
-    octets = encode.whole("queue.declare", {"queue": "q", "arguments": {"k": ("str8", "v")}}, 1)
+    octets = encode.one_frame("queue.declare", {"queue": "q", "arguments": {"k": ("str8", "v")}}, 1)
     assert octets.count(b"\0\0\0\x01\x01k") == 1
     return octets.replace(b"\0\0\0\x01\x01k", struct.pack(">I", count) + b"\x01k")
 
@@ -326,7 +326,7 @@ def test_names_are_shown_as_they_are(name: str) -> None:
     (row,) = stream(CLASSIC_HEADER, declare)[0][1:]
     assert (row["status"], row["arguments"]["queue"]) == ("ok", name)
     assert row["arguments"]["arguments"] == {name[:100]: name}
-    (row,) = stream(SEGMENTED_HEADER, encode.whole("queue.declare", {"queue": name}, 1))[0][1:]
+    (row,) = stream(SEGMENTED_HEADER, encode.one_frame("queue.declare", {"queue": name}, 1))[0][1:]
     assert (row["status"], row["arguments"]["queue"]) == ("ok", name)
     (row,) = stream(DESCRIBED_HEADER, frame(performative(0x10, name)))[0][1:]
     assert (row["status"], row["arguments"]) == ("ok", {"container_id": name})

@@ -59,7 +59,7 @@ def inner(wrap: Wrap) -> bytes:
     return bytes(Ether(**MACS) / (IPv6Packet(**V6) if wrap.inside == IPV6 else IP(**V4)) / tcp())
 
 
-def shown(packets: Packets, row: int = 0) -> str:
+def encapsulation_text(packets: Packets, row: int = 0) -> str:
     return " / ".join(tunnel_name(int(tunnel)) for tunnel in packets.tunnels[row] if tunnel)
 
 
@@ -83,7 +83,7 @@ def test_segment_is_the_one_that_scapy_finds(name: str) -> None:
     data = wrap(inner(wrap))
     packets = dissected(data, link=wrap.link)
     assert packets.skip.tolist() == [0]
-    assert shown(packets) == wrap.shown
+    assert encapsulation_text(packets) == wrap.text
     found = (Ether(inner(wrap)) if name in NOT_TAKEN_APART else LINKS[wrap.link](data))[TCP]
     ip = found.underlayer
     source, target = ((ip_address(ip.src).compressed, found.sport), (ip_address(ip.dst).compressed, found.dport))
@@ -111,7 +111,7 @@ def test_segment_is_the_one_that_tshark_finds(link: int, tmp_path: Path) -> None
         assert ip_address(layers["ipv6.src" if wrap.inside == IPV6 else "ip.src"][-1]).compressed == address
         assert [layers[name] for name in names[2:6]] == [[str(port)], [str(target)], [str(seq)], [payload.hex()]]
         numbers = [int(layers[name][-1], 0) for name in names[6:] if name in layers]
-        assert {int(part.split("=")[1]) for part in wrap.shown.split(" / ") if "=" in part} <= set(numbers)
+        assert {int(part.split("=")[1]) for part in wrap.text.split(" / ") if "=" in part} <= set(numbers)
 
 
 def frames(path: Path) -> list[dict[str, Any]]:
@@ -185,9 +185,12 @@ def nested(depth: int) -> bytes:
 
 
 def test_tunnels_nest_four_deep_and_no_deeper() -> None:
-    assert shown(dissected(nested(4), link=101)) == "4in4 / 4in4 / 4in4 / 4in4"
+    assert encapsulation_text(dissected(nested(4), link=101)) == "4in4 / 4in4 / 4in4 / 4in4"
     packets = dissected(nested(5), link=101)
-    assert (skip_name(int(packets.skip[0])), shown(packets)) == ("too-many-tunnels", "4in4 / 4in4 / 4in4 / 4in4")
+    assert (skip_name(int(packets.skip[0])), encapsulation_text(packets)) == (
+        "too-many-tunnels",
+        "4in4 / 4in4 / 4in4 / 4in4",
+    )
 
 
 @pytest.mark.parametrize(

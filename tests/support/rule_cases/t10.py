@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import encode_0_10
-from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, WHOLE, header, segment, whole
+from encode_0_10 import ALL_FLAGS, FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, one_frame, segment
 from encode_0_10 import frame as frame_0_10
 from rule_support import Case, Talk
 from rule_talks import CHANNEL, NO_LIMIT, closed_0_10, control, done_0_10, opened_0_10, send_0_10, session_0_10
@@ -15,7 +15,7 @@ CONTROL, COMMAND, HEADER, BODY = range(4)
 ONE_FRAME = FIRST_FRAME | LAST_FRAME
 SYNC = segment("execution.sync", {})
 TRANSFER = segment("message.transfer", {"destination": ""})
-POINT = whole("session.command-point", {"command-id": 0, "command-offset": 0}, CHANNEL)
+POINT = one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, CHANNEL)
 SERVER_TRANSFER = {"destination": "d", "accept-mode": 0, "acquire-mode": 0}
 XID = {"format": 1, "global-id": b"g", "branch-id": b"b"}
 
@@ -34,7 +34,7 @@ def framed(*frames: bytes, done: int | None = 0, **place: Any) -> Talk:
     return closed(talk if done is None else done_0_10(talk, done))
 
 
-def command(payload: bytes, flags: int = WHOLE) -> bytes:
+def command(payload: bytes, flags: int = ALL_FLAGS) -> bytes:
     return frame_0_10(COMMAND, payload, CHANNEL, flags)
 
 
@@ -88,11 +88,11 @@ def attached(*names: bytes, channels: tuple[int, ...] = (1, 2), detaches: bool =
     """Sessions attached one after the other."""
     talk = opened()
     for name, channel in zip(names, channels, strict=True):
-        talk.client_octets(whole("session.attach", {"name": name}, channel))
-        talk.server_octets(whole("session.attached", {"name": name}, channel))
+        talk.client_octets(one_frame("session.attach", {"name": name}, channel))
+        talk.server_octets(one_frame("session.attached", {"name": name}, channel))
         if detaches:
-            talk.client_octets(whole("session.detach", {"name": name}, channel))
-            talk.server_octets(whole("session.detached", {"name": name, "code": 0}, channel))
+            talk.client_octets(one_frame("session.detach", {"name": name}, channel))
+            talk.server_octets(one_frame("session.detached", {"name": name, "code": 0}, channel))
     return closed(talk)
 
 
@@ -152,20 +152,21 @@ SELECT: tuple[str, dict[str, Any]] = ("tx.select", {})
 BRANCH = {"xid": XID}
 
 CASES = [
-    Case("T10-01", V, framed(bytes([WHOLE | 16]) + command(SYNC)[1:], command(SYNC)), framed(command(SYNC))),
+    Case("T10-01", V, framed(bytes([ALL_FLAGS | 16]) + command(SYNC)[1:], command(SYNC)), framed(command(SYNC))),
     Case("T10-02", V, closed(session_0_10().client_octets(frame_0_10(COMMAND, SYNC, CHANNEL)[:2] + b"\0\x0b"
          + frame_0_10(COMMAND, SYNC, CHANNEL)[4:11] + 4 * POINT)), closed(session_0_10().client_octets(POINT))),
     Case("T10-03", V, framed(command(SYNC)[:4] + b"\1" + command(SYNC)[5:], command(SYNC)), framed(command(SYNC))),
     Case("T10-04", V, framed(command(SYNC)[:1] + b"\7" + command(SYNC)[2:], command(SYNC)), framed(command(SYNC))),
     Case("T10-05", V, framed(POINT[:5] + b"\1" + POINT[6:], command(SYNC)), framed(POINT, command(SYNC))),
-    Case("T10-06", V, framed(command(SYNC, WHOLE & ~LAST_FRAME), command(SYNC)), framed(command(SYNC))),
+    Case("T10-06", V, framed(command(SYNC, ALL_FLAGS & ~LAST_FRAME), command(SYNC)), framed(command(SYNC))),
     Case("T10-07", V, framed(frame_0_10(HEADER, header(), CHANNEL, LAST_SEGMENT | ONE_FRAME), command(SYNC)),
          framed(content())),
     Case("T10-08", V, framed(command(SYNC, FIRST_SEGMENT | ONE_FRAME), frame_0_10(BODY, b"x", CHANNEL, LAST_SEGMENT |
          ONE_FRAME)), framed(command(SYNC))),
     Case("T10-09", V, framed(command(segment("file.stage", {}))), framed(content(transfer=segment("file.stage", {})))),
-    Case("T10-10", V, framed(bytes([WHOLE & ~LAST_SEGMENT]) + POINT[1:], command(SYNC)), framed(POINT, command(SYNC))),
-    Case("T10-11", V, framed(whole("session.attach", {}, 2), done=None), framed(command(SYNC))),
+    Case("T10-10", V, framed(bytes([ALL_FLAGS & ~LAST_SEGMENT]) + POINT[1:], command(SYNC)),
+         framed(POINT, command(SYNC))),
+    Case("T10-11", V, framed(one_frame("session.attach", {}, 2), done=None), framed(command(SYNC))),
     Case("T10-12", V, framed(command(SYNC[:-2] + b"\0\x80"), command(SYNC)), framed(command(SYNC))),
     Case("T10-13", V, framed(command(SYNC + b"xx"), command(SYNC)), framed(command(SYNC))),
     Case("T10-14", V, framed(command(TRANSFER, FIRST_SEGMENT | ONE_FRAME) + frame_0_10(HEADER, header(
@@ -185,8 +186,8 @@ CASES = [
          login(tune={"heartbeat_min": 30, "heartbeat_max": 60}, tune_ok={"heartbeat": 60}), also=["HB-04"]),
     Case("T10-26", V, attached(b"a", channels=(100,)), attached(b"a", channels=(99,)),
          evidence={"observed": 100, "expected": 99}),
-    Case("T10-27", V, closed(opened().client_octets(whole("connection.heartbeat", {}, 1))),
-         closed(opened().client_octets(whole("connection.heartbeat", {}, 0)))),
+    Case("T10-27", V, closed(opened().client_octets(one_frame("connection.heartbeat", {}, 1))),
+         closed(opened().client_octets(one_frame("connection.heartbeat", {}, 0)))),
     Case("T10-28", V, closed(session_0_10().wait(121)), closed(session_0_10().wait(119)), evidence={}),
     Case("T10-29", V, control(control(opened(), "client", "close", reply_code=200, reply_text="bye"), "client",
          "heartbeat"), control(opened(), "client", "heartbeat"), offender="client", also=[]),
@@ -194,9 +195,9 @@ CASES = [
          closed(opened()), offender="server"),
     Case("T10-40", V, closed(send_0_10(opened(), "client", "session.flush", completed=True)),
          closed(send_0_10(session_0_10(), "client", "session.flush", completed=True))),
-    Case("T10-41", V, closed(opened().client_octets(whole("session.attach", {"name": b"s"}, 1)).server_octets(
-         whole("session.attached", {"name": b"s"}, 1)).client_octets(command(SYNC)).server_octets(
-         whole("session.completed", {"commands": [(0, 0)]}, 1))), framed(command(SYNC))),
+    Case("T10-41", V, closed(opened().client_octets(one_frame("session.attach", {"name": b"s"}, 1)).server_octets(
+         one_frame("session.attached", {"name": b"s"}, 1)).client_octets(command(SYNC)).server_octets(
+         one_frame("session.completed", {"commands": [(0, 0)]}, 1))), framed(command(SYNC))),
     Case("T10-42", V, attached(b"a", b"b", channels=(1, 1)), attached(b"a", b"b", channels=(1, 1), detaches=True)),
     Case("T10-43", V, attached(b"a", b"a"), attached(b"a", b"b"), evidence={"attached_on_channel": 1}),
     Case("T10-44", V, pointed(9), pointed(0)),

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from encode_0_10 import content, header, segment, whole
+from encode_0_10 import content, header, one_frame, segment
 
 from scenarios.script import Event, Script
 from scenarios.wire_classic import CLIENT, SERVER, Sent, Step
@@ -58,14 +58,14 @@ class WireV0_10:
             (CLIENT, "connection.open", {"virtual-host": self.peer.vhost}),
             (SERVER, "connection.open-ok", {}),
         ):
-            steps.append((side, whole(name, fields, 0)))
+            steps.append((side, one_frame(name, fields, 0)))
         for channel in self.peer.channels:
             steps += self.session(channel.number)
         return steps
 
     def session(self, number: int) -> list[Step]:
         def say(side: str, name: str, /, **fields: Any) -> Step:
-            return side, whole(name, {key.replace("_", "-"): value for key, value in fields.items()}, number)
+            return side, one_frame(name, {key.replace("_", "-"): value for key, value in fields.items()}, number)
 
         name = self.name(number)
         steps = [
@@ -105,8 +105,13 @@ class WireV0_10:
 
     def closing(self) -> list[Step]:
         close = {"reply-code": 200, "reply-text": "bye"}
-        ends = b"".join(whole("session.detach", {"name": self.name(on.number)}, on.number) for on in self.peer.channels)
-        return [(CLIENT, ends + whole("connection.close", close, 0)), (SERVER, whole("connection.close-ok", {}, 0))]
+        ends = b"".join(
+            one_frame("session.detach", {"name": self.name(on.number)}, on.number) for on in self.peer.channels
+        )
+        return [
+            (CLIENT, ends + one_frame("connection.close", close, 0)),
+            (SERVER, one_frame("connection.close-ok", {}, 0)),
+        ]
 
     def asks(self, event: Event) -> list[Step]:
         return []
@@ -125,7 +130,7 @@ class WireV0_10:
 
     def begins(self, number: int) -> Step:
         self.branches[number] += 1
-        return CLIENT, whole("dtx.start", {"xid": self.branch(number)}, number)
+        return CLIENT, one_frame("dtx.start", {"xid": self.branch(number)}, number)
 
     def ends(self, event: Event) -> bytes:
         """A transaction is over; `answer` is what follows then."""
@@ -135,16 +140,19 @@ class WireV0_10:
         if not self.by_branch(number):
             self.commands[number] += 1
             completed = {"commands": ranges([*done, first])}
-            self.answer = [(SERVER, whole("session.completed", completed, number))]
-            return whole(f"tx.{event.kind}", {}, number)
+            self.answer = [(SERVER, one_frame("session.completed", completed, number))]
+            return one_frame(f"tx.{event.kind}", {}, number)
         xid, fails = self.branch(number), event.kind == "rollback" and self.branches[number] % 2 == 0
         name = "dtx.rollback" if event.kind == "rollback" and not fails else "dtx.commit"
         fields = {"xid": xid} if name == "dtx.rollback" else {"xid": xid, "one-phase": True}
-        octets = whole("dtx.end", {"xid": xid}, number) + whole(name, fields, number)
+        octets = one_frame("dtx.end", {"xid": xid}, number) + one_frame(name, fields, number)
         result = {"status": XA_RBROLLBACK if fails else XA_OK}
         self.answer = [
-            (SERVER, whole("execution.result", {"command-id": first + 1, "value": ("dtx.xa-result", result)}, number)),
-            (SERVER, whole("session.completed", {"commands": ranges([*done, first, first + 1])}, number)),
+            (
+                SERVER,
+                one_frame("execution.result", {"command-id": first + 1, "value": ("dtx.xa-result", result)}, number),
+            ),
+            (SERVER, one_frame("session.completed", {"commands": ranges([*done, first, first + 1])}, number)),
             self.begins(number),
         ]
         self.commands[number] += 3
@@ -169,7 +177,7 @@ class WireV0_10:
                 fields["code"] = 0
             if event.outcome == "requeued":
                 fields["set-redelivered"] = True
-            octets = whole(SETTLES[event.outcome], fields, event.channel)
+            octets = one_frame(SETTLES[event.outcome], fields, event.channel)
             if not self.peer.waits(event.channel, event.outcome):
                 return CLIENT, [octets + self.completes(event.channel, ids)]
             self.accepted[event.channel] += ids
@@ -178,15 +186,15 @@ class WireV0_10:
             assert event.of is not None
             at = self.id_of[event.of]
             fields = {"transfers": [(at, at)], "code": 1, "text": "no route"}
-            return SERVER, [whole("message.reject", fields, event.channel)]
+            return SERVER, [one_frame("message.reject", fields, event.channel)]
         assert event.kind == "confirm"
         ids = [self.id_of[index] for index in event.about]
-        return SERVER, [whole("session.completed", {"commands": ranges(ids)}, event.channel)]
+        return SERVER, [one_frame("session.completed", {"commands": ranges(ids)}, event.channel)]
 
     def completes(self, number: int, ids: Iterable[int]) -> bytes:
         """session.completed with all commands so far, and these."""
         self.completed[number] += ids
-        return whole("session.completed", {"commands": ranges(self.completed[number])}, number)
+        return one_frame("session.completed", {"commands": ranges(self.completed[number])}, number)
 
     def command_of(self, event: Event) -> int:
         """The server sends no other commands than transfers."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import encode_1_0 as P
 import proton
-from encode_1_0 import described, frame, performative, said, section
+from encode_1_0 import described, frame, performative, performative_frame, section
 
 from scenarios.script import DEFAULT_VHOST, Event, Message, Script
 from scenarios.wire_classic import CLIENT, SERVER, Sent, Step
@@ -93,7 +93,9 @@ class WireV1_0:
     def session(self, number: int) -> list[Step]:
         windows = {"next_outgoing_id": 0, "incoming_window": WINDOW, "outgoing_window": WINDOW}
         begins = (CLIENT, None), (SERVER, number)
-        steps = [(side, said(P.BEGIN, number, remote_channel=remote, **windows)) for side, remote in begins]
+        steps = [
+            (side, performative_frame(P.BEGIN, number, remote_channel=remote, **windows)) for side, remote in begins
+        ]
         for handle, address in enumerate(self.targets[number]):
             steps += self.link(number, f"to {address}", handle, None, address, False)
             steps.append((SERVER, self.grants(number, handle)))
@@ -117,13 +119,18 @@ class WireV1_0:
             "source": described(P.SOURCE, source), "target": described(far, target),
         }  # fmt: skip
         return [
-            (side, said(P.ATTACH, number, role=role, initial_delivery_count=0 if role == SENDER else None, **link))
+            (
+                side,
+                performative_frame(
+                    P.ATTACH, number, role=role, initial_delivery_count=0 if role == SENDER else None, **link
+                ),
+            )
             for side, role in ((CLIENT, client_role), (SERVER, not client_role))
         ]
 
     def grants(self, number: int, handle: int, credit: int = CREDIT, count: int = 0) -> bytes:
         windows = {"next_incoming_id": 0, "incoming_window": WINDOW, "next_outgoing_id": 0, "outgoing_window": WINDOW}
-        return said(P.FLOW, number, **windows, handle=handle, delivery_count=count, link_credit=credit)
+        return performative_frame(P.FLOW, number, **windows, handle=handle, delivery_count=count, link_credit=credit)
 
     def settled(self, number: int, deliveries: Iterable[int]) -> bytes:
         """The flow that follows when these are open no more; only channels with one consumer have a prefetch."""
@@ -255,7 +262,7 @@ class WireV1_0:
         if delivery_id is not None:
             tag = delivery_id.to_bytes(4, "big")
             delivery |= {"delivery_id": delivery_id, "delivery_tag": tag, "message_format": 0}
-        return said(P.TRANSFER, number, payload, **delivery)
+        return performative_frame(P.TRANSFER, number, payload, **delivery)
 
 
 def accepts_at_once(script: Script, number: int) -> bool:
@@ -266,7 +273,7 @@ def accepts_at_once(script: Script, number: int) -> bool:
 def disposition(number: int, first: int, state: Any, last: int | None = None) -> bytes:
     """The receiver settles deliveries `first` to `last`."""
     end = first if last is None else last
-    return said(P.DISPOSITION, number, role=RECEIVER, first=first, last=end, settled=True, state=state)
+    return performative_frame(P.DISPOSITION, number, role=RECEIVER, first=first, last=end, settled=True, state=state)
 
 
 def sections_of(event: Event, annotates: bool) -> bytes:
