@@ -33,7 +33,7 @@ KEY = bytes(range(32))
 
 
 def split(octets: bytes, family: str) -> list[bytes]:
-    """A stream of whole frames, frame by frame."""
+    """A stream of complete frames, frame by frame."""
     found, at = [], 0
     while at < len(octets):
         if octets[at : at + 4] == b"AMQP":

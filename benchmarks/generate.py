@@ -49,9 +49,9 @@ Units = tuple[list[Unit], list[Unit]]
 
 def message_bytes(units: Units, segment_bytes: int) -> int:
     """Mean bytes of a message in the capture: the bytes of both sides, in packets, with pure acknowledgements."""
-    said_bytes = [sum(len(unit.data) for unit in side) / len(side) for side in units]
-    packets = sum(1.5 * (each / segment_bytes + 0.5) for each in said_bytes)
-    return int(sum(said_bytes) + packets * PACKET.itemsize)
+    sent_bytes = [sum(len(unit.data) for unit in side) / len(side) for side in units]
+    packets = sum(1.5 * (each / segment_bytes + 0.5) for each in sent_bytes)
+    return int(sum(sent_bytes) + packets * PACKET.itemsize)
 
 
 def meet(flows: list[Flow]) -> None:
@@ -81,9 +81,9 @@ def epochs(size: int, seed: int, profile: Profile) -> Iterator[list[Packets]]:
         message_bytes(units[version, flow.burst], profile.segment_bytes)
         for flow, version in zip(flows, versions_of, strict=True)
     )
-    wanted, done = max(1, size // each), 0  # messages of each connection, about
-    while done < wanted:
-        done = min(wanted, done + max(1, EPOCH_BYTES // each))
+    messages, done = max(1, size // each), 0  # messages of each connection, about
+    while done < messages:
+        done = min(messages, done + max(1, EPOCH_BYTES // each))
         parts = []
         for flow, version in zip(flows, versions_of, strict=True):
             if flow.messages < done:
@@ -99,7 +99,7 @@ def epochs(size: int, seed: int, profile: Profile) -> Iterator[list[Packets]]:
 
 
 def master(number: int, script: Script, profile: Profile, rng: np.random.Generator) -> Packets:
-    """A whole short connection, with sequence numbers from 0."""
+    """A complete short connection, with sequence numbers from 0."""
     flow = Flow(number, BURSTS[number % len(BURSTS)], [0, 0], START_NS)
     units = script.units(rng, flow.burst, profile.message_bytes)
     parts = [packets_of(flow, exchange(GREETING + segments(script.opening())), rng)]

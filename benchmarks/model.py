@@ -121,7 +121,7 @@ def model(small: Run, large: Run, cores: int) -> Model:
     )
 
 
-def shown_model(found: Model) -> str:
+def model_text(found: Model) -> str:
     """The model as a table: seconds and bytes a GB, and what each run costs besides."""
     titles = ("core s", "JVM s", "GC s", "Python s", "shuffle MB", "spilled MB", "by Spark MB", "each run s")
     lines = [f"{'for a GB':24}" + "".join(f"{title:>12}" for title in titles)]
@@ -181,7 +181,7 @@ def main() -> None:
     found = model(measured[0], measured[1], os.cpu_count() or 1)
     file_gb = chosen.file_mb * MEGA / GIGA
     predicted = prediction(found, chosen.daily_gb, chosen.runs, chosen.executors, chosen.cores, file_gb)
-    print(f"{machine_line(known)}\n\n{shown_model(found)}\n")
+    print(f"{machine_line(known)}\n\n{model_text(found)}\n")
     print(
         f"{chosen.daily_gb:g} GB a day in files of {chosen.file_mb:g} MB and {chosen.runs} runs on {chosen.executors} "
         f"executors of {chosen.cores} cores:"

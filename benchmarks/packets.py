@@ -205,7 +205,7 @@ def in_payload(packets: Segments, side: int, at: Integers) -> Integers:
 
 
 def stamped(master: Packets, numbers: Integers, starts: Integers, rng: np.random.Generator) -> Packets:
-    """Copies of a whole connection, each with its own number (hence address, port, message-ids, bodies), sequence
+    """Copies of a complete connection, each with its own number (hence address, port, message-ids, bodies), sequence
     numbers and start time (ns after the master's)."""
     count, each = len(numbers), len(master.headers)
     headers = np.tile(master.headers, count).reshape(count, each)

@@ -91,7 +91,7 @@ def opening() -> list[Step]:
 
 
 def closing(messages: int) -> list[Step]:
-    """The last acknowledgement (all that is left) and a clean end."""
+    """The last acknowledgement (all that remains) and a clean end."""
     return [
         (CLIENT, method(1, spec.Basic.Ack(delivery_tag=messages, multiple=True))),
         (CLIENT, method(1, spec.Channel.Close(200, "bye", 0, 0))),

@@ -76,7 +76,7 @@ TEST_SETTINGS = {
 @pytest.fixture(scope="module")
 def plain_kernels() -> Iterator[None]:
     """Kernels that tests call run as plain Python. For kernels that the product only calls inside of others: compiled,
-    each costs up to half a minute, for these tests alone. Compiled inside of the others, the tests of tables run them;
+    each costs up to half a minute, for these tests only. Compiled inside of the others, the tests of tables run them;
     `make slow-test` compiles them for these tests as well (COMPILE_ALL)."""
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
         if not os.environ.get("COMPILE_ALL"):
@@ -104,9 +104,9 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 def nothing_stays_cached() -> Iterator[None]:
     """Rows and plans that the tests of a module had Spark keep would fill its heap, and slow all later plans down."""
     yield
-    standing = SparkSession.getActiveSession()
-    if standing is not None:
-        standing.catalog.clearCache()
+    spark = SparkSession.getActiveSession()
+    if spark is not None:
+        spark.catalog.clearCache()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -98,8 +98,8 @@ def test_names_in_notebooks_are_text(
     name: str, charts: dict[str, Any], browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     """Jupyter, and nbconvert where it writes a notebook as HTML, put the drawing into the page as it is."""
-    shown = charts[name]._repr_mimebundle_()
-    drawing = (shown[0] if isinstance(shown, tuple) else shown)["image/svg+xml"]
+    bundle = charts[name]._repr_mimebundle_()
+    drawing = (bundle[0] if isinstance(bundle, tuple) else bundle)["image/svg+xml"]
     console = opened(
         browser, f'<!DOCTYPE html><meta charset="utf-8"><link rel="icon" href="data:,">{drawing}', tmp_path
     )

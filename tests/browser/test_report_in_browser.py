@@ -73,7 +73,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def browser(tmp_path: Path, report: Path) -> Iterator[webdriver.Chrome]:
-    """Chromium with the report open; its log and its network events are kept."""
+    """Chromium with the report open; its log and its network events are recorded."""
     with chromium(tmp_path / "profile") as driver:
         driver.get(report.as_uri())
         yield driver
@@ -84,7 +84,7 @@ def all_of(browser: webdriver.Chrome, selector: str) -> list[Any]:
     return found
 
 
-def test_it_is_quiet(browser: webdriver.Chrome, report: Path) -> None:
+def test_the_report_logs_nothing_and_loads_nothing(browser: webdriver.Chrome, report: Path) -> None:
     assert [entry["message"] for entry in browser.get_log("browser")] == []  # type: ignore[no-untyped-call]
     sent = [event for event in events(browser, "Network.requestWillBeSent") if event["documentURL"] == report.as_uri()]
     assert {event["request"]["url"] for event in sent} <= {report.as_uri(), "data:,"}
@@ -135,15 +135,15 @@ def test_tables_sort_by_size_and_by_name(browser: webdriver.Chrome) -> None:
 
 
 def test_findings_filter_by_severity_and_text(browser: webdriver.Chrome) -> None:
-    def shown() -> list[str]:
+    def visible() -> list[str]:
         return [str(card.get_attribute("id")) for card in all_of(browser, ".card") if card.is_displayed()]
 
-    assert shown() == ["rule-AA-01", "rule-BB-02", "rule-CC-03"]
+    assert visible() == ["rule-AA-01", "rule-BB-02", "rule-CC-03"]
     browser.find_element(By.CSS_SELECTOR, "input[value=warning]").click()
-    assert shown() == ["rule-AA-01", "rule-CC-03"]
+    assert visible() == ["rule-AA-01", "rule-CC-03"]
     assert browser.find_element(By.ID, "matches").text == "2 of 3 rules"
     browser.find_element(By.ID, "search").send_keys("cc-03")
-    assert shown() == ["rule-CC-03"]
+    assert visible() == ["rule-CC-03"]
 
 
 def test_the_theme_can_be_chosen(browser: webdriver.Chrome) -> None:
@@ -216,7 +216,7 @@ def test_the_keyboard_reaches_everything(browser: webdriver.Chrome) -> None:
 
 
 @pytest.mark.parametrize(("name", "width"), [("desk", DESK[0]), ("phone", PHONE[0])])
-def test_nothing_sticks_out(browser: webdriver.Chrome, name: str, width: int) -> None:
+def test_nothing_overflows_the_page(browser: webdriver.Chrome, name: str, width: int) -> None:
     size = {"width": width, "height": TALLEST, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
@@ -224,7 +224,7 @@ def test_nothing_sticks_out(browser: webdriver.Chrome, name: str, width: int) ->
         browser.save_screenshot(str(Path(os.environ["SCREENSHOTS"]) / f"{name}.png"))
 
 
-def test_on_paper_all_is_unfolded(browser: webdriver.Chrome) -> None:
+def test_in_print_everything_is_unfolded(browser: webdriver.Chrome) -> None:
     folded = "return document.querySelectorAll('details:not([open])').length"
     assert browser.execute_script(folded) > 0  # type: ignore[no-untyped-call]
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")  # type: ignore[no-untyped-call]

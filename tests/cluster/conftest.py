@@ -16,8 +16,8 @@ CAPTURE_BYTES = 12_000_000
 
 @pytest.fixture(scope="session")
 def on_loopback(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster"), {"PYTHONPATH": str(ROOT)}) as standing:
-        yield standing
+    with cluster(tmp_path_factory.mktemp("cluster"), {"PYTHONPATH": str(ROOT)}) as running_cluster:
+        yield running_cluster
 
 
 @pytest.fixture(scope="session")

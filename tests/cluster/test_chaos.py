@@ -1,4 +1,4 @@
-"""Processes die while a capture is decoded: the tables are the same, or the old ones stand whole.
+"""Processes die while a capture is decoded: the tables are the same, or the old ones are unchanged.
 
 Run by `make cluster-test`; expectations are the tables of an undisturbed run on one machine.
 """
@@ -50,11 +50,11 @@ def contents(output: Path) -> dict[str, bytes]:
 def test_a_cluster_makes_the_tables_that_one_machine_makes(
     on_loopback: Cluster, capture: Path, tmp_path: Path, expected: Tables
 ) -> None:
-    with on_loopback.job(capture, tmp_path / "whole") as job:
+    with on_loopback.job(capture, tmp_path / "undisturbed") as job:
         both = wait_for("two executors", lambda: len(on_loopback.executors()) == 2 or job.poll() is not None)
         assert both
         assert job.wait() == 0
-    assert fingerprints(tmp_path / "whole") == expected
+    assert fingerprints(tmp_path / "undisturbed") == expected
 
 
 @pytest.mark.parametrize("victim", ["python_workers", "executors"])
@@ -74,8 +74,8 @@ def test_a_process_that_dies_while_decoding_changes_no_table(
 
 def test_a_python_worker_that_dies_on_a_laptop_changes_no_table(capture: Path, tmp_path: Path) -> None:
     """With Spark, which tries the task again."""
-    whole, output = tmp_path / "whole", tmp_path / "laptop"
-    subprocess.run(decode_here(capture, whole, *SOME), cwd=ROOT, check=True, capture_output=True)
+    undisturbed, output = tmp_path / "undisturbed", tmp_path / "laptop"
+    subprocess.run(decode_here(capture, undisturbed, *SOME), cwd=ROOT, check=True, capture_output=True)
     command = decode_with("Spark", str(capture), "--output", str(output), *SOME)
     job = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
     try:
@@ -85,7 +85,7 @@ def test_a_python_worker_that_dies_on_a_laptop_changes_no_table(capture: Path, t
         assert job.wait() == 0
     finally:
         end(job)
-    assert fingerprints(output) == fingerprints(whole)
+    assert fingerprints(output) == fingerprints(undisturbed)
 
 
 def test_a_driver_that_dies_while_writing_leaves_the_old_tables_and_the_next_run_succeeds(
@@ -98,7 +98,7 @@ def test_a_driver_that_dies_while_writing_leaves_the_old_tables_and_the_next_run
         wait_for("the writing of tables", lambda: decoded(output) or job.poll() is not None)
         end(job)
     assert contents(output) == before
-    assert decoding(output)  # what the dead run left
+    assert decoding(output)  # the remains of the dead run
     wait_for("its executors to go", lambda: not on_loopback.executors())
     with on_loopback.job(capture, output, *SOME) as job:
         assert job.wait() == 0

@@ -53,10 +53,10 @@ class Image:
 
 def copied(target: Path) -> None:
     """What git knows but for what .dockerignore leaves out."""
-    left_out = {line for line in (ROOT / ".dockerignore").read_text().splitlines() if "*" not in line}
+    ignored = {line for line in (ROOT / ".dockerignore").read_text().splitlines() if "*" not in line}
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
-        if name.split("/")[0] not in left_out and (ROOT / name).exists():
+        if name.split("/")[0] not in ignored and (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
 

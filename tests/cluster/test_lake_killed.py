@@ -62,7 +62,7 @@ def reached(lake: Path, batch: int) -> bool:
 
 
 def committed(lake: Path, batch: int, job: subprocess.Popen[bytes]) -> bool:
-    """Whether a batch is in the lake, and nothing of it is left to do; also when the ingest has ended."""
+    """Whether a batch is in the lake, and no work on it remains; also when the ingest has ended."""
     return job.poll() is not None or (last(lake) == batch and journal.read(place(str(lake))) is None)
 
 
@@ -71,7 +71,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     pieces = list(rotated(capture, tmp_path / "captures", PIECES))
     lake, chance, torn = tmp_path / "lake", random.Random(22), 0
     for kill in range(KILLS):
-        if last(lake) + AFTER_BATCHES[1] >= PIECES:  # too few are left: begin another one
+        if last(lake) + AFTER_BATCHES[1] >= PIECES:  # too few remain: begin another one
             assert started(lake, tmp_path / "captures").wait() == 0
             lake.rename(tmp_path / f"lake-{kill}")
         target = last(lake) + 1 + chance.randrange(*AFTER_BATCHES)

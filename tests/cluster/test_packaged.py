@@ -80,14 +80,14 @@ def site(folder: Path) -> Iterator[Site]:
         "spark.driver.host": "127.0.0.1", "spark.executor.cores": "1", "spark.sql.shuffle.partitions": "4",
         "spark.ui.enabled": "false", "spark.log.level": "WARN",
     }  # fmt: skip
-    with cluster(folder, {"XDG_CACHE_HOME": str(folder / "cache")}) as standing:
-        yield Site(standing, folder, conf)
+    with cluster(folder, {"XDG_CACHE_HOME": str(folder / "cache")}) as running_cluster:
+        yield Site(running_cluster, folder, conf)
 
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("site")) as standing:
-        yield standing
+    with site(tmp_path_factory.mktemp("site")) as deployment:
+        yield deployment
 
 
 def submit(to: Site, captures: str = CAPTURES, output: str = TABLES) -> str:
@@ -100,7 +100,7 @@ def kernels(files: list[str]) -> set[str]:
     return {"/".join(file.split("/")[-2:]) for file in files if file.endswith((".nbi", ".nbc"))}
 
 
-def test_executors_have_the_archive_alone(ready: Site) -> None:
+def test_executors_have_only_the_archive(ready: Site) -> None:
     script = replaced(submit(ready), {f"{JOB} {CAPTURES} --output": str(ROOT / WHERE)})
     printed = ready.done(script, "where")
     executors = [json.loads(line) for line in printed.splitlines() if line.startswith('{"folder"')]
@@ -118,8 +118,8 @@ def test_a_packaged_job_makes_the_tables_of_one_machine(
 ) -> None:
     before = kernels([str(file) for file in PACKED.rglob("*.nb?")])
     assert before
-    ready.done(submit(ready, str(capture), str(tmp_path / "whole")), "whole")
-    assert fingerprints(tmp_path / "whole") == expected
+    ready.done(submit(ready, str(capture), str(tmp_path / "undisturbed")), "undisturbed")
+    assert fingerprints(tmp_path / "undisturbed") == expected
     with tarfile.open(PACKED / ARCHIVE) as archive:
         assert kernels(archive.getnames()) == before
     unpacked = list(ready.folder.glob("worker-*/app-*/*/environment"))
@@ -146,13 +146,13 @@ def test_captures_come_from_an_object_store(ready: Site, capture: Path, tmp_path
 def test_the_jobs_run_over_connect(ready: Site, capture: Path, tmp_path: Path, expected: Tables) -> None:
     port = free_port()
     server, client = commands("Connect servers")
-    standing = Site(ready.cluster, ready.folder, {**ready.conf, "spark.connect.grpc.binding.port": str(port)})
+    deployment = Site(ready.cluster, ready.folder, {**ready.conf, "spark.connect.grpc.binding.port": str(port)})
     script = replaced(server, {MASTER: ready.cluster.url})
     logs = {"SPARK_LOG_DIR": str(ready.folder), "SPARK_PID_DIR": str(ready.folder)}
-    with standing.run(script, "server", **logs) as process:
+    with deployment.run(script, "server", **logs) as process:
         wait_for("the Connect server", lambda: listens(port) or process.poll() is not None)
         names = {SERVER: f"sc://127.0.0.1:{port}", CAPTURES: str(capture), TABLES: str(tmp_path / "connected")}
-        standing.done(replaced(client, names), "client")
+        deployment.done(replaced(client, names), "client")
         where = subprocess.run(
             [sys.executable, str(ROOT / WHERE)], cwd=ROOT, capture_output=True, text=True, check=True,
             env=environment(SPARK_REMOTE=f"sc://127.0.0.1:{port}", PYTHONPATH=str(ROOT)),
@@ -165,13 +165,13 @@ def test_the_jobs_run_over_connect(ready: Site, capture: Path, tmp_path: Path, e
 
 def test_a_worker_that_dies_changes_no_table(capture: Path, tmp_path: Path, expected: Tables) -> None:
     output = tmp_path / "killed"
-    with site(tmp_path) as standing:
-        work = standing.cluster
-        with standing.run(submit(standing, str(capture), str(output)), "killed") as job:
+    with site(tmp_path) as deployment:
+        work = deployment.cluster
+        with deployment.run(submit(deployment, str(capture), str(output)), "killed") as job:
             wait_for("the decode", lambda: decoding(output) and len(work.executors()) == len(work.daemons))
             wait_for("Python workers", lambda: work.python_workers())
             end(work.daemons[1])
             assert not decoded(output)
             assert job.wait() == 0
-        assert "Lost executor" in standing.log("killed").read_text()
+        assert "Lost executor" in deployment.log("killed").read_text()
     assert fingerprints(output) == expected

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESCCM, AESGCM, ChaCha20Poly1305
-from test_tls import AMQP, AMQP_10, PARTS, all_frames, assert_whole, conversation, sent, without_beginning
+from test_tls import AMQP, AMQP_10, PARTS, all_frames, assert_complete, conversation, sent, without_beginning
 from tls_libssl import REQUEST, UPDATE
 from tls_libssl import talk as libssl_talk
 from tls_lite import KEY_UPDATE, settings, talk
@@ -21,8 +21,8 @@ from codec.layers.tls.trial import match_secrets
 TLS12, TLS13 = (3, 3), (3, 4)
 
 
-def decoded(sent: Any, client: Any, server: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    flights, key_log = talk(sent, client, server)
+def decoded(payloads: Any, client: Any, server: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    flights, key_log = talk(payloads, client, server)
     return wire_of(flights).rows(Layers(KeyLog(key_log)))
 
 
@@ -39,7 +39,7 @@ SUITES_13 = [
 def test_suites_of_tls_1_3(name: str, suite: str) -> None:
     chosen = settings(TLS13, cipherNames=[name])
     rows, facts = decoded(conversation()[0], chosen, chosen)
-    assert_whole(rows, facts)
+    assert_complete(rows, facts)
     assert facts["tls"]["cipher_suite"] == suite
 
 
@@ -48,12 +48,12 @@ def test_suites_of_tls_1_3(name: str, suite: str) -> None:
 def test_a_connection_that_began_before_the_capture_is_found_by_trial(name: str, suite: str, first: int) -> None:
     """Each write is a flight: without the handshake and the `first` of them the frames are those of the rest in clear,
     as `test_tls` has it for OpenSSL."""
-    sent = list(conversation()[0])
+    payloads = list(conversation()[0])
     chosen = settings(TLS13, cipherNames=[name])
-    flights, key_log = talk(sent, chosen, chosen)
-    handshake = len(flights) - len(sent)
+    flights, key_log = talk(payloads, chosen, chosen)
+    handshake = len(flights) - len(payloads)
     rows, facts = without_beginning(flights, handshake + first).rows(Layers(KeyLog(key_log)))
-    clear, _ = without_beginning(sent, first).rows()
+    clear, _ = without_beginning(payloads, first).rows()
     names = ("sender", "name", "size", "arguments", "digest", "packet", "frame_type")
     assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
     assert len(rows) > 20
@@ -107,11 +107,11 @@ def test_the_numbers_that_are_tried_are_bounded(suite: str, number: int, size: i
 
 
 def test_keys_are_updated() -> None:
-    sent = list(conversation()[0])
+    payloads = list(conversation()[0])
     for at, way in ((40, SERVER), (30, CLIENT), (20, CLIENT), (10, SERVER)):
-        sent.insert(at, (way, KEY_UPDATE))
+        payloads.insert(at, (way, KEY_UPDATE))
     chosen = settings(TLS13)
-    assert_whole(*decoded(sent, chosen, chosen))
+    assert_complete(*decoded(payloads, chosen, chosen))
 
 
 UPDATES = {
@@ -128,9 +128,9 @@ UPDATES = {
 @pytest.mark.parametrize("suite", ["TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"])
 def test_keys_are_updated_by_openssl(suite: str, updates: list[tuple[int, int, bytes]], name: str) -> None:
     """The frames are those of the same traffic in clear."""
-    sent = list(conversation(name)[0])
-    clear, _ = wire_of(sent).rows()
-    updated = list(sent)
+    payloads = list(conversation(name)[0])
+    clear, _ = wire_of(payloads).rows()
+    updated = list(payloads)
     for at, way, update in sorted(updates, key=lambda each: each[0], reverse=True):
         updated.insert(at, (way, update))
     flights, key_log = libssl_talk(updated, suite)
@@ -145,7 +145,7 @@ def test_keys_are_updated_by_openssl(suite: str, updates: list[tuple[int, int, b
 
 def test_the_server_asks_for_another_hello() -> None:
     rows, facts = decoded(conversation()[0], settings(TLS13, keyShares=[]), settings(TLS13))
-    assert_whole(rows, facts)
+    assert_complete(rows, facts)
 
 
 @pytest.mark.parametrize("then_mac", [True, False])
@@ -160,4 +160,4 @@ def test_the_code_of_cbc_is_over_the_plaintext_or_over_what_is_encrypted(then_ma
 @pytest.mark.parametrize("extended", [True, False])
 def test_the_master_secret_is_extended_or_not(extended: bool) -> None:
     chosen = settings(TLS12, useExtendedMasterSecret=extended)
-    assert_whole(*decoded(conversation()[0], chosen, chosen))
+    assert_complete(*decoded(conversation()[0], chosen, chosen))

@@ -92,7 +92,7 @@ def test_a_day_that_is_decoded_again_loses_its_old_findings(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(spark: SparkSession, paths: list[str], stage: Place, *rest: object) -> None:
-        """In place of decoding: the table of captures alone."""
+        """In place of decoding: the table of captures only."""
         rows = arrow_rows(spark, audit_support.ROWS["captures"][:1], TABLES["captures"])
         rows.write.parquet(stage.child("captures").uri)
 
@@ -109,7 +109,7 @@ def test_a_failed_audit_leaves_all_as_it_was(
 ) -> None:
     report = tmp_path / "audit.html"
     report.write_text("last night's")
-    standing = sorted(path.name for path in tables.iterdir())
+    before = sorted(path.name for path in tables.iterdir())
 
     def fail(*arguments: object, **choices: object) -> None:
         raise RuntimeError("the disk is gone")
@@ -118,7 +118,7 @@ def test_a_failed_audit_leaves_all_as_it_was(
     assert audit(tables, "--report", report) == 4
     assert capsys.readouterr().err.splitlines()[-1] == "wirehare audit: the disk is gone"
     assert report.read_text() == "last night's"
-    assert sorted(path.name for path in tables.iterdir()) == standing
+    assert sorted(path.name for path in tables.iterdir()) == before
     assert not list(tables.parent.glob(".wirehare*"))
 
 
@@ -175,7 +175,7 @@ def test_a_file_that_breaks_off_inside_is_exit_code_3(
     shutil.copytree(tables, damaged)
     (file,) = (damaged / "connections").glob("*.parquet")
     octets = bytearray(file.read_bytes())
-    octets[4:400] = bytes(396)  # the footer is whole, its columns are not
+    octets[4:400] = bytes(396)  # the footer is intact, its columns are not
     file.write_bytes(octets)
     for sidecar in (damaged / "connections").glob(".*.crc"):
         sidecar.unlink()

@@ -218,7 +218,7 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith(f"wirehare {version}, pyspark 4.")
 
 
-def test_a_word_of_help_does_not_wait_for_spark() -> None:
+def test_help_does_not_load_spark() -> None:
     program = """
 import sys
 from jobs.cli import main
@@ -375,7 +375,9 @@ def test_a_session_writes_what_the_command_writes(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.usefixtures("spark")
-def test_bad_captures_are_told_and_the_rest_is_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_captures_are_reported_and_the_others_are_decoded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = tmp_path / "captures"
     bad.mkdir()
     expected_packets = damaged_captures(bad)
@@ -404,7 +406,7 @@ def test_bad_captures_are_told_and_the_rest_is_decoded(tmp_path: Path, capsys: p
 
 
 def damaged_captures(folder: Path) -> dict[str, int]:
-    """Write captures that are damaged in all the usual ways; file name -> whole packets in it, counted here by hand."""
+    """Write captures that are damaged in all the usual ways; file name -> complete packets, counted by hand."""
     good = (SAMPLES / "091_rpc_reply_to.pcap").read_bytes()
     (folder / "good.pcap").write_bytes(good)
     (folder / "empty.pcap").write_bytes(b"")
@@ -482,7 +484,7 @@ def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
     old.parent.mkdir(parents=True)
     old.write_text("old")
     (tmp_path / "tmp").mkdir()
-    run, said = started(tmp_path, means), ""
+    run, stderr = started(tmp_path, means), ""
     deadline = time.monotonic() + 600  # it takes seconds, and minutes where others keep the processor busy
     try:
         if MOMENTS.get(moment, "") is None:
@@ -492,8 +494,8 @@ def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
                 assert time.monotonic() < deadline
         elif moment == "planning":
             assert run.stderr is not None
-            while not DECODED.search(said):
-                said += run.stderr.readline()
+            while not DECODED.search(stderr):
+                stderr += run.stderr.readline()
                 assert time.monotonic() < deadline
             time.sleep(0.5)
         else:
@@ -503,7 +505,7 @@ def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
                 time.sleep(0.002)
         os.killpg(run.pid, number)
         out, error = run.communicate(timeout=600)
-        error = said + error
+        error = stderr + error
     finally:
         run.kill()
     assert (run.returncode, out) == (130, "")
@@ -522,7 +524,7 @@ def test_a_process_ends_with_its_output_its_exit_handlers_and_its_exit_code() ->
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has another handler for a signal than Python has from the beginning for SIGINT alone."""
+    """Whether a process has a handler for a signal that is not the one of Python itself (for SIGINT)."""
     caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
     assert caught is not None
     return all(int(caught[1], 16) >> (each - 1) & 1 for each in (number, signal.SIGTERM))
@@ -541,10 +543,10 @@ def test_a_full_disk_is_one_line(tmp_path: Path, means: str, few: tuple[str, ...
     try:
         words = decode_with(means, str(SAMPLES), "--output", str(small / "out"), *few)
         ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-        left = list(small.iterdir())
+        remaining = list(small.iterdir())
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    assert (ran.returncode, ran.stdout, left) == (4, "", [])
+    assert (ran.returncode, ran.stdout, remaining) == (4, "", [])
     complaints = [line for line in ran.stderr.splitlines() if not STEP.fullmatch(line)]
     where = "for the output or for temporary files (SPARK_LOCAL_DIRS, TMPDIR)"
     assert complaints == [f"wirehare decode: No space left on device, {where}"]

@@ -93,23 +93,23 @@ def pipeline_ts(ns: int) -> Any:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1000)
 
 
-def of_retimed(whole: Tables) -> Tables:
+def of_retimed(tables: Tables) -> Tables:
     """The rows about the samples with other times."""
     captured = f"substring_index(capture_file, '/', -1) IN ({', '.join(map(repr, RETIMED))})"
-    connections = whole.frames.filter(captured).select("connection_id").distinct().collect()
+    connections = tables.frames.filter(captured).select("connection_id").distinct().collect()
     known = f"IN ({', '.join(str(row.connection_id) for row in connections)})"
     conditions = {
         "captures": captured,
         "message_flows": f"publish_connection_id {known} OR deliver_connection_id {known}",
     }
     of_connections = f"connection_id {known}"
-    return whole.having(**{name: rows.filter(conditions.get(name, of_connections)) for name, rows in whole.items()})
+    return tables.having(**{name: rows.filter(conditions.get(name, of_connections)) for name, rows in tables.items()})
 
 
 def test_captures_of_such_clocks_end_in_a_report_and_pictures(spark: SparkSession, once: Once) -> None:
     folder = once("night", night)
-    whole = pipeline.load(spark, str(folder / "tables"))
-    tables = of_retimed(whole)
+    all_tables = pipeline.load(spark, str(folder / "tables"))
+    tables = of_retimed(all_tables)
     begins = tables.frames.groupBy("connection_id").agg(F.min("ts_ns").alias("ns"))
     longest = (
         tables.messages.join(begins, "connection_id")
@@ -121,6 +121,6 @@ def test_captures_of_such_clocks_end_in_a_report_and_pictures(spark: SparkSessio
     assert (equal[0], backwards[0]) == (0, None)  # a latency is unknown if the clock was set back
     page, verdict = (folder / "audit.html").read_text(), json.loads((folder / "audit.json").read_text())["verdict"]
     assert "From publish through the broker to settlement" in page
-    assert verdict["amqp"] == whole.connections.filter("content = 'amqp'").count()
+    assert verdict["amqp"] == all_tables.connections.filter("content = 'amqp'").count()
     for picture in PICTURES.values():
         assert "NaN" not in svg(picture(tables))

@@ -52,15 +52,15 @@ def test_times_are_shown_in_utc_to_the_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "shown"),
+    ("octets", "expected"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 * 1024**3, "5.0 GB"), (3 * 1024**4, "3.0 TB")],
 )
-def test_sizes(octets: int, shown: str) -> None:
-    assert text.size(octets) == shown
+def test_sizes(octets: int, expected: str) -> None:
+    assert text.size(octets) == expected
 
 
 @pytest.mark.parametrize(
-    ("nanoseconds", "shown"),
+    ("nanoseconds", "expected"),
     [
         *((None, None), (999, "999 ns"), (1_500, "1.5 us"), (2_000_000, "2.0 ms"), (90_000_000_000, "90.0 s")),
         (2_991_500_000_000, "49.9 min"),  # 2991.5 / 60 = 49.86
@@ -68,8 +68,8 @@ def test_sizes(octets: int, shown: str) -> None:
         (577_190_700_000_000, "6.7 days"),  # 577190.7 / 86400 = 6.68
     ],
 )
-def test_durations(nanoseconds: int | None, shown: str | None) -> None:
-    assert text.duration(nanoseconds) == shown
+def test_durations(nanoseconds: int | None, expected: str | None) -> None:
+    assert text.duration(nanoseconds) == expected
 
 
 def test_a_step_is_one_line_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,9 +90,9 @@ def test_on_a_terminal_a_step_shows_itself_and_clears_up(monkeypatch: pytest.Mon
     monkeypatch.setattr(console, "REFRESH_SECONDS", 0.01)
     with console.step("decoding 2 captures", "2 captures decoded"):
         time.sleep(0.1)
-    shown = terminal.getvalue()
-    assert "\r\x1b[Kdecoding 2 captures ... 0 s" in shown
-    assert re.fullmatch(r".*\r\x1b\[K2 captures decoded in \d+\.\d s\n", shown, re.DOTALL)
+    output = terminal.getvalue()
+    assert "\r\x1b[Kdecoding 2 captures ... 0 s" in output
+    assert re.fullmatch(r".*\r\x1b\[K2 captures decoded in \d+\.\d s\n", output, re.DOTALL)
 
 
 JAVA_CHAIN = r"""An error occurred while calling o1.parquet.
@@ -110,7 +110,7 @@ ValueError: no such thing
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("message", "expected"),
     [
         ("disk full", "disk full"),
         ("", "Exception"),
@@ -118,8 +118,8 @@ ValueError: no such thing
         (PYTHON_WITHIN_JAVA, "ValueError: no such thing"),
     ],
 )
-def test_an_error_is_told_by_its_root_cause(message: str, shown: str) -> None:
-    assert cause(Exception(message)) == shown
+def test_an_error_is_described_by_its_root_cause(message: str, expected: str) -> None:
+    assert cause(Exception(message)) == expected
 
 
 def test_an_error_ends_a_job_by_its_nearest_class() -> None:
@@ -186,7 +186,7 @@ def test_progress_of_a_step_without_bytes_is_in_per_cent() -> None:
     assert console.Status("writing tables").progress(Tracker({3: (1, 3), 4: (2, 3)})) == ", 50 %"  # type: ignore[arg-type]
 
 
-def test_a_session_that_does_not_tell_is_no_failure() -> None:
+def test_a_spark_session_without_progress_is_no_failure() -> None:
     assert console.Status("decoding", 5, ("read",)).progress(None) == ""
     assert console.Status("decoding", 5, ("read",)).progress(object()) == ""  # type: ignore[arg-type]
 
@@ -199,9 +199,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_quiet_run_tells_only_what_went_wrong(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quiet_run_prints_only_errors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with console.step("decoding 2 captures", "2 captures decoded"):
         pass
     console.print_result("a table")
@@ -222,21 +220,21 @@ INEQUIVALENT = (
 )
 
 
-def test_texts_that_begin_alike_are_told_apart() -> None:
+def test_texts_with_a_common_beginning_stay_distinguishable() -> None:
     """All of RabbitMQ's texts about inequivalent arguments share their first 61 characters and more."""
     texts = [INEQUIVALENT.format(queue) for queue in ("orders.eu.invoices", "orders.us.invoices", "x")]
-    shown = summary.distinguishable([*texts, "y" * 300, "NOT_FOUND - no queue 'missing' in vhost '/'", None])
-    assert len(set(shown)) == 6
-    assert max(map(len, shown)) <= summary.TEXT_WIDTH
-    assert "orders.eu" in shown[0]
-    assert "orders.us" in shown[1]
-    assert shown[3:] == ["y" * 57 + "...", "NOT_FOUND - no queue 'missing' in vhost '/'", ""]
+    shortened = summary.distinguishable([*texts, "y" * 300, "NOT_FOUND - no queue 'missing' in vhost '/'", None])
+    assert len(set(shortened)) == 6
+    assert max(map(len, shortened)) <= summary.TEXT_WIDTH
+    assert "orders.eu" in shortened[0]
+    assert "orders.us" in shortened[1]
+    assert shortened[3:] == ["y" * 57 + "...", "NOT_FOUND - no queue 'missing' in vhost '/'", ""]
 
 
 @pytest.mark.parametrize("shared", [0, 30, 45, 50, 57, 60, 200])
 @pytest.mark.parametrize("rest", [1, 5, 100])
-def test_however_much_they_share(shared: int, rest: int) -> None:
+def test_texts_with_a_long_common_part_stay_distinguishable(shared: int, rest: int) -> None:
     one, other = ("s" * shared + letter * rest for letter in "ab")
-    shown = summary.distinguishable([one, other, one])
-    assert shown[0] == shown[2] != shown[1]
-    assert max(map(len, shown)) <= summary.TEXT_WIDTH
+    shortened = summary.distinguishable([one, other, one])
+    assert shortened[0] == shortened[2] != shortened[1]
+    assert max(map(len, shortened)) <= summary.TEXT_WIDTH

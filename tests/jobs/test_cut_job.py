@@ -48,7 +48,7 @@ def rotated(folder: Path) -> tuple[list[str], Tables, Path]:
     return list(ROTATED), tables, tables.write(folder / "tables")
 
 
-def said(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+def stderr_of(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
     """What the command says on stderr, when it ends with `code`."""
     try:
         found = main(["cut", *map(str, arguments)])
@@ -62,7 +62,7 @@ def said(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> s
 def test_a_connection_by_its_number(
     folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(capsys, 0, folder, "--connection", tables.ids[0], "-o", tmp_path / "cut.pcapng")
+    text = stderr_of(capsys, 0, folder, "--connection", tables.ids[0], "-o", tmp_path / "cut.pcapng")
     assert records(tmp_path / "cut.pcapng") == records(BARE)
     assert text.startswith(f"52 packets of 1 connection from 1 capture to {tmp_path / 'cut.pcapng'} in ")
 
@@ -73,16 +73,16 @@ def test_a_connection_by_its_addresses(
     """As the summary names them: one side, or both, either one first."""
     client, server = "127.0.0.1:44664", "127.0.0.1:5672"
     for ends in (client, server, f"{client}-{server}", f"{server}-{client}", f"[127.0.0.1]:44664-{server}"):
-        said(capsys, 0, folder, "--connection", ends, "--overwrite", "-o", tmp_path / "cut.pcapng")
+        stderr_of(capsys, 0, folder, "--connection", ends, "--overwrite", "-o", tmp_path / "cut.pcapng")
         assert records(tmp_path / "cut.pcapng") == records(BARE)
-    for ends, shown in {
+    for ends, named in {
         "127.0.0.1:44665": "with 127.0.0.1:44665",
         "[::1]:5672": "with [::1]:5672",
         f"{client}-127.0.0.1:5671": f"between {client}-127.0.0.1:5671",
         f"{client}-{client}": f"between {client}-{client}",
     }.items():
-        text = said(capsys, 1, folder, "--connection", ends, "-o", tmp_path / "none.pcapng")
-        assert text == f"wirehare cut: there is no connection {shown} in the tables; nothing was written\n"
+        text = stderr_of(capsys, 1, folder, "--connection", ends, "-o", tmp_path / "none.pcapng")
+        assert text == f"wirehare cut: there is no connection {named} in the tables; nothing was written\n"
 
 
 def test_a_connection_over_ipv6_by_its_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,8 +92,10 @@ def test_a_connection_over_ipv6_by_its_addresses(tmp_path: Path, capsys: pytest.
     (one, *_) = tables.rows["connections"]
     assert ":" in one["client_ip"]
     for name, client in (("a", f"[{one['client_ip']}]"), ("b", str(ip_address(one["client_ip"]).exploded))):
-        said(capsys, 0, folder, "--connection", f"{client}:{one['client_port']}", "-o", tmp_path / f"{name}.pcapng")
-    said(capsys, 0, folder, "--connection", one["connection_id"], "-o", tmp_path / "c.pcapng")
+        stderr_of(
+            capsys, 0, folder, "--connection", f"{client}:{one['client_port']}", "-o", tmp_path / f"{name}.pcapng"
+        )
+    stderr_of(capsys, 0, folder, "--connection", one["connection_id"], "-o", tmp_path / "c.pcapng")
     assert records(tmp_path / "a.pcapng") == records(tmp_path / "b.pcapng") == records(tmp_path / "c.pcapng")
 
 
@@ -102,17 +104,17 @@ def test_a_file_that_is_there_is_not_written_over(
 ) -> None:
     target = tmp_path / "cut.pcapng"
     target.write_text("a letter")
-    text = said(capsys, 2, folder, "--connection", tables.ids[0], "-o", target)
+    text = stderr_of(capsys, 2, folder, "--connection", tables.ids[0], "-o", target)
     assert text == f"wirehare cut: {target}: exists; use --overwrite to replace it, or another name\n"
     assert target.read_text() == "a letter"
-    said(capsys, 0, folder, "--connection", tables.ids[0], "-o", target, "--overwrite")
+    stderr_of(capsys, 0, folder, "--connection", tables.ids[0], "-o", target, "--overwrite")
     assert records(target) == records(BARE)
 
 
 def test_a_quiet_cut_says_nothing(
     folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(capsys, 0, folder, "--connection", tables.ids[0], "-q", "-o", tmp_path / "cut.pcapng") == ""
+    assert stderr_of(capsys, 0, folder, "--connection", tables.ids[0], "-q", "-o", tmp_path / "cut.pcapng") == ""
 
 
 @NEEDS_TSHARK
@@ -121,13 +123,13 @@ def test_a_message_by_its_id_or_its_frame(
 ) -> None:
     message = tables.rows["messages"][0]
     by_id, by_frame = tmp_path / "id.pcapng", tmp_path / "frame.pcapng"
-    said(capsys, 0, folder, "--message-id", "order-17", "-o", by_id)
-    said(capsys, 0, folder, "--message", f"{message['connection_id']}/{message['first_frame_no']}", "-o", by_frame)
+    stderr_of(capsys, 0, folder, "--message-id", "order-17", "-o", by_id)
+    stderr_of(capsys, 0, folder, "--message", f"{message['connection_id']}/{message['first_frame_no']}", "-o", by_frame)
     assert by_id.read_bytes() == by_frame.read_bytes()
     infos = [info.rpartition("] ")[2] for (info,) in fields(by_id, "_ws.col.Info")]
     assert infos[-4:] == ["Basic.Publish x= rk=cq ", "Content-Header ", "Content-Body ", "Basic.Ack "]
     assert len(infos) == 7  # SYN, SYN ACK, protocol header
-    said(capsys, 0, folder, "--message-id", "order-17", "--only", "--overwrite", "-o", by_id)
+    stderr_of(capsys, 0, folder, "--message-id", "order-17", "--only", "--overwrite", "-o", by_id)
     assert [info for (info,) in fields(by_id, "_ws.col.Info")] == infos[-4:]
 
 
@@ -137,14 +139,14 @@ def test_a_finding_is_a_comment(
 ) -> None:
     nack = tables.frames("basic.nack")[0]
     for finding in ("CF-05", f"CF-05/{nack['connection_id']}", f"CF-05/{nack['connection_id']}/{nack['frame_no']}"):
-        said(capsys, 0, folder, "--finding", finding, "--only", "--overwrite", "-o", tmp_path / "cut.pcapng")
+        stderr_of(capsys, 0, folder, "--finding", finding, "--only", "--overwrite", "-o", tmp_path / "cut.pcapng")
         (found,) = fields(tmp_path / "cut.pcapng", "frame.comment", "_ws.col.Info")
         assert (
             found[0]
             == f"CF-05 info: The server refused a published message. (packet {nack['packet_no']} of {BARE.name})"
         )
         assert found[1] == "Basic.Nack "
-    assert "nothing matched" in said(capsys, 1, folder, "--finding", "CF-05/1", "-o", tmp_path / "none.pcapng")
+    assert "nothing matched" in stderr_of(capsys, 1, folder, "--finding", "CF-05/1", "-o", tmp_path / "none.pcapng")
     assert not (tmp_path / "none.pcapng").exists()
 
 
@@ -153,8 +155,8 @@ def test_what_is_shared_has_neither_secret_nor_address(
 ) -> None:
     (tmp_path / "key").write_bytes(b"a passphrase")
     cut = ["--connection", tables.ids[0], "--redact", "--anonymise", tmp_path / "key"]
-    said(capsys, 0, folder, *cut, "-o", tmp_path / "a.pcapng")
-    said(capsys, 0, folder, *cut, "-o", tmp_path / "b.pcapng")
+    stderr_of(capsys, 0, folder, *cut, "-o", tmp_path / "a.pcapng")
+    stderr_of(capsys, 0, folder, *cut, "-o", tmp_path / "b.pcapng")
     octets = (tmp_path / "a.pcapng").read_bytes()
     assert b"\x7f\0\0\x01" in BARE.read_bytes()
     assert b"\x7f\0\0\x01" not in octets
@@ -189,16 +191,18 @@ def test_bad_usage_writes_nothing(
         f"'5/{2**63}' is not a message": [folder, "--message", f"5/{2**63}", "-o", target],
         f"'A-1/{2**63}' is not a finding": [folder, "--finding", f"A-1/{2**63}", "-o", target],
     }.items():
-        text = said(capsys, 2, *arguments)
+        text = stderr_of(capsys, 2, *arguments)
         assert words in text
         assert text.startswith("wirehare cut: ")
         assert text.count("\n") == 1
-    assert "no connection 5 in the tables" in said(capsys, 1, folder, "--connection", 5, "-o", target)
-    assert "no such directory" in said(capsys, 3, tmp_path / "none", "--connection", one, "-o", target)
-    assert "table captures cannot be read" in said(capsys, 3, tmp_path, "--connection", one, "-o", target)
+    assert "no connection 5 in the tables" in stderr_of(capsys, 1, folder, "--connection", 5, "-o", target)
+    assert "no such directory" in stderr_of(capsys, 3, tmp_path / "none", "--connection", one, "-o", target)
+    assert "table captures cannot be read" in stderr_of(capsys, 3, tmp_path, "--connection", one, "-o", target)
     damaged = shutil.copytree(folder, tmp_path / "damaged") / "frames" / "part.parquet"
-    damaged.write_bytes(damaged.read_bytes()[:4] + bytes(500) + damaged.read_bytes()[504:])  # its footer is whole
-    assert "table frames cannot be read" in said(capsys, 3, tmp_path / "damaged", "--connection", one, "-o", target)
+    damaged.write_bytes(damaged.read_bytes()[:4] + bytes(500) + damaged.read_bytes()[504:])  # its footer is intact
+    assert "table frames cannot be read" in stderr_of(
+        capsys, 3, tmp_path / "damaged", "--connection", one, "-o", target
+    )
     assert not target.exists()
 
 
@@ -215,10 +219,10 @@ def test_a_capture_unpacked_since_is_not_written_over(tmp_path: Path, capsys: py
     (tmp_path / "link").symlink_to(moved)
     cut = [folder, "--connection", tables.ids[0], "--captures", moved, "-o"]
     for output in (moved / BARE.name, tmp_path / "link" / BARE.name):
-        assert "is one of the captures" in said(capsys, 2, *cut, output)
+        assert "is one of the captures" in stderr_of(capsys, 2, *cut, output)
     assert (moved / BARE.name).read_bytes() == BARE.read_bytes()
     # a file that only has the name of one is a file to write into
-    said(capsys, 0, *cut, elsewhere / BARE.name, "--overwrite")
+    stderr_of(capsys, 0, *cut, elsewhere / BARE.name, "--overwrite")
     assert records(elsewhere / BARE.name) == records(BARE)
 
 
@@ -228,7 +232,7 @@ def test_tables_without_an_audit_have_no_findings(
     """It says which command is missing, and not that the tables cannot be read."""
     shutil.copytree(folder, tmp_path / "tables", ignore=shutil.ignore_patterns("findings"))
     for cut in (["--finding", "CF-05"], ["--where", "true", "--table", "findings"]):
-        text = said(capsys, 3, tmp_path / "tables", *cut, "-o", tmp_path / "cut.pcapng")
+        text = stderr_of(capsys, 3, tmp_path / "tables", *cut, "-o", tmp_path / "cut.pcapng")
         assert text.endswith("/tables: has no table findings; `wirehare audit` writes it\n")
     assert not (tmp_path / "cut.pcapng").exists()
 
@@ -245,8 +249,8 @@ def test_captures_that_are_gone(gone: int, tmp_path: Path, capsys: pytest.Captur
     (tmp_path / missing).unlink()
     ids = tables.ids
     cut = [folder, "--connection", *ids, "-o", tmp_path / "cut.pcapng"]
-    assert said(capsys, 3, *cut).count("use --captures when it was moved") >= 1
-    text = said(capsys, 3, *cut, "--captures", tmp_path / "moved")
+    assert stderr_of(capsys, 3, *cut).count("use --captures when it was moved") >= 1
+    text = stderr_of(capsys, 3, *cut, "--captures", tmp_path / "moved")
     problem = f"{(tmp_path / missing).as_uri()}: no file {missing} is there (not in {tmp_path / 'moved'})"
     assert f"wirehare cut: {problem}\n" in text
     assert "do not hold" not in text
@@ -255,7 +259,7 @@ def test_captures_that_are_gone(gone: int, tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "cut.pcapng").exists() == bool(gone)
 
 
-def test_a_capture_that_nobody_reaches_leaves_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_capture_does_not_affect_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Decoded from a file system that this machine does not know; two of three files were brought here."""
     tables = tables_of([CAPTURES / name for name in ROTATED])
     for row in (*tables.rows["captures"], *tables.rows["frames"]):
@@ -265,12 +269,12 @@ def test_a_capture_that_nobody_reaches_leaves_the_others(tmp_path: Path, capsys:
     for name in ROTATED[:2]:
         shutil.copy(CAPTURES / name, tmp_path / "here")
     cut = [folder, "--connection", *tables.ids, "--captures", tmp_path / "here"]
-    text = said(capsys, 3, *cut, "-o", tmp_path / "cut.pcapng")
+    text = stderr_of(capsys, 3, *cut, "-o", tmp_path / "cut.pcapng")
     assert f"hdfs://elsewhere/{ROTATED[2]}: no file {ROTATED[2]} is there" in text
     assert records(tmp_path / "cut.pcapng") == [each for name in ROTATED[:2] for each in records(CAPTURES / name)]
 
 
-def test_a_file_is_one_of_the_captures_on_its_own_file_system_alone() -> None:
+def test_a_file_is_one_of_the_captures_only_on_its_own_file_system() -> None:
     """A URI that no file system serves is the place of no file; where one is not found now, it may be again."""
     captures = [
         Original(uri, CaptureFile(uri, MISSING, "no such file"), 0, 0)
@@ -287,7 +291,7 @@ def test_captures_and_cut_in_a_store_and_its_key_nowhere(tmp_path: Path, capsys:
     with object_store() as store:
         store.put(*(tmp_path / name for name in names[:2]), folder="moved")
         cut = [folder, "--connection", *tables.ids, "--captures", store.uri("moved", "s3a")]
-        text = said(capsys, 3, *cut, "-o", store.uri("cut.pcapng", "s3a"))
+        text = stderr_of(capsys, 3, *cut, "-o", store.uri("cut.pcapng", "s3a"))
         (tmp_path / "cut.pcapng").write_bytes(store.files().open_input_stream(f"{BUCKET}/cut.pcapng").read())
     assert records(tmp_path / "cut.pcapng") == [each for name in names[:2] for each in records(CAPTURES / name)]
     assert f" from 2 captures to s3a://{BUCKET}/cut.pcapng in " in text
@@ -315,15 +319,15 @@ def test_rows_of_dataframes(
     assert records(tmp_path / "a.pcapng") == [records(BARE)[number - 1] for number in expected]
     assert (result.packets, result.problems) == (len(expected), [])
     condition = "name = 'basic.publish' AND connection_id IN (SELECT connection_id FROM connections)"
-    said(capsys, 0, folder, "--where", condition, "--only", "-o", tmp_path / "b.pcapng")
+    stderr_of(capsys, 0, folder, "--where", condition, "--only", "-o", tmp_path / "b.pcapng")
     assert (tmp_path / "b.pcapng").read_bytes() == (tmp_path / "a.pcapng").read_bytes()
     audited = "connection_id IN (SELECT connection_id FROM findings WHERE rule_id = 'CF-05') AND name = 'basic.nack'"
-    said(capsys, 0, folder, "--where", audited, "--only", "-o", tmp_path / "c.pcapng")
+    stderr_of(capsys, 0, folder, "--where", audited, "--only", "-o", tmp_path / "c.pcapng")
     assert [octets for _, _, octets in records(tmp_path / "c.pcapng")] == [
         records(BARE)[row["packet_no"] - 1][2] for row in tables.frames("basic.nack")
     ]
     (tmp_path / "c.pcapng").unlink()
-    text = said(capsys, 2, folder, "--where", "nmae = 'x'", "-o", tmp_path / "c.pcapng")
+    text = stderr_of(capsys, 2, folder, "--where", "nmae = 'x'", "-o", tmp_path / "c.pcapng")
     assert "wirehare cut: --where: [UNRESOLVED_COLUMN" in text
     with pytest.raises(pipeline.extract.CutError):
         pipeline.cut(loaded, str(tmp_path / "c.pcapng"), connections=[5])

@@ -94,9 +94,9 @@ def test_tshark_decrypts_a_cut_with_its_secrets(tmp_path: Path) -> None:
     path = CAPTURES / "091_tls13.pcap"
     tables = tables_of([path])
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", secrets=True, key_logs=(str(LOG),))
-    shown = fields(tmp_path / "cut.pcapng", "amqp.method.class", "amqp.method.method", only="amqp")
-    assert shown == fields(CAPTURES / "091_tls13_dsb.pcapng", "amqp.method.class", "amqp.method.method", only="amqp")
-    assert len(shown) > 20
+    methods = fields(tmp_path / "cut.pcapng", "amqp.method.class", "amqp.method.method", only="amqp")
+    assert methods == fields(CAPTURES / "091_tls13_dsb.pcapng", "amqp.method.class", "amqp.method.method", only="amqp")
+    assert len(methods) > 20
 
 
 @NEEDS_TSHARK
@@ -117,8 +117,8 @@ def test_a_connection_rewritten_in_clear_has_the_frames_that_tshark_decrypts(
         """Frames one after the other: a packet may have several."""
         return [frame for row in found for frame in zip(*(cell.split(",") for cell in row), strict=False)]
 
-    shown = fields(tmp_path / "clear.pcapng", *names, only="amqp")
-    assert flat(shown) == flat(fields(path, *names, only="amqp"))
+    rewritten = fields(tmp_path / "clear.pcapng", *names, only="amqp")
+    assert flat(rewritten) == flat(fields(path, *names, only="amqp"))
     assert fields(tmp_path / "clear.pcapng", "frame.number", only="tls || tcp.checksum.status == 0") == []
     assert not fields(tmp_path / "clear.pcapng", "frame.number", only="tcp.analysis.lost_segment")
     octets = (tmp_path / "clear.pcapng").read_bytes()
@@ -130,9 +130,9 @@ def test_a_connection_rewritten_in_clear_has_the_frames_that_tshark_decrypts(
 @pytest.mark.parametrize("name", ["091_declare_publish_consume_ack.pcap", "10_rabbitmq_proton_send_receive.pcap"])
 def test_rewritten_and_redacted_the_bodies_are_blank_and_the_frames_are_there(tmp_path: Path, name: str) -> None:
     """WebSocket inside TLS; what a redacted cut of the capture in clear shows is what it shows."""
-    said, peers = conversation(name)[0], Peers()
-    write_capture(tmp_path / "wss.pcap", [wire_of(peers.talk(upgraded(said)))])
-    write_capture(tmp_path / "clear.pcap", [wire_of(said)])
+    payloads, peers = conversation(name)[0], Peers()
+    write_capture(tmp_path / "wss.pcap", [wire_of(peers.talk(upgraded(payloads)))])
+    write_capture(tmp_path / "clear.pcap", [wire_of(payloads)])
     (tmp_path / "keys.txt").write_bytes(peers.key_log)
     streams = []
     for source, how in (
@@ -156,26 +156,26 @@ def test_rewritten_and_redacted_the_bodies_are_blank_and_the_frames_are_there(tm
 @pytest.mark.parametrize(("redact", "key"), [(True, None), (False, KEY), (True, KEY)])
 def test_what_is_rewritten_in_clear_can_be_shared(tmp_path: Path, redact: bool, key: bytes | None) -> None:
     """RabbitMQ with pika, py-amqp and proton inside TLS. tshark finds the same frames as without these options, scapy
-    the addresses; passwords and bodies, or addresses, are gone; and so is what only the handshake said."""
+    the addresses; passwords and bodies, or addresses, are gone; and so is what only the handshake contains."""
     path = CAPTURES / "tls_rabbitmq.pcapng"
     tables = tables_of([path], SecretFiles((), (str(path),)))
     choice = Choice(set(tables.ids))
-    whole, shared = tmp_path / "whole.pcapng", tmp_path / "shared.pcapng"
-    cut(tables, choice, whole, decrypted=True)
+    rewritten, shared = tmp_path / "rewritten.pcapng", tmp_path / "shared.pcapng"
+    cut(tables, choice, rewritten, decrypted=True)
     result = cut(tables, choice, shared, decrypted=True, redact=redact, key=key)
     assert (result.connections, result.problems) == (9, [])
     names = ("frame.time_epoch", "frame.len", "tcp.seq_raw", "amqp.method.class", "amqp.method.method", "amqp.type",
              "amqp.performative", "tcp.checksum.status", "ip.checksum.status")  # fmt: skip
-    shown = fields(shared, *names)
-    assert shown == fields(whole, *names)
-    assert len([row for row in shown if row[5]]) > 50
-    before, after = whole.read_bytes(), shared.read_bytes()
+    found = fields(shared, *names)
+    assert found == fields(rewritten, *names)
+    assert len([row for row in found if row[5]]) > 50
+    before, after = rewritten.read_bytes(), shared.read_bytes()
     secret = {part for part in (b"\0guest\0guest", *readable(tables)) if part in before}
     assert b"\0guest\0guest" in secret
     assert len(secret) > 10
     assert {part for part in secret if part in after} == (set() if redact else secret)
     seen = [
-        {address for _, _, octets in records(each) for address in addresses(IP(octets))} for each in (whole, shared)
+        {address for _, _, octets in records(each) for address in addresses(IP(octets))} for each in (rewritten, shared)
     ]
     assert seen[0] == {"127.0.0.1"}
     assert ("127.0.0.1" in seen[1]) == (key is None)
@@ -185,9 +185,9 @@ def test_what_is_rewritten_in_clear_can_be_shared(tmp_path: Path, redact: bool, 
 
 
 def test_connections_in_clear_are_cut_with_those_that_are_rewritten(tmp_path: Path) -> None:
-    """Of the connection in clear a message alone; of the other one all, though a frame was chosen."""
-    said, peers = conversation()[0], Peers()
-    write_capture(tmp_path / "two.pcap", [wire_of(peers.talk(said)), wire_of(said)])
+    """Of the connection in clear only a message; of the other one everything, though only a frame was chosen."""
+    payloads, peers = conversation()[0], Peers()
+    write_capture(tmp_path / "two.pcap", [wire_of(peers.talk(payloads)), wire_of(payloads)])
     (tmp_path / "keys.txt").write_bytes(peers.key_log)
     log = (str(tmp_path / "keys.txt"),)
     tables = tables_of([tmp_path / "two.pcap"], SecretFiles(log))
@@ -230,16 +230,16 @@ def test_without_secrets_nothing_is_rewritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--with-secrets", "--redact"], "--with-secrets: secrets show what --redact hides"),
         (["--keylog", str(LOG)], "--keylog: packets are cut as they are"),
         (["--decrypted", "--keylog", "/nowhere/keys.txt"], "no such file"),
     ],
 )
-def test_bad_usage_is_told_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+def test_bad_usage_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     assert main(["cut", str(tmp_path), "--connection", "1", "-o", str(tmp_path / "x.pcapng"), *options]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "x.pcapng").exists()

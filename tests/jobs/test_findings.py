@@ -128,7 +128,7 @@ def test_a_case_is_of_a_version_that_its_rule_is_about() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{case.rule}-{case.version}" for case in CASES])
-def test_a_rule_fires_on_its_offence_and_on_nothing_else(fired: Fired, number: int) -> None:
+def test_a_rule_fires_on_its_breaking_case_and_not_on_its_conforming_one(fired: Fired, number: int) -> None:
     case: Case = CASES[number]
     broken, conforming = (
         set(fired[number, half]) - ({*AMBIENT, *case.besides} - {case.rule}) for half in ("breaks", "conforms")
@@ -160,8 +160,8 @@ def test_a_finding_says_what_its_rule_says(fired: Fired) -> None:
             rule = catalogue()[name]
             for row in rows:
                 scope = rule.scope if row["connection_id"] is not None else "capture"
-                told = (row["scope"], row["category"], row["summary"], row["reference"])
-                assert told == (scope, rule.category, rule.summary, rule.reference)
+                fields = (row["scope"], row["category"], row["summary"], row["reference"])
+                assert fields == (scope, rule.category, rule.summary, rule.reference)
                 assert (row["channel"] is None) == (scope in ("connection", "capture"))
 
 
@@ -170,13 +170,13 @@ def test_severity_falls_where_bytes_are_missing_before(fired: Fired) -> None:
     assert further(fired, "a loss after", "severity", "reservation") == [("violation", None)]
 
 
-def test_offences_of_one_connection_are_one_finding(fired: Fired) -> None:
+def test_occurrences_on_one_connection_are_one_finding(fired: Fired) -> None:
     # header, start, start-ok, tune, tune-ok, open, open-ok come before the first
     assert further(fired, "several times", "occurrences", "frame_no") == [(3, 8)]
 
 
-def test_lives_of_a_channel_are_told_apart(fired: Fired) -> None:
-    assert further(fired, "two lives", "channel", "channel_life", "occurrences") == [(1, 1, 2), (1, 2, 2)]
+def test_incarnations_of_a_channel_are_distinguished(fired: Fired) -> None:
+    assert further(fired, "two incarnations", "channel", "channel_life", "occurrences") == [(1, 1, 2), (1, 2, 2)]
 
 
 def test_a_password_inside_tls_is_no_finding(audited: Audited) -> None:
@@ -197,7 +197,7 @@ def test_a_password_inside_tls_is_no_finding(audited: Audited) -> None:
         assert of_amqp == rules[bare.connection_id] - IN_CLEAR
 
 
-def test_settlements_that_hit_may_be_left_in(audited: Audited) -> None:
+def test_rules_on_settlements_give_the_same_findings_with_all_settlements(audited: Audited) -> None:
     """As the audit does where they are few."""
     columns = ("rule_id", "connection_id", "frame_no")
     rules = {detector.rule for detector in DETECTORS if detector.context == "settlements"}

@@ -57,15 +57,15 @@ Rows = dict[str, list[str]]
 def plain(rows: pa.Table, *without: str) -> list[str]:
     """Rows as texts, in an order."""
     names = [name for name in rows.column_names if name not in without]
-    return sorted(repr([(name, told(row[name])) for name in names]) for row in rows.to_pylist())
+    return sorted(repr([(name, as_python(row[name])) for name in names]) for row in rows.to_pylist())
 
 
-def told(value: Any) -> Any:
+def as_python(value: Any) -> Any:
     """A value, of VARIANT the one inside."""
     if isinstance(value, dict):
         if set(value) == {"value", "metadata"}:
             return VariantUtils.to_python(value["value"], value["metadata"])
-        return {name: told(inner) for name, inner in value.items()}
+        return {name: as_python(inner) for name, inner in value.items()}
     return value
 
 
@@ -161,7 +161,7 @@ def test_a_backlog_is_taken_in_several_batches(tmp_path: Path, pieces: list[Path
     compared(in_lake(tmp_path / "lake"), in_one(pieces))
 
 
-def test_a_capture_that_somebody_writes_to_is_left_for_later(tmp_path: Path, pieces: list[Path]) -> None:
+def test_a_capture_that_is_being_written_is_taken_later(tmp_path: Path, pieces: list[Path]) -> None:
     lake, now = tmp_path / "lake", time.time()
     for path, seconds in zip(pieces, (300, 300, 1), strict=True):
         os.utime(path, (now - seconds, now - seconds))
@@ -245,7 +245,7 @@ def test_others_may_read_the_tables_but_not_the_states(tmp_path: Path, pieces: l
 # ---- connections that go on -----------------------------------------------------------------------------------------
 
 
-def test_a_connection_without_a_packet_for_long_is_lost_sight_of(tmp_path: Path, pieces: list[Path]) -> None:
+def test_the_state_of_a_connection_is_dropped_after_a_long_silence(tmp_path: Path, pieces: list[Path]) -> None:
     lake, later = tmp_path / "lake", tmp_path / "later.pcap"
     ingest(lake, pieces[:1])
     (other,) = golden.captures()["10_qpidd_transactions.pcap"].paths
@@ -259,7 +259,7 @@ def test_a_connection_without_a_packet_for_long_is_lost_sight_of(tmp_path: Path,
     assert row == {"tcp_end": "lost sight of", "version": "0-9-1"}
 
 
-def test_the_oldest_connections_are_lost_sight_of_when_all_states_are_too_large(tmp_path: Path) -> None:
+def test_the_oldest_states_are_dropped_when_all_states_are_too_large(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     found = []
     for name in ("091_tx.pcap", "010_tx.pcap", "10_qpidd_transactions.pcap"):

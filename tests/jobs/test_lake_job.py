@@ -36,7 +36,7 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5s", "5 weeks", "1h30"])
-def test_what_is_no_length_of_time(text: str) -> None:
+def test_invalid_lengths_of_time(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected one like 30s, 5m, 1h or 7d"):
         ingest.length(text)
 
@@ -95,7 +95,7 @@ def test_a_second_ingest_ends_with_one_line(tmp_path: Path, capsys: pytest.Captu
     assert "is running on this lake" in line
 
 
-def test_what_is_no_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directories_that_are_no_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").touch()
     for command in (["lake", str(tmp_path)], ["ingest", "some.pcap", "--lake", str(tmp_path), "--once"]):
         assert main(command) == USAGE
@@ -159,7 +159,7 @@ def test_a_full_disk_is_one_line_and_with_room_nothing_is_lost(
         assert rows_of_lake(lake, name) == rows_of_table(name, (output / name).glob("*.parquet")), name
 
 
-def test_the_house_is_kept_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_maintenance_commands_of_a_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = new_lake(tmp_path / "lake")
     for batch, day in enumerate([FRIDAY, FRIDAY, MONDAY], 1):
         commit(log, batch, [batch], [100], day)

@@ -124,7 +124,7 @@ def test_a_key_log_is_read_again_when_it_has_grown(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_key_log_is_named_before_anything_is_made(
+def test_a_file_that_is_no_key_log_is_named_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capture, lake, key_log = CAPTURES / "091_tls13.pcap", tmp_path / "lake", tmp_path / "keys.txt"

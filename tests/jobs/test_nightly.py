@@ -52,10 +52,10 @@ def apart(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "captures").mkdir()
     # Behind the last record the header of one that claims 2**32 - 1 octets.
     (folder / "captures" / "torn.pcap").write_bytes(CAPTURE.read_bytes() + b"\xff" * 16)
-    tables, report, said = (str(folder / name) for name in ("tables", "audit.html", "audit.json"))
+    tables, report, json_path = (str(folder / name) for name in ("tables", "audit.html", "audit.json"))
     rules = ("--config", str(only(folder, "CH", "SEC", "CAP")))
     assert main(["decode", str(folder / "captures"), "--output", tables]) == 3
-    assert main(["audit", tables, "--report", report, "--json", said, "--fail-on", "never", *rules]) == 0
+    assert main(["audit", tables, "--report", report, "--json", json_path, "--fail-on", "never", *rules]) == 0
     return folder
 
 
@@ -82,7 +82,7 @@ def test_submitted_from_anywhere_it_writes_what_the_two_commands_write(apart: Pa
     assert "torn.pcap" in (tmp_path / "audit.html").read_text()
 
 
-def test_what_is_printed_for_other_programs_is_the_audit_alone(
+def test_standard_output_for_other_programs_is_only_the_audit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def decoding(*_: object) -> tuple[str, int]:
@@ -115,7 +115,7 @@ def test_findings_count_before_damage(
         return "session", decoded
 
     def auditing(
-        spark: str, source: str, size: int, wanted: audit.Inputs, arguments: argparse.Namespace, started: float
+        spark: str, source: str, size: int, inputs: audit.Inputs, arguments: argparse.Namespace, started: float
     ) -> int:
         asked.append(("audit", arguments.tables, source))
         assert spark == "session"
@@ -129,7 +129,7 @@ def test_findings_count_before_damage(
     assert asked == [("decode", ["a.pcap"], None), ("audit", "out", "tables at out")]
 
 
-def test_what_cannot_be_audited_is_not_decoded(
+def test_captures_that_cannot_be_audited_are_not_decoded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(decode, "decode_captures", lambda arguments: pytest.fail("decoded"))

@@ -33,9 +33,9 @@ KNOWN = ("frames",)
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    with object_store() as standing:
-        standing.put(GOOD, LOSS, folder="captures")
-        yield standing
+    with object_store() as server:
+        server.put(GOOD, LOSS, folder="captures")
+        yield server
 
 
 def packets_at(uri: str, **sizes: int) -> list[Packet]:
@@ -68,13 +68,15 @@ def test_where_and_who_may_come_from_the_environment(store: Store, monkeypatch: 
 
 
 def test_what_is_wrong_is_one_line_without_the_key(store: Store) -> None:
-    shown = f"s3://{BUCKET}/x"
+    masked = f"s3://{BUCKET}/x"
     for uri, problem in {
-        store.uri("x"): f"{shown}: no such file or directory",
-        store.uri("x", "s3a"): f"{shown}: no such file or directory",
+        store.uri("x"): f"{masked}: no such file or directory",
+        store.uri("x", "s3a"): f"{masked}: no such file or directory",
         store.uri("x").replace(f"@{BUCKET}/", "@nowhere/"): "s3://nowhere/x: no such file or directory",
-        store.uri("x", "s3a") + "&region=a b": f"{shown}: Cannot parse URI: '{shown}' due to syntax error at .*",
-        store.uri("x", "s3a").replace(SECRET, f"a/{SECRET}"): f"{shown}: Cannot parse URI: '{shown}' due to .* '/' .*",
+        store.uri("x", "s3a") + "&region=a b": f"{masked}: Cannot parse URI: '{masked}' due to syntax error at .*",
+        store.uri("x", "s3a").replace(
+            SECRET, f"a/{SECRET}"
+        ): f"{masked}: Cannot parse URI: '{masked}' due to .* '/' .*",
     }.items():
         with pytest.raises(PathError) as error:
             resolve([uri])
@@ -125,9 +127,9 @@ def test_a_compressed_capture_is_fetched_in_large_pieces(store: Store, tmp_path:
     packed.write_bytes(gzip.compress((tmp_path / "traffic.pcap").read_bytes(), 1))
     store.put(packed, folder="packed")
     store.requests.clear()
-    whole = rows(TcpRunsReader, packed)
+    expected = rows(TcpRunsReader, packed)
     runs = rows(TcpRunsReader, Path("unused"), paths=f'["{store.uri("packed/traffic.pcap.gz")}"]')
-    assert [packet[1:] for packet in exploded(runs)] == [packet[1:] for packet in exploded(whole)]
+    assert [packet[1:] for packet in exploded(runs)] == [packet[1:] for packet in exploded(expected)]
     pieces = -(-packed.stat().st_size // FETCH_BYTES)
     assert len(store.spans(packed.name)) <= 1 + pieces
 

@@ -27,7 +27,7 @@ from jobs.cli import main
 from udfs.arrow.fields import fields
 from udfs.roles import HOT_ARGUMENTS
 
-SHOWN = {shown for _, shown in INVALID.values()}
+ESCAPED = {escaped for _, escaped in INVALID.values()}
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -46,14 +46,14 @@ def texts(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize("version", odd_texts.VERSIONS)
 @pytest.mark.parametrize("kind", INVALID)
 def test_every_field_is_shown_escaped(version: str, kind: str) -> None:
-    octets, shown = INVALID[kind]
+    octets, escaped = INVALID[kind]
     rows, _ = odd_texts.wire_of(version, lambda: octets).rows()
     assert {row["frame_type"] for row in rows}.isdisjoint({"gap", "skipped", "foreign"})
     bearing = 0
     for row in rows:
         found = [text for part in ("arguments", "properties") for text in texts(row[part])]
         assert all(text == text.encode().decode() for text in found)  # no surrogates either
-        odd = [text for text in found if text == shown or (shown.startswith(text) and "\\" in text)]
+        odd = [text for text in found if text == escaped or (escaped.startswith(text) and "\\" in text)]
         bearing += len(odd)
         assert not odd or (row["status"] == "malformed" and "not-utf8" in row["notes"]), row
     assert bearing > {"0-10": 80, "1.0": 60}.get(version, 100)
@@ -63,12 +63,12 @@ def test_columns_of_arguments_are_valid() -> None:
     """Also of octets that VARIANT holds as BINARY."""
     wire = odd_texts.wire_of("0-9-1", one_after_the_other())
     for table in frames_of(wire):
-        wanted = {name: kind for name, kind in HOT_ARGUMENTS.items() if kind == "string"}
-        columns = fields(table["arguments"], {**wanted, "client_properties": "variant", "mechanisms": "string"})
+        strings = {name: kind for name, kind in HOT_ARGUMENTS.items() if kind == "string"}
+        columns = fields(table["arguments"], {**strings, "client_properties": "variant", "mechanisms": "string"})
         for name, column in columns.items():
             column.validate(full=True)
-            if name in wanted:
-                assert set(column.drop_null().to_pylist()) <= SHOWN
+            if name in strings:
+                assert set(column.drop_null().to_pylist()) <= ESCAPED
 
 
 def frames_of(wire: Wire) -> Iterator[pa.RecordBatch]:
@@ -146,11 +146,11 @@ def test_names_of_connections_are_escaped(tables: Path) -> None:
     rows = sql(f"SELECT {columns} FROM read_parquet('{tables}/connections/*.parquet') WHERE {IS_ODD}")
     assert len(rows) == ODD_WIRES
     # 1.0 closes with a condition and a description
-    known = SHOWN | {shown.replace("\0", "") for shown in SHOWN}
+    known = ESCAPED | {escaped.replace("\0", "") for escaped in ESCAPED}
     for version, *names, close_text in rows:
         assert {name for name in names if name is not None} <= known, (version, names)
         assert set(names) != {None}
-        assert any(shown in close_text for shown in SHOWN)
+        assert any(escaped in close_text for escaped in ESCAPED)
 
 
 def test_the_audit_names_them(tables: Path) -> None:

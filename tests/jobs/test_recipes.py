@@ -1,4 +1,4 @@
-"""The questions of docs/recipes.md: SQL and Python give the answer shown, on a capture whose story is known."""
+"""The questions of docs/recipes.md: SQL and Python give the documented answer, on a capture with known contents."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def names(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     return found
 
 
-@pytest.mark.parametrize(("question", "sql", "python", "shown"), RECIPES, ids=[recipe[0] for recipe in RECIPES])
+@pytest.mark.parametrize(("question", "sql", "python", "expected"), RECIPES, ids=[recipe[0] for recipe in RECIPES])
 def test_sql_and_python_give_the_answer_shown(
-    names: dict[str, Any], question: str, sql: str, python: str, shown: str
+    names: dict[str, Any], question: str, sql: str, python: str, expected: str
 ) -> None:
-    assert answer(names["spark"].sql(sql)) == shown.rstrip()
+    assert answer(names["spark"].sql(sql)) == expected.rstrip()
     defined = dict(names)
     exec(compile(python, "recipes.md", "exec"), defined)
-    assert answer(defined["answer"]) == shown.rstrip()
+    assert answer(defined["answer"]) == expected.rstrip()
 
 
 def test_the_answers_are_what_happened() -> None:
     assert len(RECIPES) == 12
     for words, line in KNOWN.items():
-        (shown,) = [shown for question, _, _, shown in RECIPES if words in question]
-        assert shown.splitlines()[2:] == line.splitlines()
+        (text,) = [text for question, _, _, text in RECIPES if words in question]
+        assert text.splitlines()[2:] == line.splitlines()
     # Of three orders one was acknowledged: published in step 16, a step being 1 ms, acknowledged 1,520 ms after the
     # capture began (billing begins after 1 s, and waits for 500 ms behind its step 20).
-    (latency,) = [shown for question, _, _, shown in RECIPES if "from the publish" in question]
+    (latency,) = [text for question, _, _, text in RECIPES if "from the publish" in question]
     assert latency.splitlines()[2:] == ["| orders | 1 | 1504.0 |"]

@@ -63,7 +63,7 @@ def test_marks_stacked_on_a_letter_do_not_run_over_other_lines() -> None:
 
 
 @given(st.text(st.characters(codec=None), max_size=400))
-def test_any_string_is_text_alone(name: str) -> None:
+def test_any_string_is_only_text(name: str) -> None:
     html = wire(name)
     seen = Seen(html)
     assert seen.tags <= ALLOWED
@@ -72,11 +72,11 @@ def test_any_string_is_text_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "whole", "shown"),
+    ("part", "total", "expected"),
     [(0, 10, "0 %"), (10, 10, "100 %"), (999_999, 10**6, "99.99 %"), (1, 10**9, "0.01 %"), (1, 8, "12.5 %")],
 )
-def test_a_share_is_all_or_nothing_only_when_it_is(part: int, whole: int, shown: str) -> None:
-    assert share(part, whole) == shown
+def test_a_share_is_all_or_nothing_only_when_it_is(part: int, total: int, expected: str) -> None:
+    assert share(part, total) == expected
 
 
 def test_numbers_and_times() -> None:

@@ -39,21 +39,21 @@ def test_every_rule_is_listed_under_its_group(capsys: pytest.CaptureFixture[str]
 
 def test_rules_are_chosen_by_version_severity_and_group(capsys: pytest.CaptureFixture[str]) -> None:
     rules = json.loads((DATA / "SEC.json").read_text())
-    wanted = [name for name, rule in rules.items() if "1.0" in rule["versions"] and rule["severity"] == "warning"]
-    told = printed(capsys, "rules", "SEC", "--version", "1.0", "--severity", "warning")
-    assert re.findall(r"^  (SEC-\d+) ", told, re.M) == wanted
-    assert told.splitlines()[-1] == f"{len(wanted)} rules: warning {len(wanted)}"
+    expected = [name for name, rule in rules.items() if "1.0" in rule["versions"] and rule["severity"] == "warning"]
+    output = printed(capsys, "rules", "SEC", "--version", "1.0", "--severity", "warning")
+    assert re.findall(r"^  (SEC-\d+) ", output, re.M) == expected
+    assert output.splitlines()[-1] == f"{len(expected)} rules: warning {len(expected)}"
     assert printed(capsys, "rules", "FL", "--version", "1.0") == "0 rules\n"
 
 
-def test_a_rule_says_what_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    told = printed(capsys, "rule", "dl-13")
+def test_a_rule_is_printed_with_all_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    output = printed(capsys, "rule", "dl-13")
     entry = json.loads((DATA / "DL.json").read_text())["DL-13"]
-    assert told.startswith(f"DL-13  {entry['summary']}\n")
+    assert output.startswith(f"DL-13  {entry['summary']}\n")
     for part in (entry["severity"], entry["reference"], f"limit_seconds = {entry['parameters']['limit_seconds']}"):
-        assert part in told
-    assert "needs           all bytes, both directions, packets in the order in which they were sent" in told
-    assert "--finding DL-13" in told
+        assert part in output
+    assert "needs           all bytes, both directions, packets in the order in which they were sent" in output
+    assert "--finding DL-13" in output
     assert "needs           the beginning of the connection\n" in printed(capsys, "rule", "HS-08")
     assert NEEDED.keys() == KNOWLEDGE.keys()
 
@@ -65,13 +65,13 @@ def test_every_rule_says_why_it_matters_and_what_to_do() -> None:
     assert all(all(rule.settings.values()) for rule in catalogue().values())
 
 
-def test_what_to_do_is_printed_and_stands_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    told = " ".join(printed(capsys, "rule", "CH-09").split())
+def test_what_to_do_is_printed_and_is_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    output = " ".join(printed(capsys, "rule", "CH-09").split())
     page = (ROOT / "docs" / "rules.md").read_text()
     rule = catalogue()["CH-09"]
     for text in (rule.why, rule.remedy, rule.reason):
-        assert text in told
-    assert "RabbitMQ Java Channel.addShutdownListener" in told
+        assert text in output
+    assert "RabbitMQ Java Channel.addShutdownListener" in output
     assert f"### CH-09\n\n**{rule.summary}** Warning, costs work; 0-8 0-9 0-9-1.\n\n{rule.why}" in page
     assert "- RabbitMQ Java: Channel.addShutdownListener" in page
     assert re.findall(r"^### (\S+)$", page, re.M) == [
@@ -96,7 +96,7 @@ def test_settings_of_pika_are_those_of_the_library() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["rule", "CH-90"], "no rule 'CH-90' (see wirehare rules)"),
         (["rules", "--version", "0-9.1"], "there is no version '0-9.1'; did you mean '0-9-1'? Expected one of 0-8"),
@@ -104,10 +104,10 @@ def test_settings_of_pika_are_those_of_the_library() -> None:
         (["rules", "sec"], "did you mean 'SEC'?"),
     ],
 )
-def test_what_does_not_exist_is_said_in_one_line(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_unknown_rules_and_groups_are_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == USAGE
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)
-    assert said in error
+    assert message in error

@@ -1,4 +1,4 @@
-"""Damaged logins through the whole of a night: no piece of a secret is in a table, the report, its JSON, or what was
+"""Damaged logins through a complete nightly run: no piece of a secret is in a table, the report, its JSON, or what was
 cut out and redacted to be shared."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PIECE, HEX_PIECE = 6, 12
 HEX_DIGITS = frozenset(b"0123456789abcdef")
 
 
-def left_of(folder: Path, cut: Path) -> bytes:
+def contents_of(folder: Path, cut: Path) -> bytes:
     """All that the night leaves, and a redacted cut of all of its packets."""
     tables = folder / "tables"
     assert main(["cut", str(tables), "--where", "true", "--whole", "--redact", "-o", str(cut)]) == 0
@@ -42,10 +42,10 @@ def pieces(secret: bytes) -> set[bytes]:
 def test_no_output_has_a_piece_of_a_secret(once: Once, tmp_path: Path) -> None:
     chosen = list(talks())
     sound = b"\n".join(octets.replace(login.secret, b"\n") for login in logins() for _, octets in login.frames)
-    wanted = {piece for login, _, _ in chosen for piece in pieces(login.secret) if piece not in sound}
-    assert len(wanted) > 100
+    fragments = {piece for login, _, _ in chosen for piece in pieces(login.secret) if piece not in sound}
+    assert len(fragments) > 100
     folder = once("night", night)
     captured = (folder / "captures" / WIRES).read_bytes()
-    assert any(piece in captured for piece in wanted)
-    left = left_of(folder, tmp_path / "cut.pcapng")
-    assert [piece for piece in sorted(wanted) if piece in left] == []
+    assert any(piece in captured for piece in fragments)
+    output = contents_of(folder, tmp_path / "cut.pcapng")
+    assert [piece for piece in sorted(fragments) if piece in output] == []

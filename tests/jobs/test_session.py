@@ -36,7 +36,7 @@ def test_all_runtime_settings_are_set(spark: SparkSession) -> None:
     assert {name: spark.conf.get(name) for name in RUNTIME} == RUNTIME
 
 
-def test_a_standing_session_is_used_and_keeps_what_is_not_ours(spark: SparkSession) -> None:
+def test_a_running_spark_session_is_used_and_retains_its_own_settings(spark: SparkSession) -> None:
     partitions = spark.conf.get("spark.sql.shuffle.partitions")
     assert session("other").range(1).count() == 1
     assert session("other").conf.get("spark.sql.shuffle.partitions") == partitions == "2"
@@ -109,7 +109,7 @@ def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
     assert ran.stderr == ""
 
 
-def test_an_old_java_is_as_good_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_too_old_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipeline.session import require_java
 
     java = tmp_path / "bin" / "java"

@@ -128,7 +128,7 @@ def test_few_bytes_are_one_task(tmp_path: Path) -> None:
     assert not in_one_task([str(tmp_path)])
 
 
-def test_of_compressed_captures_nobody_knows_how_large_they_are(tmp_path: Path) -> None:
+def test_the_size_of_compressed_captures_is_unknown(tmp_path: Path) -> None:
     packed = tmp_path / "a.pcap"  # whatever the name says
     packed.write_bytes(gzip.compress(b"\0"))
     assert not in_one_task([str(packed)])
@@ -144,7 +144,7 @@ def test_one_task_gives_the_rows_of_many(spark: SparkSession) -> None:
     assert rows[0]
 
 
-def test_captures_that_are_not_here_are_not_asked_for(tmp_path: Path) -> None:
+def test_missing_and_remote_captures_are_not_decoded_in_one_task(tmp_path: Path) -> None:
     assert not in_one_task([str(tmp_path / "gone.pcap")])
     assert not in_one_task(["s3://bucket/a.pcap", str(SAMPLES)])
 
@@ -187,8 +187,8 @@ def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernel
     if compiled:
         (cold / complete_name()).mkdir()
     assert interpret_while_cold(size) == interprets
-    said = {True: "so decoding is slow;", False: "so they are compiled first, which takes minutes;"}[interprets]
-    assert (said in capsys.readouterr().err) == (not compiled and not running)
+    notice = {True: "so decoding is slow;", False: "so they are compiled first, which takes minutes;"}[interprets]
+    assert (notice in capsys.readouterr().err) == (not compiled and not running)
     assert os.environ["NUMBA_DISABLE_JIT"] == ("1" if interprets else "0")
 
 
@@ -239,12 +239,12 @@ def test_larger_captures_are_decoded_without_spark_once_kernels_are_compiled(
     capture = str(SAMPLES / "091_confirms_and_return.pcap")
     assert main(["decode", capture, "--output", str(tmp_path / "tables")]) == 0
     assert compiling == [[sys.executable, "-m", "udfs.warm"]]
-    said = capsys.readouterr().err
-    assert "Kernels compiled in" in said
-    assert "Spark" not in said
+    stderr = capsys.readouterr().err
+    assert "Kernels compiled in" in stderr
+    assert "Spark" not in stderr
 
 
-def test_a_timeline_is_told_in_order() -> None:
+def test_a_timeline_is_printed_in_order() -> None:
     found = Timeline(
         3.0, [Moment(0.5, 2.0, "JVM", 1.5), Moment(0.0, 3.0, "Python driver", 0.25)],
         [Moment(1.0, 1.0, "> Spark started", 1.25)], [Moment(1.5, 1.75, "Spark job 0")],

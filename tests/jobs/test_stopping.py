@@ -15,11 +15,11 @@ class Interrupted(threading.Thread):
     def start(self):
         super().start()
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0)  # the signal is handled here at the latest, before whoever called start is told
+        time.sleep(0)  # the signal is handled here at the latest, before start returns to its caller
 
 def work():
     time.sleep(0.3)
-    print("removed what was left aside", flush=True)
+    print("removed scratch files", flush=True)
 
 running.Thread = Interrupted
 try:
@@ -30,6 +30,6 @@ except running.Stopped:
 """
 
 
-def test_work_that_a_signal_meets_as_it_begins_is_waited_for() -> None:
+def test_a_signal_during_the_start_waits_for_the_started_work() -> None:
     ran = subprocess.run([sys.executable, "-c", WHILE_IT_BEGINS], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (ran.stdout, ran.stderr) == ("removed what was left aside\nstopped\n", "")
+    assert (ran.stdout, ran.stderr) == ("removed scratch files\nstopped\n", "")

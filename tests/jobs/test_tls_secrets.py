@@ -57,8 +57,8 @@ def test_a_large_key_log_is_looked_up_by_its_index(tmp_path: Path) -> None:
     path.write_bytes(b"# comment\n\nnonsense\n" + lines(30_000) + b"CLIENT_RANDOM " + b"ab" * 32 + b" " + b"cd" * 48)
     found = SecretFiles((str(path),)).open()
     for number in (0, 1, 17, 14_999, 29_999):
-        wanted = {label.encode(): (number + at).to_bytes(48, "big") for at, label in enumerate(LABELS)}
-        assert found.secrets(number.to_bytes(32, "big")) == wanted
+        expected = {label.encode(): (number + at).to_bytes(48, "big") for at, label in enumerate(LABELS)}
+        assert found.secrets(number.to_bytes(32, "big")) == expected
     assert found.secrets((30_000).to_bytes(32, "big")) == {}
     assert found.secrets(b"\xab" * 32) == {b"CLIENT_RANDOM": b"\xcd" * 48}  # the last line has no end
 
@@ -100,13 +100,13 @@ def test_blocks_of_another_capture_of_the_set_are_found() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\x00\xff" * 5000, b"no line of a key log\n", b"x" * 20_000_000])
-def test_what_is_no_key_log_gives_nothing(tmp_path: Path, content: bytes) -> None:
+def test_other_files_as_key_log_give_no_secrets(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "keys.txt"
     path.write_bytes(content)
     assert SecretFiles((str(path),)).open().secrets(bytes(32)) == {}
 
 
-def test_a_key_log_that_is_none_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_key_log_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyLogError, match="no such file"):
         require_key_logs([str(tmp_path / "none.txt")])
     log = tmp_path / "keys.txt"
@@ -145,11 +145,11 @@ def test_secrets_are_in_no_table_no_plan_and_no_file(
     assert lazy.frames.count() == 54
     lazy.frames.explain("extended")
     lazy.release()
-    said = "".join(capfd.readouterr()).encode() + repr(connection).encode()
+    printed = "".join(capfd.readouterr()).encode() + repr(connection).encode()
     searched = [path.read_bytes() for path in files(tmp_path)]
     assert len(searched) > 5
     for form in spellings():
-        assert form not in said
+        assert form not in printed
         assert not any(form in octets for octets in searched)
 
 
@@ -255,9 +255,9 @@ def test_secrets_are_in_no_event_log_no_argument_and_no_temporary_file(
     with looking(tmp_path, spellings()) as (seen, found_in, started):
         ran = submitted(*words, "job.py", capture, str(LOG), str(output), folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
-    said = ran.stdout + ran.stderr
-    assert "broken on purpose: 54" in said
-    assert "Physical Plan" in said
+    printed = ran.stdout + ran.stderr
+    assert "broken on purpose: 54" in printed
+    assert "Physical Plan" in printed
     logged = b"".join(path.read_bytes() for path in files(events))
     assert b"broken on purpose: 54" in logged
     assert b"SparkListenerSQLExecutionStart" in logged
@@ -265,7 +265,7 @@ def test_secrets_are_in_no_event_log_no_argument_and_no_temporary_file(
     assert any(b"pyspark" in octets and b"daemon" in octets for octets in started)
     assert any(str(LOG).encode() in octets for octets in started)
     assert found_in == set()
-    assert not any(form in said.encode() for form in spellings())
+    assert not any(form in printed.encode() for form in spellings())
 
 
 def test_nothing_that_holds_a_secret_shows_it() -> None:

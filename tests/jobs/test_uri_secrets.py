@@ -16,7 +16,7 @@ from udfs.source.sources import TcpRunsReader
 
 
 @pytest.mark.parametrize(
-    ("uri", "shown"),
+    ("uri", "expected"),
     [
         ("s3://key:secret@bucket/a/b.pcap?region=x", "s3://bucket/a/b.pcap"),
         ("s3://bucket/a.pcap", "s3://bucket/a.pcap"),
@@ -37,12 +37,12 @@ from udfs.source.sources import TcpRunsReader
         ("hdfs://namenode:9000/me@host.pcap", "hdfs://namenode:9000/me@host.pcap"),
     ],
 )
-def test_shown_uris_hold_no_secrets(uri: str, shown: str) -> None:
-    assert public_uri(uri) == shown
+def test_shown_uris_hold_no_secrets(uri: str, expected: str) -> None:
+    assert public_uri(uri) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("no s3://key:a%2Fb@bucket/x?token=c%20d here", "no s3://bucket/x here"),
         ("no s3a://key:a/b@bucket/y here", "no s3a://bucket/y here"),  # as Java unescapes it
@@ -50,8 +50,8 @@ def test_shown_uris_hold_no_secrets(uri: str, shown: str) -> None:
         ("bucket is gone", "bucket is gone"),
     ],
 )
-def test_a_message_holds_no_secret_of_a_uri_in_any_spelling(text: str, shown: str) -> None:
-    assert masked(text, "decode", "--output=s3://key:a%2Fb@bucket/x?token=c%20d", "file:///x?here", "/x") == shown
+def test_a_message_holds_no_secret_of_a_uri_in_any_spelling(text: str, expected: str) -> None:
+    assert masked(text, "decode", "--output=s3://key:a%2Fb@bucket/x?token=c%20d", "file:///x?here", "/x") == expected
 
 
 def test_unknown_scheme_is_named_without_its_password() -> None:
@@ -71,13 +71,13 @@ def test_a_problem_in_the_tables_holds_no_secret(tmp_path: Path) -> None:
     assert str(lost.problem).startswith("Cannot parse URI: 's3://amqp/day' due to")
 
 
-def test_what_a_worker_cannot_open_is_told_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_uri_that_a_worker_cannot_open_is_reported_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver knew the file system; Arrow on the worker was built without it."""
     found = [CaptureFile("gopher://key:secret@host/x.pcap?token=abc", 1000)]
     monkeypatch.setattr("udfs.source.paths.resolve", lambda paths: found)
     (account,) = accounts(rows(TcpRunsReader, Path("unused"), paths="[]"))
-    shown = "gopher://host/x.pcap"
-    assert account["error"] == f"{shown}: Unrecognized filesystem type in URI: {shown}"
+    uri = "gopher://host/x.pcap"
+    assert account["error"] == f"{uri}: Unrecognized filesystem type in URI: {uri}"
 
 
 # The command
@@ -111,7 +111,7 @@ KEYED = [
         ("URI", 2),
     ],
 )
-def test_what_stands_in_a_uri_is_not_told(
+def test_errors_do_not_contain_the_secrets_of_a_uri(
     argv: str, expected: int, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"URI": uri, "SAMPLE": str(SAMPLES / next(iter(SAMPLE_COUNTS)))}
@@ -122,7 +122,7 @@ def test_what_stands_in_a_uri_is_not_told(
     assert not re.search("AKID|cret|token", error)
 
 
-def test_what_spark_says_of_a_uri_is_not_told_either(
+def test_errors_of_spark_do_not_contain_the_secrets_of_a_uri(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(byte_size: int) -> None:

@@ -84,7 +84,7 @@ def test_a_look_at_captures_that_were_taken_is_one_listing(store: Store, tmp_pat
     assert len(store.requests) - asked < len(pieces) // 2
 
 
-def test_what_is_no_lake(store: Store) -> None:
+def test_directories_that_are_no_lake(store: Store) -> None:
     with pytest.raises(LakeError, match="is not a lake") as refused:
         open_lake(store.uri("nothing"))
     assert "object-store-secret" not in str(refused.value)

@@ -164,7 +164,7 @@ def test_a_store_without_local_paths_is_swapped_too(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     "uri", ["gopher://me:pw/d@host/out?key=pw/d", "s3a://AKID:pw/d@bucket/out", "s3://AKID:pw/d%ZZ@bucket/out?x=pw/d"]
 )
-def test_what_stands_in_a_uri_is_not_told(uri: str) -> None:
+def test_errors_do_not_contain_the_secrets_of_a_uri(uri: str) -> None:
     with pytest.raises(OutputError, match=r"^\w+://(host|bucket)/out: cannot be reached \(.*/out'") as error:
         places.place(uri)
     assert "pw/d" not in str(error.value)

@@ -76,7 +76,7 @@ def test_tshark_finds_as_many_frames_and_nothing_wrong(traffic: Path) -> None:
     assert [packet for packet in packets if any(packet[1:])] == []
 
 
-def test_every_stream_is_whole(traffic: Path) -> None:
+def test_every_stream_is_complete(traffic: Path) -> None:
     captured = tcp.packets([traffic])
     times = [packet.ts_ns for packet in captured]
     assert times == sorted(times)
@@ -130,8 +130,8 @@ def test_a_message_id_is_published_once_and_delivered_once(many: Path) -> None:
 
 def contents_0_9_1(half: tcp.Half) -> Iterator[tuple[bytes, bytes]]:
     """(message-id, body) of each message of a stream of frames to the last byte."""
-    frames, left = tcp.plain_frames(half)
-    assert left == 0
+    frames, rest = tcp.plain_frames(half)
+    assert rest == 0
     for frame in frames:
         if frame.kind == 2:
             at = frame.payload.index(b"\x13m-")  # a short string of 19 octets

@@ -1,5 +1,5 @@
 """The pages of docs/ that speak of tables, limits and versions are true: they are what the code says, and every query
-of the cookbook gives the answer shown. What is in the samples is known from Wireshark: see `test_answers_by_hand`."""
+of the cookbook gives its answer. What is in the samples is known from Wireshark: see `test_answers_by_hand`."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_one_table_in_markdown_is_a_section_of_the_page(capsys: pytest.CaptureFi
 
 def test_the_readme_says_the_same_of_each_table() -> None:
     """Its table leaves out what no run of `decode` writes."""
-    said = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.M))
-    assert said == {name: ROWS[name] for name in pipeline.TABLES}
+    described = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.M))
+    assert described == {name: ROWS[name] for name in pipeline.TABLES}
 
 
 def test_a_documented_unit_is_the_unit_of_the_column() -> None:
@@ -80,8 +80,8 @@ def test_a_documented_unit_is_the_unit_of_the_column() -> None:
 
 
 def test_every_limit_stands_in_its_page_with_its_value() -> None:
-    shown = [row for row in rows(LIMITS_PAGE) if len(row) == 3 and re.match(r"\d", row[1])]
-    assert {name.strip("`"): quantity(value) for name, value, _ in shown} == asdict(LIMITS)
+    documented = [row for row in rows(LIMITS_PAGE) if len(row) == 3 and re.match(r"\d", row[1])]
+    assert {name.strip("`"): quantity(value) for name, value, _ in documented} == asdict(LIMITS)
 
 
 def test_the_names_of_reached_limits_stand_in_the_page() -> None:
@@ -96,30 +96,30 @@ def facts(version: str) -> Any:
 
 
 def test_versions_and_their_sizes() -> None:
-    shown = {row[0]: row for row in rows(VERSIONS_PAGE) if len(row) == 4 and row[0][0].isdigit()}
-    assert list(shown) == ["0-8", "0-9", "0-9-1", "0-10", "1.0"]
+    documented = {row[0]: row for row in rows(VERSIONS_PAGE) if len(row) == 4 and row[0][0].isdigit()}
+    assert list(documented) == ["0-8", "0-9", "0-9-1", "0-10", "1.0"]
     for version in CLASSIC_VERSIONS:
         every = methods(version)
         extra = [method for method in every if method.extension is not None]
-        assert shown[version][3] == f"{len(every)} methods, {len(extra)} of them extensions"
+        assert documented[version][3] == f"{len(every)} methods, {len(extra)} of them extensions"
     for version in ("0-8", "0-9", "0-9-1", "0-10"):
-        assert facts(version)["protocol_header"]["hex"] in shown[version][1]
+        assert facts(version)["protocol_header"]["hex"] in documented[version][1]
     for layer in facts("1.0")["protocol_header"]["ids"]:
-        assert layer["name"] == "tls" or layer["hex"] in shown["1.0"][1]
+        assert layer["name"] == "tls" or layer["hex"] in documented["1.0"][1]
     counts = facts("0-10")["counts"]
-    assert shown["0-10"][3] == f"{counts['controls']} controls, {counts['commands']} commands"
+    assert documented["0-10"][3] == f"{counts['controls']} controls, {counts['commands']} commands"
     parts = [len(facts("1.0")[name]) for name in ("performatives", "sasl_frames", "message_sections")]
-    assert list(map(int, re.findall(r"\d+", shown["1.0"][3]))) == parts
+    assert list(map(int, re.findall(r"\d+", documented["1.0"][3]))) == parts
 
 
 def test_the_tags_of_field_tables() -> None:
     cells = [row[at : at + 2] for row in rows(VERSIONS_PAGE) if len(row) == 5 for at in (0, 3)]
-    shown = {tag: kind for tags, kind in cells for tag in re.findall(r"`(\w)`", tags)}
-    assert shown.pop("U") == "int16, 0-9-1 only"
+    documented = {tag: kind for tags, kind in cells for tag in re.findall(r"`(\w)`", tags)}
+    assert documented.pop("U") == "int16, 0-9-1 only"
     for version in CLASSIC_VERSIONS:
         read = {tag: NAMES[kind] for tag, kind in tag_kinds(version).items()}
         assert read.pop("U", None) == ("int16" if version == "0-9-1" else None)
-        assert read == shown
+        assert read == documented
 
 
 def test_extensions_that_are_named_are_known() -> None:
@@ -128,8 +128,8 @@ def test_extensions_that_are_named_are_known() -> None:
 
 
 def test_settings_of_a_cluster_are_those_that_the_session_sets() -> None:
-    shown = {row[0].strip("`"): row[1] for row in rows((DOCS / "deployment.md").read_text()) if len(row) == 3}
-    ours = {name: value for name, value in shown.items() if name in RUNTIME}
+    documented = {row[0].strip("`"): row[1] for row in rows((DOCS / "deployment.md").read_text()) if len(row) == 3}
+    ours = {name: value for name, value in documented.items() if name in RUNTIME}
     assert len(ours) == 4
     for name, value in ours.items():
         assert RUNTIME[name] == (str(quantity(value)) if value[0].isdigit() else value), name
@@ -158,8 +158,8 @@ def views(out: Path, spark: SparkSession) -> SparkSession:
 
 
 def test_every_query_gives_the_answer_shown(views: SparkSession) -> None:
-    for sql, shown in answers(COOKBOOK):
-        assert answer(views.sql(sql)) == shown.rstrip(), sql
+    for sql, expected in answers(COOKBOOK):
+        assert answer(views.sql(sql)) == expected.rstrip(), sql
 
 
 def test_every_question_has_an_answer() -> None:
@@ -174,9 +174,9 @@ BY_HAND = [
     "| 57576 | 60 | 2 | 2 | 11 | 11 | no |",
     "| 57582 | 60 | 1 | 1 | 0 | 5 | yes |",
     # amqp.method.class == 20 && amqp.method.method == 40, in packets 34, 42, 50, 56, 62, 72
-    *(f"| 44684 | 1 | {life} | server | {code} |" for life, code in enumerate((404, 406, 406, 405, 403, 404), 1)),
+    *(f"| 44684 | 1 | {number} | server | {code} |" for number, code in enumerate((404, 406, 406, 405, 403, 404), 1)),
     # frame.time_epoch of packet 24 less that of 20, 29 less 25, 34 less 30; of the nack 39 less 35
-    *(f"| cq | {tag} | {said} | {ms} |" for tag, said, ms in [
+    *(f"| cq | {tag} | {outcome} | {ms} |" for tag, outcome, ms in [
         (1, "confirmed", 0.267), (2, "confirmed", 0.25), (3, "confirmed", 0.224), (4, "nacked", 0.165),
     ]),
     # packet 44, basic.return
@@ -197,14 +197,14 @@ def test_the_snippets_of_other_readers(out: Path, capsys: pytest.CaptureFixture[
     for snippet in blocks(COOKBOOK, "python")[1:]:
         exec(compile(snippet.replace("out/", f"{out}/"), "cookbook.md", "exec"), {})
     printed = capsys.readouterr().out
-    # twelve publishes to `orders` (packets 22 to 41), said by pandas and by polars
+    # twelve publishes to `orders` (packets 22 to 41), printed by pandas and by polars
     assert len(re.findall(r"orders\D+12\D+168", printed)) == 2
     assert "x-message-ttl" in printed  # DuckDB looks into a VARIANT
     # packet 18 of 091_declare_publish_consume_ack, bit durable: from DuckDB, and as JSON from pandas and polars
     assert len(re.findall(r"orders\.eu\W+true", printed, re.IGNORECASE)) == 3
 
 
-def test_what_other_readers_make_of_a_variant(out: Path) -> None:
+def test_how_other_readers_see_a_variant(out: Path) -> None:
     import pandas  # type: ignore[import-untyped]
     import polars
     from polars.exceptions import ComputeError

@@ -21,7 +21,7 @@ from pipeline.audit import config
 from pipeline.schemas import TABLES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Stands in for `wirehare`: notes how it was called, writes what it was asked to write, ends with the code it is told.
+# In place of `wirehare`: records how it was called, writes the requested output, ends with the given exit status.
 STAND_IN = """#!/usr/bin/env bash
 echo "$@" >> "$WIREHARE_ROOT/calls"
 while (($#)); do
@@ -56,7 +56,7 @@ class Night:
         )
 
     def calls(self) -> list[str]:
-        """The commands so far, with the root left out."""
+        """The commands so far, without the root."""
         return (self.root / "calls").read_text().replace(f"{self.root}/", "").splitlines()
 
 
@@ -111,13 +111,13 @@ def test_two_runs_do_not_meet(night: Night) -> None:
 
 
 @pytest.mark.parametrize("day", ["yesterday", "../../etc", "2026-11-20; rm -rf /", ""])
-def test_what_is_no_day_is_refused(night: Night, day: str) -> None:
+def test_an_invalid_day_is_refused(night: Night, day: str) -> None:
     if day:
         assert night.run(day).returncode == 2
         assert not (night.root / "calls").exists()
 
 
-def test_the_settings_are_used_where_they_stand(night: Night) -> None:
+def test_settings_beside_the_script_are_used(night: Night) -> None:
     shutil.copy(EXAMPLES / "audit.toml", night.root)
     night.run("2026-11-20")
     assert "--config audit.toml" in night.calls()[0]
@@ -175,15 +175,15 @@ def test_airflow_takes_the_dag() -> None:
     assert bag.dags["wirehare_audit"].task_ids == ["decode", "audit"]
 
 
-def test_a_day_that_is_shared_again_replaces_itself_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_day_that_is_shared_again_replaces_only_itself(spark: SparkSession, tmp_path: Path) -> None:
     sys.path.insert(0, str(EXAMPLES))
     try:
         share = importlib.import_module("share_day").share
     finally:
         sys.path.remove(str(EXAMPLES))
     rows = ROWS["methods"]
-    for day, kept in (("2026-11-19", rows), ("2026-11-20", rows[:2])):
-        arrow_rows(spark, kept, TABLES["methods"]).coalesce(1).write.parquet(
+    for day, of_day in (("2026-11-19", rows), ("2026-11-20", rows[:2])):
+        arrow_rows(spark, of_day, TABLES["methods"]).coalesce(1).write.parquet(
             str(tmp_path / f"tables/date={day}/methods")
         )
         share(str(tmp_path / f"tables/date={day}"), day, str(tmp_path / "shared"), "methods")

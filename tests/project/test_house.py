@@ -69,7 +69,7 @@ def test_the_module_of_notebooks_is_imported_by_nothing_and_imports_nothing_at_o
     assert at_once <= set(sys.stdlib_module_names) | {"importlib.util"}
 
 
-def test_whoever_catches_the_one_error_catches_all_of_ours() -> None:
+def test_all_our_errors_have_one_base_class() -> None:
     """Every exception class of the product is a WirehareError, but for the end by a signal, which nobody catches."""
     bases = {
         node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
@@ -163,6 +163,6 @@ def test_no_path_of_a_machine_is_in_the_tree() -> None:
     assert found == []
 
 
-def test_ci_does_what_a_person_does() -> None:
+def test_ci_runs_make_test() -> None:
     steps = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
     assert steps == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]

@@ -1,4 +1,4 @@
-"""The notebooks: whole, run, quiet, small, of no machine; the first of them is run here, all of them by
+"""The notebooks: valid, executed, without warnings, small, without local paths; the first is run here, all of them by
 `make notebook-test`."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_a_notebook_is_valid_and_its_outputs_are_those_of_one_run(path: Path) ->
     nbformat.validate(nbformat.read(path, as_version=4))
     cells = code_of(path)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    # What a cell ends with is shown, unless that is an assignment.
+    # What a cell ends with is printed, unless that is an assignment.
     silent = [cell.source for cell in cells if not cell.outputs]
     assert [source for source in silent if not re.match(r"\w+ = ", ending(source))] == []
 

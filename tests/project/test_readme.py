@@ -67,7 +67,7 @@ class Shell:
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """Every line of the shell blocks, run in one bash."""
     folder = tmp_path_factory.mktemp("readme")
-    said = tmp_path_factory.mktemp("said")
+    results = tmp_path_factory.mktemp("results")
     tree = [*ROOT.iterdir(), Path(sys.prefix)]
     for entry in tree:
         name = ".venv" if entry == Path(sys.prefix) else entry.name
@@ -76,7 +76,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     script = ""
     for number, line in enumerate(LINES):
         command = MADE.get(line.partition("#")[0].strip(), line)
-        script += f"{{\n{command}\n}} >{said}/{number}.out 2>{said}/{number}.err\necho $? >{said}/{number}.code\n"
+        script += (
+            f"{{\n{command}\n}} >{results}/{number}.out 2>{results}/{number}.err\necho $? >{results}/{number}.code\n"
+        )
     path = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != Path(sys.prefix) / "bin"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     environment |= {"PATH": os.pathsep.join(path), "PYTHONPATH": str(folder), "SPARK_SUBMIT_OPTS": BRIEFLY}
@@ -85,7 +87,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     subprocess.run(["bash", "-c", script], cwd=folder, env=environment, check=False, stdin=subprocess.DEVNULL)
     runs = {}
     for number, line in enumerate(LINES):
-        code, out, error = ((said / f"{number}.{end}").read_text() for end in ("code", "out", "err"))
+        code, out, error = ((results / f"{number}.{end}").read_text() for end in ("code", "out", "err"))
         runs[line] = Run(int(code), out, error)
     return Shell(folder, runs)
 
@@ -98,7 +100,7 @@ def test_every_line_runs_in_one_shell_from_top_to_bottom(shell: Shell) -> None:
     assert sorted(entry.name for entry in (shell.folder / "out").iterdir()) == sorted(TABLES)
 
 
-def test_what_it_runs_is_all_that_it_shows() -> None:
+def test_the_shell_runs_all_commands_of_the_readme() -> None:
     assert {shlex.split(line)[0] for line in LINES} == {"make", "source", "wirehare", "spark-submit"}
     assert {line.partition("#")[0].strip() for line in LINES if line.startswith("make")} == set(MADE)
 
@@ -110,10 +112,10 @@ def test_the_list_of_tables_is_complete() -> None:
 @pytest.mark.readme
 def test_the_demo_prints_what_is_shown(shell: Shell) -> None:
     """As a decode of the same captures does."""
-    (shown,) = blocks(README, "text")
-    assert shown in shell.run("wirehare decode").out
+    (output,) = blocks(README, "text")
+    assert output in shell.run("wirehare decode").out
     tables = {name: place(str(shell.folder / "out")).child(name).dataset() for name in TABLES}
-    assert shown in summary_text(summarize(tables["captures"].to_table().to_pylist(), tables))
+    assert output in summary_text(summarize(tables["captures"].to_table().to_pylist(), tables))
 
 
 @pytest.mark.readme
@@ -162,10 +164,10 @@ def test_the_speeds_compared_are_those_of_the_table() -> None:
         (number,) = (value for name, value in seconds.items() if name.startswith(words))
         return number
 
-    whole, warm, frames = of("`wirehare decode`"), of("all nine tables"), of("`frames`")
+    command, warm, frames = of("`wirehare decode`"), of("all nine tables"), of("`frames`")
     fields = of("`tshark -T fields`")
-    (told,) = re.findall(r"^From start to end .*? times\.", README, re.M | re.S)
-    assert re.findall(r"([\d.]+) times as fast|([\d.]+) times\.", told) == [
-        (f"{fields / whole:.1f}", ""), (f"{fields / warm:.1f}", ""), ("", f"{fields / frames:.1f}"),
+    (sentence,) = re.findall(r"^From start to end .*? times\.", README, re.M | re.S)
+    assert re.findall(r"([\d.]+) times as fast|([\d.]+) times\.", sentence) == [
+        (f"{fields / command:.1f}", ""), (f"{fields / warm:.1f}", ""), ("", f"{fields / frames:.1f}"),
     ]  # fmt: skip
-    assert f"({whole} s against {fields} s)" in told
+    assert f"({command} s against {fields} s)" in sentence

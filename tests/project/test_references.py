@@ -79,7 +79,7 @@ def test_the_sides_of_a_connection_in_two_captures(tmp_path: Path) -> None:
         assert rows.equals(decode_table(in_flow_order(runs(paths))))
 
 
-def test_a_capture_that_has_become_shorter_is_told(tmp_path: Path) -> None:
+def test_a_capture_that_has_become_shorter_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "cut.pcap"
     shutil.copy(golden.captures()["091_confirms_and_return.pcap"].paths[0], path)
     table = referring([path])

@@ -58,14 +58,16 @@ def bound_to_the_log(talk: Talk, channel: int) -> Talk:
     return talk
 
 
-LIVES = Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q")
-bound_to_the_log(LIVES, 1).client("channel.close", 1, reply_code=200, reply_text="").server("channel.close-ok", 1)
-bound_to_the_log(LIVES.asks("channel.open", 1).asks("queue.declare", 1, {"queue": "q"}, queue="q"), 1)
+INCARNATIONS = Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q")
+bound_to_the_log(INCARNATIONS, 1).client("channel.close", 1, reply_code=200, reply_text="").server(
+    "channel.close-ok", 1
+)
+bound_to_the_log(INCARNATIONS.asks("channel.open", 1).asks("queue.declare", 1, {"queue": "q"}, queue="q"), 1)
 FURTHER = {
     "a loss before": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake().lose("client", 30).heartbeat()), Talk()),
     "a loss after": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake()).wait(1).lose("client", 30), Talk()),
     "several times": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake(), 3), Talk()),
-    "two lives": Case("SEC-10", "0-9-1", LIVES, Talk()),
+    "two incarnations": Case("SEC-10", "0-9-1", INCARNATIONS, Talk()),
 }
 
 

@@ -46,7 +46,7 @@ FINDINGS = {
     "connection_id": pa.int64(), "frame_no": pa.int64(), "capture_file": pa.string(), "packet_no": pa.int64(),
     "rule_id": pa.string(), "severity": pa.string(), "summary": pa.string(),
 }  # fmt: skip
-LIFE = {"connection_id": pa.int64(), "channel": pa.int32(), "opened_ts": TIMESTAMP, "closed_ts": TIMESTAMP}
+CHANNEL_COLUMNS = {"connection_id": pa.int64(), "channel": pa.int32(), "opened_ts": TIMESTAMP, "closed_ts": TIMESTAMP}
 FLOW_ENDS = dict.fromkeys(
     [f"{end}_{name}" for end in ("publish", "deliver") for name in ("connection_id", "frame_no")], pa.int64()
 )
@@ -55,7 +55,12 @@ TYPES = {
     "messages": {**MESSAGES, "message_id": pa.string()}, "findings": FINDINGS,
 }  # fmt: skip
 # Tables of which only what a row chooses is looked at.
-OTHERS = {"channels": LIFE, "links": LIFE, "message_flows": FLOW_ENDS, "streams": {"connection_id": pa.int64()}}
+OTHERS = {
+    "channels": CHANNEL_COLUMNS,
+    "links": CHANNEL_COLUMNS,
+    "message_flows": FLOW_ENDS,
+    "streams": {"connection_id": pa.int64()},
+}
 
 
 def moment(ns: int | None) -> datetime | None:

@@ -357,7 +357,7 @@ def test_a_name_that_is_not_utf_8_is_read_through_its_uri(
     assert accounts(rows(TcpRunsReader, Path("unused"), paths=json.dumps([capture])))[0]["packets"] > 0
 
 
-def test_a_missing_file_whose_name_is_not_utf_8_is_told_in_text(tmp_path: Path) -> None:
+def test_a_missing_file_whose_name_is_not_utf_8_is_named_in_text(tmp_path: Path) -> None:
     with pytest.raises(PathError) as error:
         resolve([os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pcap")])
     assert str(error.value) == f"{tmp_path}/caf\\xe9.pcap: no such file or directory"

@@ -69,7 +69,7 @@ def test_no_capture_at_all_is_an_error_on_the_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split_bytes", [10**9, 1000])
 def test_corrupt_record_keeps_what_came_before(tmp_path: Path, split_bytes: int) -> None:
     data = bytearray(GOOD.read_bytes())
-    whole = expected_packets(GOOD)
+    undamaged = expected_packets(GOOD)
     at = 24
     for _ in range(10):
         at += 16 + struct.unpack_from("<I", data, at + 8)[0]
@@ -77,16 +77,16 @@ def test_corrupt_record_keeps_what_came_before(tmp_path: Path, split_bytes: int)
     bad = tmp_path / "corrupt.pcap"
     bad.write_bytes(data)
     runs = rows(TcpRunsReader, bad, splitBytes=split_bytes)
-    assert [packet[1:] for packet in exploded(runs)] == [packet[1:] for packet in whole[:10]]
+    assert [packet[1:] for packet in exploded(runs)] == [packet[1:] for packet in undamaged[:10]]
     errors = [account["error"] for account in accounts(runs) if account["error"]]
     assert len(errors) == 1
     assert f"the record at byte {at} claims" in errors[0]
 
 
 def test_cut_gzip_gives_everything_before_the_cut(tmp_path: Path) -> None:
-    whole = (CAPTURES / "091_gzip.pcap.gz").read_bytes()
+    compressed = (CAPTURES / "091_gzip.pcap.gz").read_bytes()
     cut = tmp_path / "cut.pcap.gz"
-    cut.write_bytes(whole[: len(whole) * 2 // 3])
+    cut.write_bytes(compressed[: len(compressed) * 2 // 3])
     with gzip.open(cut) as stream, pytest.raises(EOFError):
         plain = b""
         while True:

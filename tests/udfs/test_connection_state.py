@@ -1,5 +1,5 @@
 """The law of pieces: decoding a capture in pieces, with the states of connections carried from one to the next, gives
-the rows and facts of decoding it whole, wherever it is cut."""
+the rows and facts of decoding it in one go, wherever it is cut."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def times(found: Flows) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_a_capture_in_pieces_gives_the_rows_of_the_whole(name: str) -> None:
+def test_a_capture_in_pieces_gives_the_rows_of_one_decode(name: str) -> None:
     files, found = flows(name)
     chosen = random.Random(name)
     cuts = [[time] for time in chosen.sample(times(found), CUTS)]
@@ -227,7 +227,7 @@ def test_a_state_survives_its_octets() -> None:
     assert not again.tcp_ended
 
 
-def test_what_few_streams_need_is_carried_too() -> None:
+def test_state_that_few_streams_need_is_carried_too() -> None:
     """Stretches seen before the protocol is known, and the flags of a 0-10 frame that lost bytes."""
     files, found = flows("091_tx.pcap")
     flow, (segments, octets) = next(iter(found.items()))

@@ -32,8 +32,8 @@ def column(values: list[Any]) -> pa.StructArray:
 
 def of_kind(kind: str, value: Any) -> Any:
     """`value` where it is of that kind."""
-    wanted = {"string": str, "bigint": int, "boolean": bool}[kind]
-    return value if type(value) is wanted else None
+    expected = {"string": str, "bigint": int, "boolean": bool}[kind]
+    return value if type(value) is expected else None
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,7 +69,7 @@ def test_more_dictionaries_than_are_remembered() -> None:
         assert found[name].to_pylist() == [row.get(name) for row in rows]
 
 
-def test_dictionaries_of_one_size_and_the_same_ends_are_told_apart() -> None:
+def test_dictionaries_of_one_size_and_the_same_ends_are_distinguished() -> None:
     rows = [{"abca": 1}, {"acba": 2}, {"abca": 3}, {"aaaa": 4}]
     found = fields(column(rows), {"abca": "bigint", "acba": "bigint"})
     assert found["abca"].to_pylist() == [1, None, 3, None]
@@ -101,10 +101,10 @@ def test_an_array_of_more_than_255_elements() -> None:
 def test_octets_of_any_kind_are_read_without_reading_on(seed: int) -> None:
     """Values and dictionaries that nobody wrote; the first octets say that they are arrays or objects."""
     rng = np.random.default_rng(seed)
-    whole = [encode({"a": [1, "two", {"b": 3}], "c": "text"}), encode([[1, 2], {"a": 1}, "x" * 100])]
+    variants = [encode({"a": [1, "two", {"b": 3}], "c": "text"}), encode([[1, 2], {"a": 1}, "x" * 100])]
     values, words = [], []
     for _ in range(300):
-        parts = [bytearray(part) for part in whole[rng.integers(2)]]
+        parts = [bytearray(part) for part in variants[rng.integers(2)]]
         for part in parts:
             for _ in range(rng.integers(0, 4)):
                 part[rng.integers(len(part))] = rng.integers(256)
@@ -133,5 +133,5 @@ def test_elements_share_the_dictionary_of_their_row() -> None:
     found = elements(lists, counts)
     assert counts.tolist() == [60_001] * 2
     assert found.metadata is lists.metadata
-    told = fields(found, {"name": "bigint"})["name"]
-    assert told.drop_null().to_pylist() == [1, 1]
+    numbers = fields(found, {"name": "bigint"})["name"]
+    assert numbers.drop_null().to_pylist() == [1, 1]

@@ -44,17 +44,19 @@ def fragmented(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_fragmented_capture_gives_the_frames_of_the_whole_one(fragmented: Path) -> None:
-    told = ["frame_type", "name", "arguments", "properties", "stream_offset", "size", "ts_ns", "payload", "status"]
+    columns = ["frame_type", "name", "arguments", "properties", "stream_offset", "size", "ts_ns", "payload", "status"]
     found, expected = (
         [row for row in each if row["kind"] == "frame"] for each in (frames(fragmented), bare_frames(BARE))
     )
-    assert [[row[column] for column in told] for row in found] == [[row[column] for column in told] for row in expected]
+    assert [[row[column] for column in columns] for row in found] == [
+        [row[column] for column in columns] for row in expected
+    ]
     (account,) = accounts(rows(TcpRunsReader, fragmented))
     assert account["skipped"].keys() == {WAITING, COPY}
     assert account["packets"] - sum(account["skipped"].values()) == len(independent_tcp.packets([BARE]))
 
 
-def test_payloads_that_were_put_together_are_carried_where_others_are_referred_to(fragmented: Path) -> None:
+def test_reassembled_payloads_are_copied_where_others_are_references(fragmented: Path) -> None:
     carried, referring = runs([fragmented]), runs([fragmented], references="true", blockBytes=500)
     assert {row["payload"] is None for row in referring.to_pylist() if row["flow"]} == {False, True}
     assert decode_table(in_flow_order(referring)).equals(decode_table(in_flow_order(carried)))
@@ -68,15 +70,15 @@ def test_datagrams_are_complete_where_tshark_completes_them(tmp_path: Path) -> N
     path.write_bytes(pcap([(ns, wrap(octets)) for ns, octets in data]))
     command = ["tshark", "-n", "-r", str(path), "-o", "ip.defragment:TRUE", "-Y", "tcp", "-T", "fields"]
     command += [part for name in ("frame.number", "tcp.seq_raw", "tcp.payload") for part in ("-e", name)]
-    shown_by = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    expected = [tuple((line + "\t").split("\t")[:3]) for line in shown_by]
+    tshark_lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = [tuple((line + "\t").split("\t")[:3]) for line in tshark_lines]
     found = [row for row in rows(PcapReader, path) if row["skipped"] is None]
     assert [(str(row["packet_no"]), str(row["seq"]), row["payload"].hex()) for row in found] == expected
     assert {row["encapsulation"] for row in found} == {"erspan-ii session=5"}
     assert len(found) > 20
 
 
-def said(path: Path, **sizes: int) -> tuple[list[Any], Counter[str], list[Any]]:
+def reader_output(path: Path, **sizes: int) -> tuple[list[Any], Counter[str], list[Any]]:
     """All that may not depend on the sizes."""
     read = rows(TcpRunsReader, path, **sizes)
     counted: Counter[str] = Counter()
@@ -90,7 +92,7 @@ def said(path: Path, **sizes: int) -> tuple[list[Any], Counter[str], list[Any]]:
 def test_split_size_changes_no_packet_of_a_fragmented_capture(
     fragmented: Path, split_bytes: int, block_bytes: int
 ) -> None:
-    assert said(fragmented, splitBytes=split_bytes, blockBytes=block_bytes) == said(fragmented)
+    assert reader_output(fragmented, splitBytes=split_bytes, blockBytes=block_bytes) == reader_output(fragmented)
 
 
 @given(each=FRAGMENTS, known=st.integers(1, 12), split_bytes=st.integers(100, 1500), block_bytes=st.integers(1, 3000))
@@ -100,24 +102,24 @@ def test_split_size_changes_no_packet_of_hostile_fragments(
 ) -> None:
     path = tmp_path_factory.mktemp("hostile") / "hostile.pcap"
     bare = bytes(Ether(**MACS) / IP(**V4) / tcp())
-    data = [packet(one, 4) if one[1] < 5 else bare for one in each]  # some packets in between are whole
+    data = [packet(one, 4) if one[1] < 5 else bare for one in each]  # some packets in between are not fragmented
     path.write_bytes(pcap(enumerate(data)))
     with pytest.MonkeyPatch.context() as patch:
         limits(patch, fragment_packets=known, fragment_datagrams=2)
-        assert said(path, splitBytes=split_bytes, blockBytes=block_bytes) == said(path)
+        assert reader_output(path, splitBytes=split_bytes, blockBytes=block_bytes) == reader_output(path)
 
 
 @pytest.mark.parametrize("gap", range(5, 9))
 def test_a_part_knows_of_fragments_as_far_back_as_they_wait(
     gap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fragment, whole packets, the other fragment, with a cut everywhere: they find each other up to 7 packets on."""
+    """A fragment, other packets, the second fragment, with a cut everywhere: they are joined up to 7 packets on."""
     limits(monkeypatch, fragment_packets=8)
     bare = bytes(Ether(**MACS) / IP(**V4) / tcp())
     first, second = (bytes(Ether(**MACS) / part) for part in fragment(IP(**V4, id=7) / tcp(), fragsize=16))
     for before in range(14):
         path = tmp_path / f"{before}.pcap"
         path.write_bytes(pcap(enumerate([bare] * before + [first] + [bare] * (gap - 1) + [second] + [bare] * 3)))
-        cut, whole = said(path, splitBytes=10 * (16 + len(bare))), said(path)
-        assert cut == whole
-        assert whole[1] == {WAITING: 1 if gap < 8 else 2}
+        cut, uncut = reader_output(path, splitBytes=10 * (16 + len(bare))), reader_output(path)
+        assert cut == uncut
+        assert uncut[1] == {WAITING: 1 if gap < 8 else 2}

@@ -38,7 +38,7 @@ def column(*rows: bytes | None) -> pa.Array:
     return pa.array(rows, pa.binary())
 
 
-def said(version: str | None, rows: int) -> pa.Array:
+def versions_column(version: str | None, rows: int) -> pa.Array:
     return pa.array([version] * rows, pa.string())
 
 
@@ -48,7 +48,7 @@ def plain(values: pa.Array) -> list[Any]:
 
 def frames(version: str, *rows: bytes | None) -> list[Row]:
     """`decode_frame` of rows of one version, as Python has it."""
-    structs = decode_frame(column(*rows), said(version, len(rows)))
+    structs = decode_frame(column(*rows), versions_column(version, len(rows)))
     found: list[Row] = structs.to_pylist()
     for name in ("arguments", "properties"):
         for row, value in zip(found, plain(structs.field(name)), strict=True):
@@ -58,44 +58,46 @@ def frames(version: str, *rows: bytes | None) -> list[Row]:
 
 
 def in_streams(name: str) -> Iterator[tuple[Row, bytes]]:
-    """The whole frames of a capture: what the decoder shows of them, and their octets out of streams that were put in
-    order by other code."""
+    """The complete frames of a capture: their rows in a decode, and their octets from streams that other code
+    reassembled."""
     for connection, stream in zip(decoded(name), captured(name), strict=False):
         ports = {connection.facts["client_port"]: "client", connection.facts["server_port"]: "server"}
         halves = {ports.get(sender[1]): bytes(half.data) for sender, half in stream.halves.items()}
         for row in connection.rows:
             octets = halves.get(row["sender"], b"")[row["stream_offset"] :][: row["size"]]
-            whole = row["frame_type"] not in SPANS and row["status"] != "partial" and len(octets) == row["size"]
-            if whole and row["version"]:
+            complete = row["frame_type"] not in SPANS and row["status"] != "partial" and len(octets) == row["size"]
+            if complete and row["version"]:
                 yield row, octets
 
 
-def as_alone(row: Row) -> Row:
-    """The row of a stream without what its neighbours said."""
-    shown = {name: row[name] for name in FRAME_COLUMNS}
+def as_single(row: Row) -> Row:
+    """The row of a stream without what other frames tell about it."""
+    expected = {name: row[name] for name in FRAME_COLUMNS}
     if row["error"] in BESIDE_OTHERS:
         notes = [note for note in row["notes"] or () if note != "content-alone"]
-        shown |= {"error": None, "notes": notes or None}
+        expected |= {"error": None, "notes": notes or None}
     if row["frame_type"] == "command" and row["arguments"]:
         place = "own_command_id" if "own_command_id" in row["arguments"] else "command_id"
-        shown["arguments"] = {key: value for key, value in row["arguments"].items() if key != place}
+        expected["arguments"] = {key: value for key, value in row["arguments"].items() if key != place}
     if row["name"] == "transfer" and row["content_frame_no"] != row["frame_no"]:
-        shown |= {"properties": None, "body_size": None}
-    return shown
+        expected |= {"properties": None, "body_size": None}
+    return expected
 
 
 def test_frames_of_all_captures_are_shown_as_in_their_streams() -> None:
-    """Every whole frame of the shipped captures, all five versions mixed in one column."""
+    """Every complete frame of the shipped captures, all five versions mixed in one column."""
     pairs = [pair for name in sorted(golden.captures()) for pair in in_streams(name)]
     versions = pa.array([row["version"] for row, _ in pairs])
     structs = decode_frame(column(*(octets for _, octets in pairs)), versions)
-    shown = structs.to_pylist()
+    decoded = structs.to_pylist()
     for name in ("arguments", "properties"):
-        for row, value in zip(shown, plain(structs.field(name)), strict=True):
+        for row, value in zip(decoded, plain(structs.field(name)), strict=True):
             row[name] = value
     assert len(pairs) > 10_000
     assert set(versions.to_pylist()) == set(VERSIONS[1:])
-    wrong = [(row, alone) for (row, _), alone in zip(pairs, shown, strict=True) if repr(as_alone(row)) != repr(alone)]
+    wrong = [
+        (row, single) for (row, _), single in zip(pairs, decoded, strict=True) if repr(as_single(row)) != repr(single)
+    ]
     assert wrong == []
 
 
@@ -110,7 +112,7 @@ def test_a_frame_of_pika() -> None:
     assert (content["body_size"], content["status"], content["error"]) == (5, "ok", None)
 
 
-def test_null_gives_null_and_what_is_no_frame_says_so() -> None:
+def test_null_gives_null_and_octets_that_are_no_frame_give_an_error() -> None:
     ack = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     found = frames("0-9-1", None, b"", ack[:-1], ack + b"\0", ack[:-1] + b"\0", b"\x09" + ack[1:], ack)
     assert found[0] is None
@@ -118,15 +120,15 @@ def test_null_gives_null_and_what_is_no_frame_says_so() -> None:
         *[("skipped", "malformed")] * 3, ("method", "malformed"), ("skipped", "unknown"), ("method", "ok"),
     ]  # fmt: skip
     assert found[4]["error"] == "frame end octet is not 0xCE"
-    assert decode_frame(column(ack), said(None, 1)).to_pylist() == [None]
+    assert decode_frame(column(ack), versions_column(None, 1)).to_pylist() == [None]
 
 
 def test_an_unknown_version_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(ValueError, match=r"'0\.9\.1' is not a version of AMQP; expected one of '0-8', .*'1\.0'"):
-        decode_frame(column(b""), said("0.9.1", 1))
+        decode_frame(column(b""), versions_column("0.9.1", 1))
 
 
-def test_no_row_knows_of_another() -> None:
+def test_no_row_depends_on_another() -> None:
     """The transfers of a delivery in three, a method that announces a content, an open that bounds channels: in any
     order, in slices, one by one, each row comes out the same."""
     first = bytes.fromhex("00000015 02000001 005314 c008 05 43 43 a00101 43 41".replace(" ", ""))
@@ -138,12 +140,12 @@ def test_no_row_knows_of_another() -> None:
         *((encode_0_10.message(b"body", {"content-length": 4})[0], "0-10"),),
     ]
     octets, versions = column(*(row for row, _ in rows)), pa.array([version for _, version in rows])
-    whole = decode_frame(octets, versions).to_pylist()
-    alone = [decode_frame(octets.slice(i, 1), versions.slice(i, 1)).to_pylist()[0] for i in range(len(rows))]
+    together = decode_frame(octets, versions).to_pylist()
+    one_by_one = [decode_frame(octets.slice(i, 1), versions.slice(i, 1)).to_pylist()[0] for i in range(len(rows))]
     turned = pa.array(range(len(rows) - 1, -1, -1))
-    assert alone == whole
-    assert decode_frame(octets.take(turned), versions.take(turned)).to_pylist() == whole[::-1]
-    assert decode_frame(octets.cast(pa.large_binary()), versions).to_pylist() == whole
+    assert one_by_one == together
+    assert decode_frame(octets.take(turned), versions.take(turned)).to_pylist() == together[::-1]
+    assert decode_frame(octets.cast(pa.large_binary()), versions).to_pylist() == together
     assert decode_frame(octets.slice(0, 0), versions.slice(0, 0)).to_pylist() == []
 
 
@@ -151,7 +153,7 @@ def test_more_rows_and_octets_than_the_decoder_holds_at_a_time() -> None:
     """40,000 rows are more than a batch of it; a table of 5 MB is more than its heaps have room for."""
     ack = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     declare = classic_frames.method("0-9-1", "queue.declare", arguments={"x": "y" * 5_000_000})
-    found = decode_frame(column(*[ack] * 40_000, declare, ack), said("0-9-1", 40_002))
+    found = decode_frame(column(*[ack] * 40_000, declare, ack), versions_column("0-9-1", 40_002))
     assert found.field("name").value_counts().to_pylist() == [
         {"values": "basic.ack", "counts": 40_001},
         {"values": "queue.declare", "counts": 1},
@@ -163,15 +165,15 @@ def test_more_rows_and_octets_than_the_decoder_holds_at_a_time() -> None:
 
 
 def arguments(version: str, *payloads: bytes | None) -> list[Any]:
-    return plain(decode_arguments(column(*payloads), said(version, len(payloads))))
+    return plain(decode_arguments(column(*payloads), versions_column(version, len(payloads))))
 
 
 def properties(version: str, *payloads: bytes | None) -> list[Any]:
-    return plain(decode_properties(column(*payloads), said(version, len(payloads))))
+    return plain(decode_properties(column(*payloads), versions_column(version, len(payloads))))
 
 
 def table(version: str, *tables: bytes | None) -> list[Any]:
-    return plain(decode_table(column(*tables), said(version, len(tables))))
+    return plain(decode_table(column(*tables), versions_column(version, len(tables))))
 
 
 @pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1"])
@@ -207,9 +209,9 @@ def test_properties_of_every_family() -> None:
     assert properties("0-10", segment, segment[:-1], None) == [
         {"delivery_properties": {"priority": 9, "routing_key": "k"}}, None, None,
     ]  # fmt: skip
-    shown, short, nothing = properties("1.0", message.encode(), message.encode()[:-1], None)
-    assert (shown["properties"], shown["body_kind"]) == ({"message_id": "m1", "subject": "s"}, "value")
-    assert shown["header"]["durable"] is True
+    complete, short, nothing = properties("1.0", message.encode(), message.encode()[:-1], None)
+    assert (complete["properties"], complete["body_kind"]) == ({"message_id": "m1", "subject": "s"}, "value")
+    assert complete["header"]["durable"] is True
     assert short is nothing is None
 
 
@@ -218,19 +220,19 @@ def test_tables_of_every_family() -> None:
     entries = {"x": ("int32", 1), "inner": ("map", {"y": ("str16", "z")})}
     segmented = encode_0_10.value("map", entries)
     octets = encoded({"x": proton.int32(1), "inner": {"y": "z"}})
-    wanted = {"x": 1, "inner": {"y": "z"}}
+    expected = {"x": 1, "inner": {"y": "z"}}
     for version in ("0-8", "0-9", "0-9-1"):
-        assert table(version, classic, classic[:-1], classic + b"\0", b"", None) == [wanted, None, None, None, None]
-    assert table("0-10", segmented, segmented[:-1], segmented + b"\0", b"", None) == [wanted, None, None, None, None]
-    assert table("1.0", octets, octets[:-1], None) == [wanted, None, None]
+        assert table(version, classic, classic[:-1], classic + b"\0", b"", None) == [expected, None, None, None, None]
+    assert table("0-10", segmented, segmented[:-1], segmented + b"\0", b"", None) == [expected, None, None, None, None]
+    assert table("1.0", octets, octets[:-1], None) == [expected, None, None]
     assert table("0-9-1", struct.pack(">I", 0)) == [{}]
 
 
 def test_values_of_proton() -> None:
     given: list[Any] = [None, True, -7, 2**63, 1.5, "text", b"\xff", [1, "a"], {"k": [False]}]
     values = [encoded(proton.ulong(thing) if thing == 2**63 else thing) for thing in given]
-    shown = plain(decode_value(column(*values)))
-    assert shown == given
+    decoded = plain(decode_value(column(*values)))
+    assert decoded == given
     assert plain(decode_value(column(None, b"", b"\xa1\x05abc", values[5] + b"\0"))) == [None] * 4
     assert decode_value(column(b"\x40", None)).is_valid().to_pylist() == [True, False]  # a null that is there
 

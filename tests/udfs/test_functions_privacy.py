@@ -15,7 +15,7 @@ import pytest
 from decoding import decoded
 from encode_1_0 import SASL, frame, performative
 from test_classic_credentials import AMQPLAIN, PASSWORD, PLAIN
-from test_functions import as_alone, column, frames, in_streams, said
+from test_functions import as_single, column, frames, in_streams, versions_column
 from yacryptopan import CryptoPAn
 
 from codec.pseudonyms import key_of
@@ -39,7 +39,7 @@ def texts(*values: str | None) -> pa.Array:
 
 
 def redacted(version: str, *rows: bytes | None) -> list[bytes | None]:
-    found: list[bytes | None] = redact_frame(column(*rows), said(version, len(rows))).to_pylist()
+    found: list[bytes | None] = redact_frame(column(*rows), versions_column(version, len(rows))).to_pylist()
     return found
 
 
@@ -54,9 +54,9 @@ def sasl(code: int, *fields: Any) -> bytes:
 @pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1"])
 @pytest.mark.parametrize(("mechanism", "response"), [("PLAIN", PLAIN), ("AMQPLAIN", AMQPLAIN)])
 def test_only_the_response_of_start_ok_is_blanked(version: str, mechanism: str, response: bytes) -> None:
-    whole = classic_frames.method(version, "connection.start-ok", 0, mechanism=mechanism, response=response)
-    (blank,) = redacted(version, whole)
-    assert blank == whole.replace(response, b"*" * len(response))
+    start_ok = classic_frames.method(version, "connection.start-ok", 0, mechanism=mechanism, response=response)
+    (blank,) = redacted(version, start_ok)
+    assert blank == start_ok.replace(response, b"*" * len(response))
     (row,) = frames(version, blank)
     assert (row["status"], row["name"], row["arguments"]["mechanism"]) == ("ok", "connection.start-ok", mechanism)
 
@@ -75,10 +75,10 @@ def test_all_that_carries_a_secret_is_blanked() -> None:
             assert blank == row.replace(secret, b"*" * len(secret))
 
 
-def test_frames_that_nothing_can_be_said_of_are_not_handed_out() -> None:
+def test_frames_that_cannot_be_redacted_are_null() -> None:
     start_ok = classic_frames.method("0-9-1", "connection.start-ok", 0, mechanism="PLAIN", response=PLAIN)
     unknown = classic_frames.frame(1, 0, b"\0\x0a\x7f\xff" + PASSWORD)
-    nulls = redact_frame(column(start_ok[:-1], start_ok + b"\xce", unknown, b"", None), said("0-9-1", 5))
+    nulls = redact_frame(column(start_ok[:-1], start_ok + b"\xce", unknown, b"", None), versions_column("0-9-1", 5))
     assert nulls.to_pylist() == [None] * 5
     assert PASSWORD not in nulls.buffers()[2].to_pybytes()
     part = encode_0_10.frame(0, encode_0_10.segment("connection.secure-ok", {"response": PLAIN})[:30], flags=0x0E)
@@ -86,7 +86,7 @@ def test_frames_that_nothing_can_be_said_of_are_not_handed_out() -> None:
     assert redacted("1.0", sasl(0x41, proton.symbol("PLAIN"), PLAIN)[:-1]) == [None]
 
 
-def test_what_does_not_fit_is_blanked_from_there_on() -> None:
+def test_a_field_that_does_not_fit_is_blanked_with_all_that_follows() -> None:
     """The response says that it is longer than its frame; then the table before it does."""
     start_ok = classic_frames.method("0-9-1", "connection.start-ok", 0, mechanism="PLAIN", response=PLAIN)
     at = start_ok.index(PLAIN)
@@ -114,10 +114,10 @@ def test_a_secret_behind_a_size_that_is_too_short_is_blanked() -> None:
     sizes = {"0-9-1": [4, 4], "0-10": [4], "1.0": [2, 0]}
     given = {"0-9-1": [start_ok, secure_ok], "0-10": [segmented], "1.0": described}
     for version, rows in given.items():
-        for row, size, shown in zip(rows, sizes[version], redacted(version, *rows), strict=True):
+        for row, size, blanked in zip(rows, sizes[version], redacted(version, *rows), strict=True):
             secret = PLAIN if PLAIN in row else PASSWORD
             at = row.index(secret) - size
-            assert shown == row[:at] + b"*" * (size + len(secret)) + row[at + size + len(secret) :]
+            assert blanked == row[:at] + b"*" * (size + len(secret)) + row[at + size + len(secret) :]
     assert redacted("0-9-1", b"AMQPpass") == [None]
 
 
@@ -134,10 +134,10 @@ def test_frames_of_all_captures_lose_their_secrets_and_nothing_else() -> None:
                     continue
                 assert ours is not None
                 seen.add((version, row["name"]))
-                wanted = as_alone(row)
-                without = {key: value for key, value in wanted["arguments"].items() if key != "user"}
-                notes = [note for note in wanted["notes"] or () if "password" not in note] or None
-                assert repr(again) == repr(wanted | {"arguments": without, "notes": notes})
+                expected = as_single(row)
+                without = {key: value for key, value in expected["arguments"].items() if key != "user"}
+                notes = [note for note in expected["notes"] or () if "password" not in note] or None
+                assert repr(again) == repr(expected | {"arguments": without, "notes": notes})
                 assert b"\0guest\0guest" not in ours
     assert {version for version, name in seen} == {"0-8", "0-9", "0-9-1", "0-10", "1.0"}
 
@@ -148,10 +148,10 @@ def test_frames_of_all_captures_lose_their_secrets_and_nothing_else() -> None:
 def test_addresses_of_both_families_in_one_column() -> None:
     given = ["10.0.0.1", "2001:db8::1", None, "10.0.0.2", "no address", "", "fe80::1%eth0", "10.0.0.1", "2001:DB8:0::1"]
     other = CryptoPAn(KEY)
-    wanted = {text: other.anonymize(text) for text in ("10.0.0.1", "10.0.0.2", "2001:db8::1")}
-    wanted["2001:DB8:0::1"] = wanted["2001:db8::1"]
+    expected = {text: other.anonymize(text) for text in ("10.0.0.1", "10.0.0.2", "2001:db8::1")}
+    expected["2001:DB8:0::1"] = expected["2001:db8::1"]
     found = anonymise_ip(texts(*given), pa.array([KEY] * len(given)))
-    assert found.to_pylist() == [wanted.get(text or "") for text in given]
+    assert found.to_pylist() == [expected.get(text or "") for text in given]
 
 
 def test_keys_may_be_passphrases_and_differ_by_row() -> None:
@@ -201,8 +201,8 @@ BASELINE = [
 
 
 def test_community_ids_of_the_baseline() -> None:
-    ip, port, other_ip, other_port, protocol, seed, wanted = (pa.array(part) for part in zip(*BASELINE, strict=True))
-    assert flow_id(ip, port, other_ip, other_port, protocol, seed).to_pylist() == wanted.to_pylist()
+    ip, port, other_ip, other_port, protocol, seed, expected = (pa.array(part) for part in zip(*BASELINE, strict=True))
+    assert flow_id(ip, port, other_ip, other_port, protocol, seed).to_pylist() == expected.to_pylist()
     usual = flow_id(ip, port, other_ip, other_port).to_pylist()
     assert usual[:3] == [BASELINE[0][-1]] * 3
 
@@ -216,7 +216,7 @@ def test_community_ids_of_the_captures() -> None:
         assert flow_id(*ends).to_pylist() == [facts["community_id"]]
 
 
-def test_a_flow_that_is_none_has_no_id() -> None:
+def test_an_invalid_flow_has_no_id() -> None:
     ips, ports = texts(None, "nowhere", "10.0.0.1", "10.0.0.1", "10.0.0.1"), pa.array([1, 1, 65536, 1, None])
     found = flow_id(ips, ports, texts(*["::1"] * 5), pa.array([5672] * 5))
     assert found.is_valid().to_pylist() == [False, False, False, True, False]

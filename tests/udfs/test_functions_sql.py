@@ -44,8 +44,8 @@ def stored(sql: SparkSession) -> DataFrame:
 
 
 def test_every_example_gives_what_it_says(sql: SparkSession) -> None:
-    shown = sql.sql(EXAMPLES).collect()[0]
-    assert shown.asDict() == {function.name: function.result for function in FUNCTIONS}
+    row = sql.sql(EXAMPLES).collect()[0]
+    assert row.asDict() == {function.name: function.result for function in FUNCTIONS}
 
 
 def test_frames_of_a_table_in_one_query(sql: SparkSession, stored: DataFrame) -> None:
@@ -103,10 +103,10 @@ def test_all_of_them_over_spark_connect() -> None:
     command = [sys.executable, "-W", "ignore", "-c", CONNECT, EXAMPLES]
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    session, arguments, shown = json.loads(ran.stdout.splitlines()[-1])
+    session, arguments, results = json.loads(ran.stdout.splitlines()[-1])
     assert session.startswith("pyspark.sql.connect")
     assert arguments == {"delivery_tag": 7, "multiple": False}
-    assert shown == {function.name: function.result for function in FUNCTIONS}
+    assert results == {function.name: function.result for function in FUNCTIONS}
 
 
 def test_the_documented_table_is_the_catalogue() -> None:

@@ -63,6 +63,6 @@ def test_one_key_stays_together_whatever_it_takes(monkeypatch: pytest.MonkeyPatc
     assert content([found]) == content(given)
 
 
-def test_nothing_is_dealt_of_nothing() -> None:
+def test_no_rows_give_no_partitions() -> None:
     assert list(HashPartitioner(SCHEMA, 4)(iter([]))) == []
     assert list(whole_keys(iter([]), SCHEMA)) == []

@@ -67,7 +67,7 @@ def stream(*octets: bytes) -> tuple[list[Row], Row]:
     return rows, facts
 
 
-def shown(rows: list[Row], *columns: str) -> list[tuple[Any, ...]]:
+def columns_of(rows: list[Row], *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row[column] for column in columns) for row in rows]
 
 
@@ -90,11 +90,11 @@ def test_frames_around_a_feigned_size_are_read(family: str, size: int) -> None:
     if family == "0-10" and size > 12:
         size = 0  # its sizes have 16 bits: what is cut off is tried by the others
     rows, _ = stream(header, good, feigned(family, size), good * BEHIND)
-    whole = [row["offset"] for row in rows if row["status"] == "ok" and row["size"] == len(good)]
+    offsets = [row["offset"] for row in rows if row["status"] == "ok" and row["size"] == len(good)]
     behind = len(header) + len(good) + len(feigned(family, size))
-    assert whole[0] == len(header)
+    assert offsets[0] == len(header)
     # the first one behind may be taken for the contents of the feigned frame
-    assert whole[-BEHIND + 1 :] == [behind + number * len(good) for number in range(1, BEHIND)]
+    assert offsets[-BEHIND + 1 :] == [behind + number * len(good) for number in range(1, BEHIND)]
 
 
 # From its third octet on, ACK reads: type 1, channel 0, this size (01 | 0000 | 000d003c, then method 60.80).
@@ -107,9 +107,9 @@ def test_frames_behind_a_feigned_size_are_hidden_where_the_stream_ends_before_it
     KB. Nothing tells that it is none before it ends; all its octets are in one row, and in the ledger as tail."""
     rows, facts = stream(CLASSIC_HEADER, ACK, feigned("classic", 1), ACK * count)
     hidden = count * len(ACK) - 2
-    assert shown(rows[1:], "frame_type", "status", "error", "size") == [
+    assert columns_of(rows[1:], "frame_type", "status", "error", "size") == [
         ("method", "ok", None, len(ACK)),
-        ("body", "malformed", ALONE, 9),
+        ("body", "malformed", NO_HEADER, 9),
         ("skipped", "partial", "the capture ends inside a frame", hidden),
     ]
     assert facts["client"]["tail_bytes"] == hidden
@@ -126,7 +126,7 @@ def test_frames_behind_a_feigned_size_are_read_where_the_stream_goes_on() -> Non
 def test_a_frame_that_never_ends_is_the_tail(family: str) -> None:
     header, good = FAMILIES[family]
     rows, facts = stream(header, good, feigned(family, 5000), b"\x01" * 1000)
-    assert shown(rows[2:], "frame_type", "status", "error") == [
+    assert columns_of(rows[2:], "frame_type", "status", "error") == [
         ("skipped", "partial", "the capture ends inside a frame")
     ]
     assert facts["client"]["tail_bytes"] == len(feigned(family, 5000)) + 1000
@@ -135,7 +135,7 @@ def test_a_frame_that_never_ends_is_the_tail(family: str) -> None:
 def test_a_wrong_end_octet_makes_a_frame_malformed_and_hides_no_other() -> None:
     wrong = ACK[:-1] + b"\xcf"
     rows, _ = stream(CLASSIC_HEADER, wrong, ACK)
-    assert shown(rows[1:], "name", "status", "error") == [
+    assert columns_of(rows[1:], "name", "status", "error") == [
         ("basic.ack", "malformed", "frame end octet is not 0xCE"),
         ("basic.ack", "ok", None),
     ]
@@ -149,20 +149,20 @@ def test_agreed_frame_sizes_without_bound_bound_nothing() -> None:
     tune_ok = pika.frame.Method(0, pika.spec.Connection.TuneOk(0, 2**32 - 1, 0)).marshal()
     huge = struct.pack(">BHI", 3, 1, LIMITS.frame_bytes) + bytes(LIMITS.frame_bytes) + b"\xce"
     rows, _ = stream(CLASSIC_HEADER, tune_ok, b"\x77" * 20, huge, ACK)
-    assert shown(rows[2:], "frame_type", "size") == [("skipped", 20 + len(huge)), ("method", len(ACK))]
+    assert columns_of(rows[2:], "frame_type", "size") == [("skipped", 20 + len(huge)), ("method", len(ACK))]
 
 
 def test_agreed_frame_sizes_below_the_least_bound_nothing() -> None:
     tune_ok = pika.frame.Method(0, pika.spec.Connection.TuneOk(0, 1, 0)).marshal()
     rows, _ = stream(CLASSIC_HEADER, tune_ok, b"\x77" * 20, ACK)
-    assert shown(rows[2:], "frame_type", "size") == [("skipped", 20), ("method", len(ACK))]
+    assert columns_of(rows[2:], "frame_type", "size") == [("skipped", 20), ("method", len(ACK))]
 
 
 def test_a_channel_above_the_maximum_is_a_row() -> None:
     tune_ok = pika.frame.Method(0, pika.spec.Connection.TuneOk(5, 4096, 0)).marshal()
     beyond = pika.frame.Method(65535, pika.spec.Basic.Ack(7)).marshal()
     rows, _ = stream(CLASSIC_HEADER, tune_ok, beyond, ACK)
-    assert shown(rows[2:], "name", "channel", "status") == [("basic.ack", 65535, "ok"), ("basic.ack", 1, "ok")]
+    assert columns_of(rows[2:], "name", "channel", "status") == [("basic.ack", 65535, "ok"), ("basic.ack", 1, "ok")]
 
 
 @every_family
@@ -190,9 +190,9 @@ def body(octets: bytes, channel: int = 1) -> bytes:
     return written
 
 
-ALONE, HEADER_ALONE = "content body without its header", "content header without the method that announces it"
+NO_HEADER, NO_METHOD = "content body without its header", "content header without the method that announces it"
 LONG = "content body is longer than its header declared"
-WHOLE = hashlib.sha256(b"abc").hexdigest()
+SHA256_ABC = hashlib.sha256(b"abc").hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -200,25 +200,25 @@ WHOLE = hashlib.sha256(b"abc").hexdigest()
     [
         # number of the first frame of its content (-1: none) and error, of each frame after the protocol header
         ([PUBLISH, header(2), body(b"abc")], [(2, None), (2, None), (2, LONG)]),
-        ([PUBLISH, header(5), body(b"abc"), ACK, body(b"d")], [(2, None)] * 3 + [(-1, None), (-1, ALONE)]),
-        ([header(3), body(b"abc")], [(-1, HEADER_ALONE), (-1, ALONE)]),
-        ([body(b"abc")], [(-1, ALONE)]),
-        ([PUBLISH, body(b"abc")], [(2, None), (-1, ALONE)]),
-        ([PUBLISH, header(3, channel=2), body(b"abc", channel=2)], [(2, None), (-1, HEADER_ALONE), (-1, ALONE)]),
-        ([PUBLISH, header(3), body(b"abc", channel=2)], [(2, None), (2, None), (-1, ALONE)]),
-        ([PUBLISH, header(3), header(3), body(b"abc")], [(2, None), (2, None), (-1, HEADER_ALONE), (-1, ALONE)]),
-        ([PUBLISH, header(0), body(b"abc")], [(2, None), (2, None), (-1, ALONE)]),
+        ([PUBLISH, header(5), body(b"abc"), ACK, body(b"d")], [(2, None)] * 3 + [(-1, None), (-1, NO_HEADER)]),
+        ([header(3), body(b"abc")], [(-1, NO_METHOD), (-1, NO_HEADER)]),
+        ([body(b"abc")], [(-1, NO_HEADER)]),
+        ([PUBLISH, body(b"abc")], [(2, None), (-1, NO_HEADER)]),
+        ([PUBLISH, header(3, channel=2), body(b"abc", channel=2)], [(2, None), (-1, NO_METHOD), (-1, NO_HEADER)]),
+        ([PUBLISH, header(3), body(b"abc", channel=2)], [(2, None), (2, None), (-1, NO_HEADER)]),
+        ([PUBLISH, header(3), header(3), body(b"abc")], [(2, None), (2, None), (-1, NO_METHOD), (-1, NO_HEADER)]),
+        ([PUBLISH, header(0), body(b"abc")], [(2, None), (2, None), (-1, NO_HEADER)]),
         ([PUBLISH, header(2**63), body(b"abc")], [(2, None), (2, None), (2, None)]),
         ([PUBLISH, PUBLISH, header(3)], [(2, None), (3, None), (3, None)]),
     ],
 )  # fmt: skip
 def test_contents_that_do_not_fit_have_no_digest(frames: list[bytes], expected: list[tuple[int, str | None]]) -> None:
     rows, _ = stream(CLASSIC_HEADER, *frames, PUBLISH, header(3), body(b"abc"))
-    assert shown(rows[1:-3], "content", "error") == expected
+    assert columns_of(rows[1:-3], "content", "error") == expected
     assert [row["digest"] for row in rows[1:-1] if row["body_size"] != 0] == [None] * (
         len(rows) - 2 - sum(row["body_size"] == 0 for row in rows)
     )
-    assert rows[-1]["digest"] == WHOLE
+    assert rows[-1]["digest"] == SHA256_ABC
 
 
 def test_contents_of_both_directions_and_many_channels_stay_apart() -> None:
@@ -270,7 +270,7 @@ def test_nesting_of_any_depth_is_malformed_and_no_recursion() -> None:
         nested = b"\x01nF" + struct.pack(">I", len(nested)) + nested
     declare = struct.pack(">HHH", 50, 10, 0) + b"\x01q\0" + struct.pack(">I", len(nested)) + nested
     rows, _ = stream(CLASSIC_HEADER, struct.pack(">BHI", 1, 1, len(declare)) + declare + b"\xce", ACK)
-    assert shown(rows[1:], "status", "error") == [
+    assert columns_of(rows[1:], "status", "error") == [
         ("malformed", "values are nested above the decoder's limit"),
         ("ok", None),
     ]
@@ -336,7 +336,7 @@ def test_names_are_shown_as_they_are(name: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
-def test_expansion_without_end_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
+def test_endless_expansion_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
     monkeypatch.setattr("udfs.source.reading.LIMITS", Limits(expansion_ratio=100, expansion_grace=64 * 1024))
     bomb = tmp_path / "bomb.pcap"
     with pa.CompressedOutputStream(pa.OSFile(str(bomb), "wb"), compression) as out:

@@ -100,8 +100,8 @@ def test_batches_cut_anywhere_change_no_row(name: str, seed: int, split_bytes: i
     cuts, rng = [0], random.Random(seed)
     while cuts[-1] < len(table):
         cuts.append(cuts[-1] + rng.randint(1, 5))
-    whole = table.combine_chunks().to_batches()[0]
-    batches = [whole.slice(start, stop - start) for start, stop in itertools.pairwise(cuts)]
+    uncut = table.combine_chunks().to_batches()[0]
+    batches = [uncut.slice(start, stop - start) for start, stop in itertools.pairwise(cuts)]
     assert_same_rows(decode_batches(batches), name)
 
 
@@ -147,7 +147,7 @@ def test_kernels_without_the_compiler_give_the_same_columns(every: int) -> None:
 
 
 def fingerprint(table: DataFrame) -> list[str]:
-    """The rows of a table as sorted JSON, the location of the files left out."""
+    """The rows of a table as sorted JSON, without the location of the files."""
     rows = table.select(F.to_json(F.struct(*table.columns)).alias("row")).collect()
     return sorted(row["row"] for row in rows)
 

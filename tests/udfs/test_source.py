@@ -159,9 +159,9 @@ GRID = list(itertools.product([400, 5000, 10**9], [100, 3000, 10**9], [1, 700, 1
 @pytest.mark.parametrize("name", ["091_mixed_traffic.pcap", "091_ipv6.pcapng", "091_truncated_file.pcap", "sections"])
 def test_no_split_block_or_run_size_changes_the_packets(name: str, two_sections: Path) -> None:
     path = two_sections if name == "sections" else CAPTURES / name
-    whole = rows(TcpRunsReader, path)
-    (account,) = accounts(whole)
-    expected = exploded(whole)
+    reference = rows(TcpRunsReader, path)
+    (account,) = accounts(reference)
+    expected = exploded(reference)
     assert len(expected) == (3 * 29 if name == "sections" else len(expected_packets(path)))
     for split_bytes, block_bytes, run_bytes in GRID:
         cut = rows(TcpRunsReader, path, splitBytes=split_bytes, blockBytes=block_bytes, runBytes=run_bytes)
@@ -203,9 +203,9 @@ def test_packet_rows_say_what_the_packets_are() -> None:
 
 @pytest.mark.parametrize("name", ["091_ipv6.pcapng", "091_sll2_any.pcap", "091_snaplen96.pcap"])
 def test_packet_rows_do_not_depend_on_sizes(name: str) -> None:
-    whole = rows(PcapReader, CAPTURES / name)
-    assert rows(PcapReader, CAPTURES / name, splitBytes=2000, blockBytes=300) == whole
-    assert all(row["cap_len"] == len(row["payload"]) for row in whole if row["skipped"] is None)
+    reference = rows(PcapReader, CAPTURES / name)
+    assert rows(PcapReader, CAPTURES / name, splitBytes=2000, blockBytes=300) == reference
+    assert all(row["cap_len"] == len(row["payload"]) for row in reference if row["skipped"] is None)
 
 
 def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert exploded(rows(TcpRunsReader, path, runBytes=5000)) == expected_packets(path)
 
 
-def test_filters_keep_what_is_wanted_and_count_the_rest() -> None:
+def test_filters_retain_matching_packets_and_count_the_rest() -> None:
     path = CAPTURES / "091_mixed_traffic.pcap"
     everything = expected_packets(path)
     amqp = [packet for packet in everything if 5672 in (packet[3][1], packet[4][1])]
@@ -262,7 +262,7 @@ def test_meaningless_sizes_and_paths_are_named(options: dict[str, str]) -> None:
         parse_options(options)
 
 
-def test_the_account_tells_of_the_capture() -> None:
+def test_the_account_describes_the_capture() -> None:
     (account,) = accounts(rows(TcpRunsReader, CAPTURES / "091_truncated_file.pcap"))
     path = CAPTURES / "091_truncated_file.pcap"
     times = [ts for ts, _, _ in independent_tcp.records(path)]

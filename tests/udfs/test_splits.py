@@ -73,7 +73,7 @@ def test_records_inside_payloads_are_never_taken_for_records(
 
 
 def test_parts_are_of_about_one_size(tmp_path: Path) -> None:
-    """A capture a little larger than a part is two halves, not a whole part and a rest."""
+    """A capture a little larger than a part is two halves, not a full part and a rest."""
     records = [pcap_record("<", number, frame(1, 2, number, bytes(60))) for number in range(400)]
     path = tmp_path / "equal"
     path.write_bytes(b"".join(HEADS[pcap_record]("<") + records))

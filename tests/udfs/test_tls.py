@@ -25,22 +25,24 @@ AMQP = "091_declare_publish_consume_ack.pcap"
 AMQP_10 = "10_rabbitmq_proton_send_receive.pcap"
 RECORDED = ["091_tls12.pcap", "091_tls13.pcap", "091_tls12_dsb.pcapng", "091_tls13_dsb.pcapng"]
 PARTS = ("frame_bytes", "skipped_bytes", "tls_bytes", "websocket_bytes", "foreign_bytes", "tail_bytes")
-Frames = list[tuple[int, int, int]]  # direction, size, which of what was said completed it
+Frames = list[tuple[int, int, int]]  # direction, size, index of the payload that completed it
 
 
 @cache
 def conversation(name: str = AMQP) -> tuple[tuple[Sent, ...], Frames]:
-    """What the peers of a capture said in turn, and its frames in order."""
+    """The payloads of both peers of a capture in turn, and its frames in order."""
     connection = max(expected(name), key=lambda each: len(each.frames))
     halves = connection.captured.halves.values()
     packets = sorted({packet.no: packet for half in halves for packet in half.arrival if packet}.items())
     place = {number: at for at, (number, _) in enumerate(packets)}
-    said = tuple((CLIENT if packet.source == connection.client else SERVER, packet.payload) for _, packet in packets)
+    payloads = tuple(
+        (CLIENT if packet.source == connection.client else SERVER, packet.payload) for _, packet in packets
+    )
     frames = [
         (CLIENT if frame.sender == connection.client else SERVER, frame.size, place[frame.packet.no])
         for frame in connection.frames
     ]
-    return said, frames
+    return payloads, frames
 
 
 def decoded(peers: Peers, flights: list[Sent], size: int = 1400) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -55,7 +57,7 @@ def all_frames(name: str = AMQP) -> list[tuple[str, int]]:
     return sorted(("client" if way == CLIENT else "server", size) for way, size, _ in conversation(name)[1])
 
 
-def assert_whole(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+def assert_complete(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
     """All frames are there, and the ledger holds."""
     assert sent(rows) == all_frames()
     assert {row["status"] for row in rows} == {"ok"}
@@ -82,8 +84,8 @@ def test_recorded_captures_give_the_frames_of_tshark(name: str) -> None:
         for row in rows
         if row["kind"] == "frame" and row["frame_type"] != "protocol-header"
     ]
-    shown = [json.loads(line) for line in gzip.decompress(golden_file.read_bytes()).splitlines()]
-    assert found == [(frame["frame"], frame["size"]) for frame in shown]
+    in_tshark = [json.loads(line) for line in gzip.decompress(golden_file.read_bytes()).splitlines()]
+    assert found == [(frame["frame"], frame["size"]) for frame in in_tshark]
     (facts,) = (row["facts"][0] for row in rows if row["kind"] == "connection")
     assert facts["tls"]["server_certificate"]["issuer"] == "CN=corpus test CA"
     assert (facts["transport"], facts["tls"]["sni"], facts["tls"]["decrypted"]) == ("tls", "localhost", True)
@@ -103,7 +105,7 @@ def suites() -> list[tuple[ssl.TLSVersion, str, bool]]:
 def test_suites_of_tls_1_2(version: ssl.TLSVersion, name: str, curve: bool) -> None:
     peers = Peers(version, f"{name}:@SECLEVEL=0", curve)
     rows, facts = decoded(peers, peers.talk(conversation()[0]))
-    assert_whole(rows, facts)
+    assert_complete(rows, facts)
     assert facts["tls"]["tls_version"] == "TLS 1.2"
 
 
@@ -111,16 +113,18 @@ def test_suites_of_tls_1_2(version: ssl.TLSVersion, name: str, curve: bool) -> N
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_records_over_segments(version: ssl.TLSVersion, size: int) -> None:
     peers = Peers(version)
-    assert_whole(*decoded(peers, peers.talk(conversation()[0]), size))
+    assert_complete(*decoded(peers, peers.talk(conversation()[0]), size))
 
 
 def test_a_frame_has_the_packet_that_completed_its_record() -> None:
-    said, frames = conversation()
+    payloads, frames = conversation()
     peers = Peers()
-    flights = peers.talk(said)
+    flights = peers.talk(payloads)
     rows, _ = decoded(peers, flights, 1 << 16)
     first = next(at for at, (way, _) in enumerate(flights) if at > 3 and way == CLIENT)
-    handshake = len(flights) - len(said) - 1  # what follows the handshake is one flight for each write, and the alert
+    handshake = (
+        len(flights) - len(payloads) - 1
+    )  # what follows the handshake is one flight for each write, and the alert
     assert first >= 2
     packets = sorted(handshake + place + 3 for _, _, place in frames)  # SYN and SYN-ACK are the first two packets
     assert sorted(row["packet"] for row in rows) == packets
@@ -162,7 +166,7 @@ def test_a_resumed_session_is_decrypted_and_says_so(version: ssl.TLSVersion) -> 
     peers.session = peers.resumable
     rows, facts = decoded(peers, peers.talk(conversation()[0]))
     assert facts["tls"]["resumed"] is True
-    assert_whole(rows, facts)
+    assert_complete(rows, facts)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -193,7 +197,7 @@ def test_wrong_secrets_leave_a_connection_as_it_was(version: ssl.TLSVersion) -> 
 
 
 def without_beginning(flights: list[Sent], first: int) -> Wire:
-    """What is said from flight `first` on."""
+    """The wire from flight `first` on."""
     wire = Wire(syn=False)
     for way, octets in flights[first:]:
         wire.add(way, octets)
@@ -203,14 +207,14 @@ def without_beginning(flights: list[Sent], first: int) -> Wire:
 @pytest.mark.parametrize("first", [0, 7, 30])
 def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
     """Among those of other connections; the frames are those of the same packets in clear."""
-    said = list(conversation()[0])
+    payloads = list(conversation()[0])
     peers, other = Peers(), Peers()
-    flights = peers.talk(said)
-    other.talk(said)
-    handshake = len(flights) - len(said) - 1
+    flights = peers.talk(payloads)
+    other.talk(payloads)
+    handshake = len(flights) - len(payloads) - 1
     log = KeyLog(peers.key_log + other.key_log)
     rows, facts = without_beginning(flights, handshake + first).rows(Layers(log))
-    clear, _ = without_beginning(said, first).rows()
+    clear, _ = without_beginning(payloads, first).rows()
     names = ("sender", "name", "size", "arguments", "digest", "packet", "frame_type")
     assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
     assert len(rows) > 20
@@ -227,7 +231,7 @@ def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
     [(ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, False)],
     ids=["TLS 1.2", "other secrets"],
 )
-def test_else_the_rows_say_that_it_began_before(version: ssl.TLSVersion, known: bool) -> None:
+def test_without_trials_the_rows_say_that_it_began_before(version: ssl.TLSVersion, known: bool) -> None:
     peers, other = Peers(version), Peers()
     flights = peers.talk(conversation()[0])
     other.talk(conversation()[0])
@@ -252,15 +256,17 @@ LOSSY = [
 @pytest.mark.parametrize("lost", [{20}, {20, 21, 22}, {15, 19, 30}, {25, 26, 27, 28, 29, 30, 31}])
 def test_behind_a_hole_records_are_decrypted_again(version: ssl.TLSVersion, ciphers: str, lost: set[int]) -> None:
     """Each write is a record and a segment: what no lost segment carries is decrypted."""
-    said, frames = conversation()
+    payloads, frames = conversation()
     peers = Peers(version, ciphers)
-    flights = peers.talk(said)
+    flights = peers.talk(payloads)
     rows, facts = wire_of(flights, 1 << 16).without(lost).rows(Layers(KeyLog(peers.key_log)))
-    handshake = len(flights) - len(said) - 1
+    handshake = len(flights) - len(payloads) - 1
     gone = {place - handshake for place in lost}
-    left = sorted(("client" if way == CLIENT else "server", size) for way, size, place in frames if place not in gone)
+    remaining = sorted(
+        ("client" if way == CLIENT else "server", size) for way, size, place in frames if place not in gone
+    )
     seen = sorted((row["sender"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped"))
-    assert seen == left
+    assert seen == remaining
     for side in ("client", "server"):
         ledger = facts[side]
         assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
@@ -270,15 +276,17 @@ def test_behind_a_hole_records_are_decrypted_again(version: ssl.TLSVersion, ciph
 @pytest.mark.parametrize(("version", "ciphers"), LOSSY)
 def test_a_hole_inside_a_record_costs_that_record_alone(version: ssl.TLSVersion, ciphers: str) -> None:
     """Records of up to 1400 octets in segments of 100: one lost segment is one lost record."""
-    said, frames = conversation()
+    payloads, frames = conversation()
     peers = Peers(version, ciphers)
-    flights = peers.talk(said)
+    flights = peers.talk(payloads)
     places = [at for at, (_, octets) in enumerate(flights) for _ in range(0, len(octets), 100)]
-    handshake = len(flights) - len(said) - 1
+    handshake = len(flights) - len(payloads) - 1
     large = next(at for at, (_, octets) in enumerate(flights) if at > handshake + 3 and len(octets) > 150)
     wire = wire_of(flights, 100).without({places.index(large) + 1})
     rows, _ = wire.rows(Layers(KeyLog(peers.key_log)))
-    left = sorted(
+    remaining = sorted(
         ("client" if way == CLIENT else "server", size) for way, size, place in frames if place != large - handshake
     )
-    assert sorted((row["sender"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped")) == left
+    assert (
+        sorted((row["sender"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped")) == remaining
+    )

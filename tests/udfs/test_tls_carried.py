@@ -1,4 +1,4 @@
-"""The law of pieces inside TLS and WebSocket: decoded in pieces, with states carried, as decoded whole."""
+"""TLS and WebSocket decoded in pieces, with states carried, give the rows of one decode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def segments_of(wire: Wire) -> tuple[np.ndarray, np.ndarray]:
     return np.array(wire.segments, SEGMENT), np.frombuffer(bytearray(wire.payload), np.uint8)
 
 
-def whole(wire: Wire, log: KeyLog) -> tuple[pa.Table, dict[int, Any]]:
+def in_one_piece(wire: Wire, log: KeyLog) -> tuple[pa.Table, dict[int, Any]]:
     files, rows = Files(), Rows()
     files.number("a.pcap")
     decoder = Decoder(keep_payload=True, layers=Layers(log))
@@ -66,7 +66,7 @@ def pieces(
 
 
 def wires() -> dict[str, tuple[Wire, KeyLog]]:
-    said = conversation()[0]
+    sent = conversation()[0]
     found = {}
     for name, version, ciphers in (
         ("tls13", ssl.TLSVersion.TLSv1_3, ""),
@@ -74,12 +74,12 @@ def wires() -> dict[str, tuple[Wire, KeyLog]]:
         ("tls12-cbc", ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-SHA"),
     ):
         peers = Peers(version, ciphers)
-        found[name] = wire_of(peers.talk(said), 200), KeyLog(peers.key_log)
-    found["websocket"] = wire_of(upgraded(said), 200), KeyLog()
+        found[name] = wire_of(peers.talk(sent), 200), KeyLog(peers.key_log)
+    found["websocket"] = wire_of(upgraded(sent), 200), KeyLog()
     peers = Peers()
-    found["websocket in tls"] = wire_of(peers.talk(upgraded(said)), 200), KeyLog(peers.key_log)
+    found["websocket in tls"] = wire_of(peers.talk(upgraded(sent)), 200), KeyLog(peers.key_log)
     peers = Peers()
-    found["loss"] = wire_of(peers.talk(said), 1 << 16).without({15, 16, 30}), KeyLog(peers.key_log)
+    found["loss"] = wire_of(peers.talk(sent), 1 << 16).without({15, 16, 30}), KeyLog(peers.key_log)
     return found
 
 
@@ -87,9 +87,9 @@ WIRES = wires()
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_pieces_give_what_the_whole_gives(name: str) -> None:
+def test_pieces_give_the_rows_of_one_decode(name: str) -> None:
     wire, log = WIRES[name]
-    rows, facts = whole(wire, log)
+    rows, facts = in_one_piece(wire, log)
     draw = random.Random(name)
     places = range(1, len(wire.segments))
     cuts = [[place] for place in draw.sample(places, min(CUTS, len(places)))]

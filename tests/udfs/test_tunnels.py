@@ -150,9 +150,9 @@ def test_bare_and_wrapped_copies_are_retransmissions_of_one_connection(tmp_path:
     path = tmp_path / "both.pcap"
     path.write_bytes(pcap(packets))
     (once,), (twice,) = (connections(rows_of(decode_table(in_flow_order(runs([each]))))) for each in (BARE, path))
-    told = ["frame_type", "name", "arguments", "properties", "stream_offset", "size", "ts_ns", "payload", "status"]
-    assert [[row[column] for column in told] for row in once.rows] == [
-        [row[column] for column in told] for row in twice.rows
+    columns = ["frame_type", "name", "arguments", "properties", "stream_offset", "size", "ts_ns", "payload", "status"]
+    assert [[row[column] for column in columns] for row in once.rows] == [
+        [row[column] for column in columns] for row in twice.rows
     ]
     payload = sum(len(packet.payload) for packet in independent_tcp.packets([BARE]))
     sent = [twice.facts[sender]["retransmitted_bytes"] for sender in ("client", "server")]
@@ -172,8 +172,8 @@ def test_packets_show_the_encapsulation_and_what_is_inside(tmp_path: Path) -> No
         ("gre", "10.0.0.9", None, "10.0.0.2", None, None, "udp"),
         (None, "10.0.0.9", 40000, "10.0.0.2", 5672, PAYLOAD, None),
     ]
-    kept = rows(PcapReader, path, ports="5672")
-    assert [row["encapsulation"] for row in kept] == ["vxlan vni=42 / geneve vni=7 / gre", None]
+    found = rows(PcapReader, path, ports="5672")
+    assert [row["encapsulation"] for row in found] == ["vxlan vni=42 / geneve vni=7 / gre", None]
 
 
 def nested(depth: int) -> bytes:
@@ -217,12 +217,12 @@ def test_tunnels_nest_four_deep_and_no_deeper() -> None:
         ("truncated-header", Ether(type=0x8847) / (bytes.fromhex("00010000") * 1000), 1),  # no bottom of the stack
     ],
 )
-def test_what_is_no_tunnel_or_carries_no_ip_is_counted_by_name(reason: str, headers: Packet, link: int) -> None:
+def test_other_encapsulations_and_payloads_are_counted_by_name(reason: str, headers: Packet, link: int) -> None:
     assert skip_name(int(dissected(bytes(headers), link=link).skip[0])) == reason
 
 
 @every_wrap
-def test_a_packet_cut_anywhere_shows_what_is_left(name: str) -> None:
+def test_a_packet_cut_anywhere_shows_the_headers_that_remain(name: str) -> None:
     wrap = WRAPS[name]
     data = wrap(inner(wrap))
     header = len(data) - len(PAYLOAD)
