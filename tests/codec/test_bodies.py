@@ -10,7 +10,7 @@ import golden
 import independent_tcp as tcp
 import pytest
 from decoding import decoded
-from expected import ExpectedConnection, captured, expected, is_whole, shift_between
+from expected import ExpectedConnection, captured, expected, is_complete, shift_between
 from golden import Capture
 
 CAPTURES = [c for c in golden.captures().values() if set(c.versions) <= set(golden.CLASSIC)]
@@ -51,7 +51,7 @@ def contents(half: tcp.Half) -> list[Content]:
 
 def complete_contents(capture: Capture, connection: ExpectedConnection, place: int) -> list[tuple[Content, int]]:
     """Contents of the origin that are complete in this capture, each with what to add to its offsets here."""
-    source = capture.file if is_whole(capture) else capture.made_from
+    source = capture.file if is_complete(capture) else capture.made_from
     assert source is not None
     found = []
     for sender, origin in captured(source)[place].halves.items():
@@ -102,7 +102,7 @@ def test_content_frames_point_to_a_method_that_carries_content(capture: Capture)
 def test_as_many_contents_are_complete_as_tshark_shows_headers(capture: Capture) -> None:
     """Guards the tests above against an empty reading. A capture may end inside its last content."""
     connections = expected(capture.file)
-    if not is_whole(capture) or not any(connection.content == "amqp" for connection in connections):
+    if not is_complete(capture) or not any(connection.content == "amqp" for connection in connections):
         pytest.skip("tshark shows other frames than are complete here")
     headers = [frame for frame in golden.golden_frames(capture.origin) if frame.kind == 2]
     found = [c for place, reference in enumerate(connections) for c in complete_contents(capture, reference, place)]

@@ -24,9 +24,9 @@ def searcher() -> Searcher:
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_sound_login_shows_nothing(name: str, searcher: Searcher) -> None:
     login = LOGINS[name]
-    assert login.bearers
+    assert login.secret_frames
     assert len(pieces(login)) >= 8
-    for place in login.bearers:
+    for place in login.secret_frames:
         assert searcher.leaks(login, place, login.frames[place][1]) == []
 
 
@@ -43,7 +43,7 @@ def test_the_search_finds_a_leaked_secret(searcher: Searcher) -> None:
 def test_the_search_in_all_tables_finds_a_leaked_secret(searcher: Searcher) -> None:
     """A secret as a product, among logins that are sound."""
     login = next(each for each in LOGINS.values() if each.version == "0-9-1" and each.mechanism == "PLAIN")
-    (place,) = login.bearers
+    (place,) = login.secret_frames
     about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
     octets = classic_frames.method("0-9-1", "connection.start-ok", 0, **about)
     sound = (login.frames[place][1], None)
@@ -58,7 +58,7 @@ def test_the_search_in_all_tables_finds_a_leaked_secret(searcher: Searcher) -> N
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_damaged_login_shows_nothing(name: str, searcher: Searcher) -> None:
     login, rng = LOGINS[name], random.Random(name)
-    for place in login.bearers:
+    for place in login.secret_frames:
         other = rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
         changed = rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE)
         assert searcher.leaking(login, place, [(octets, None) for octets in changed]) == []
@@ -68,7 +68,7 @@ def test_a_damaged_login_shows_nothing(name: str, searcher: Searcher) -> None:
 def test_a_login_that_the_snaplen_cut_shows_nothing(name: str, searcher: Searcher) -> None:
     """Cut at every octet, and damaged before that."""
     login, rng = LOGINS[name], random.Random(name)
-    for place in login.bearers:
+    for place in login.secret_frames:
         sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
         cut = [(sound, captured) for captured in range(7, len(sound), 1 + len(sound) // 50)]
         for octets in rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE):
@@ -87,7 +87,7 @@ def test_undefined_method_numbers_in_a_cut_frame_are_not_shown(searcher: Searche
 @given(st.sampled_from(sorted(LOGINS)), st.integers(0, 2**32), st.integers(1, 3))
 def test_a_login_damaged_at_random_shows_nothing(name: str, seed: int, times: int) -> None:
     login, rng = LOGINS[name], random.Random(seed)
-    place = rng.choice(login.bearers)
+    place = rng.choice(login.secret_frames)
     sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
     octets = sound
     for _ in range(times):
@@ -100,7 +100,7 @@ def test_a_login_damaged_at_random_shows_nothing(name: str, seed: int, times: in
 def login_of(version: str, mechanism: str) -> tuple[Login, int, bytes]:
     """A login, and place and octets of its frame that bears the secret."""
     login = next(each for each in LOGINS.values() if (each.version, each.mechanism) == (version, mechanism))
-    (place,) = login.bearers
+    (place,) = login.secret_frames
     return login, place, login.frames[place][1]
 
 

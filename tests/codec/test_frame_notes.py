@@ -70,7 +70,7 @@ ACK = pika.frame.Method(1, pika.spec.Basic.Ack(1)).marshal()
 ARRAY_OF_S = b"A" + long_prefixed(b"s\0\x01")
 PLAIN = {"shortstr": "text", "longstr": "text", "table": {"a": "text"}, "bit": True}
 PLAIN |= dict.fromkeys(("octet", "short", "long", "longlong"), 1)
-WHOLE_BODY = [PUBLISH, header(3), frame(BODY, b"abc")]
+CONTENT = [PUBLISH, header(3), frame(BODY, b"abc")]
 CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "end octet": ([frame(METHOD, ACK[7:-1], end=b"\xcf"), ACK], [["frame-end"], []]),
     "size that hides frames": (
@@ -129,9 +129,9 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "second word missing": ([PUBLISH, header(0, b"\0\x01")], [[], ["fields-short"]]),
     "octets after the properties": ([PUBLISH, header(0, b"\0\0\0")], [[], ["octets-left"]]),
     "header of another class": ([PUBLISH, header(0, class_id=50)], [[], ["class-differs"]]),
-    "method for a header": ([PUBLISH, ACK, *WHOLE_BODY], [[], ["header-missing"], [], [], []]),
+    "method for a header": ([PUBLISH, ACK, *CONTENT], [[], ["header-missing"], [], [], []]),
     "body for a header": ([PUBLISH, frame(BODY, b"abc")], [[], ["header-missing"]]),
-    "publish for a header": ([PUBLISH, *WHOLE_BODY], [[], ["header-missing"], [], []]),
+    "publish for a header": ([PUBLISH, *CONTENT], [[], ["header-missing"], [], []]),
     "method for a body": ([PUBLISH, header(3), ACK], [[], [], ["body-short"]]),
     "header for a body": ([PUBLISH, header(3), header(3)], [[], [], ["body-short"]]),
     "method within a body": ([PUBLISH, header(3), frame(BODY, b"ab"), ACK], [[], [], [], ["body-short"]]),
@@ -141,11 +141,11 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     ),
     "heartbeat within a body": ([PUBLISH, header(3), frame(HEARTBEAT, b"", 0), frame(BODY, b"abc")], [[], [], [], []]),
     "body that is too long": ([PUBLISH, header(2), frame(BODY, b"abc")], [[], [], ["body-long"]]),
-    "body after the end": ([*WHOLE_BODY, frame(BODY, b"d")], [[], [], [], ["body-long"]]),
+    "body after the end": ([*CONTENT, frame(BODY, b"d")], [[], [], [], ["body-long"]]),
     "body of nothing": ([PUBLISH, header(0), frame(BODY, b"a")], [[], [], ["body-of-nothing"]]),
     "header alone": ([header(3)], [["content-alone"]]),
     "body alone": ([frame(BODY, b"a")], [["content-alone"]]),
-    "header after the end": ([*WHOLE_BODY, header(3)], [[], [], [], ["content-alone"]]),
+    "header after the end": ([*CONTENT, header(3)], [[], [], [], ["content-alone"]]),
     "password": ([start_ok(b"PLAIN", b"\0user\0secret")], [[]]),
     "no password": ([start_ok(b"PLAIN", b"\0user\0")], [["empty-password"]]),
     "token": ([start_ok(b"PLAIN", b"\0\0eyJhbGciOiJ.eyJz-_dWIi.c2ln")], [["token-password"]]),
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
 }
 
 
-FIRST_SEGMENT, LAST_SEGMENT, WHOLE_SEGMENT = 8, 4, 3
+FIRST_SEGMENT, LAST_SEGMENT, SINGLE_FRAME = 8, 4, 3
 CONTROL, COMMAND, HEADER_OF, BODY_OF = range(4)
 POINT = segmented.one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 1)
 SYNC, TRANSFER, STAGE = (segmented.segment(name, {}) for name in ("execution.sync", "message.transfer", "file.stage"))
@@ -173,11 +173,11 @@ def command(payload: bytes, flags: int = 15) -> bytes:
     return segmented.frame(COMMAND, payload, 1, flags)
 
 
-def header_of(*structs: tuple[str, dict[str, str]], flags: int = LAST_SEGMENT | WHOLE_SEGMENT) -> bytes:
+def header_of(*structs: tuple[str, dict[str, str]], flags: int = LAST_SEGMENT | SINGLE_FRAME) -> bytes:
     return segmented.frame(HEADER_OF, segmented.header(*structs), 1, flags)
 
 
-BEGUN = command(TRANSFER, FIRST_SEGMENT | WHOLE_SEGMENT)
+BEGUN = command(TRANSFER, FIRST_SEGMENT | SINGLE_FRAME)
 # Case -> version, frames, notes.
 OF_SESSIONS: dict[str, tuple[str, list[bytes], list[list[str]]]] = {
     "a command and its header": ("0-10", [POINT, BEGUN, header_of(PROPERTIES)], [[], [], []]),

@@ -60,7 +60,7 @@ def resynchronised(connection: ExpectedConnection, row: dict[str, Any]) -> bool:
     """A row behind the point where a complete stream breaks the rules: its octets show that it is a frame."""
     half = connection.half(row["sender"])
     start, size = row["stream_offset"], row["size"]
-    if start < connection.stops.get(half.sender, len(half.data)) or not half.whole:
+    if start < connection.stops.get(half.sender, len(half.data)) or not half.complete:
         return False
     data = bytes(half.data[start : start + size])
     assert data[0] in FRAME_TYPES
@@ -86,7 +86,7 @@ def test_frames_come_in_the_order_that_tshark_shows(capture: Capture) -> None:
     if capture.origin != capture.file:
         pytest.skip("tshark's view of another capture is the reference")
     for reference, found in pairs(capture):
-        if reference.content != "amqp" or not reference.captured.whole:
+        if reference.content != "amqp" or not reference.captured.complete:
             continue
         ours = [
             (row["packet_no"], row["sender"], row["frame_type"], row["channel"], row["size"], row["method_id"])

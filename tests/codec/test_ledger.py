@@ -88,7 +88,7 @@ def test_the_parts_are_the_sizes_of_the_rows(capture: Capture) -> None:
 def test_complete_captures_miss_nothing_and_conflict_nowhere(capture: Capture) -> None:
     for reassembled, connection in zip(captured(capture.file), decoded(capture.file), strict=True):
         assert connection.facts["conflicting_overlap_bytes"] == 0
-        if reassembled.whole:
+        if reassembled.complete:
             assert [connection.facts[side]["missing_bytes"] for side in SIDES] == [0, 0]
 
 

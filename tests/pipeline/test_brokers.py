@@ -54,7 +54,7 @@ CASES = {
     "empty name": (crossing("", ""), False),
     # Every node has this name whose machine does not know its own.
     "local name": (crossing("rabbit@localhost", "rabbit@localhost"), False),
-    "name told elsewhere": (seen_late(), True),
+    "name in another connection": (seen_late(), True),
 }
 
 
@@ -84,7 +84,7 @@ def test_messages_are_paired_at_all_addresses_of_their_broker(
         assert [flow["match"] for flow in flows[name]] == ["none", "none"]
 
 
-def test_what_a_broker_calls_itself(tmp_path: Path) -> None:
+def test_names_of_brokers(tmp_path: Path) -> None:
     """The names as tshark and strings show them in these captures."""
     names = {
         "091_handshake_ok.pcap": "corpus@vm",

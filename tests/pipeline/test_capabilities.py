@@ -32,14 +32,14 @@ def capabilities(client: dict[str, Any], server: dict[str, Any]) -> Any:
     wire.add(CLIENT, pika.frame.Method(0, start_ok).marshal())
     rows = fuzz_tables.tables([[(FLOW, *wire.arrays())]])
     fuzz_tables.check(rows)
-    (shown,) = fuzz_tables.whole(rows, "connections", "capabilities")["capabilities"].to_pylist()
-    return shown and VariantUtils.to_python(shown["value"], shown["metadata"])
+    (value,) = fuzz_tables.table_of(rows, "connections", "capabilities")["capabilities"].to_pylist()
+    return value and VariantUtils.to_python(value["value"], value["metadata"])
 
 
 def test_capabilities_of_any_type_are_shown() -> None:
-    shown = capabilities(ODD, {"basic.nack": True})
-    assert shown["server"] == {"basic.nack": True}
-    assert shown["client"] == ODD | {"list": [1, [Decimal("3.25")], {"a": shown["client"]["list"][2]["a"]}]}
+    found = capabilities(ODD, {"basic.nack": True})
+    assert found["server"] == {"basic.nack": True}
+    assert found["client"] == ODD | {"list": [1, [Decimal("3.25")], {"a": found["client"]["list"][2]["a"]}]}
 
 
 def test_more_capabilities_than_a_variant_may_hold_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

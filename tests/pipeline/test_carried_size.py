@@ -287,7 +287,7 @@ CONVERSATIONS: dict[str, tuple[Callable[[], Talk], Round]] = {
 
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
-def test_a_state_does_not_grow_with_what_is_over(name: str, tmp_path: Path) -> None:
+def test_a_state_does_not_grow_with_ended_channels_and_links(name: str, tmp_path: Path) -> None:
     begin, go_on = CONVERSATIONS[name]
     talk, marks = begin(), list[int]()
     for number in range(3 * ROUNDS):
@@ -331,13 +331,13 @@ def found_in_pieces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]
     rows, expected = in_pieces(table, times(table)[1:]), rows_of(table)
     same(rows, expected, "in pieces")
     names, found = list(talks), {name: dict[str, Counter[str]]() for name in talks}
-    talk_of = {
+    number_of = {
         values["connection_id"]: names[owner[int(values["client_port"])][0]]
         for values in map(values_of, rows["connections"])
     }
     for kind, counted in rows.items():
         for text, count in counted.items():
-            found[talk_of[values_of(text)["connection_id"]]].setdefault(kind, Counter())[text] = count
+            found[number_of[values_of(text)["connection_id"]]].setdefault(kind, Counter())[text] = count
     return found
 
 
@@ -598,12 +598,12 @@ def declaring() -> Talk:
         talk.asks("queue.declare", channel, {"queue": f"amq.gen-{number}"}, queue="", exclusive=True)
         if number != 1:
             talk.consume("", f"of {number}", channel)
-    for number, queue in enumerate(("kept", "deleted")):
+    for number, queue in enumerate(("retained", "deleted")):
         talk.asks("queue.declare", reply={"queue": queue}, queue=queue, arguments={"x-queue-type": "quorum"})
         talk.consume(queue, f"typed {number}")
     talk.asks("queue.delete", queue="deleted").asks("queue.declare", reply={"queue": "deleted"}, queue="deleted")
     talk.consume("deleted", "typed 2").consume("", "typed 3", channel=2)
-    talk.client("queue.delete", queue="kept", if_empty=True).consume("kept", "typed 4", channel=2)
+    talk.client("queue.delete", queue="retained", if_empty=True).consume("retained", "typed 4", channel=2)
     for number, channel in enumerate((1, 2, 1, 2)):
         if number != 1:
             talk.deliver(1 + number, channel=channel, consumer_tag=f"of {number}")
@@ -619,11 +619,11 @@ def test_queues_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) 
         ("'of 0'", "'amq.gen-0'", "None"),
         ("'of 2'", "'amq.gen-2'", "None"),
         ("'of 3'", "'amq.gen-3'", "None"),
-        ("'typed 0'", "'kept'", "'quorum'"),
+        ("'typed 0'", "'retained'", "'quorum'"),
         ("'typed 1'", "'deleted'", "'quorum'"),
         ("'typed 2'", "'deleted'", "None"),
         ("'typed 3'", "'amq.gen-3'", "None"),
-        ("'typed 4'", "'kept'", "'quorum'"),
+        ("'typed 4'", "'retained'", "'quorum'"),
     ]
     queues = [text.partition(" queue=")[2].partition(" ")[0] for text in found["messages"].elements()]
     assert sorted(queues) == ["'amq.gen-0'", "'amq.gen-2'", "'amq.gen-3'"]
@@ -762,7 +762,7 @@ def test_types_of_queues_in_pieces_are_those_of_one_go(found_in_pieces: dict[str
 
 
 def returned() -> Talk:
-    """A publish comes back while the body of another one is not whole."""
+    """A publish comes back while the body of another one is incomplete."""
     talk = Talk().handshake().open(1).open(2).asks("confirm.select", 1)
     talk.publish(b"back", 1, mandatory=True)
     talk.client("basic.publish", 2, routing_key="q")

@@ -73,8 +73,10 @@ def methods_of(path: Path, cases: list[Case]) -> tuple[pa.Table, dict[int, Key]]
 def operation(row: dict[str, Any]) -> tuple[str | None, bytes | None]:
     """What a transfer asks of a transaction coordinator, and of which transaction."""
     value = row["properties"]
-    said: Any = VariantUtils.to_python(value["value"], value["metadata"]) if value and row["name"] == "transfer" else {}
-    body = said.get("body")
+    arguments: Any = (
+        VariantUtils.to_python(value["value"], value["metadata"]) if value and row["name"] == "transfer" else {}
+    )
+    body = arguments.get("body")
     if not isinstance(body, dict) or body.get("type") not in ("declare", "discharge"):
         return None, None
     return body["type"], body.get("txn_id") if body["type"] == "discharge" else None
@@ -97,7 +99,7 @@ def odd(written: tuple[pa.Table, dict[int, Key]]) -> Odd:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case.rule for case in CASES])
-def test_an_oddity_is_noticed_in_its_case_and_in_no_correct_one(odd: Odd, number: int) -> None:
+def test_an_anomaly_is_found_in_its_case_and_in_no_correct_one(odd: Odd, number: int) -> None:
     case: Case = CASES[number]
     if case.rule in OF_RULE:
         assert odd.get((number, "breaks"), set()) & OF_RULE[case.rule]
@@ -119,7 +121,7 @@ def again(talk: Talk, channel: int, name: bytes, next_of: tuple[int, int], *step
     return talk
 
 
-def test_nothing_is_odd_about_a_session_that_goes_on_with_another_channel(tmp_path: Path) -> None:
+def test_a_session_that_continues_on_another_channel_is_no_anomaly(tmp_path: Path) -> None:
     talk = opened_0_10(Talk("0-10"))
     subscribe = {"queue": "q", "destination": "d", "accept-mode": 0}
     done: list[Step] = [("server", "session.completed", {"commands": [(0, number)]}) for number in (1, 2, 4)]
@@ -196,7 +198,7 @@ def test_batches_change_nothing(written: tuple[pa.Table, dict[int, Key]], size: 
     assert in_order(size) == in_order(rows.num_rows)
 
 
-def test_what_is_settled_and_discharged_is_forgotten(tmp_path: Path) -> None:
+def test_settled_and_discharged_state_is_dropped(tmp_path: Path) -> None:
     talk = with_coordinator()
     for number in range(20):
         transaction(talk, number)

@@ -59,7 +59,7 @@ def at_once(captured: pa.Table) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("size", [7, 70])
-def test_nor_do_they_on_how_long_messages_wait(
+def test_rows_do_not_depend_on_how_long_messages_wait(
     captured: pa.Table, at_once: dict[str, list[str]], size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages leave once they are settled, where there are too many to wait for the end of their connection."""
@@ -93,12 +93,14 @@ def table(frames: list[dict[str, Any]]) -> pa.Table:
     return pa.table(columns, schema=FRAMES)
 
 
-def performative(sender: str, name: str, /, **said: Any) -> dict[str, Any]:
+def performative(sender: str, name: str, /, **arguments: Any) -> dict[str, Any]:
     content: dict[str, Any] = {
-        key: said.pop(key) for key in ("content_frame_no", "body_sha256", "payload", "properties") if key in said
+        key: arguments.pop(key)
+        for key in ("content_frame_no", "body_sha256", "payload", "properties")
+        if key in arguments
     }
     return {"sender": sender, "version": "1.0", "channel": 0, "frame_type": "amqp", "name": name, "status": "ok",
-            "arguments": said, **content}  # fmt: skip
+            "arguments": arguments, **content}  # fmt: skip
 
 
 ATTACH: dict[str, Any] = {"role": False, "source": {}, "initial_delivery_count": 0}
@@ -139,7 +141,7 @@ def test_messages_of_two_links_lie_between_each_other() -> None:
 
 
 @pytest.mark.parametrize("in_transactions", [False, True])
-def test_of_too_many_messages_the_oldest_leave_as_they_are(
+def test_above_the_limit_the_oldest_messages_are_emitted_unsettled(
     monkeypatch: pytest.MonkeyPatch, in_transactions: bool
 ) -> None:
     """In a connection with transactions all messages wait for its end, also those that are settled."""
@@ -149,8 +151,8 @@ def test_of_too_many_messages_the_oldest_leave_as_they_are(
         declares = {"content_frame_no": len(frames) + 1, "properties": {"body": {"type": "declare"}}}
         frames.append(performative("client", "transfer", handle=1, delivery_id=100, **declares))
     for number in range(9):
-        whole = {"content_frame_no": len(frames) + 1, "body_sha256": "a", "properties": {}}
-        frames.append(performative("client", "transfer", handle=0, delivery_id=number, **whole))
+        content = {"content_frame_no": len(frames) + 1, "body_sha256": "a", "properties": {}}
+        frames.append(performative("client", "transfer", handle=0, delivery_id=number, **content))
         if number == 0:
             accepted = {"state": {"type": "accepted"}, "settled": True}
             frames.append(performative("server", "disposition", role=True, first=0, last=0, **accepted))

@@ -1,4 +1,4 @@
-"""A cut holds the packets of its rows, whole, in order, at their times: as independent readers see both files."""
+"""A cut has the complete packets of its rows, in order, at their times: as independent readers see both files."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_a_connection_is_all_its_packets(name: str, tmp_path: Path) -> None:
 def test_tshark_sees_the_same_packets(tmp_path: Path) -> None:
     """Lengths on the wire, times to the last digit, interfaces of each link type, and the same dissection."""
     paths = [CAPTURES / name for name in ("091_snaplen96.pcap", "091_sll_any.pcap", "010_tx.pcap", "091_raw_ip.pcap")]
-    shown = ["frame.time_epoch", "frame.len", "frame.cap_len", "frame.encap_type", "_ws.col.Info"]
+    columns = ["frame.time_epoch", "frame.len", "frame.cap_len", "frame.encap_type", "_ws.col.Info"]
     for path in paths:
         tables = tables_of([path])
         cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng")
-        assert fields(tmp_path / "cut.pcapng", *shown) == fields(path, *shown, only="tcp")
+        assert fields(tmp_path / "cut.pcapng", *columns) == fields(path, *columns, only="tcp")
     tables = tables_of(paths[:2])
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng")
-    assert {each[3] for each in fields(tmp_path / "cut.pcapng", *shown)} == {"1", "25"}  # Ethernet, cooked
+    assert {each[3] for each in fields(tmp_path / "cut.pcapng", *columns)} == {"1", "25"}  # Ethernet, cooked
 
 
 def test_ports_used_again_are_two_connections(tmp_path: Path) -> None:
@@ -147,25 +147,25 @@ def message_of(tables: Tables, at: int, settled: str | None = None) -> Choice:
         ("10_rabbitmq_multi_frame_transfer.pcap", 1, "disposition", ["transfer", "disposition"]),
     ],
 )
-def test_a_message_is_dissected_as_in_the_whole_capture(
+def test_a_message_is_dissected_as_in_the_complete_capture(
     name: str, at: int, settled: str | None, expected: list[str], tmp_path: Path
 ) -> None:
     """Each packet of the cut, if it ends a frame of the message, shows what it shows in the original."""
     tables = tables_of([CAPTURES / name])
     choice = message_of(tables, at, settled)
     cut(tables, choice, tmp_path / "cut.pcapng")
-    shown = ["frame.time_epoch", "_ws.col.Info", "_ws.malformed", "frame.number"]
-    seen, of_all = (fields(path, *shown) for path in (tmp_path / "cut.pcapng", CAPTURES / name))
-    infos, whole = ({time: info for time, info, *_ in each} for each in (seen, of_all))
-    assert len(infos) < len(whole) / 2
+    columns = ["frame.time_epoch", "_ws.col.Info", "_ws.malformed", "frame.number"]
+    seen, of_all = (fields(path, *columns) for path in (tmp_path / "cut.pcapng", CAPTURES / name))
+    infos, uncut = ({time: info for time, info, *_ in each} for each in (seen, of_all))
+    assert len(infos) < len(uncut) / 2
     malformed = [{time for time, _, wrong, _ in each if wrong} for each in (seen, of_all)]
-    assert malformed[0] <= malformed[1]  # tshark takes the later frames of a 1.0 delivery for whole messages
+    assert malformed[0] <= malformed[1]  # tshark takes the later frames of a 1.0 delivery for complete messages
     first = next(iter(choice.messages))[1]
     done = {row["packet_no"] for row in tables.frames() if row["content_frame_no"] == first}
     times = [time for time, _, _, number in of_all if int(number) in done]
     assert times
     for time in times:
-        assert infos[time].rpartition("] ")[2] == whole[time].rpartition("] ")[2]
+        assert infos[time].rpartition("] ")[2] == uncut[time].rpartition("] ")[2]
     assert all(any(word in info for info in infos.values()) for word in expected)
 
 

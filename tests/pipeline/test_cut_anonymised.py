@@ -43,7 +43,7 @@ def layers(packet: Packet) -> list[Packet]:
     return [] if packet.name == "NoPayload" else [packet, *layers(packet.payload)]
 
 
-def whole_checksums(packet: Packet) -> list[tuple[str, int, int]]:
+def full_checksums(packet: Packet) -> list[tuple[str, int, int]]:
     """(layer, what stands there, what scapy computes) of every checksum of a packet."""
     fresh = packet.copy()
     for layer in checksums(fresh):
@@ -68,13 +68,13 @@ def test_packets_in_tunnels_are_anonymised_down_to_the_innermost(name: str, tmp_
     before, after = records(path), records(tmp_path / "cut.pcapng")
     assert [len(data) for _, _, data in after] == [len(data) for _, _, data in before]
     octets = b"".join(data for _, _, data in after)
-    shown = {address for _, _, data in before for address in addresses(LINKS[wrap.link](data))}
-    assert shown
-    assert [address for address in shown if ip_address(address).packed in octets] == []
+    originals = {address for _, _, data in before for address in addresses(LINKS[wrap.link](data))}
+    assert originals
+    assert [address for address in originals if ip_address(address).packed in octets] == []
     cards = {mac for _, _, data in before for mac in hardware(LINKS[wrap.link](data))} - UNSPECIFIC
     assert [mac for mac in cards if mac2str(mac) in octets] == []
     for (_, _, old), (_, _, new) in zip(before, after, strict=True):
-        was, now = whole_checksums(LINKS[wrap.link](old)), whole_checksums(LINKS[wrap.link](new))
+        was, now = full_checksums(LINKS[wrap.link](old)), full_checksums(LINKS[wrap.link](new))
         assert len(was) == len(now) >= 1
         wrong_before = [layer for layer, found, right in was if found != right]
         assert [layer for layer, found, right in now if found != right] == wrong_before
@@ -107,7 +107,7 @@ def test_an_address_is_the_same_everywhere_and_keeps_its_network(tmp_path: Path)
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=KEY)
     pairs: dict[str, str] = {}
     for (_, old), (_, _, new) in zip(packets, records(tmp_path / "cut.pcapng"), strict=True):
-        assert all(found == right for _, found, right in whole_checksums(Ether(new)))
+        assert all(found == right for _, found, right in full_checksums(Ether(new)))
         assert bytes(Ether(new)[TCP].payload) == bytes(Ether(old)[TCP].payload)
         for was, now in zip(addresses(Ether(old)), addresses(Ether(new)), strict=True):
             assert pairs.setdefault(was, now) == now
@@ -169,10 +169,10 @@ def test_a_right_checksum_is_right_again(payload: bytes, data: Any) -> None:
     # addresses begin at 14 + 12, the payload at 14 + 20 + 20
     for at in [*range(26, 34), *range(54, len(before))]:
         after[at] = data.draw(st.integers(0, 255))
-    assert all(found == right for _, found, right in whole_checksums(Ether(adjusted(before, after))))
+    assert all(found == right for _, found, right in full_checksums(Ether(adjusted(before, after))))
 
 
-def test_a_checksum_left_to_the_network_card_follows_the_addresses_only() -> None:
+def test_an_offloaded_checksum_changes_only_by_the_addresses() -> None:
     """The card finds the sum of the pseudo-header: 127.0.0.1 twice is 2 * (0x7f00 + 1), protocol 6, 20 + 4 bytes."""
     packet = Ether(**MACS) / IP(src="127.0.0.1", dst="127.0.0.1") / TCP(chksum=0xFE02 + 6 + 24) / b"body"
     before = bytes(packet)

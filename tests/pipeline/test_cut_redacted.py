@@ -68,14 +68,16 @@ def test_bodies_and_secrets_are_gone_and_lengths_stay(name: str, tmp_path: Path)
     after_all = tables_of([tmp_path / "cut.pcapng"]).frames()
     bodies = [row["payload"] for row in after_all if row["frame_type"] == "body" and row["status"] == "ok"]
     assert [body for body in bodies if body.strip(b"*")] == []
-    # what is told of the frames stays: the same rows as before, but for bodies and users
-    told = ["frame_no", "sender", "stream_offset", "size", "version", "channel", "frame_type", "name", "ts_ns"]
+    # facts about the frames stay: the same rows as before, but for bodies and users
+    columns = ["frame_no", "sender", "stream_offset", "size", "version", "channel", "frame_type", "name", "ts_ns"]
     if all(row["status"] == "ok" for row in tables.frames()):
-        found, expected = ([[row[column] for column in told] for row in each] for each in (after_all, tables.frames()))
+        found, expected = (
+            [[row[column] for column in columns] for row in each] for each in (after_all, tables.frames())
+        )
         assert found == expected
 
 
-def test_something_was_looked_for() -> None:
+def test_the_originals_have_bodies_and_passwords_to_look_for() -> None:
     assert sum(len(readable(tables_of([CAPTURES / name]))) for name in EVERY[:5]) > 100
     assert sum(len(passwords(CAPTURES / name)) for name in EVERY) > 10
 
@@ -86,9 +88,9 @@ def test_tshark_dissects_the_same_with_checksums_as_right_as_before(name: str, t
     tables = tables_of([CAPTURES / name])
     cut(tables, Choice(set(tables.ids)), tmp_path / "whole.pcapng")
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True, key=KEY)
-    shown = ["frame.time_epoch", "frame.len", "tcp.seq_raw", "tcp.nxtseq", "_ws.col.Info"]
-    shown += ["tcp.checksum.status", "ip.checksum.status"]
-    assert fields(tmp_path / "cut.pcapng", *shown) == fields(tmp_path / "whole.pcapng", *shown)
+    columns = ["frame.time_epoch", "frame.len", "tcp.seq_raw", "tcp.nxtseq", "_ws.col.Info"]
+    columns += ["tcp.checksum.status", "ip.checksum.status"]
+    assert fields(tmp_path / "cut.pcapng", *columns) == fields(tmp_path / "whole.pcapng", *columns)
 
 
 @NEEDS_TSHARK
@@ -110,9 +112,9 @@ def in_pieces(path: Path) -> Tables:
     """Write a capture of datagrams in pieces; its tables."""
     rng, packets = random.Random(3), []
     for number, (ns, data) in enumerate(rightly_summed(BARE, 60)):
-        whole = Ether(data)
-        whole[IP].id = number + 1
-        parts = [(ns, bytes(Ether(**MACS) / part)) for part in fragment(whole[IP], fragsize=40)]
+        packet = Ether(data)
+        packet[IP].id = number + 1
+        parts = [(ns, bytes(Ether(**MACS) / part)) for part in fragment(packet[IP], fragsize=40)]
         rng.shuffle(parts)
         packets += parts
     path.write_bytes(pcap(packets))
@@ -165,8 +167,8 @@ def test_fragments_are_put_together_to_packets_with_right_checksums(how: dict[st
     path = tmp_path / "fragmented.pcap"
     tables = in_pieces(path)
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", **how)
-    shown = ["frame.number", "tcp.seq_raw", "tcp.len", "tcp.checksum.status", "ip.checksum.status"]
-    before, after = (fields(each, *shown, only="tcp") for each in (path, tmp_path / "cut.pcapng"))
+    columns = ["frame.number", "tcp.seq_raw", "tcp.len", "tcp.checksum.status", "ip.checksum.status"]
+    before, after = (fields(each, *columns, only="tcp") for each in (path, tmp_path / "cut.pcapng"))
     assert after == before
     assert {each[3] for each in after} == {"1"}  # good
 

@@ -28,8 +28,8 @@ ROTATED = [CAPTURES / f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
 def numbers(tables: Tables, table: str, row: dict[str, object], path: Path, tmp_path: Path) -> list[int]:
     """The packets of `path` that a row of a table stands for."""
     choice = Choice()
-    whole = {name: row.get(name) for name in KEYS[table]}
-    choice.add(table, tables.arrow(table, [whole]))
+    key = {name: row.get(name) for name in KEYS[table]}
+    choice.add(table, tables.arrow(table, [key]))
     cut(tables, choice, tmp_path / "cut.pcapng", context=False)
     every = records(path)
     return [every.index(record) + 1 for record in records(tmp_path / "cut.pcapng")]
@@ -45,12 +45,12 @@ def test_a_channel_is_the_packets_of_its_frames_in_its_time(table: str, tmp_path
     assert len(expected) > 20
     row = {"connection_id": connection["connection_id"], "channel": 1}
     assert numbers(tables, table, row, CHANNELS, tmp_path) == expected
-    # its first life: until the server closed the channel and the client agreed
+    # its first incarnation: until the server closed the channel and the client agreed
     (closed, *_), times = tables.frames("channel.close-ok"), dict(fields(CHANNELS, "frame.number", "frame.time_epoch"))
     until = [number for number in expected if times[str(number)] <= times[str(closed["packet_no"])]]
     assert 0 < len(until) < len(expected)
-    life = {**row, "opened_ts": connection["opened_ts"], "closed_ts": moment(closed["ts_ns"])}
-    assert numbers(tables, table, life, CHANNELS, tmp_path) == until
+    channel = {**row, "opened_ts": connection["opened_ts"], "closed_ts": moment(closed["ts_ns"])}
+    assert numbers(tables, table, channel, CHANNELS, tmp_path) == until
 
 
 @NEEDS_TSHARK
@@ -102,17 +102,17 @@ def test_a_message_that_came_back_has_its_return(tmp_path: Path) -> None:
 
 def test_captures_that_are_done_are_closed(tmp_path: Path) -> None:
     """Rotated files follow one another: there may be more of them than a process may hold open."""
-    tables, left = tables_of(ROTATED), []
+    tables, still_open = tables_of(ROTATED), []
 
     class Sink(io.BytesIO):
         def write(self, octets: object) -> int:  # what a small cut has to say, it says at its end
             opened = {os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
-            left.append(opened & {str(path) for path in ROTATED})
+            still_open.append(opened & {str(path) for path in ROTATED})
             return len(octets)  # type: ignore[arg-type]
 
     assert os.path.isdir("/proc/self/fd") or pytest.skip("no list of open files here")
     assert cut_rows(tables, Choice(set(tables.ids)), Sink(), CutOptions()).captures == [path.name for path in ROTATED]
-    assert left[-1] == set()
+    assert still_open[-1] == set()
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2])
@@ -175,7 +175,7 @@ def test_a_wrong_capture_is_refused_where_the_one_before_ends_early(tmp_path: Pa
 
 @pytest.mark.parametrize("torn", [0, 1, 2])
 def test_damage_in_one_capture_is_not_put_down_to_the_others(torn: int, tmp_path: Path) -> None:
-    """Packets of a connection cannot be told without its first one; without others they can."""
+    """Packets of a connection cannot be identified without its first one; without others they can."""
     paths = [tmp_path / path.name for path in ROTATED]
     for path in ROTATED:
         shutil.copy(path, tmp_path)

@@ -248,10 +248,10 @@ def test_the_sound_table() -> None:
 def test_a_table_cut_short_keeps_what_came_before(size: int) -> None:
     code, at, table = decoded(SOUND[:size])
     # where an entry ends (a: 2 + 1 + 1; list: 5 + 1 + 4 + 14; deep: 5 + 1 + 4 + 18): entries so far
-    whole = {4: 1, 28: 2, 56: 3}
-    complete = max((count for end, count in whole.items() if end <= size), default=0)
+    ends = {4: 1, 28: 2, 56: 3}
+    complete = max((count for end, count in ends.items() if end <= size), default=0)
     assert table == dict(list(MEANING.items())[:complete])
-    if size in (0, *whole):
+    if size in (0, *ends):
         assert (code, at) == (OK, size)
     else:
         assert code == MALFORMED

@@ -76,8 +76,8 @@ WITH_GOLDEN = [name for name in golden.captures() if (golden.CAPTURES / f"{name}
 
 
 def test_tshark_shows_errors_of_every_kind() -> None:
-    shown = [field for name in WITH_GOLDEN for _, field in stated_errors(name)]
-    assert {field: shown.count(field) for field in shown} == {
+    stated = [field for name in WITH_GOLDEN for _, field in stated_errors(name)]
+    assert {field: stated.count(field) for field in stated} == {
         "reply_code": 21, "amqp.execution.exception.error-code": 6, "amqp.performative.arguments.error": 12,
         "amqp.sasl.saslCode": 2,
     }  # fmt: skip
@@ -85,5 +85,5 @@ def test_tshark_shows_errors_of_every_kind() -> None:
 
 @pytest.mark.parametrize("name", WITH_GOLDEN)
 def test_every_error_that_a_peer_states_is_a_finding(found: Found, name: str) -> None:
-    told = {row.packet_no for capture, row in found if capture == name and row.rule_id in STATED}
-    assert {packet_no for packet_no, _ in stated_errors(name)} <= told
+    reported = {row.packet_no for capture, row in found if capture == name and row.rule_id in STATED}
+    assert {packet_no for packet_no, _ in stated_errors(name)} <= reported

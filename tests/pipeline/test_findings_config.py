@@ -1,4 +1,4 @@
-"""Settings of an audit: what a file may say, and what it is told when it says something else."""
+"""Settings of an audit: what a file may contain, and the errors for everything else."""
 
 from __future__ import annotations
 

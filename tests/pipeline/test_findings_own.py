@@ -64,8 +64,8 @@ def test_own_rules_find_what_they_say(tables: Tables) -> None:
         "to_json(evidence) AS evidence", "summary",
     ).collect()  # fmt: skip
     declared: dict[tuple[str, ...], str] = {}  # the first packet of each channel that declares a queue
-    shown = ("frame.number", "_ws.col.Info", "tcp.stream", "amqp.channel", "amqp.method.arguments.queue")
-    for number, info, *place in fields(EXCEPTIONS, *shown, only="amqp.method.class == 50"):
+    columns = ("frame.number", "_ws.col.Info", "tcp.stream", "amqp.channel", "amqp.method.arguments.queue")
+    for number, info, *place in fields(EXCEPTIONS, *columns, only="amqp.method.class == 50"):
         if "Queue.Declare " in info and "." not in place[-1] and place[-1]:
             declared.setdefault(tuple(place), number)
     names = [row for row in found if row.rule_id == "HOUSE-01"]
@@ -78,7 +78,7 @@ def test_own_rules_find_what_they_say(tables: Tables) -> None:
     assert size.evidence == '{"expected":20,"observed":28}'
     assert size.capture == ORDERS.name
     ((number, sizes),) = fields(ORDERS, "frame.number", "amqp.header.body-size", only="amqp.header.body-size > 20")
-    assert [bytes_said for bytes_said in sizes.split(",") if int(bytes_said) > 20] == ["28"]
+    assert [count for count in sizes.split(",") if int(count) > 20] == ["28"]
     assert str(size.packet_no) == number
 
 
@@ -145,9 +145,9 @@ def test_a_file_may_hold_the_rules_themselves(tables: Tables, tmp_path: Path) ->
     file.write_text(RULES)
     settings = read(file)
     assert settings == Config({}, ("HOUSE-02",), (), (NAMES, SIZES))
-    shown = ("rule_id", "connection_id", "frame_no", "to_json(evidence)", "occurrences")
-    by_file = pipeline.findings(tables, rules=["HOUSE"], config=settings).selectExpr(*shown).collect()
-    in_python = pipeline.findings(tables, rules=["HOUSE"], extra=[NAMES]).selectExpr(*shown).collect()
+    columns = ("rule_id", "connection_id", "frame_no", "to_json(evidence)", "occurrences")
+    by_file = pipeline.findings(tables, rules=["HOUSE"], config=settings).selectExpr(*columns).collect()
+    in_python = pipeline.findings(tables, rules=["HOUSE"], extra=[NAMES]).selectExpr(*columns).collect()
     assert by_file
     assert sorted(by_file) == sorted(in_python)
 
@@ -209,6 +209,6 @@ def test_a_pair_that_does_not_fit_is_refused(
     "wrong",
     [{"severity": "bad"}, {"scope": "queue"}, {"versions": ("0-7",)}, {"needs": ("luck",)}, {"prefers": ("luck",)}],
 )
-def test_a_rule_says_what_there_is(wrong: dict[str, object]) -> None:
+def test_an_unknown_value_of_a_rule_is_an_error_that_lists_the_known(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"rule HOUSE-01: '[\w-]+' is none of"):
         replace(NAMES[0], **wrong)  # type: ignore[arg-type]

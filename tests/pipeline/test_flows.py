@@ -1,6 +1,6 @@
 """Flows where it is hard: messages that die and come back, captures with losses; and those of the shipped captures.
 
-Scripts are written by hand (`scenarios.by_hand`), or those of Hypothesis with packets left out. Of the shipped
+Scripts are written by hand (`scenarios.by_hand`), or those of Hypothesis without some packets. Of the shipped
 captures, expectations are made in plain Python of what tshark found in them.
 """
 
@@ -53,13 +53,13 @@ ENDS = ("publish_connection_id", "publish_frame_no", "deliver_connection_id", "d
 @dataclass
 class Read:
     """Flows as rows; `capture_of` connections; `event_of` (connection, first frame) in captures with losses: script
-    and index of the event; `told`: of these, by number of the script, those of which the message-id was captured."""
+    and index of the event; `identified`: those of them whose message-id was captured, by number of the script."""
 
     flows: list[dict[str, Any]]
     capture_of: dict[int, str]
     peer_of: dict[int, int]
     event_of: dict[tuple[int, int], tuple[Script, int]]
-    told: dict[int, list[Event]]
+    identified: dict[int, list[Event]]
 
     def of_script(self, script: Script) -> list[dict[str, Any]]:
         rows = [dict(row) for row in self.flows if row["server"] == script.server]
@@ -111,7 +111,7 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     tables = pipeline.load(spark, str(folder / "tables"))
     file = F.regexp_extract("capture_file", "([^/]+)$", 1)
     capture_of: dict[int, str] = dict(tables.frames.select("connection_id", file).distinct().collect())
-    # The shipped captures are of the same broker on different days: each is to be looked at alone.
+    # The shipped captures are of the same broker on different days: each is to be looked at separately.
     days = [(number, name) for number, name in capture_of.items() if name in shipped]
     of_day = F.broadcast(spark.createDataFrame(days, "id long, day string"))
     apart = tables.connections.join(of_day, F.col("connection_id") == F.col("id"), "left")
@@ -119,7 +119,7 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     flows = [row.asDict() for row in message_flows(tables.messages, apart).select(*ENDS, *FLOW_COLUMNS).collect()]
     ports = apart.select("connection_id", "client_port").collect()
     event_of = {}
-    told: dict[int, list[Event]] = defaultdict(list)
+    identified: dict[int, list[Event]] = defaultdict(list)
     columns = ("connection_id", "first_frame_no", "packet_no", "message_id")
     for connection_id, frame_no, packet_no, message_id in tables.messages.select(*columns).collect():
         if capture_of[connection_id] in packets:
@@ -127,8 +127,8 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
             if packet.event is not None and packet.script.events[packet.event].message is not None:
                 event_of[(connection_id, frame_no)] = (packet.script, packet.event)
                 if message_id is not None:
-                    told[packet.script.number].append(packet.script.events[packet.event])
-    yield Read(flows, capture_of, {number: port - FIRST_CLIENT_PORT for number, port in ports}, event_of, told)
+                    identified[packet.script.number].append(packet.script.events[packet.event])
+    yield Read(flows, capture_of, {number: port - FIRST_CLIENT_PORT for number, port in ports}, event_of, identified)
     tables.release()
 
 
@@ -141,14 +141,14 @@ def written(folder: Path) -> dict[str, list[Packet]]:
         random = Random(first)
         mine = [at_place(script, first + place) for place, script in enumerate(lossy)]
         name = f"lossy-{first}.pcap"
-        packets[name] = write_scripts(folder / name, mine, kept=lambda _: random.random() >= share)  # noqa: B023
+        packets[name] = write_scripts(folder / name, mine, captured=lambda _: random.random() >= share)  # noqa: B023
     again = {number: published_again(number, repeats) for number, repeats in REPEATS.items()}
     # The second publish and the first delivery are lost.
     lost = {(number, index) for number, (_, events) in again.items() for index in events[1:3]}
     packets["again.pcap"] = write_scripts(
         folder / "again.pcap",
         [script for script, _ in again.values()],
-        kept=lambda packet: (packet.script.number, packet.event) not in lost,
+        captured=lambda packet: (packet.script.number, packet.event) not in lost,
     )
     return packets
 
@@ -159,7 +159,7 @@ def test_flows_of_scripts_by_hand(read: Read, number: int) -> None:
     assert differences(script, read.of_script(script)) == []
 
 
-def test_what_order_alone_decides_is_ambiguous(read: Read) -> None:
+def test_pairs_by_order_only_are_ambiguous(read: Read) -> None:
     script = lost_in_the_queue(WRITTEN.index(lost_in_the_queue))
     rows = read.of_script(script)
     assert [row["ambiguous"] for row in rows if row["match"] != "none"] == [True, True]
@@ -167,7 +167,7 @@ def test_what_order_alone_decides_is_ambiguous(read: Read) -> None:
 
 
 @pytest.mark.parametrize("number", REPEATS)
-def test_a_message_id_tells_a_pair_unless_ids_are_seen_to_repeat(read: Read, number: int) -> None:
+def test_a_message_id_makes_a_pair_unless_ids_repeat(read: Read, number: int) -> None:
     """A publish and the delivery of another one under the same message-id, whose own partners are lost. Where ids are
     seen to repeat, pairs on them are no surer than others; else nobody could tell, and ids are trusted."""
     script, (first, _, _, delivery) = published_again(number, REPEATS[number])
@@ -205,7 +205,7 @@ def judged(read: Read, first: int) -> Judged:
             continue
         true = script is other and script.events[delivery].of == publish
         trusted = (
-            script is other and row["match"] == "message-id" and not show_repetition(read.told[script.number])
+            script is other and row["match"] == "message-id" and not show_repetition(read.identified[script.number])
             and script.events[delivery].message == script.events[publish].message
         )  # fmt: skip
         found.counted[(true, not row["ambiguous"])] += 1
@@ -218,7 +218,7 @@ def judged(read: Read, first: int) -> Judged:
 
 @pytest.mark.parametrize("first", LOSSY)
 def test_no_pair_is_invented_where_packets_are_missing(read: Read, first: int) -> None:
-    """Every pair is one of the whole script, or marked. A message that was published again under its message-id is the
+    """Every pair is one of the script, or marked. A message that was published again under its message-id is the
     same message, as long as the capture does not show that ids repeat."""
     found = judged(read, first)
     assert found.invented == []
@@ -259,7 +259,7 @@ def test_requests_of_1_0_are_answered_as_fast_as_tshark_shows(read: Read) -> Non
     assert len(found) == 6
 
 
-def test_what_a_transaction_took_back_was_never_published(read: Read) -> None:
+def test_rolled_back_publishes_were_never_published(read: Read) -> None:
     """By their manifest: 0-10 commits two messages and rolls one back, 1.0 commits three and rolls three back."""
     rows = read.of_capture(TX_0_10)
     assert sorted((row["match"], row["outcome"]) for row in rows) == [("fingerprint", "acked")] * 2 + [
@@ -271,7 +271,7 @@ def test_what_a_transaction_took_back_was_never_published(read: Read) -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), SENT_AND_RECEIVED.items())
-def test_what_was_sent_was_received(read: Read, name: str, count: int) -> None:
+def test_every_sent_message_was_received(read: Read, name: str, count: int) -> None:
     rows = sorted(read.of_capture(name), key=lambda row: row["publish_ts_ns"])
     assert [row["outcome"] for row in rows] == ["acked"] * count
     assert {row["match"] for row in rows} <= {"message-id", "fingerprint"}

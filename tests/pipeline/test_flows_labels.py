@@ -74,23 +74,23 @@ def opened() -> Wire:
     return wire
 
 
-def publishing(*told: Row, queue: str = "q", content: bytes = b"same") -> Wire:
+def publishing(*messages: Row, queue: str = "q", content: bytes = b"same") -> Wire:
     """A connection that publishes equal bodies to a queue, with these properties."""
     wire = opened()
-    for properties in told:
+    for properties in messages:
         sent = method(V, "basic.publish", exchange="", routing_key=queue)
         wire.add(CLIENT, sent + header(V, "basic", len(content), **properties) + body(content))
     return wire
 
 
 def consuming(
-    *told: Row, queue: str = "q", tag: str = "c", redelivered: bool = False, ack: bool = True, **asked: Any
+    *messages: Row, queue: str = "q", tag: str = "c", redelivered: bool = False, ack: bool = True, **asked: Any
 ) -> Wire:
     """A connection with one consumer, to which these are delivered one after the other."""
     wire = opened()
     wire.add(CLIENT, method(V, "basic.consume", queue=queue, consumer_tag=tag, **asked))
     wire.add(SERVER, method(V, "basic.consume-ok", consumer_tag=tag))
-    for number, properties in enumerate(told, start=1):
+    for number, properties in enumerate(messages, start=1):
         sent = method(
             V, "basic.deliver", consumer_tag=tag, delivery_tag=number, routing_key=queue, redelivered=redelivered
         )
@@ -125,16 +125,16 @@ SHUFFLED = [(n * 89) % 142 for n in range(142)]  # 89 and 142 have no divisor in
 
 
 def test_a_unique_header_tells_equal_bodies_apart_in_whatever_order_they_come(tmp_path: Path) -> None:
-    told = numbered(142)
-    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*(told[n] for n in SHUFFLED))])
+    messages = numbered(142)
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*(messages[n] for n in SHUFFLED))])
     assert couples(rows) == {n: at for at, n in enumerate(SHUFFLED)}
     assert {(row["match"], row["ambiguous"]) for row in rows} == {("fingerprint", False)}
 
 
 @pytest.mark.parametrize("name", ["priority", "content_type", "content_encoding", "type", "app_id"])
 def test_a_property_tells_them_apart_as_well(name: str, tmp_path: Path) -> None:
-    told: list[Row] = [{name: n if name == "priority" else f"{n}"} for n in range(3)]
-    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*reversed(told))])
+    messages: list[Row] = [{name: n if name == "priority" else f"{n}"} for n in range(3)]
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*reversed(messages))])
     assert couples(rows) == {0: 2, 1: 1, 2: 0}
     assert {row["ambiguous"] for row in rows} == {False}
 
@@ -149,34 +149,34 @@ def test_a_property_tells_them_apart_as_well(name: str, tmp_path: Path) -> None:
         ({"x-delay": 5000}, {"x-delay": -5000}),
     ],
 )
-def test_what_a_broker_adds_or_changes_tells_nothing(sent: Row, added: Row, tmp_path: Path) -> None:
-    told = [{"headers": {"sn": n, **sent}} for n in range(4)]
+def test_headers_that_a_broker_adds_or_changes_are_no_label(sent: Row, added: Row, tmp_path: Path) -> None:
+    messages = [{"headers": {"sn": n, **sent}} for n in range(4)]
     seen = [{"headers": {"sn": n, **sent, **added}} for n in (3, 2, 1, 0)]
-    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*seen)])
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*seen)])
     assert couples(rows) == {0: 3, 1: 2, 2: 1, 3: 0}
     assert {row["ambiguous"] for row in rows} == {False}
 
 
-def test_headers_that_no_publish_has_leave_what_is_left_and_doubt(tmp_path: Path) -> None:
-    """Of three the second comes with another header than it was sent with: the only one that is left is its publish,
+def test_a_delivery_with_unknown_headers_gets_the_remaining_publish_and_is_ambiguous(tmp_path: Path) -> None:
+    """Of three the second comes with another header than it was sent with: the only remaining one is its publish,
     or that was not captured."""
-    told = numbered(3)
-    seen = [told[2], {"headers": {"sn": 7}}, told[0]]
-    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*seen)])
+    messages = numbered(3)
+    seen = [messages[2], {"headers": {"sn": 7}}, messages[0]]
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*seen)])
     assert couples(rows) == {0: 2, 1: 1, 2: 0}
     by_delivery = sorted(rows, key=lambda row: row["deliver_frame_no"])
     assert [row["ambiguous"] for row in by_delivery] == [False, True, False]
 
 
-def test_other_headers_do_not_separate_what_has_one_message_id(tmp_path: Path) -> None:
+def test_different_headers_do_not_separate_equal_message_ids(tmp_path: Path) -> None:
     sent, seen = {"message_id": "m", "headers": {"a": 1}}, {"message_id": "m", "headers": {"a": 2}}
     rows = flows_of(tmp_path / "a.pcap", [publishing(sent), consuming(seen)])
     assert [(row["match"], row["ambiguous"]) for row in rows] == [("message-id", False)]
 
 
 def test_equal_headers_are_paired_in_order_and_marked(tmp_path: Path) -> None:
-    told = [{"headers": {"kind": kind}} for kind in "aabb"]
-    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*(told[n] for n in (2, 0, 3, 1)))])
+    messages = [{"headers": {"kind": kind}} for kind in "aabb"]
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*(messages[n] for n in (2, 0, 3, 1)))])
     assert couples(rows) == {0: 1, 1: 3, 2: 0, 3: 2}
     assert {row["ambiguous"] for row in rows} == {True}
 
@@ -184,22 +184,22 @@ def test_equal_headers_are_paired_in_order_and_marked(tmp_path: Path) -> None:
 # ---- readers that leave what they read ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told_by", ["declare", "consume"])
-def test_each_reader_of_a_stream_has_a_pair_of_its_own(told_by: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("declared_by", ["declare", "consume"])
+def test_each_reader_of_a_stream_has_a_pair_of_its_own(declared_by: str, tmp_path: Path) -> None:
     declared = opened()
-    offset: Row = {"arguments": {"x-stream-offset": "first"}} if told_by == "consume" else {}
-    if told_by == "declare":
+    offset: Row = {"arguments": {"x-stream-offset": "first"}} if declared_by == "consume" else {}
+    if declared_by == "declare":
         declared.add(CLIENT, method(V, "queue.declare", queue="q", durable=True, arguments={"x-queue-type": "stream"}))
-    told = numbered(3)
-    readers = [consuming(*told, tag=f"c{n}", **offset) for n in range(3)]
-    rows = flows_of(tmp_path / "a.pcap", [declared, publishing(*told), *readers])
+    messages = numbered(3)
+    readers = [consuming(*messages, tag=f"c{n}", **offset) for n in range(3)]
+    rows = flows_of(tmp_path / "a.pcap", [declared, publishing(*messages), *readers])
     assert Counter(row["publish_frame_no"] for row in rows) == dict.fromkeys(nth(rows, "publish"), 3)
     assert {(row["match"], row["ambiguous"], row["redeliveries"]) for row in rows} == {("fingerprint", False, 0)}
 
 
 def test_of_an_ordinary_queue_each_message_has_one_reader(tmp_path: Path) -> None:
-    told = numbered(3)
-    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*told), consuming(*told, tag="d")])
+    messages = numbered(3)
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*messages), consuming(*messages, tag="d")])
     assert sorted(row["match"] for row in rows) == ["fingerprint"] * 3 + ["none"] * 3
 
 
@@ -247,7 +247,7 @@ def test_browsers_take_nothing_out_of_a_queue(version: str, to: Row, where: Row,
 
 
 @pytest.mark.parametrize(("sent_as", "seen_as"), [("0-9-1", "1.0"), ("1.0", "0-9-1"), ("0-10", "1.0")])
-def test_headers_tell_across_versions_what_both_can_hold(sent_as: str, seen_as: str) -> None:
+def test_across_versions_headers_compare_in_types_that_both_have(sent_as: str, seen_as: str) -> None:
     """A broker hands on simple values; tables and x- headers it does not, or elsewhere (RabbitMQ, conversions)."""
     private = {"x-mine": 1, "table": {"a": 1}}
     to: Row = {"address": "/queues/q"} if sent_as == "1.0" else {"exchange": "", "routing_key": "q"}
@@ -264,7 +264,11 @@ def test_headers_tell_across_versions_what_both_can_hold(sent_as: str, seen_as: 
 
 def test_equal_messages_that_come_again_once_each_are_spread(tmp_path: Path) -> None:
     """Fifty come to a consumer that settles none, then to another one, which does not either."""
-    told = [{"headers": {"kind": "same"}}] * 50
-    wires = [publishing(*told), consuming(*told, ack=False), consuming(*told, tag="d", redelivered=True, ack=False)]
+    messages = [{"headers": {"kind": "same"}}] * 50
+    wires = [
+        publishing(*messages),
+        consuming(*messages, ack=False),
+        consuming(*messages, tag="d", redelivered=True, ack=False),
+    ]
     rows = flows_of(tmp_path / "a.pcap", wires)
     assert [row["redeliveries"] for row in rows] == [1] * 50

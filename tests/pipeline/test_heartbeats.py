@@ -16,7 +16,7 @@ S = 10**9
 CLASSIC, NEW, NONE, CLOSED = 1, 2, 3, 4
 
 
-def said(
+def frames_at(
     connection: int, sender: str, *at_s: int, kind: str = "heartbeat", name: str | None = None, took_s: int = 0
 ) -> list[dict[str, Any]]:
     """Frames of one side, complete at each of these seconds, and begun so long before."""
@@ -31,21 +31,21 @@ def said(
 def tables(spark: SparkSession) -> Tables:
     frames = [
         # Interval 5 s: silences of 5, 6 (late), 11 (overdue), and 4 to the end.
-        *said(CLASSIC, "client", 0, kind="method"),
-        *said(CLASSIC, "client", 5, 11),
-        *said(CLASSIC, "client", 22, kind="method"),
-        *said(CLASSIC, "server", 0, 4, 8, 12, 16, 20),
-        *said(CLASSIC, "server", 23, kind="gap"),  # lost bytes are not a sign of life
+        *frames_at(CLASSIC, "client", 0, kind="method"),
+        *frames_at(CLASSIC, "client", 5, 11),
+        *frames_at(CLASSIC, "client", 22, kind="method"),
+        *frames_at(CLASSIC, "server", 0, 4, 8, 12, 16, 20),
+        *frames_at(CLASSIC, "server", 23, kind="gap"),  # lost bytes are not a sign of life
         # 1.0: the server asks the client for a frame every 2 s, the client asks for none.
-        *said(NEW, "client", 0, 2, 4, kind="empty"),
-        *said(NEW, "server", 0, 20, kind="amqp"),
-        *said(NONE, "client", 0, 100, kind="method"),
+        *frames_at(NEW, "client", 0, 2, 4, kind="empty"),
+        *frames_at(NEW, "server", 0, 20, kind="amqp"),
+        *frames_at(NONE, "client", 0, 100, kind="method"),
         # The login takes 20 s, the end of TCP another 20: what counts is from 20 to 60. A body of 8 s is no silence.
-        *said(CLOSED, "client", 0, kind="method"),
-        *said(CLOSED, "client", 20, kind="method", name="connection.tune-ok"),
-        *said(CLOSED, "client", 40, kind="body", took_s=8),
-        *said(CLOSED, "client", 60, kind="method", name="connection.close"),
-        *said(CLOSED, "server", 0, 80, kind="method"),
+        *frames_at(CLOSED, "client", 0, kind="method"),
+        *frames_at(CLOSED, "client", 20, kind="method", name="connection.tune-ok"),
+        *frames_at(CLOSED, "client", 40, kind="body", took_s=8),
+        *frames_at(CLOSED, "client", 60, kind="method", name="connection.close"),
+        *frames_at(CLOSED, "server", 0, 80, kind="method"),
     ]
     connections = [
         {"connection_id": CLASSIC, "heartbeat_s": 5, "closed_ts": datetime(1970, 1, 1, 0, 0, 26)},

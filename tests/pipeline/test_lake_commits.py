@@ -43,13 +43,13 @@ def test_a_batch_that_was_killed_between_two_commits_is_finished_by_the_next_run
     path = tmp_path / "lake"
     commit(new_lake(path), 1, [1], [2], FRIDAY)
     log = opened(path)
-    left = survived
+    remaining = survived
 
     def dying(name: str, *arguments: object, **named: object) -> None:
-        nonlocal left
-        if not left:
+        nonlocal remaining
+        if not remaining:
             raise Killed
-        left -= 1
+        remaining -= 1
         Log.commit(log, name, *arguments, **named)  # type: ignore[arg-type]
 
     log.commit = dying  # type: ignore[method-assign]

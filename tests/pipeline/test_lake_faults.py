@@ -38,12 +38,12 @@ class Killed(BaseException):
 
 def dies(at: int = 0, found: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Calls `found` so many times, then dies."""
-    left = [at]
+    remaining = [at]
 
     def dying(*arguments: Any, **named: Any) -> Any:
-        if not left[0]:
+        if not remaining[0]:
             raise Killed
-        left[0] -= 1
+        remaining[0] -= 1
         assert found is not None
         return found(*arguments, **named)
 
@@ -139,9 +139,9 @@ def test_old_days_are_dropped_while_batches_are_committed(tmp_path: Path) -> Non
     pieces, lake = list(rotated(SESSION, tmp_path / "captures", 4)), tmp_path / "lake"
     assert in_days(lake, pieces, partial(files.expire, days=0)).removed
     began = int.from_bytes(records(pieces[2])[1][0][:4], "little") // 86400 * 86400
-    kept = [row for row in in_one(pieces)["frames"] if int(TS_NS.search(row)[1]) >= began * SECOND]  # type: ignore[index]
-    assert 0 < len(kept) < len(in_one(pieces)["frames"])
-    assert in_lake(lake)["frames"] == sorted(kept)
+    retained = [row for row in in_one(pieces)["frames"] if int(TS_NS.search(row)[1]) >= began * SECOND]  # type: ignore[index]
+    assert 0 < len(retained) < len(in_one(pieces)["frames"])
+    assert in_lake(lake)["frames"] == sorted(retained)
 
 
 def test_a_capture_of_the_future_makes_no_other_late_and_no_day_old(tmp_path: Path) -> None:

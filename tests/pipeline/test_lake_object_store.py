@@ -27,8 +27,8 @@ FRIDAY, MONDAY = date(2026, 11, 20), date(2026, 11, 23)
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    with object_store() as standing:
-        yield standing
+    with object_store() as server:
+        yield server
 
 
 def test_batches_are_committed_finished_and_read(store: Store) -> None:

@@ -127,7 +127,7 @@ def stamp_of(packet: bytes) -> int:
     return int(seconds) * 10**6 + int(micros)
 
 
-def test_nothing_is_left_of_a_batch_but_what_the_log_names(lake: Log) -> None:
+def test_only_files_named_in_the_log_remain_of_a_batch(lake: Log) -> None:
     for name in ("pairing", "brokers", "states", "taken"):
         there = {
             str(path.relative_to(f"{lake.root.path}/{name}")) for path in Path(lake.root.path, name).rglob("*.parquet")

@@ -43,9 +43,9 @@ def test_a_link_of_1_0_that_states_nothing(tmp_path: Path) -> None:
     assert (link["distribution_mode"], link["filters"]) == (None, None)
 
 
-@pytest.mark.parametrize(("stated", "shown"), [(0, "pre-acquired"), (1, "not-acquired")])
-def test_a_subscription_of_0_10_acquires_or_does_not(tmp_path: Path, stated: int, shown: str) -> None:
+@pytest.mark.parametrize(("stated", "expected"), [(0, "pre-acquired"), (1, "not-acquired")])
+def test_a_subscription_of_0_10_acquires_or_does_not(tmp_path: Path, stated: int, expected: str) -> None:
     talk = session_0_10()
     send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=stated)
     (link,) = links(tmp_path, done_0_10(talk, 0).fin())
-    assert (link["acquire_mode"], link["distribution_mode"], link["filters"]) == (shown, None, None)
+    assert (link["acquire_mode"], link["distribution_mode"], link["filters"]) == (expected, None, None)

@@ -45,7 +45,7 @@ NAMES = (
     "09_qpid_client.pcap", "010_tx.pcap", "010_cpp_send_receive.pcap", "10_qpidd_rpc_dynamic_node.pcap",
     "10_qpidd_transactions.pcap", "10_rabbitmq_proton_send_receive.pcap",
 )  # fmt: skip
-LOSSY, WITHOUT = "091_many_channels.pcap", 7  # every so many packets of a copy are left out
+LOSSY, WITHOUT = "091_many_channels.pcap", 7  # every so many packets of a copy are missing
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +59,17 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def lossy(capture: Path, copy: Path) -> None:
-    """A classic pcap file (draft-ietf-opsawg-pcap), little endian, some of its packets left out."""
+    """A classic pcap file (draft-ietf-opsawg-pcap), little endian, without some of its packets."""
     octets = capture.read_bytes()
     assert octets[:4] == b"\xd4\xc3\xb2\xa1"
-    kept, at, number = [octets[:24]], 24, 0
+    records, at, number = [octets[:24]], 24, 0
     while at < len(octets):
         end = at + 16 + int.from_bytes(octets[at + 8 : at + 12], "little")
         number += 1
         if number % WITHOUT:
-            kept.append(octets[at:end])
+            records.append(octets[at:end])
         at = end
-    copy.write_bytes(b"".join(kept))
+    copy.write_bytes(b"".join(records))
 
 
 def rows(directory: Path) -> list[str]:
@@ -95,7 +95,7 @@ def test_the_tables_are_those_that_spark_writes(number: int, of_spark: Path, cap
 
 
 @pytest.mark.parametrize("large_row", [arrow_files.LARGE_ROW, 0])
-def test_flows_whose_runs_are_sorted_in_many_pieces_are_whole(
+def test_flows_whose_runs_are_sorted_in_many_pieces_are_complete(
     of_spark: Path, captures: str, tmp_path: Path, large_row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Captures are split within connections, runs go to many files, and are merged a few at a time."""
@@ -137,7 +137,9 @@ def resident_of_files() -> int:
     return 1024 * int(kilobytes)
 
 
-def test_what_was_read_of_sorted_files_does_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_sorted_files_that_were_read_do_not_stay_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A long connection has as many files as it has bytes."""
     monkeypatch.setattr(arrow_files, "SORTED_BYTES", 1 << 20)
     batches = (
@@ -208,7 +210,7 @@ OF_PACKETS = re.compile(r"flow_id|.*(connection_id|capture_file|packet_no|_ts)")
 
 
 def flows(name: str, directory: Path) -> Counter[str]:
-    """The flows of a capture but for packets and times; whether there is a time, or a latency, is said."""
+    """The flows of a capture but for packets and times; of times and latencies only whether there are any."""
     paths = [str(path) for path in golden.captures()[name].paths]
     pipeline.write(LocalProcesses(), paths, str(directory), tables=["message_flows"])
     found = pq.read_table(directory / "message_flows").to_pylist()
@@ -327,10 +329,10 @@ def test_nothing_is_written_once_the_work_has_failed(bare: None, tmp_path: Path)
     processes.run(identify, range(4))
     with pytest.raises(OSError, match="no space"):
         processes.run(WriteLater(str(tmp_path)), range(20))
-    left = len(os.listdir(tmp_path))
-    assert left < 19
+    file_count = len(os.listdir(tmp_path))
+    assert file_count < 19
     time.sleep(1)
-    assert len(os.listdir(tmp_path)) == left
+    assert len(os.listdir(tmp_path)) == file_count
     processes.close()
 
 
@@ -345,7 +347,7 @@ def test_an_error_that_cannot_be_pickled_is_reported_with_its_place(bare: None) 
         processes.run(fail, range(2))
 
 
-def test_a_function_that_leaves_ends_its_work_alone(bare: None) -> None:
+def test_a_function_that_exits_ends_only_its_own_work(bare: None) -> None:
     with LocalProcesses(2) as processes:
         with pytest.raises(RuntimeError, match="SystemExit: this function leaves"):
             processes.run(leave, range(2))
@@ -355,7 +357,7 @@ def test_a_function_that_leaves_ends_its_work_alone(bare: None) -> None:
 
 
 def test_processes_can_be_used_again_after_work_has_failed(captures: str, tmp_path: Path) -> None:
-    """Whether it failed before it began, or in the middle, by a process that was killed; and nothing is left."""
+    """Whether it failed before it began, or in the middle, by a process that was killed; and no file remains."""
     with LocalProcesses(2) as processes:
         with pytest.raises(KeyLogError):
             pipeline.write(processes, captures, str(tmp_path / "out"), keylog=str(tmp_path / "none"))
@@ -368,7 +370,7 @@ def test_processes_can_be_used_again_after_work_has_failed(captures: str, tmp_pa
     assert rows(tmp_path / "out" / "frames")
 
 
-def test_processes_that_are_no_longer_of_use_end(bare: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_processes_end(bare: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_processes, "most_processes", lambda: 2)
     with LocalProcesses() as processes:
         both = set(processes.use_for(1 << 40).run(identify, range(8)))
@@ -383,7 +385,7 @@ def test_what_a_function_prints_goes_to_standard_error(bare: None, capfd: pytest
     assert capfd.readouterr() == ("", "a line for people\n" * 4)
 
 
-def test_only_as_many_processes_are_started_as_are_wanted(bare: None) -> None:
+def test_only_as_many_processes_are_started_as_requested(bare: None) -> None:
     processes = LocalProcesses(2)
     assert len(set(processes.run(identify, range(12)))) <= 2
     processes.number = 3
@@ -392,7 +394,7 @@ def test_only_as_many_processes_are_started_as_are_wanted(bare: None) -> None:
     processes.close()
 
 
-def test_where_no_process_can_be_started_this_one_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_further_processes_the_work_is_done_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **options: object) -> NoReturn:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -412,7 +414,7 @@ def test_a_process_keeps_memory_that_pyarrow_has_freed() -> None:
         assert processes.run(os.getenv, ["MIMALLOC_PURGE_DELAY"] * 2) == ["-1"] * 2
 
 
-def test_pandas_that_was_not_wanted_can_still_be_used() -> None:
+def test_pandas_can_still_be_imported_later() -> None:
     code = """
 from udfs.processes import without_pandas
 with without_pandas():
@@ -492,7 +494,7 @@ def test_work_of_several_processes_is_interrupted(bare: None) -> None:
         ({"tables": ["mesages"]}, ValueError, r"there is no table 'mesages'; did you mean 'messages'\?"),
     ],
 )
-def test_what_cannot_be_meant_replaces_no_table(
+def test_invalid_arguments_replace_no_table(
     wrong: dict[str, object], error: type[Exception], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

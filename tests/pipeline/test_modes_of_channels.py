@@ -38,7 +38,7 @@ def test_a_commit_proves_a_channel_with_transactions() -> None:
     assert [row["mode"] for row in tables["channels"]] == ["tx"]
 
 
-def test_so_do_replies_alone() -> None:
+def test_replies_without_their_requests_prove_a_channel_with_transactions() -> None:
     assert [row["mode"] for row in made(talk((SERVER, COMMIT_OK), (SERVER, ROLLBACK_OK)))["channels"]] == ["tx"]
     assert set(PROVES_MODE.values()) <= set(MODES.values())
 

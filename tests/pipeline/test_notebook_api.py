@@ -78,7 +78,7 @@ def test_a_file_that_hides_one_of_our_packages_is_named(name: str, tmp_path: Pat
     assert done.stdout == ""
 
 
-def test_one_that_is_imported_already_is_named_too(tmp_path: Path) -> None:
+def test_a_file_that_hides_a_package_and_is_already_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text("")
     done = ran("import pipeline; import wirehare", tmp_path)
     assert f"ImportError: {tmp_path / 'pipeline.py'} hides the package 'pipeline'" in done.stderr
@@ -117,7 +117,7 @@ def test_a_value_that_means_nothing_is_an_error_at_once(option: dict[str, object
         pipeline.decode(None, "x.pcap", **option)  # type: ignore[arg-type]
 
 
-def test_names_that_are_near() -> None:
+def test_similar_names_are_suggested() -> None:
     assert meant("prots", ["ports", "hosts"]) == "; did you mean 'ports'?"
     assert meant("hs-8", ["HS-08", "CH-09"]) == "; did you mean 'HS-08'?"
     assert meant("colour", ["ports", "hosts"]) == ""
@@ -274,7 +274,7 @@ def test_tables_with_variants_come_as_arrow(tables: Tables) -> None:
     assert [value and value.toPython() for value in read] == [arguments for _, arguments in expected]
 
 
-def test_a_mistyped_column_is_told_once(tables: Tables, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_column_is_one_error(tables: Tables, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AnalysisException, match=r"frame_nr.*Did you mean"):
         tables.frames.select("frame_nr")
     with pytest.raises(AnalysisException, match=r"frame_nr.*Did you mean"):

@@ -1,4 +1,4 @@
-"""Captures with the packets of one direction alone, as a mirror port of one direction has them: what the other side did
+"""Captures with the packets of only one direction, as a mirror port of one direction has them: what the other side did
 is not known, and its bytes are missing as far as they were acknowledged."""
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def messages(tables: dict[str, list[Row]]) -> dict[tuple[Any, ...], list[str]]:
 @pytest.mark.parametrize("direction", [0, 1])
 @pytest.mark.parametrize("name", CAPTURES)
 def test_what_the_other_side_would_have_settled_is_unknown(name: str, direction: int, first: int) -> None:
-    whole, found = messages(tables_of(flows(name))), messages(one_direction(name, direction, first))
+    both_directions, found = messages(tables_of(flows(name))), messages(one_direction(name, direction, first))
     for message, outcomes in found.items():
-        assert set(outcomes) <= {"unknown", *(set(whole[message]) & {"presettled"})}
+        assert set(outcomes) <= {"unknown", *(set(both_directions[message]) & {"presettled"})}
 
 
 @pytest.mark.parametrize("direction", [0, 1])

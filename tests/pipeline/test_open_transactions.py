@@ -1,4 +1,4 @@
-"""A transaction of 1.0 that stays open while messages go by: what is held of it has a bound."""
+"""A transaction of 1.0 that stays open while messages go by: its state is bounded."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def outcomes_of(count: int) -> tuple[list[str], Conversation]:
     return found, followed
 
 
-def test_what_was_said_of_messages_that_went_out_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_of_emitted_messages_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit; before that, all of them wait for the end of the transaction."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=1000))
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)

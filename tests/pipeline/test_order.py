@@ -61,10 +61,10 @@ every_capture = pytest.mark.parametrize("name", CAPTURES)
 def flows(name: str) -> list[tuple[bytes, np.ndarray, np.ndarray]]:
     """(flow, its segments in the order of the capture, their bytes) of a capture."""
     (path,) = golden.captures()[name].paths
-    return whole_flows(path)
+    return complete_flows(path)
 
 
-def whole_flows(path: Path) -> list[tuple[bytes, np.ndarray, np.ndarray]]:
+def complete_flows(path: Path) -> list[tuple[bytes, np.ndarray, np.ndarray]]:
     found: dict[bytes, tuple[list[np.ndarray], bytes]] = {}
     for flow, segments, payload in runs_of(path):
         parts, octets = found.get(flow, ([], b""))
@@ -83,7 +83,7 @@ def the_decoder() -> Decoder:
 
 
 def decoded(flow: bytes, segments: np.ndarray, payload: np.ndarray) -> tuple[np.ndarray, list[Row]]:
-    """Cells of the rows, the connection's number left out, and what is known of the connections."""
+    """Cells of the rows, without the connection's number, and what is known of the connections."""
     decoder, cells = the_decoder(), [np.zeros((0, len(R.COLUMNS)), np.int64)]
     for batches in (decoder.feed(flow, segments, payload), decoder.finish()):
         cells += [batch.cells.copy() for batch in batches]
@@ -176,7 +176,7 @@ def test_every_version_is_among_the_captures() -> None:
     }
 
 
-# ---- by hand: what a client and a server said, and when it was captured --------------------------------------------
+# ---- by hand: what a client and a server sent, and when it was captured --------------------------------------------
 
 SELECT, SELECT_OK = method(pika.spec.Confirm.Select()), method(pika.spec.Confirm.SelectOk())
 ACKED = method(pika.spec.Basic.Ack(1))
@@ -278,7 +278,7 @@ def settled_too_early(segments: np.ndarray, sent: int, settled: int) -> np.ndarr
         ("10_qpidd_all_types.pcap", "deliver"),
     ],
 )
-def test_so_is_one_in_every_version(name: str, operation: str) -> None:
+def test_a_message_settled_too_early_in_the_capture_is_unknown_in_every_version(name: str, operation: str) -> None:
     """What settles all that is there names no message: there is nothing to tell that it came too early."""
     ((flow, segments, octets),) = flows(name)
     tables = tables_of([(flow, segments, octets)])
@@ -315,22 +315,22 @@ def test_a_wait_ends_after_so_many_segments() -> None:
 
 
 def test_a_wait_ends_when_the_bytes_are_missing() -> None:
-    """The packet with the publish was lost, and the next one of the client tells: what the server said follows."""
+    """The packet with the publish was lost, and the next one of the client shows it: the data of the server follows."""
     after = SENT.at + len(PUBLISH)
     select = Segment(CLIENT, after, SELECT, ack=len(SELECT_OK) + len(ACKED))
-    told = [Segment(SERVER, CONFIRMED.at + len(ACKED), ack=after + len(SELECT), ns=6_000_000)] * 2
-    rows, _ = Capture(segments=[*OPENING, START, STARTED, CONFIRMED, select, *told]).decoded()
+    acknowledgements = [Segment(SERVER, CONFIRMED.at + len(ACKED), ack=after + len(SELECT), ns=6_000_000)] * 2
+    rows, _ = Capture(segments=[*OPENING, START, STARTED, CONFIRMED, select, *acknowledgements]).decoded()
     order = [row["name"] or row["frame_type"] for row in rows]
     assert order == ["protocol-header", *NAMES[:2], "gap", "basic.ack", "confirm.select"]
 
 
-def test_a_copy_does_not_wait_for_what_waits_for_it() -> None:
+def test_a_retransmission_does_not_wait_for_data_that_waits_for_it() -> None:
     """The publish was lost and sent again, when its confirm had arrived: each acknowledges the other."""
     sent_again = again(SENT, ack=len(SELECT_OK) + len(ACKED))
     assert names([*OPENING, START, STARTED, CONFIRMED, sent_again]) == NAMES
 
 
-def test_a_direction_alone_does_not_wait() -> None:
+def test_a_single_direction_does_not_wait() -> None:
     server = [STARTED, CONFIRMED]
     assert names([OPENING[1], *server]) == ["confirm.select-ok", "basic.ack"]
     assert names(server) == ["confirm.select-ok", "basic.ack"]
@@ -343,7 +343,7 @@ def test_a_fin_counts_as_acknowledged() -> None:
         assert names([*OPENING, START, STARTED, *segments]) == NAMES
 
 
-def test_acknowledgements_of_nothing_are_believed_for_a_while_only() -> None:
+def test_acknowledgements_of_missing_data_delay_rows_only_for_a_while() -> None:
     lie = again(STARTED, ack=10**6)
     assert names([*OPENING, START, lie, again(SENT, ns=LATER), CONFIRMED]) == NAMES
 

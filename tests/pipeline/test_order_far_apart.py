@@ -149,7 +149,7 @@ def test_nor_is_one_inside_tls(name: str) -> None:
 
 
 def captured(*steps: tuple[int, bytes], late: int | None = None, stuck: range | None = None) -> list[Segment]:
-    """What both sides said, a step a second, each after it has seen all before. The direction `late` comes so much
+    """What both sides sent, a step a second, each after it has seen all before. The direction `late` comes so much
     later that nobody waits for it; with `stuck` only in those steps, behind which all of them come at once."""
     at, found = [0, 0], []
     for number, (side, octets) in enumerate(steps):

@@ -137,8 +137,8 @@ def test_the_next_run_clears_up_after_a_killed_one(tmp_path: Path, moment: str) 
     assert hidden(tmp_path) == []
 
 
-def test_a_run_in_progress_is_left_alone(tmp_path: Path) -> None:
-    """And of two runs that were told not to overwrite, the later to finish gives up."""
+def test_the_output_of_a_run_in_progress_is_not_touched(tmp_path: Path) -> None:
+    """And of two runs that may not overwrite, the later to finish gives up."""
     out = str(tmp_path / "out")
     with pytest.raises(OutputError, match="already holds tables"), staged(out, known=KNOWN) as slow:
         fill(Path(slow.path), "frames", "slow")
@@ -237,7 +237,7 @@ def test_tables_of_no_capture_do_not_block_the_next_run(tmp_path: Path) -> None:
         pytest.fail("the body must not run")
 
 
-def test_what_others_leave_beside_the_output_is_left_alone(tmp_path: Path) -> None:
+def test_files_of_others_beside_the_output_are_not_touched(tmp_path: Path) -> None:
     """Pipes, links and files with names like those of killed runs: nothing waits for them, follows or removes them."""
     elsewhere = tmp_path / "elsewhere"
     fill(elsewhere, "frames", "of somebody")
@@ -255,7 +255,7 @@ def test_what_others_leave_beside_the_output_is_left_alone(tmp_path: Path) -> No
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_stages_of_other_users_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_of_other_users_are_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / ".wirehare-out-1-00000001", "frames", "somebody's")
     fill(tmp_path / f".wirehare-out-2-00000002{output.OLD}", "frames", "planted")
     monkeypatch.setattr(os, "geteuid", lambda: 4711)

@@ -1,4 +1,4 @@
-"""What pairing goes by: addresses and deaths as RabbitMQ documents them, and hashes of rows."""
+"""What pairing uses: addresses and x-death headers as RabbitMQ documents them, and hashes of rows."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ def first(queue: str, reason: str, exchange: str) -> dict[str, str]:
 
 
 RETRY, WORK = death("retry", "expired", "retries", "r"), death("work", "rejected", "orders", "eu", "us", count=3)
-# Headers, 1.0 properties -> exchange and routing key published to, reason, deaths.
-DEATHS: list[tuple[Any, Any, tuple[Any, ...]]] = [
+# Headers, 1.0 properties -> exchange and routing key published to, reason, number of dead-letterings.
+X_DEATH_CASES: list[tuple[Any, Any, tuple[Any, ...]]] = [
     (None, None, (None, None, None, 0)),
     ({"other": 1}, None, (None, None, None, 0)),
-    # The newest is the first in the list; the first death of all is found by its queue and reason.
+    # The newest is the first in the list; the first dead-lettering is found by its queue and reason.
     ({"x-death": [RETRY, WORK], **first("work", "rejected", "orders")}, None, ("orders", "eu", "rejected", 4)),
     ({"x-death": [WORK, RETRY], **first("work", "rejected", "orders")}, None, ("orders", "eu", "rejected", 4)),
     # Without that: the last in the list.
     ({"x-death": [RETRY, WORK]}, None, ("orders", "eu", None, 4)),
-    # Without the list: the default exchange is told in full by the queue's name, another one is not.
+    # Without the list: the default exchange follows from the queue's name, another one does not.
     (first("work", "rejected", ""), None, ("", "work", "rejected", 0)),
     (first("work", "rejected", "orders"), None, (None, "work", "rejected", 0)),
     ({"x-death": [], **first("work", "maxlen", "")}, None, ("", "work", "maxlen", 0)),
@@ -97,18 +97,18 @@ DEATHS: list[tuple[Any, Any, tuple[Any, ...]]] = [
 ]
 
 
-def test_deaths_are_read_as_documented() -> None:
+def test_x_death_is_read_as_documented() -> None:
     found = broker_fields(
-        column([headers for headers, _, _ in DEATHS]), column([properties for _, properties, _ in DEATHS])
+        column([headers for headers, _, _ in X_DEATH_CASES]), column([properties for _, properties, _ in X_DEATH_CASES])
     )
     columns = (found.original_exchange, found.original_routing_key, found.first_death["reason"])
     rows = list(zip(*(each.to_pylist() for each in columns), found.x_death_count.tolist(), strict=True))
-    assert rows == [expected for _, _, expected in DEATHS]
-    told_of = [exchange is not None or key is not None for _, _, (exchange, key, _, _) in DEATHS]
-    assert found.dead_lettered.to_pylist() == told_of
+    assert rows == [expected for _, _, expected in X_DEATH_CASES]
+    dead_lettered = [exchange is not None or key is not None for _, _, (exchange, key, _, _) in X_DEATH_CASES]
+    assert found.dead_lettered.to_pylist() == dead_lettered
 
 
-def test_a_message_may_list_any_number_of_deaths() -> None:
+def test_x_death_may_have_any_number_of_entries() -> None:
     """Sixty thousand that say nothing, beside names that would not fit if each had its own."""
     names = {f"{number:04}" * 60: number for number in range(250)}
     headers = {"x-death": [None] * 60_000 + [WORK], **first("work", "rejected", "orders"), **names}

@@ -78,7 +78,7 @@ def test_duckdb_reads_variants(directory: Path) -> None:
     with duckdb.connect() as connection:
         found = connection.execute(asked).fetchall()
     assert {kind for kind, _ in found} == {"VARIANT"}
-    assert [said for _, said in found if said is not None] == ['{"a":7}'] * 6
+    assert [text for _, text in found if text is not None] == ['{"a":7}'] * 6
 
 
 def test_row_groups_have_an_end(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_task_that_comes_late_does_not_make_the_scratch_again(tmp_path: Path) 
     assert not gone.exists()
 
 
-def test_files_of_tasks_that_were_tried_again_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_of_retried_tasks_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
     """A file that no successful task names, as one leaves that was stopped, or came in after another."""
     scratch = tmp_path / "scratch"
     written = decode_into(spark, [str(CAPTURE)], place(str(scratch)), ["frames"])

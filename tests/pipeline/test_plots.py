@@ -70,7 +70,7 @@ def test_rates_count_what_goes_in_and_out_of_a_queue(waiting: Tables) -> None:
 
 def test_backlog_is_the_most_that_waited_at_once(waiting: Tables) -> None:
     chart = plots.backlog(waiting, every="1 second")
-    # In the broker: 1 at 0 s, 0 at 0.1, 1 at 1, 2 at 2, 1 at 2.1, 2 at 3, 1 at 4.1, which held 2 when its second began.
+    # In the broker: 1 at 0 s, 0 at 0.1, 1 at 1, 2 at 2, 1 at 2.1, 2 at 3, 1 at 4.1, which had 2 when its second began.
     assert series(chart, "in the broker") == [1, 1, 2, 2, 2]
     # With the consumer one from 0.1 to 1.1, from 2.1 to 3.1, and from 4.1 on.
     assert series(chart, "with consumers") == [1, 1, 1, 1, 1]
@@ -86,7 +86,7 @@ def test_a_condition_chooses_what_is_drawn(waiting: Tables) -> None:
 
 
 @pytest.mark.parametrize("every", ["soon", "0.1 microseconds", "1 fortnight", "1.2.3 seconds", "1 microsecond"])
-def test_an_interval_that_is_none_is_refused(waiting: Tables, every: str) -> None:
+def test_an_invalid_interval_is_refused(waiting: Tables, every: str) -> None:
     with pytest.raises(ValueError, match="not an interval"):
         plots.rates(waiting, every=every)
 
@@ -108,8 +108,8 @@ def test_latencies_are_counted_in_classes_that_hold_them(spark: SparkSession) ->
     with pytest.raises(ValueError, match="no latency 'speed'"):
         plots.latency_over_time(tables, measure="speed")
     over_time = plots.latency_over_time(tables, every="1 second")
-    (whole,) = [point for point in points(over_time) if "n" in point and "median" in point][:1]
-    assert (whole["n"], whole["median"], whole["99 %"], whole["longest"]) == (100, 1, 100, 100)
+    (totals,) = [point for point in points(over_time) if "n" in point and "median" in point][:1]
+    assert (totals["n"], totals["median"], totals["99 %"], totals["longest"]) == (100, 1, 100, 100)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def ended(spark: SparkSession) -> Tables:
 
 
 @pytest.fixture(scope="module")
-def lives(ended: Tables) -> Any:
+def connection_chart(ended: Tables) -> Any:
     return plots.connections(ended)
 
 
@@ -143,8 +143,8 @@ def spoken(ended: Tables) -> Any:
     return plots.versions(ended)
 
 
-def test_connections_say_how_they_ended_and_by_whom(ended: Tables, lives: Any) -> None:
-    chart = lives
+def test_connections_say_how_they_ended_and_by_whom(ended: Tables, connection_chart: Any) -> None:
+    chart = connection_chart
     bars = {int(p["connection_id"]): p for p in points(chart) if "connection_id" in p}
     assert [bars[n]["ending"] for n in (1, 2, 3, 4)] == [
         "closed", "closed with an error", "reset by TCP", "open at the end of the capture",
@@ -175,9 +175,9 @@ def test_silence_is_compared_with_the_interval_agreed_on(ended: Tables) -> None:
 
 
 def test_a_condition_on_frames_chooses_connections_to_look_for_silence_in(ended: Tables) -> None:
-    """What else was said on them is no silence."""
-    whole, chosen = (points(plots.heartbeats(ended, where)) for where in (None, "name = 'basic.deliver'"))
-    assert sorted(map(str, chosen)) == sorted(map(str, whole))
+    """Other frames on them are no silence."""
+    every, chosen = (points(plots.heartbeats(ended, where)) for where in (None, "name = 'basic.deliver'"))
+    assert sorted(map(str, chosen)) == sorted(map(str, every))
     assert "no connection agreed on heartbeats" in svg(plots.heartbeats(ended, "name = 'basic.nack'"))
 
 
@@ -237,24 +237,24 @@ def test_a_picture_is_bounded_and_says_what_it_leaves_out(spark: SparkSession) -
     assert len(svg(chart)) < 100_000
 
 
-def test_names_from_the_wire_are_inert(lives: Any, spoken: Any) -> None:
-    for chart in (lives, spoken):
+def test_names_from_the_wire_are_inert(connection_chart: Any, spoken: Any) -> None:
+    for chart in (connection_chart, spoken):
         picture = svg(chart)
         assert "[U+202E]" in picture
         assert not re.search("\u202e|\x00|<script|y{60}", picture)
 
 
-def test_pictures_need_no_network(lives: Any, tmp_path: Path) -> None:
-    chart = lives
-    shown = chart._repr_mimebundle_()
-    shown = shown[0] if isinstance(shown, tuple) else shown
-    assert "image/svg+xml" in shown
-    assert set(re.findall(r"(?:href|src)=\"?(https?:[^\"> ]+)", shown["image/svg+xml"])) == set()
+def test_pictures_need_no_network(connection_chart: Any, tmp_path: Path) -> None:
+    chart = connection_chart
+    bundle = chart._repr_mimebundle_()
+    bundle = bundle[0] if isinstance(bundle, tuple) else bundle
+    assert "image/svg+xml" in bundle
+    assert set(re.findall(r"(?:href|src)=\"?(https?:[^\"> ]+)", bundle["image/svg+xml"])) == set()
     chart.save(str(tmp_path / "chart.html"), inline=True)
     assert not re.search(r"<(script|link)[^>]+(src|href)=", (tmp_path / "chart.html").read_text())
 
 
-def test_who_has_chosen_a_renderer_keeps_it() -> None:
+def test_a_chosen_renderer_is_retained() -> None:
     lines = (
         "import altair",
         "altair.renderers.enable('mimetype')",

@@ -13,7 +13,7 @@ from pipeline import Tables, plots
 from pipeline.plots.chart import unique_names
 
 
-def test_what_was_refused_waits_nowhere(spark: SparkSession) -> None:
+def test_refused_messages_are_not_in_the_backlog(spark: SparkSession) -> None:
     """Through the default exchange, and given back or refused at once: no consumer will take it from the queue."""
     flows = [
         {"flow_id": n, "exchange": "", "routing_key": "q", "publish_ts_ns": BEGIN + n * SECOND, "outcome": outcome}
@@ -67,10 +67,10 @@ def test_of_many_failed_channels_the_first_are_marked(spark: SparkSession, monke
     one = connection(opened_ts=ts(0), closed_ts=ts(4 * SECOND))
     ends = (None, 3 * SECOND, 2 * SECOND, SECOND)
     failed = [{"connection_id": 1, "close_code": 404, "closed_ts": None if at is None else ts(at)} for at in ends]
-    for channels, marked, told in ((failed[:3], [2, 3], ""), (failed, [1, 2], ", the first 2 of them")):
+    for channels, marked, suffix in ((failed[:3], [2, 3], ""), (failed, [1, 2], ", the first 2 of them")):
         chart = plots.connections(tables_of(spark, connections=[one], channels=channels))
         assert [point["t"] for point in points(chart) if set(point) == {"name", "t"}] == marked
-        assert subtitle(chart) == [f"diamonds: channels closed with an error{told}"]
+        assert subtitle(chart) == [f"diamonds: channels closed with an error{suffix}"]
 
 
 @pytest.fixture(scope="module")

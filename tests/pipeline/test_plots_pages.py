@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.plots.chart import empty
 
-# Short enough to be drawn whole. Each leaves a script in its own way; the last keeps others from leaving it.
+# Short enough to be drawn in full. Each leaves a script in its own way; the last keeps others from leaving it.
 HOSTILE = (
     "</script><script src=x.js>",
     "</SCRIPT ><img src=x.js onerror=a()>",
@@ -39,7 +39,7 @@ def scripts(page: str) -> list[tuple[dict[str, str], str]]:
     return [(dict(tag.attrib), tag.text or "") for tag in html5lib.parse(page).iter(f"{XHTML}script")]
 
 
-def told(script: str) -> Any:
+def specification(script: str) -> Any:
     """The JSON that a script of Altair's begins with."""
     return json.JSONDecoder().raw_decode(script, script.index("{", script.index("const spec =")))[0]
 
@@ -49,7 +49,7 @@ def saved(chart: Any, path: Path, **options: Any) -> str:
     return path.read_text()
 
 
-def test_of_the_scripts_of_a_saved_picture_all_are_ours(
+def test_a_saved_picture_has_only_our_scripts(
     charts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vl_convert, "javascript_bundle", lambda **_: "/* Vega */")  # megabytes that nobody else writes
@@ -57,7 +57,7 @@ def test_of_the_scripts_of_a_saved_picture_all_are_ours(
         bundle, own = scripts(saved(chart, tmp_path / "picture.html", inline=True))
         assert [bundle[0], own[0]] == [{"type": "text/javascript"}] * 2, name
         assert "/* Vega */" in bundle[1]
-        assert told(own[1]) == chart.to_dict(), name
+        assert specification(own[1]) == chart.to_dict(), name
         assert "x.js" in own[1], f"{name} shows no hostile name"
         assert not re.search("[<>&]", own[1]), name
 
@@ -72,8 +72,8 @@ def test_whatever_writes_a_page_escapes(name: str, tmp_path: Path) -> None:
     """Libraries from a CDN, a fragment of a page, and what the HTML renderer puts into a notebook."""
     chart = empty(name, name)
     with alt.renderers.enable("html"):
-        shown = chart._repr_mimebundle_()["text/html"]
-    for page in (saved(chart, tmp_path / "picture.html"), chart.to_html(fullhtml=False), shown):
+        markup = chart._repr_mimebundle_()["text/html"]
+    for page in (saved(chart, tmp_path / "picture.html"), chart.to_html(fullhtml=False), markup):
         found = scripts(page)
         assert ["x.js" in text for _, text in found] == [False] * (len(found) - 1) + [True]
         assert not [src for attributes, _ in found if "x.js" in (src := attributes.get("src", ""))]
@@ -90,16 +90,16 @@ def test_what_json_may_hold_as_it_is_is_escaped() -> None:
 
 def test_the_menu_neither_writes_markup_nor_sends_names_away(charts: dict[str, Any]) -> None:
     """vega-embed writes the JSON of "View Source" into a new window as markup, and posts it to the editor's site."""
-    kept = json.dumps({"export": True, "source": False, "compiled": False, "editor": False})
-    assert f'"actions": {kept}' in charts["versions"].to_html()
+    actions = json.dumps({"export": True, "source": False, "compiled": False, "editor": False})
+    assert f'"actions": {actions}' in charts["versions"].to_html()
     assert '"actions": false' in charts["versions"].to_html(embed_options={"actions": False})
 
 
 def test_in_a_notebook_names_are_text(charts: dict[str, Any]) -> None:
     """Jupyter, and nbconvert where it writes a notebook as HTML, put the drawing into the page as it is."""
     for name, chart in charts.items():
-        shown = chart._repr_mimebundle_()
-        bundle = shown[0] if isinstance(shown, tuple) else shown
+        displayed = chart._repr_mimebundle_()
+        bundle = displayed[0] if isinstance(displayed, tuple) else displayed
         assert {*bundle} == {"image/svg+xml"}
         page = html5lib.parse(f"<!DOCTYPE html><body>{bundle['image/svg+xml']}</body>")
         tags = [tag for tag in page.iter() if isinstance(tag.tag, str)]

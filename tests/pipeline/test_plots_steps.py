@@ -1,4 +1,4 @@
-"""Steps of a ladder: what is said of a frame, and what is folded. No Spark."""
+"""Steps of a ladder: labels of frames, and folding. No Spark."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def line(*keys: str, every_ns: int = 1) -> list[Step]:
         ({**row("basic.deliver", exchange="e", routing_key="k"), "status": "partial"}, "basic.deliver e → k partial"),
     ],
 )  # fmt: skip
-def test_a_frame_is_told_by_its_name_and_key_arguments(frame: dict[str, Any], expected: str) -> None:
+def test_the_label_of_a_frame_is_its_name_and_key_arguments(frame: dict[str, Any], expected: str) -> None:
     assert label(frame, WIDE) == expected
 
 
@@ -91,7 +91,7 @@ def test_the_kind_of_a_frame_is_known_in_every_version(frame: dict[str, Any], ex
     assert kind(frame) == expected
 
 
-def test_a_content_is_told_with_its_method() -> None:
+def test_a_content_is_one_step_with_its_method() -> None:
     frames = [
         row("basic.publish", number=1, exchange="e", routing_key="k"),
         content(2, 1, "header", body_size=3000),
@@ -100,11 +100,11 @@ def test_a_content_is_told_with_its_method() -> None:
         content(5, 1, "body", payload_size=1000, status="partial"),
         content(6, 99, "body", payload_size=1),  # its method is not among them
     ]
-    told = steps(frames, WIDE)
+    found = steps(frames, WIDE)
     # 3000 / 1024 = 2.93
-    assert [step.label for step in told] == ["basic.publish e → k 2.9 KB partial", "basic.ack #1", "body"]
-    assert [step.frames for step in told] == [4, 1, 1]
-    assert [step.whole for step in told] == [False, True, True]
+    assert [step.label for step in found] == ["basic.publish e → k 2.9 KB partial", "basic.ack #1", "body"]
+    assert [step.frames for step in found] == [4, 1, 1]
+    assert [step.whole for step in found] == [False, True, True]
 
 
 def test_without_a_header_bodies_are_summed() -> None:
@@ -123,24 +123,24 @@ def test_a_label_is_cut_to_the_width_between_two_lifelines() -> None:
 
 
 def test_long_silence_takes_one_level() -> None:
-    told = add_silences([*line("a", "b"), Step(5 * SECOND, "c", 1, "client", name="c")], SECOND)
-    assert [step.label for step in told] == ["a", "b", "5.0 s of silence", "c"]
-    assert told[2].sender is None
+    found = add_silences([*line("a", "b"), Step(5 * SECOND, "c", 1, "client", name="c")], SECOND)
+    assert [step.label for step in found] == ["a", "b", "5.0 s of silence", "c"]
+    assert found[2].sender is None
 
 
-def test_what_repeats_itself_is_told_once() -> None:
-    told = fold_repeats(line("open", *["publish"] * 6, "close", every_ns=MILLISECOND))
+def test_repeated_steps_are_folded() -> None:
+    folded = fold_repeats(line("open", *["publish"] * 6, "close", every_ns=MILLISECOND))
     # The second to the sixth publish: from 1 ms to 6 ms.
-    assert [step.label for step in told] == ["open", "publish", "publish, 5 times more: 5.0 ms in all", "close"]
-    assert sum(step.frames for step in told) == 8
+    assert [step.label for step in folded] == ["open", "publish", "publish, 5 times more: 5.0 ms in all", "close"]
+    assert sum(step.frames for step in folded) == 8
 
 
 def test_a_pattern_of_several_steps_is_folded() -> None:
-    told = fold_repeats(line(*["publish", "confirm"] * 10, every_ns=MILLISECOND))
-    assert [step.label for step in told] == ["publish", "confirm", "the 2 steps above, 9 times more: 19.0 ms in all"]
+    folded = fold_repeats(line(*["publish", "confirm"] * 10, every_ns=MILLISECOND))
+    assert [step.label for step in folded] == ["publish", "confirm", "the 2 steps above, 9 times more: 19.0 ms in all"]
 
 
-def test_three_times_is_told_thrice() -> None:
+def test_three_equal_steps_are_not_folded() -> None:
     assert [step.label for step in fold_repeats(line(*"aaabc"))] == list("aaabc")
 
 
@@ -150,15 +150,15 @@ def test_folding_loses_no_frame(keys: list[str]) -> None:
 
 
 @given(st.text(), st.integers(min_value=12, max_value=60))
-def test_a_name_in_a_picture_is_short_and_shows_what_is_invisible(text: str, shown: int) -> None:
-    inside = plain_text(text, shown).removeprefix("\u2068").removesuffix("\u2069")
-    assert len(inside) <= shown
+def test_a_name_in_a_picture_is_short_and_shows_what_is_invisible(text: str, length: int) -> None:
+    inside = plain_text(text, length).removeprefix("\u2068").removesuffix("\u2069")
+    assert len(inside) <= length
     assert not [c for c in inside if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")]
 
 
-def test_marks_of_direction_cannot_turn_a_label_round() -> None:
-    told = label(row("basic.publish", exchange="pay\u202eeno\x00", routing_key="k"), WIDE)
-    assert told == "basic.publish pay[U+202E]eno[U+0000] → k"
+def test_bidirectional_marks_cannot_reorder_a_label() -> None:
+    text = label(row("basic.publish", exchange="pay\u202eeno\x00", routing_key="k"), WIDE)
+    assert text == "basic.publish pay[U+202E]eno[U+0000] → k"
     alef_bet = "\u05d0\u05d1"
     assert label(row("queue.declare", queue=alef_bet), WIDE) == f"queue.declare \u2068{alef_bet}\u2069"
 

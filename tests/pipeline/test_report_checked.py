@@ -1,4 +1,4 @@
-"""What could not be checked is said: in the headline, by rule, and beside the baseline, where it is not called gone."""
+"""What could not be checked is reported: in the headline, by rule, and beside the baseline, where it is not gone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PIKA = {"client_product": "pika", "user": "guest", "vhost": "/", "server": "10.0
 NOBODY = {**PIKA, "client_product": None, "user": None, "vhost": None}
 ALL_KNOWN = dict.fromkeys(KNOWLEDGE, "true")
 FROM_THE_MIDDLE = {**ALL_KNOWN, "start": "false"}
-# What is said in handshakes, and what is known of channels that were opened before: in conditions of detectors.
+# What handshakes contain, and what is known of channels that were opened before: in conditions of detectors.
 BEGINNINGS = re.compile(
     r"\bc\.(start|start_ok|secure|secure_ok|tune|tune_ok|open|open_ok|client_header|server_header|client_open|server_open"
     r"|sasl_\w+|client_properties|server_properties|from_start)\b"
@@ -87,7 +87,7 @@ def test_without_amqp_nothing_is_all_clear(contents: dict[str, int], sentence: s
     assert sentence.split(".")[0] in html
 
 
-def test_rules_that_could_not_be_checked_are_told_by_name() -> None:
+def test_rules_that_could_not_be_checked_are_named() -> None:
     lossy = {**ALL_KNOWN, "complete": "false"}
     rules = {name: catalogue()[name] for name in ("HS-08", "CL-03", "CH-09", "SEC-03")}
     facts = facts_of(
@@ -118,7 +118,7 @@ def test_rules_that_could_not_be_checked_are_told_by_name() -> None:
         ([{**PIKA, **ALL_KNOWN}, {**NOBODY, **FROM_THE_MIDDLE}], False),  # which may be of the same client
     ],
 )
-def test_only_what_was_looked_for_is_gone(kinds: list[dict[str, Any]], gone: bool) -> None:
+def test_only_findings_of_checked_rules_are_gone(kinds: list[dict[str, Any]], gone: bool) -> None:
     last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
     facts = facts_of(*((kind, 1) for kind in kinds))
     found = compare(Groups(), last, coverage_check(facts, rules_of(None)))
@@ -139,7 +139,7 @@ def test_a_rule_that_is_switched_off_is_not_checked() -> None:
     assert (found.gone, len(found.not_checked)) == ([], 1)
 
 
-def test_what_somebody_accepted_is_not_gone() -> None:
+def test_accepted_findings_are_not_gone() -> None:
     last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
     facts = facts_of(({**PIKA, **ALL_KNOWN}, 1))
     for user, until, gone in (("guest", 21, 0), ("other", 21, 1), ("guest", 20, 1)):

@@ -47,8 +47,8 @@ def audited(fail_on: str = "violation", text: str = "billing", begun_before: boo
     before = Previous({key(identity("CH-09", client_product=text)): {}, GONE["key"]: GONE})
     found = compare(facts.groups["identities"], before)
     rules = dict(catalogue())
-    shown = cards(facts, found, 1, "/data/tables", rules)
-    return Audit(facts, found, verdict(facts, found, fail_on, rules), rules, shown, unchecked(facts, rules))
+    listed = cards(facts, found, 1, "/data/tables", rules)
+    return Audit(facts, found, verdict(facts, found, fail_on, rules), rules, listed, unchecked(facts, rules))
 
 
 def results(audit: Audit) -> list[dict[str, Any]]:
@@ -61,8 +61,8 @@ def results(audit: Audit) -> list[dict[str, Any]]:
 
 def test_sarif_has_a_result_for_each_finding_with_its_state() -> None:
     """Levels and states by the words of SARIF 2.1.0, 3.27.10 and 3.27.24."""
-    told = {one["ruleId"]: (one.get("level"), one["baselineState"]) for one in results(audited())}
-    assert told == {
+    states = {one["ruleId"]: (one.get("level"), one["baselineState"]) for one in results(audited())}
+    assert states == {
         "DL-03": ("error", "new"), "CH-09": ("warning", "unchanged"), "SEC-16": ("note", "new"),
         "CL-04": (None, "absent"),
     }  # fmt: skip
@@ -91,18 +91,18 @@ def cases(audit: Audit) -> dict[str, tuple[str, ...]]:
 
 
 def test_junit_has_a_case_for_every_rule_and_fails_from_the_threshold_on() -> None:
-    told = cases(audited("warning"))
-    assert told.keys() == catalogue().keys()
-    assert {name for name, inner in told.items() if inner == ("failure",)} == {"CH-09", "DL-03"}
-    assert {name for name, inner in told.items() if inner == ("system-out",)} == {"SEC-16"}
+    found = cases(audited("warning"))
+    assert found.keys() == catalogue().keys()
+    assert {name for name, inner in found.items() if inner == ("failure",)} == {"CH-09", "DL-03"}
+    assert {name for name, inner in found.items() if inner == ("system-out",)} == {"SEC-16"}
     for threshold, failed in (("violation", {"DL-03"}), ("info", set(BROKEN)), ("never", set())):
         assert {name for name, inner in cases(audited(threshold)).items() if "failure" in inner} == failed
 
 
 def test_junit_skips_what_was_checked_nowhere() -> None:
-    told, known = cases(audited(begun_before=True)), cases(audited())
-    assert (told["HS-08"], known["HS-08"]) == (("skipped",), ())
-    assert told["NEG-07"] == ("skipped",)  # of 1.0 alone, which nobody speaks here
+    found, known = cases(audited(begun_before=True)), cases(audited())
+    assert (found["HS-08"], known["HS-08"]) == (("skipped",), ())
+    assert found["NEG-07"] == ("skipped",)  # of 1.0 only, which nobody speaks here
     assert {name for name, inner in known.items() if inner == ("skipped",)} == {
         rule.id for rule in catalogue().values() if "0-9-1" not in rule.versions
     }
@@ -124,8 +124,8 @@ def test_github_has_one_line_for_each_broken_rule_the_worst_first() -> None:
 
 def test_names_from_the_wire_are_text_everywhere() -> None:
     audit = audited(text=HOSTILE)
-    told = "".join(ElementTree.fromstring(junit(audit).partition("?>")[2]).itertext())
-    assert '<script>alert("x")</script>' in told
-    for text in (told, github(audit), sarif(audit)):
+    junit_text = "".join(ElementTree.fromstring(junit(audit).partition("?>")[2]).itertext())
+    assert '<script>alert("x")</script>' in junit_text
+    for text in (junit_text, github(audit), sarif(audit)):
         assert not set(text) & {"\u202e", "\x07", "\x1b"}
     assert len(github(audit).splitlines()) == len(BROKEN) + 1

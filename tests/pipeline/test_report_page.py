@@ -86,7 +86,7 @@ def written(facts: Facts, title: str = "Audit", previous: str | None = None, fai
 
 @pytest.fixture(scope="module", autouse=True)
 def drawn_once() -> Iterator[None]:
-    """Facts that differ in their strings alone have the same charts: each is drawn by its first test."""
+    """Facts that differ only in their strings have the same charts: each is drawn by its first test."""
     drawings: dict[tuple[str, str], Markup] = {}
     draw = charts.svg
 
@@ -126,8 +126,8 @@ def test_the_page_asks_nobody_for_anything(hostile: Outline) -> None:
 
 def test_a_finding_says_how_to_see_it(hostile: Outline) -> None:
     """The packet, the connection, and the command that cuts them out (`report_support.finding`)."""
-    for shown in ("frame.number == 17", " --finding ", "/7/5 -o "):
-        assert shown in hostile.text
+    for part in ("frame.number == 17", " --finding ", "/7/5 -o "):
+        assert part in hostile.text
 
 
 def test_its_links_lead_somewhere(hostile: Outline) -> None:

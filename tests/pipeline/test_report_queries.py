@@ -128,10 +128,10 @@ def test_findings_by_rule_and_by_what_they_are_about(facts: Facts) -> None:
 def test_examples_show_what_is_sure_first(facts: Facts) -> None:
     from pipeline.report.baseline import compare
 
-    shown = {card.rule_id: card for card in cards(facts, compare(facts.groups["identities"], None), 4)}
-    assert list(shown) == ["NM-03", "SEC-01", "CAP-01"]
-    assert (shown["NM-03"].severity, shown["NM-03"].findings, shown["NM-03"].occurrences) == ("violation", 2, 4)
-    first, second = shown["NM-03"].examples
+    by_rule = {card.rule_id: card for card in cards(facts, compare(facts.groups["identities"], None), 4)}
+    assert list(by_rule) == ["NM-03", "SEC-01", "CAP-01"]
+    assert (by_rule["NM-03"].severity, by_rule["NM-03"].findings, by_rule["NM-03"].occurrences) == ("violation", 2, 4)
+    first, second = by_rule["NM-03"].examples
     assert (first.row["severity"], second.row["reservation"]) == ("violation", "bytes are missing")
     assert dict(first.values) == {"observed": "amq.", "queue": HOSTILE_QUEUE}
     assert first.packet == "frame.number == 17"
@@ -178,6 +178,6 @@ def test_the_queries_for_the_rest_run(spark: SparkSession, tables: pipeline.Tabl
     for name, table in (*tables.items(), ("findings", found(spark))):
         table.createOrReplaceTempView(name)
     rules = cards(facts, compare(facts.groups["identities"], None), 1)
-    queries = [REPLIES, *(shown.query for shown in TABLES.values()), *(card.query for card in rules)]
+    queries = [REPLIES, *(each.query for each in TABLES.values()), *(card.query for card in rules)]
     for query in queries:
         assert spark.sql(query).columns

@@ -27,7 +27,7 @@ ENDED_WORK = {
 def facts_of(connections: int, **broken: tuple[str, int]) -> Facts:
     """Rules (`CH_07`) by severity and the number of connections that break them, a finding each."""
     facts = everywhere("x")
-    rules = {name.replace("_", "-"): told for name, told in broken.items()}
+    rules = {name.replace("_", "-"): counts for name, counts in broken.items()}
     rows = [
         {**group(FINDINGS, "rules", "a rule", number), "rule_id": name, "severity": severity}
         for name, (severity, number) in rules.items()
@@ -63,7 +63,7 @@ def test_the_catalogue_says_what_costs_work() -> None:
     ("connections", "severity", "common"),
     [(19, "info", True), (19, "warning", True), (19, "violation", False), (17, "info", False)],
 )
-def test_what_nearly_every_connection_does_is_told_once(connections: int, severity: str, common: bool) -> None:
+def test_what_nearly_every_connection_does_is_listed_once(connections: int, severity: str, common: bool) -> None:
     facts = facts_of(20, SEC_07=(severity, connections), NM_02=(severity, 3))
     (card,) = [card for card in cards(facts, compare(Groups(), None), 4) if card.rule_id == "SEC-07"]
     assert (card.common, len(card.examples)) == (common, 1 if common else 4)
@@ -73,7 +73,7 @@ def test_what_nearly_every_connection_does_is_told_once(connections: int, severi
     assert bool(re.search("Nearly every connection, 19 of 20: shown once.", html)) == common
 
 
-def test_of_few_connections_none_is_everybody() -> None:
+def test_few_connections_are_never_nearly_every_one() -> None:
     (card,) = cards(facts_of(4, SEC_07=("info", 4)), compare(Groups(), None), 4)
     assert not card.common
 
@@ -83,9 +83,9 @@ def test_the_first_screen_has_what_ended_work_then_the_worst_then_the_new() -> N
         20, SEC_01=("warning", 15), CL_08=("warning", 1), HS_03=("violation", 1), SEC_02=("warning", 19),
         SEC_16=("info", 9), NM_01=("warning", 2), DL_03=("violation", 1),
     )  # fmt: skip
-    shown = most_important(cards(facts, compare(facts.groups["identities"], None), 4))
-    assert [card.rule_id for card in shown] == ["CL-08", "DL-03", "HS-03", "SEC-01", "NM-01"]
-    assert len(shown) == MOST_IMPORTANT
+    first = most_important(cards(facts, compare(facts.groups["identities"], None), 4))
+    assert [card.rule_id for card in first] == ["CL-08", "DL-03", "HS-03", "SEC-01", "NM-01"]
+    assert len(first) == MOST_IMPORTANT
     before = facts_of(20, SEC_01=("warning", 15), NM_01=("warning", 2))
     known = compare(before.groups["identities"], Previous({key(identity("SEC-01")): {}}))
     assert [card.rule_id for card in most_important(cards(before, known, 4))] == ["NM-01", "SEC-01"]
@@ -132,7 +132,7 @@ def test_commands_are_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "broken", "said"),
+    ("product", "broken", "expected"),
     [
         ("RabbitMQ", {"R4_01": ("warning", 2)}, "R4-01 a rule (2): billing · queue=q Declare the queue durable"),
         ("RabbitMQ", {}, "RabbitMQ 4 refuses nothing that was captured on connections to RabbitMQ."),
@@ -140,7 +140,7 @@ def test_commands_are_complete() -> None:
     ],
 )
 def test_a_section_says_what_rabbitmq_4_will_refuse(
-    product: str, broken: dict[str, tuple[str, int]], said: str
+    product: str, broken: dict[str, tuple[str, int]], expected: str
 ) -> None:
     facts = facts_of(20, **broken)
     named = [{**group(FINDINGS, "named", "x", 1), "rule_id": "R4-01", "application": "billing", "things": "queue=q"}]
@@ -149,4 +149,4 @@ def test_a_section_says_what_rabbitmq_4_will_refuse(
     groups = {"named": named, "rules": rules, "servers": servers}
     html = html_of(replace(facts, groups={**facts.groups, **{name: Groups(of, 1) for name, of in groups.items()}}))
     section = html.partition('<section id="rabbitmq-4">')[2].partition("</section>")[0]
-    assert said in " ".join(re.sub("<[^>]*>", " ", section).split()).replace(" :", ":")
+    assert expected in " ".join(re.sub("<[^>]*>", " ", section).split()).replace(" :", ":")

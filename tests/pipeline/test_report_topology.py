@@ -32,15 +32,15 @@ def test_boxes_stand_in_the_column_of_what_they_are() -> None:
 def test_lines_say_how_many_messages_and_how_fast() -> None:
     drawn = picture(ROWS, 10 * SECOND)
     assert drawn is not None
-    said = [line.text for line in drawn.lines]
-    assert "shop \u2192 (default exchange): 90 messages, 9 a second" in said
-    assert "events \u2192 audit: bound, no message seen" in said
+    texts = [line.text for line in drawn.lines]
+    assert "shop \u2192 (default exchange): 90 messages, 9 a second" in texts
+    assert "events \u2192 audit: bound, no message seen" in texts
     widths = {line.text.split(":")[0]: line.width for line in drawn.lines}
     assert widths["shop \u2192 (default exchange)"] > widths["shop \u2192 events"] > 1
     assert [line.seen for line in drawn.lines] == [True, True, True, False, True]
 
 
-def test_what_does_not_fit_is_counted() -> None:
+def test_boxes_that_do_not_fit_are_counted() -> None:
     many = [{"kind": "consumes", "origin": f"q{number}", "target": "app", "rows": number} for number in range(15)]
     drawn = picture(many, SECOND)
     assert drawn is not None

@@ -152,19 +152,19 @@ def test_flows_of_many_scripts_from_their_rows(spark: SparkSession) -> None:
             for number in [row[f"{side}_connection_id"]]
         }
         by_server[row.server].append({**row.asDict(), **peers})
-    told = [
+    wrong = [
         (script.number, *lines)
         for script in many
         if (lines := differences(script, by_server[script.server]) + unsound(script, by_server[script.server]))
     ]
-    assert told == []
+    assert wrong == []
 
 
 def test_scripts_show_what_brokers_do(played: list[Script]) -> None:
     """Nothing is tested by scripts in which it does not happen."""
     events = [(script, event) for script in played for event in script.events]
     seen = {event.kind for _, event in events} | {event.outcome for _, event in events}
-    seen |= {death.reason for _, event in events for death in event.deaths}
+    seen |= {death.reason for _, event in events for death in event.x_death}
     kinds = ["publish", "deliver", "get", "get-empty", "return", "confirm", "settle", "commit", "rollback", "close"]
     outcomes = ["confirmed", "nacked", "acked", "rejected", "requeued", "expired", "maxlen", "delivery_limit"]
     assert {*kinds, *outcomes} - seen == set()

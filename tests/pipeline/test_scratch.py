@@ -44,11 +44,11 @@ def test_a_process_that_ends_takes_its_scratch_along(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
-    left = Path(with_scratch(tmp_path, "killed"))
-    assert stat.S_IMODE(left.stat().st_mode) == 0o700
-    (left / "blockmgr-1/0c").mkdir(parents=True)
-    (left / "blockmgr-1/0c/shuffle_0_0_0.data").write_bytes(b"secret")
+def test_the_next_run_removes_scratch_of_a_killed_one(tmp_path: Path) -> None:
+    killed = Path(with_scratch(tmp_path, "killed"))
+    assert stat.S_IMODE(killed.stat().st_mode) == 0o700
+    (killed / "blockmgr-1/0c").mkdir(parents=True)
+    (killed / "blockmgr-1/0c/shuffle_0_0_0.data").write_bytes(b"secret")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / f"{scratch.PREFIX}link").symlink_to(elsewhere)
@@ -62,11 +62,11 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     scratch.private.cache_clear()
 
 
-def test_scratch_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = with_scratch(tmp_path, "killed")
+def test_scratch_of_another_user_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = with_scratch(tmp_path, "killed")
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     scratch.clean(str(tmp_path))
-    assert Path(left).is_dir()
+    assert Path(killed).is_dir()
 
 
 def test_scratch_goes_where_spark_would_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def readable(folder: Path) -> dict[str, str]:
 def test_nothing_that_a_run_writes_meanwhile_can_be_read_by_others(
     tmp_path: Path, means: str, shuffle_file: str
 ) -> None:
-    """A packed capture goes through the shuffle whole. Tables follow the umask of who asked for them."""
+    """A packed capture goes through the shuffle in one piece. Tables follow the umask of who asked for them."""
     temporary, work = tmp_path / "tmp", tmp_path / "work"
     temporary.mkdir()
     work.mkdir()

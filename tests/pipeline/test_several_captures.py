@@ -69,7 +69,7 @@ def decode(paths: Iterable[Path]) -> list[Connection]:
     return connections(rows_of(decode_table(in_flow_order(runs(list(paths))))))
 
 
-def told(found: Iterable[Connection], *columns: str) -> list[list[tuple[Any, ...]]]:
+def values(found: Iterable[Connection], *columns: str) -> list[list[tuple[Any, ...]]]:
     return [[tuple(row[column] for column in columns) for row in connection.rows] for connection in found]
 
 
@@ -95,10 +95,10 @@ def test_two_sniffers_whose_clocks_differ(tmp_path: Path, name: str, later_ms: i
     first = write(tmp_path / "1.pcap", packets)
     second = write(tmp_path / "2.pcap", packets, WRAPS[wrap] if wrap else bytes, later_ms * MS)
     twice = decode([first, second])
-    assert told(twice, *WHAT, "frame_no") == told(once, *WHAT, "frame_no")
+    assert values(twice, *WHAT, "frame_no") == values(once, *WHAT, "frame_no")
     # Times are those of the sniffer whose clock is behind.
     shift = min(later_ms, 0) * MS
-    assert told(twice, "ts_ns", "packet_no", "file") == [
+    assert values(twice, "ts_ns", "packet_no", "file") == [
         [(row["ts_ns"] + shift, row["packet_no"], "2.pcap" if shift else "1.pcap") for row in connection.rows]
         for connection in once
     ]
@@ -118,7 +118,7 @@ def test_two_sniffers_whose_clocks_differ(tmp_path: Path, name: str, later_ms: i
 
 @every_capture
 @pytest.mark.parametrize("lost", [0.1, 0.5])
-def test_what_one_sniffer_lost_the_other_has(tmp_path: Path, name: str, lost: float) -> None:
+def test_packets_lost_by_one_sniffer_come_from_the_other(tmp_path: Path, name: str, lost: float) -> None:
     """Each packet is lost by one of them at most; their clocks agree as well as synchronised ones do."""
     packets, rng = records(name), random.Random(7)
     losers = [rng.random() // lost for _ in packets]
@@ -140,7 +140,7 @@ def in_stream_order(found: Iterable[Connection]) -> list[list[tuple[Any, ...]]]:
     """Rows without their numbers, one direction after the other."""
     return [
         sorted(rows, key=lambda row: (row[WHAT.index("sender")], row[WHAT.index("stream_offset")]))
-        for rows in told(found, *WHAT)
+        for rows in values(found, *WHAT)
     ]
 
 
@@ -158,7 +158,7 @@ def test_rotated_files_with_names_in_no_order(tmp_path: Path, name: str) -> None
         if cuts[number] < cuts[number + 1]
     ]
     rng.shuffle(files)
-    assert told(decode(files), *WHAT, *WHEN) == told(decoded(name), *WHAT, *WHEN)
+    assert values(decode(files), *WHAT, *WHEN) == values(decoded(name), *WHAT, *WHEN)
 
 
 @every_capture
@@ -168,7 +168,7 @@ def test_files_whose_ranges_overlap(tmp_path: Path, name: str, names: tuple[str,
     third = len(packets) // 3
     parts = packets[: 2 * third], packets[third:]
     found = decode([write(tmp_path / file, part) for file, part in zip(names, parts, strict=True)])
-    assert told(found, *WHAT, *WHEN) == told(decoded(name), *WHAT, *WHEN)
+    assert values(found, *WHAT, *WHEN) == values(decoded(name), *WHAT, *WHEN)
     assert facts(found, "payload_bytes") == facts(decoded(name), "payload_bytes")
     counted = sum(map(sum, facts(found, "retransmitted_bytes")))
     before = sum(map(sum, facts(decoded(name), "retransmitted_bytes")))
@@ -184,7 +184,7 @@ def test_one_direction_a_file(tmp_path: Path, name: str) -> None:
     for packet in independent_tcp.packets([CAPTURES / name]):
         halves[packet.source > packet.target].append(packets[packet.no - 1])
     files = [write(tmp_path / f"{side}.pcap", half) for side, half in halves.items()]
-    assert told(decode(files), *WHAT, *WHEN) == told(decoded(name), *WHAT, *WHEN)
+    assert values(decode(files), *WHAT, *WHEN) == values(decoded(name), *WHAT, *WHEN)
 
 
 def test_fragments_of_one_datagram_in_two_files(tmp_path: Path) -> None:
@@ -197,30 +197,30 @@ def test_fragments_of_one_datagram_in_two_files(tmp_path: Path) -> None:
         parts = [(ns, link, bytes(Ether(**MACS) / part)) for part in fragment(numbered(data, number), fragsize=200)]
         before += parts if number < torn.no else parts[:1] if number == torn.no else []
         behind += parts if number > torn.no else parts[1:] if number == torn.no else []
-    whole = write(tmp_path / "whole.pcap", before + behind)
-    assert told(decode([whole]), *WHAT, *WHEN) == told(decoded(name), *WHAT, *WHEN)
-    (together,) = accounts(read(TcpRunsReader, whole))
+    in_one = write(tmp_path / "one.pcap", before + behind)
+    assert values(decode([in_one]), *WHAT, *WHEN) == values(decoded(name), *WHAT, *WHEN)
+    (together,) = accounts(read(TcpRunsReader, in_one))
     both = write(tmp_path / "1.pcap", before), write(tmp_path / "2.pcap", behind)
-    held = [account["skipped"].get(WAITING, 0) for account in accounts(read(TcpRunsReader, *both))]
-    assert sum(held) == together["skipped"][WAITING] + 1  # none completes it
+    waiting = [account["skipped"].get(WAITING, 0) for account in accounts(read(TcpRunsReader, *both))]
+    assert sum(waiting) == together["skipped"][WAITING] + 1  # none completes it
     assert sum(map(sum, facts(decode(both), "missing_bytes"))) == torn.wire_len
 
 
 # ---- a file that is still being written -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", [1, 15, 16, 40])
-def test_the_last_file_is_read_up_to_where_it_is_written(tmp_path: Path, left: int) -> None:
-    """Rotated files, the last one with `left` bytes of a record whose rest is not on the disk yet."""
+@pytest.mark.parametrize("written", [1, 15, 16, 40])
+def test_the_last_file_is_read_up_to_where_it_is_written(tmp_path: Path, written: int) -> None:
+    """Rotated files, the last one with `written` bytes of a record whose rest is not on the disk yet."""
     name = "091_rpc_reply_to.pcap"
     packets = records(name)
     ready, last = packets[:60], packets[60:101]
     first = write(tmp_path / "z.pcap", ready)
     second = write(tmp_path / "a.pcap", last)
     size = second.stat().st_size - 16 - len(last[-1][2])
-    second.write_bytes(second.read_bytes()[: size + left])
-    expected = decode([write(tmp_path / "whole.pcap", packets[:100])])
-    assert told(decode([first, second]), *WHAT, *WHEN) == told(expected, *WHAT, *WHEN)
+    second.write_bytes(second.read_bytes()[: size + written])
+    expected = decode([write(tmp_path / "complete.pcap", packets[:100])])
+    assert values(decode([first, second]), *WHAT, *WHEN) == values(expected, *WHAT, *WHEN)
     found = {
         account["capture_file"].rsplit("/", 1)[1]: account for account in accounts(read(TcpRunsReader, first, second))
     }
@@ -280,9 +280,9 @@ def rows_by_table(tables: pipeline.Tables) -> dict[str, list[str]]:
 def test_a_folder_of_all_this_gives_the_tables_of_the_captures(spark: SparkSession, tmp_path: Path) -> None:
     scattered(tmp_path)
     originals = [str(CAPTURES / name) for name in (SNIFFED, MIRRORED, ROTATED, OVERLAPPING, APART)]
-    whole = pipeline.decode(spark, originals)
-    expected = rows_by_table(whole)
-    whole.release()
+    reference = pipeline.decode(spark, originals)
+    expected = rows_by_table(reference)
+    reference.release()
     tables = pipeline.decode(spark, str(tmp_path))
     found = rows_by_table(tables)
     captures = {row.capture_file.rsplit("/", 1)[1]: row for row in tables.captures.collect()}

@@ -1,5 +1,5 @@
-"""Frames that a snaplen has cut show what was captured of them: as tshark does, and nothing that the whole frame does
-not say."""
+"""Frames that a snaplen has cut show what was captured of them: as tshark does, and no value that the complete frame
+does not have."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from udfs.conversation.performatives import performatives
 Row = dict[str, Any]
 SPANS = {"gap", "skipped", "tls", "foreign"}
 CUT_VALUES = "bytes of these values are missing from the capture"
-# Of a login nothing is shown whose end is missing, in all of this only these are cut in a login.
+# Fields of a login whose end is missing are not shown; in all of this only these are cut in a login.
 OF_LOGINS = {"connection.start", "connection.start-ok", "connection.secure", "sasl-mechanisms", "sasl-init"}
 PCAP_ORDERS = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<", b"\xa1\xb2\xc3\xd4": ">", b"\xa1\xb2\x3c\x4d": ">"}
 
 
 def cut(data: bytes, snaplen: int) -> bytes:
-    """A pcap as a snaplen would have left it."""
+    """A pcap as captured with a snaplen."""
     order, at = PCAP_ORDERS[data[:4]], 24
     parts = [data[:24]]
     while at + 16 <= len(data):
@@ -68,7 +68,7 @@ def frames(path: Path) -> list[Row]:
 
 
 @cache
-def whole(name: str) -> list[Row]:
+def uncut_frames(name: str) -> list[Row]:
     return frames(golden.CAPTURES / name)
 
 
@@ -113,9 +113,9 @@ def test_frames_that_tshark_shows_of_a_cut_packet_are_there(name: str, tmp_path:
     compared = 0
     for packet, info in json.loads(GOLDEN.read_text())[name].items():
         own = found.get(int(packet), [])
-        wanted = names_in(info, version)
-        assert [named(row) for row in own][: len(wanted)] == wanted, (packet, info)
-        compared += len(wanted)
+        names = names_in(info, version)
+        assert [named(row) for row in own][: len(names)] == names, (packet, info)
+        compared += len(names)
         (tag,) = [re.search(r"\bx=(\S*) rk=(\S*)", info)]
         if tag and own and own[0]["name"] in ("basic.publish", "basic.return"):
             assert (own[0]["arguments"]["exchange"], own[0]["arguments"]["routing_key"]) == tag.groups()
@@ -126,22 +126,24 @@ def test_frames_that_tshark_shows_of_a_cut_packet_are_there(name: str, tmp_path:
     assert compared >= 10
 
 
-# ---- as the whole frame has it --------------------------------------------------------------------------------------
+# ---- as the complete frame has it -----------------------------------------------------------------------------------
 
 
-def is_part(value: Any, whole: Any) -> bool:
-    """Whether a value says nothing that `whole` does not."""
-    if isinstance(value, dict) and isinstance(whole, dict):
-        return all(name in whole and is_part(part, whole[name]) for name, part in value.items())
-    if isinstance(value, list) and isinstance(whole, list):
-        return len(value) <= len(whole) and all(map(is_part, value, whole))
-    return bool(value == whole)
+def is_part(value: Any, complete: Any) -> bool:
+    """Whether a value has nothing that `complete` does not have."""
+    if isinstance(value, dict) and isinstance(complete, dict):
+        return all(name in complete and is_part(part, complete[name]) for name, part in value.items())
+    if isinstance(value, list) and isinstance(complete, list):
+        return len(value) <= len(complete) and all(map(is_part, value, complete))
+    return bool(value == complete)
 
 
 @pytest.mark.parametrize("snaplen", [80, 96, 128, 160, 230])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_cut_frame_says_what_the_whole_frame_says_as_far_as_it_goes(name: str, snaplen: int, tmp_path: Path) -> None:
-    known = {(row["connection_id"], row["sender"], row["stream_offset"]): row for row in whole(name)}
+def test_a_cut_frame_has_the_captured_part_of_the_values_of_the_complete_frame(
+    name: str, snaplen: int, tmp_path: Path
+) -> None:
+    known = {(row["connection_id"], row["sender"], row["stream_offset"]): row for row in uncut_frames(name)}
     partial = 0
     for row in cut_frames(tmp_path, name, snaplen):
         if row["frame_type"] in SPANS:
@@ -171,7 +173,7 @@ def test_every_frame_that_begins_a_packet_is_there(name: str, tmp_path: Path) ->
     rows = {(row["connection_id"], row["sender"], row["stream_offset"]) for row in cut_frames(tmp_path, name, 160)}
     ends: dict[tuple[int, str], int] = {}
     missing = []
-    for row in sorted(whole(name), key=lambda row: (row["connection_id"], row["sender"], row["stream_offset"])):
+    for row in sorted(uncut_frames(name), key=lambda row: (row["connection_id"], row["sender"], row["stream_offset"])):
         side = row["connection_id"], row["sender"]
         begins = row["first_packet_no"] > ends.get(side, 0)
         ends[side] = row["packet_no"]
@@ -200,14 +202,14 @@ HEADERS_BELOW = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps
 def test_the_first_octets_of_packets_show_which_frames_begin_them(name: str, tmp_path: Path) -> None:
     rows = cut_frames(tmp_path, name, HEADERS_BELOW + FIRST_OCTETS[name])
     found = {(row["first_packet_no"], row["size"], row["channel"]) for row in rows if row["frame_type"] not in SPANS}
-    wanted = set()
+    expected = set()
     lines = gzip.decompress((golden.CAPTURES / f"{name}.frames.jsonl.gz").read_bytes()).splitlines()
     for frame in map(json.loads, lines):
         channel = next((node["s"] for node in frame["f"] if node["n"] == "amqp.channel"), None)
         if frame["i"] == 1 and frame["size"] < 1448:
-            wanted.add((frame["frame"], frame["size"], None if channel is None else int(channel)))
-    assert len(wanted) > 20
-    assert wanted <= found
+            expected.add((frame["frame"], frame["size"], None if channel is None else int(channel)))
+    assert len(expected) > 20
+    assert expected <= found
 
 
 # ---- what became of messages ----------------------------------------------------------------------------------------

@@ -112,10 +112,10 @@ def test_credentials_are_fields_of_some_version() -> None:
                 assert names[names.index(secret) - 1] == how["user_from"]
 
 
-def test_what_is_reserved_and_in_use_is_reserved() -> None:
-    for name, told in entries("reserved_in_use").items():
+def test_reserved_fields_in_use_are_reserved_in_the_specification() -> None:
+    for name, entry in entries("reserved_in_use").items():
         reserved = {field["name"] for field in described("0-9-1")[name][1] if field.get("reserved")}
-        assert set(told["fields"]) <= reserved
+        assert set(entry["fields"]) <= reserved
 
 
 def test_renamed_keys_occur() -> None:

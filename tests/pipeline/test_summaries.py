@@ -120,6 +120,6 @@ def test_consumers_with_the_time_that_their_prefetch_was_used_up(tables: Tables)
     assert (found.prefetch_count, found.exhausted_ns) == (2, 3 * S)  # from second 2 to 5
 
 
-def test_an_unknown_column_is_told_with_those_that_are_there(tables: Tables) -> None:
+def test_an_unknown_column_is_an_error_that_lists_the_columns(tables: Tables) -> None:
     with pytest.raises(ValueError, match=r"no column 'shoe'.*routing_key"):
         pipeline.latency(tables, by=["shoe"])

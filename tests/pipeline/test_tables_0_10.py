@@ -47,7 +47,7 @@ def published(found: Found, capture: str, *columns: str) -> list[tuple[Any, ...]
 
 
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, DTX, SESSIONS, BIG])
-def test_messages_become_what_a_plain_reading_says(found: Found, capture: str) -> None:
+def test_messages_are_those_of_the_naive_reading(found: Found, capture: str) -> None:
     """Numbers of commands, ranges, completions, transactions: `naive_0_10` reads them off the captured bytes."""
     columns = ("operation", "delivery_id", "outcome", "transaction")
     plain = [
@@ -78,7 +78,7 @@ def test_sessions_count_what_became_of_their_messages(found: Found, capture: str
 
 
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, SESSIONS, BIG])
-def test_subscriptions_have_the_credit_and_transfers_that_a_plain_reading_says(found: Found, capture: str) -> None:
+def test_subscriptions_have_the_credit_and_transfers_of_the_naive_reading(found: Found, capture: str) -> None:
     plain = [
         (name, queue, min(session.credit[name], UNLIMITED), session.transfers.get(name, 0))
         for session in sessions(CAPTURES / f"{capture}.pcap")
@@ -89,7 +89,7 @@ def test_subscriptions_have_the_credit_and_transfers_that_a_plain_reading_says(f
 
 
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, SESSIONS, BIG])
-def test_subscriptions_had_no_credit_for_as_long_as_a_plain_count_says(found: Found, capture: str) -> None:
+def test_time_without_credit_is_that_of_the_naive_reading(found: Found, capture: str) -> None:
     ours = found.rows("links", capture, "name", "no_credit_ns")
     plain = naive_0_10.idle_times(CAPTURES / f"{capture}.pcap")
     assert sorted(ours) == sorted(plain)
@@ -119,7 +119,7 @@ def test_subscriptions_are_links(found: Found) -> None:
     columns = ("kind", "name", "queue", "no_ack", "flow_mode")
     assert found.rows("links", METHODS, *columns) == [
         ("subscription", "dest-1", "q1", False, "window"),
-        ("subscription", "br", "q1", False, "window"),  # nothing was said of it
+        ("subscription", "br", "q1", False, "window"),  # nothing is known of it
     ]
     assert set(delivered(found, METHODS, "queue", "link")) == {("q1", "dest-1"), ("q1", "br")}
 
@@ -153,7 +153,7 @@ def test_sessions_with_a_number_in_common_stay_apart(found: Found) -> None:
     assert len(found.rows("links", SESSIONS, "name")) == 12
 
 
-def test_bodies_of_many_frames_are_whole(found: Found) -> None:
+def test_bodies_of_many_frames_are_complete(found: Found) -> None:
     sizes = [0, 1, 65000, 65523, 65524, 65536, 300000]
     rows = published(found, BIG, "body_size", "body_seen", "complete")
     assert sorted(rows) == [(size, size, True) for size in sizes]
@@ -252,23 +252,23 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, transfer("amq.direct", accept=1) * 2)
     wire.add(SERVER, control("execution.exception", error_code=404, command_id=0))
 
-    alone, body = segment("message.transfer", {"destination": "amq.direct"}), frame(3, b"x", 1, LAST_SEGMENT | 3)
+    command, body = segment("message.transfer", {"destination": "amq.direct"}), frame(3, b"x", 1, LAST_SEGMENT | 3)
     wire = wires["without header"] = opened()
-    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3) + body)
-    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | LAST_SEGMENT | 3))
-    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3) + frame(2, header(), 1, 3) + body)
+    wire.add(CLIENT, frame(1, command, 1, FIRST_SEGMENT | 3) + body)
+    wire.add(CLIENT, frame(1, command, 1, FIRST_SEGMENT | LAST_SEGMENT | 3))
+    wire.add(CLIENT, frame(1, command, 1, FIRST_SEGMENT | 3) + frame(2, header(), 1, 3) + body)
 
     wire = wires["lost header"] = opened()
-    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3))
+    wire.add(CLIENT, frame(1, command, 1, FIRST_SEGMENT | 3))
     wire.lose(CLIENT, len(frame(2, header(("message.delivery-properties", {"delivery-mode": 2})), 1, 3)))
     wire.add(CLIENT, body)
     give_up(wire, CLIENT)
 
-    # The end of a header, and that of a command, are lost; the rest is whole.
+    # The end of a header, and that of a command, are lost; the rest is complete.
     about = ("message.message-properties", {"content-length": 1}), ("message.delivery-properties", {"delivery-mode": 2})
     for script, parts, size in (
-        ("cut header", [frame(1, alone, 1, FIRST_SEGMENT | 3) + frame(2, header(*about), 1, 3), body], 4),
-        ("cut command", [frame(1, alone, 1, FIRST_SEGMENT | 3), frame(2, header(*about), 1, 3) + body], 8),
+        ("cut header", [frame(1, command, 1, FIRST_SEGMENT | 3) + frame(2, header(*about), 1, 3), body], 4),
+        ("cut command", [frame(1, command, 1, FIRST_SEGMENT | 3), frame(2, header(*about), 1, 3) + body], 8),
     ):
         wire = wires[script] = opened()
         wire.add(CLIENT, parts[0][:-size])
@@ -347,7 +347,7 @@ def scripts() -> dict[str, Wire]:
 
     stated = header(("message.message-properties", {"content-length": 3}))
     wire = wires["no body"] = opened()
-    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3) + frame(2, stated, 1, LAST_SEGMENT | 3))
+    wire.add(CLIENT, frame(1, command, 1, FIRST_SEGMENT | 3) + frame(2, stated, 1, LAST_SEGMENT | 3))
 
     # Of credit, commands one packet after the other: the client's subscribe is packet 5.
     wire = wires["window"] = subscribed(opened(), "q")
@@ -492,7 +492,7 @@ def test_ranges_of_commands_pass_the_highest_number(written: Written) -> None:
     assert rows == [(2**32 - 2, "unsettled"), (2**32 - 1, "acked"), (0, "acked"), (1, "released")]
 
 
-def test_what_needs_no_accept_is_presettled_whether_or_not_its_completion_was_captured(written: Written) -> None:
+def test_transfers_without_accept_are_presettled_with_or_without_a_captured_completion(written: Written) -> None:
     rows = written.rows("messages", "no accept", "operation", "outcome", "delivery_id", "settle_latency_ns")
     # The subscribe is command 0 of the client. The transfers are in packet 7; packet 8 completes up to the first.
     assert rows == [
@@ -519,12 +519,12 @@ def test_commands_are_answered_by_their_result_exception_or_completion(written: 
     assert {row[3] for row in rows if row[1] == "server"} == {None}
 
 
-def test_what_is_not_acquired_is_browsed(written: Written) -> None:
+def test_messages_that_are_not_acquired_are_browsed(written: Written) -> None:
     rows = written.rows("messages", "browsing", "operation", "browsed")
     assert rows == [("deliver", False), ("deliver", True), ("deliver", None), ("publish", None)]
 
 
-def test_what_a_transfer_leaves_out_has_its_default(written: Written) -> None:
+def test_missing_fields_of_a_transfer_have_their_defaults(written: Written) -> None:
     """Optional segments are optional (2.3, assemblies); an absent bit is false: not durable, not immediate, and what
     has no route is not to be discarded."""
     columns = ("durable", "mandatory", "immediate", "complete", "body_size")
@@ -535,7 +535,7 @@ def test_what_a_transfer_leaves_out_has_its_default(written: Written) -> None:
     assert written.rows("links", "no accept", "no_ack") == [(True,)]
 
 
-def test_nothing_has_a_default_where_its_values_are_not_all_captured(written: Written) -> None:
+def test_no_field_has_a_default_where_values_were_not_captured(written: Written) -> None:
     columns = ("exchange", "durable", "mandatory", "immediate", "complete")
     assert written.rows("messages", "cut header", *columns) == [("amq.direct", None, None, None, True)]
     assert written.rows("messages", "cut command", *columns) == [(None, True, True, False, True)]
@@ -611,7 +611,7 @@ def test_a_commit_that_fails_after_its_completion_is_none(written: Written) -> N
     assert written.rows("messages", "commit refused after its completion", "transaction") == [("rolled-back",)]
 
 
-def test_a_body_that_is_not_there_was_not_seen_whatever_its_size_should_be(written: Written) -> None:
+def test_a_missing_body_was_not_seen_whatever_its_declared_size(written: Written) -> None:
     assert written.rows("messages", "no body", "body_size", "body_seen", "complete") == [(3, 0, True)]
 
 

@@ -32,7 +32,7 @@ TRANSACTIONS, OUTCOMES, ERRORS, RPC, MODES, REFUSED, MULTI, PEERS, MID = (name.p
 
 @pytest.fixture(scope="module")
 def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
-    """Two of the captures have one time and one pair of ports; their connections are told apart."""
+    """Two of the captures have one time and one pair of ports; their connections are distinguished."""
     folder = tmp_path_factory.mktemp("decoded")
     write_rows(folder, NAMES)
     tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(str(folder)))
@@ -47,7 +47,7 @@ RECEIVER = "1"
 WORDS = {"accepted": ("confirmed", "acked"), "declared": ("confirmed", "acked")}
 
 
-def shown(name: str) -> Iterator[tuple[int, bool, str, dict[str, Any]]]:
+def frames_in_tshark(name: str) -> Iterator[tuple[int, bool, str, dict[str, Any]]]:
     """(stream, sent by the client, performative, fields) of every frame in tshark's view of a capture."""
     clients: dict[int, int] = {}
     with gzip.open(CAPTURES / f"{name}.frames.jsonl.gz", "rt") as lines:
@@ -72,19 +72,19 @@ def shown(name: str) -> Iterator[tuple[int, bool, str, dict[str, Any]]]:
 
 def commands(name: str) -> set[tuple[int, bool, str]]:
     """(stream, sent by the client, delivery-id) of what went over links to a coordinator. No handle is used twice."""
-    said = list(shown(name))
-    links = {(one[0], one[1], one[3]["handle"]) for one in said if one[2] == ATTACH and "coordinator" in one[3]}
-    sent = [one for one in said if one[2] == TRANSFER and "deliveryId" in one[3]]
+    frames = list(frames_in_tshark(name))
+    links = {(one[0], one[1], one[3]["handle"]) for one in frames if one[2] == ATTACH and "coordinator" in one[3]}
+    sent = [one for one in frames if one[2] == TRANSFER and "deliveryId" in one[3]]
     return {(one[0], one[1], one[3]["deliveryId"]) for one in sent if (one[0], one[1], one[3]["handle"]) in links}
 
 
 def became(name: str) -> list[tuple[bool, int, str]]:
     """(sent by the client, delivery-id, outcome) of every delivery, as its dispositions say; sorted.
 
-    Only for captures with one session a connection; what is said last stands.
+    Only for captures with one session a connection; the last disposition counts.
     """
     outcome: dict[tuple[int, bool, int], str] = {}
-    for stream, by_client, code, fields in shown(name):
+    for stream, by_client, code, fields in frames_in_tshark(name):
         if code == TRANSFER and "deliveryId" in fields:
             settled = fields.get("settled") == "1"
             key = (stream, by_client, int(fields["deliveryId"]))
@@ -94,19 +94,19 @@ def became(name: str) -> list[tuple[bool, int, str]]:
             for number in range(int(fields["first"]), int(fields.get("last", fields["first"])) + 1):
                 word = WORDS[known[0]][by_client] if known[0] in WORDS else known[0]
                 outcome[stream, not by_client, number] = word
-    left_out = commands(name)
+    coordinated = commands(name)
     return sorted(
         (by_client, number, word)
         for (stream, by_client, number), word in outcome.items()
-        if (stream, by_client, str(number)) not in left_out
+        if (stream, by_client, str(number)) not in coordinated
     )
 
 
 def test_attaches_name_their_links(found: Found) -> None:
-    said = shown(next(name for name in NAMES if name.startswith(OUTCOMES)))
-    wanted = sorted(fields["name"] for *_, performative, fields in said if performative == ATTACH)
+    frames = frames_in_tshark(next(name for name in NAMES if name.startswith(OUTCOMES)))
+    expected = sorted(fields["name"] for *_, performative, fields in frames if performative == ATTACH)
     rows = found.rows("methods", OUTCOMES, "name", "link_name")
-    assert sorted(link for name, link in rows if name == "attach") == wanted != []
+    assert sorted(link for name, link in rows if name == "attach") == expected != []
     assert {link for name, link in rows if name != "attach"} == {None}
 
 
@@ -122,13 +122,13 @@ def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Fo
     # Some repeat number and tag on every transfer of a delivery.
     tags = {
         (stream, by_client, fields["deliveryId"]): fields["deliveryTag"].replace(":", "")
-        for stream, by_client, code, fields in shown(name)
+        for stream, by_client, code, fields in frames_in_tshark(name)
         if code == TRANSFER and "deliveryId" in fields
     }
     capture = name.partition(".")[0]
     ours = [tag for (tag,) in found.rows("messages", capture, "delivery_tag_hex")]
-    left_out = commands(name)
-    assert sorted(ours) == sorted(tag for key, tag in tags.items() if key not in left_out)
+    coordinated = commands(name)
+    assert sorted(ours) == sorted(tag for key, tag in tags.items() if key not in coordinated)
     assert sum(n for (n,) in found.rows("links", capture, "transfers")) == len(tags)
 
 
@@ -149,8 +149,8 @@ def test_commands_to_a_coordinator_are_answered_by_dispositions(found: Found) ->
     assert {str(row[1]) for row in asked} == {number for *_, number in commands(f"{TRANSACTIONS}.pcap")}
     assert {row[3] for row in asked} == {"disposition"}
     for _, number, reply, _ in asked:
-        said = json.loads(named[reply].toJson())
-        assert said["first"] <= number <= said.get("last", said["first"])
+        arguments = json.loads(named[reply].toJson())
+        assert arguments["first"] <= number <= arguments.get("last", arguments["first"])
     ((published,),) = found.rows("connections", TRANSACTIONS, "messages_published")
     assert published == 6
 
@@ -194,7 +194,7 @@ def test_links_that_a_session_takes_along_end_with_its_error(found: Found) -> No
 
 def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Found) -> None:
     """The client's receiver names no source; the attach that answers it does."""
-    attaches = [said for said in shown(f"{RPC}.pcap") if said[2] == ATTACH]
+    attaches = [frame for frame in frames_in_tshark(f"{RPC}.pcap") if frame[2] == ATTACH]
     ((name, address),) = (
         (answer["name"], answer["source address"])
         for _, by_client, _, asked in attaches
@@ -209,17 +209,17 @@ def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Found) ->
     assert {operation for operation, to in rows if to == address} == {"publish", "deliver"}
 
 
-def test_messages_over_many_frames_are_whole(found: Found) -> None:
+def test_messages_over_many_frames_are_complete(found: Found) -> None:
     rows = found.rows("messages", MULTI, "complete", "first_frame_no", "last_frame_no", "body_size", "body_seen")
     assert all(complete and size == seen for complete, _, _, size, seen in rows)
-    transfers = sum(code == TRANSFER for _, _, code, _ in shown(f"{MULTI}.pcap"))
+    transfers = sum(code == TRANSFER for _, _, code, _ in frames_in_tshark(f"{MULTI}.pcap"))
     assert transfers == 260
     assert max(size for *_, size, _ in rows) >= 120_000
 
 
 def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Found) -> None:
     columns = ("kind", "address", "channel_life", "transfers", "credit", "snd_settle_mode")
-    flows = [fields for _, by_client, code, fields in shown(f"{MID}.pcap") if code == FLOW and by_client]
+    flows = [fields for _, by_client, code, fields in frames_in_tshark(f"{MID}.pcap") if code == FLOW and by_client]
     credit = max(int(flow["deliveryCount"]) + int(flow["linkCredit"]) for flow in flows)
     assert found.rows("links", MID, *columns) == [("receiver", "/queue/r1", 0, 10, credit, "unsettled")]
 

@@ -60,7 +60,7 @@ def disposed(
 
 
 def flow(delivery_count: int | None = 0, credit: int | None = None, drain: bool = False, handle: int = 0) -> bytes:
-    """Without credit, of the session alone."""
+    """Without credit, of the session only."""
     link = {"handle": handle, "delivery_count": delivery_count, "link_credit": credit, "drain": drain}
     windows = {"incoming_window": 9, "next_outgoing_id": 0, "outgoing_window": 9}
     return performative_frame(P.FLOW, **windows, **({} if credit is None else link))
@@ -133,8 +133,8 @@ def scripts() -> dict[str, Wire]:
     wire = wires["second"] = receiving()
     wire.add(SERVER, moved(0) + moved(1) + moved(2))
     wire.add(CLIENT, disposed(RECEIVES, 0, 1, settled=False, outcome=described(P.ACCEPTED)))
-    wire.add(SERVER, disposed(SENDS, 0))  # settles what the receiver said
-    wire.add(SERVER, disposed(SENDS, 2))  # nobody said anything
+    wire.add(SERVER, disposed(SENDS, 0))  # settles with the receiver's outcome
+    wire.add(SERVER, disposed(SENDS, 2))  # without an outcome of the receiver
 
     wire = wires["credit"] = receiving()
     for begun, granted in ((None, 2), (2, 1)):
@@ -158,26 +158,30 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, frame(performative(P.END)))  # packet 13
 
     wire = wires["parts"] = sending()
-    whole = sections_of(b"abcdef")
-    wire.add(CLIENT, moved(0, payload=whole[:9], more=True) + moved(0, payload=whole[9:], first=False, settled=True))
-    wire.add(CLIENT, moved(1, payload=whole[:9], more=True) + moved(1, payload=b"", first=False, aborted=True))
+    sections = sections_of(b"abcdef")
+    wire.add(
+        CLIENT, moved(0, payload=sections[:9], more=True) + moved(0, payload=sections[9:], first=False, settled=True)
+    )
+    wire.add(CLIENT, moved(1, payload=sections[:9], more=True) + moved(1, payload=b"", first=False, aborted=True))
     wire.add(CLIENT, moved(2))
 
     # Settled with the first transfer; a delivery may still be given up until the last one (2.7.5).
     wire = wires["settled early"] = sending()
-    wire.add(CLIENT, moved(0, payload=whole[:9], more=True, settled=True) + moved(0, payload=whole[9:], first=False))
-    wire.add(CLIENT, moved(1, payload=whole[:9], more=True, settled=True))
+    wire.add(
+        CLIENT, moved(0, payload=sections[:9], more=True, settled=True) + moved(0, payload=sections[9:], first=False)
+    )
+    wire.add(CLIENT, moved(1, payload=sections[:9], more=True, settled=True))
     wire.add(CLIENT, moved(1, payload=b"", first=False, aborted=True))
-    wire.add(CLIENT, moved(2, payload=whole[:9], more=True, settled=True))
+    wire.add(CLIENT, moved(2, payload=sections[:9], more=True, settled=True))
 
     # The receiver has nothing to settle then, whatever it sends meanwhile.
     wire = wires["settled early and accepted"] = sending()
     for number in (0, 1):
-        wire.add(CLIENT, moved(number, payload=whole[:9], more=True, settled=True))
+        wire.add(CLIENT, moved(number, payload=sections[:9], more=True, settled=True))
         wire.add(SERVER, disposed(RECEIVES, number, outcome=described(P.REJECTED)))
-        last = {"payload": b"", "aborted": True} if number else {"payload": whole[9:]}
+        last = {"payload": b"", "aborted": True} if number else {"payload": sections[9:]}
         wire.add(CLIENT, moved(number, first=False, **last))
-    wire.add(CLIENT, moved(2, payload=whole[:9], more=True, settled=True))
+    wire.add(CLIENT, moved(2, payload=sections[:9], more=True, settled=True))
     wire.add(SERVER, disposed(RECEIVES, 0, 2, outcome=described(P.REJECTED)))
 
     # Either side may say how the source hands out messages; the server, whose it is, decides.
@@ -221,9 +225,9 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
     wire.add(CLIENT, moved(0, 1, payload=DECLARE[:4], more=True) + moved(0, 1, payload=DECLARE[4:], first=False))
     wire.add(SERVER, disposed(RECEIVES, 0, outcome=described(P.DECLARED, b"T")))  # packet 10
-    whole = sections_of(b"abcdef")
-    wire.add(CLIENT, moved(1, payload=whole[:9], more=True, within=b"T"))
-    wire.add(CLIENT, moved(1, payload=whole[9:], first=False, within=b"T"))
+    sections = sections_of(b"abcdef")
+    wire.add(CLIENT, moved(1, payload=sections[:9], more=True, within=b"T"))
+    wire.add(CLIENT, moved(1, payload=sections[9:], first=False, within=b"T"))
     wire.add(SERVER, disposed(RECEIVES, 1, outcome=described(P.TRANSACTIONAL, b"T", described(P.ACCEPTED))))
     wire.add(CLIENT, moved(2, 1, payload=discharge()[:9], more=True))  # packet 14
     wire.add(CLIENT, moved(2, 1, payload=discharge()[9:], first=False))
@@ -314,10 +318,10 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, disposed(RECEIVES, 1, outcome=described(P.RELEASED), channel=3))  # packet 13
 
     wire = wires["lost first part"] = sending()
-    whole = sections_of(b"a" * 90)
-    wire.lose(CLIENT, len(moved(0, payload=whole[:30], more=True)))
-    wire.add(CLIENT, moved(0, payload=whole[30:60], first=False, more=True))
-    wire.add(CLIENT, moved(0, payload=whole[60:], first=False))
+    sections = sections_of(b"a" * 90)
+    wire.lose(CLIENT, len(moved(0, payload=sections[:30], more=True)))
+    wire.add(CLIENT, moved(0, payload=sections[30:60], first=False, more=True))
+    wire.add(CLIENT, moved(0, payload=sections[60:], first=False))
     give_up(wire, CLIENT)
     wire.add(CLIENT, moved(1))
 
@@ -484,15 +488,15 @@ def test_ranges_of_a_disposition_pass_the_highest_number(written: Written) -> No
     assert counts == [(7, 3, 1, 2, 1)]
 
 
-def test_the_sender_settles_what_the_receiver_said(written: Written) -> None:
+def test_the_sender_settles_with_the_outcome_of_the_receiver(written: Written) -> None:
     rows = written.rows("messages", "second", "outcome", "settle_latency_ns")
-    # Sent in packet 7, said in packet 8, settled in 9; 1 us from packet to packet. Nobody settles the second.
+    # Sent in packet 7, accepted in packet 8, settled in 9; 1 us from packet to packet. Nobody settles the second.
     assert rows == [("acked", 2000), ("acked", None), ("unknown", 3000)]
 
 
 def test_time_without_credit_is_added_up(written: Written) -> None:
     # Packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. No
-    # credit is left before the first flow, from the second delivery to the second flow, and after the third delivery.
+    # credit remains before the first flow, from the second delivery to the second flow, and after the third delivery.
     assert written.rows("links", "credit", "credit", "transfers", "no_credit_ns") == [(3, 3, 2000 + 1000 + 1000)]
 
 
@@ -535,7 +539,7 @@ def test_what_may_have_been_settled_before_a_lost_end_is_unknown(written: Writte
     assert written.rows("messages", "lost end", "outcome") == [("unknown",)]
 
 
-def test_sessions_of_two_numbers_without_a_begin_are_not_told_to_be_one(written: Written) -> None:
+def test_sessions_of_two_channel_numbers_without_a_begin_are_not_joined(written: Written) -> None:
     assert written.rows("messages", "other numbers", "channel", "outcome") == [(0, "unknown")]
 
 
@@ -592,7 +596,7 @@ def test_a_delivery_that_is_resumed_ends_as_its_last_transfer_says(written: Writ
     assert rows == [
         ("62", False, "confirmed", (15 - 7) * 1000), ("62", False, "unsettled", None),  # the other one is of link m
         ("63", False, "rejected", (16 - 9) * 1000), ("64", False, "modified", (18 - 9) * 1000),
-        ("65", False, "unknown", (17 - 9) * 1000),  # settled, and nobody said how
+        ("65", False, "unknown", (17 - 9) * 1000),  # settled without any outcome
         ("66", False, "unsettled", None),  # a new message has its tag
         ("62", True, "presettled", None), ("63", True, "presettled", None),
         ("64", True, "modified", (18 - 16) * 1000), ("65", True, "presettled", None),

@@ -156,15 +156,15 @@ def test_connections_that_say_the_same_are_not_mixed_up(first: int) -> None:
     """Numbers of frames, channels and messages are equal in both, and a batch may hold the end of the one and the
     beginning of the other."""
     for rows in twins().values():
-        whole = in_batches(rows)
-        assert len(whole["connections"]) == 2
+        in_one = in_batches(rows)
+        assert len(in_one["connections"]) == 2
         step = 1 + len(rows) // 60
         for cut in range(len(rows) // 2 + first * step, len(rows), 3 * step):
-            assert in_batches(rows.slice(0, cut), rows.slice(cut)) == whole, cut
+            assert in_batches(rows.slice(0, cut), rows.slice(cut)) == in_one, cut
 
 
 def test_the_oldest_go_out_as_unknown_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And that is told."""
+    """And a limit says so."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     rows = as_arrow(outstanding(9).rows(1))
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
@@ -195,8 +195,8 @@ def given_back(count: int) -> Script:
 def test_what_is_outstanding_is_counted_by_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch holds all of one connection, in which much was outstanding, and the beginning of another."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
-    whole, begun = as_arrow(given_back(5).rows(1)), as_arrow(Script().open().rows(2))
-    frames = pa.concat_tables([whole, begun]).combine_chunks()
+    complete, begun = as_arrow(given_back(5).rows(1)), as_arrow(Script().open().rows(2))
+    frames = pa.concat_tables([complete, begun]).combine_chunks()
     found = TableRows(config(), WORKER_TABLES).rows(iter(frames.to_batches()))
     rows = [(table, row) for table, batch in found for row in batch.to_pylist()]
     outcomes = [row["outcome"] for table, row in rows if table == "messages" and row["operation"] == "publish"]
@@ -233,7 +233,7 @@ def test_a_body_that_never_ends_is_summed_up() -> None:
     assert message["last_ts_ns"] == message["ts_ns"] + 2 * STEP
 
 
-def test_what_waits_of_a_body_does_not_grow() -> None:
+def test_memory_of_a_waiting_body_does_not_grow() -> None:
     contents = Contents(FAMILIES[0], arrow_schema(TABLES["messages"]), payload=False)
     seen = []
     for batch in long_body(20):

@@ -26,7 +26,7 @@ MS = 1_000_000
 
 
 class Found:
-    """Rows of the tables by capture, in order of time; connections without a frame are left out."""
+    """Rows of the tables by capture, in order of time; without connections that have no frame."""
 
     def __init__(self, tables: pipeline.Tables) -> None:
         files = (

@@ -1,4 +1,4 @@
-"""Tables channels and links: lives of channel numbers, and consumers."""
+"""Tables channels and links: incarnations of channel numbers, and consumers."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_channel_says_who_closed_it_and_why(read: Read) -> None:
     ]
 
 
-def test_prefetch_is_the_last_one_set_and_mode_that_of_the_life(read: Read) -> None:
+def test_prefetch_is_the_last_one_set_and_mode_that_of_the_incarnation(read: Read) -> None:
     assert read.rows("channels", "number_used_again", "prefetch_count", "prefetch_size", "mode") == [
         (5, 0, "none"),
         (None, None, "confirm"),
     ]
 
 
-def test_channel_that_was_open_before_the_capture_has_life_0(read: Read) -> None:
+def test_a_channel_that_was_open_before_the_capture_is_incarnation_0(read: Read) -> None:
     assert read.rows("channels", "open_before_the_capture", "channel", "channel_life", "opened_ts", "published") == [
         (3, 0, None, 1),
         (4, 0, None, 0),

@@ -1,4 +1,4 @@
-"""Tables connections, streams and captures: facts of the transport beside what the two sides said."""
+"""Tables connections, streams and captures: facts of the transport and of what the two sides sent."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SCRIPTS = {
     .facts(content="tls", tls={"mode": "implicit", "tls_version": "TLS 1.3", "sni": "mq.example", "alpn": None}),
     "header_then_tls": greeted("header")
     .facts(content="amqp", tls={"mode": "upgraded", "tls_version": "TLS 1.2", "sni": None, "alpn": None}),
-    # The open of the server is whole, that of the client lost bytes: which limits it would state nobody knows.
+    # The open of the server is complete, that of the client lost bytes: its limits are unknown.
     "opened_cut": Script("1.0")
     .frame("client", "amqp", 0, name="open", arguments={"container_id": "c"}, status="partial",
            error="bytes of these values are missing from the capture")
@@ -127,7 +127,7 @@ def test_connection_says_what_was_agreed_and_what_was_proposed(read: Read) -> No
     assert read.one("connections", "whole", *(f"client_{name}" for name in names)) == (100, 4096, 10)
 
 
-def test_what_a_cut_open_leaves_out_is_no_default(read: Read) -> None:
+def test_missing_fields_of_a_truncated_open_have_no_defaults(read: Read) -> None:
     """1.0 core specification, 2.7.1: max-frame-size defaults to 4294967295, channel-max to 65535."""
     names = ("container_id", "frame_max", "channel_max")
     assert read.one("connections", "opened_cut", *(f"client_{name}" for name in names)) == ("c", None, None)
@@ -190,7 +190,7 @@ def test_state_is_the_furthest_stage_reached(read: Read, script: str, state: str
     assert read.one("connections", script, "state") == (state,)
 
 
-def test_close_is_told_with_who_sent_it_first(read: Read) -> None:
+def test_the_close_is_that_of_the_side_that_sent_it_first(read: Read) -> None:
     columns = ("close_initiator", "close_code", "close_text")
     assert read.one("connections", "refused", *columns) == ("server", 403, "ACCESS_REFUSED")
     assert read.one("connections", "whole", *columns) == ("client", 200, "Normal shutdown")

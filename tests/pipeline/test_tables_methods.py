@@ -28,7 +28,7 @@ SCRIPTS = {
     "both_ask": Script().open()
     .server("channel.flow", active=False).client("channel.flow", active=True)  # 3 4
     .server("channel.flow-ok", active=True).client("channel.flow-ok", active=False),  # 5 6
-    # A get that the closed channel never answered is not answered in the channel's next life.
+    # A get that the closed channel never answered is not answered in the channel's next incarnation.
     "two_lives": Script().open()
     .client("basic.get", queue="q").asks("channel.close", reply_code=200, reply_text="bye")  # 3 4
     .open().client("basic.get", queue="q").server("basic.get-empty"),  # 6 8

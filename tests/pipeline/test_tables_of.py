@@ -188,7 +188,7 @@ def test_captures_cut_in_two_give_the_same_rows() -> None:
             check_together({name: [of_name[number]] for name, of_name in cuts.items()})
 
 
-def test_so_do_captures_cut_in_many_pieces() -> None:
+def test_captures_cut_in_many_pieces_give_the_same_rows() -> None:
     """Behind every packet, where they are few."""
     for names in apart():
         cuts = {}
@@ -201,7 +201,7 @@ def test_so_do_captures_cut_in_many_pieces() -> None:
 
 @pytest.mark.law
 @pytest.mark.parametrize("name", golden.captures())
-def test_so_does_every_capture_cut_behind_every_packet(name: str) -> None:
+def test_every_capture_cut_behind_every_packet_gives_the_same_rows(name: str) -> None:
     moments = times(runs(name))[1:]
     check(name, moments if len(moments) <= MANY else sorted(random.Random(name).sample(moments, MANY)))
 
@@ -215,7 +215,7 @@ OF_PACKETS = {
 
 @cache
 def without_packets(name: str) -> Rows:
-    """The rows of a capture but for packets and times; whether there is a time, or a latency, is said."""
+    """The rows of a capture but for packets and times; of times and latencies only whether there are any."""
     found: Rows = {}
     for table, _, rows in tables_of(runs(name).to_batches(max_chunksize=64), config(payload=True)):
         for row in rows.to_pylist() if table != ACCOUNTS else ():
@@ -243,7 +243,7 @@ def test_states_without_runs_end_for_good() -> None:
     same(lake.final, expected, name)
 
 
-def test_states_without_runs_are_left_alone() -> None:
+def test_states_without_runs_are_unchanged() -> None:
     lake = Lake()
     lake.add(piece(runs("091_tx.pcap"), BEGINNING, times(runs("091_tx.pcap"))[-4]))
     assert lake.states

@@ -38,13 +38,13 @@ def test_decoded_rows_are_frames_with_a_kind_in_front_and_facts_behind() -> None
 
 
 def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:
-    shown = ["connection_id", "frame_no", "ts", "frame_type", "name", "body_size", "body_sha256"]
-    expected = read.decoded.filter(F.col("kind") == "frame").select(shown)
-    assert_df_equality(read.tables.frames.select(shown), expected, ignore_row_order=True, ignore_metadata=True)
+    columns = ["connection_id", "frame_no", "ts", "frame_type", "name", "body_size", "body_sha256"]
+    expected = read.decoded.filter(F.col("kind") == "frame").select(columns)
+    assert_df_equality(read.tables.frames.select(columns), expected, ignore_row_order=True, ignore_metadata=True)
 
 
 def test_a_table_is_planned_when_it_is_asked_for(spark: SparkSession) -> None:
-    """And with it the rows that are kept, up to the release."""
+    """And with it the cached rows, up to the release."""
     tables = pipeline.from_decoded(spark.createDataFrame([], DECODED))
     assert tables.persisted == ()
     links = tables.links

@@ -80,7 +80,7 @@ OF_DELIVERIES = {
     .open().consume().deliver(1).ack(1),  # 15 17 19 22
     "acks_after_the_server_has_closed_the_connection": consuming()
     .deliver(1).closed(320, "CONNECTION_FORCED", 0).ack(1).client("connection.close-ok", 0),  # 5 8
-    # Tags begin anew in the new life, of which the answer to its open tells.
+    # Tags begin anew in the new incarnation, which the reply to its open proves.
     "channel_whose_second_open_is_lost": consuming().deliver(1)  # 5
     .client("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0).server("channel.close-ok")  # 8
     .gap("client").server("channel.open-ok").consume().deliver(1).ack(1),  # 10 11 12 14 17

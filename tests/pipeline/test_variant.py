@@ -71,7 +71,7 @@ def test_reads_are_big_endian_and_stop_at_the_end() -> None:
     assert i64(buf, 1, 8) == 0
 
 
-def test_unsigned_64_bits_above_the_signed_range_are_told() -> None:
+def test_unsigned_64_bits_above_the_signed_range_are_distinguished() -> None:
     assert exceeds_i64(i64(octets(b"\x80" + bytes(7)), 0, 8))
     assert not exceeds_i64(i64(octets(b"\x7f" + b"\xff" * 7), 0, 8))
 
@@ -89,7 +89,7 @@ def test_signed_is_twos_complement(number: int, bits: int) -> None:
         st.binary(max_size=12), st.text(max_size=6).map(str.encode), st.binary(max_size=4).map(lambda b: b"\xf0" + b)
     )
 )
-def test_utf8_is_judged_as_python_judges_it(data: bytes) -> None:
+def test_utf8_is_valid_where_python_accepts_it(data: bytes) -> None:
     try:
         data.decode()
         expected = True
@@ -378,11 +378,11 @@ def test_a_full_heap_is_reported_and_never_overrun() -> None:
     full = 0
     for value_room in (*range(len(expected_value)), 1000):
         for metadata_room in (*range(len(expected_metadata)), 1000) if value_room == 1000 else (1000,):
-            whole = v.new_writer(value_room + 64, metadata_room + 64)
-            w = whole._replace(value=whole.value[:value_room], metadata=whole.metadata[:metadata_room])
+            large = v.new_writer(value_room + 64, metadata_room + 64)
+            w = large._replace(value=large.value[:value_room], metadata=large.metadata[:metadata_room])
             code = build_sample(w)
-            assert not whole.value[value_room:].any()
-            assert not whole.metadata[metadata_room:].any()
+            assert not large.value[value_room:].any()
+            assert not large.metadata[metadata_room:].any()
             if value_room == 1000 and metadata_room == 1000:
                 assert (code, taken(w)) == (v.OK, (expected_value, expected_metadata))
             else:

@@ -81,7 +81,7 @@ def test_every_stream_is_complete(traffic: Path) -> None:
     times = [packet.ts_ns for packet in captured]
     assert times == sorted(times)
     for talk in tcp.connections(captured):
-        assert talk.whole
+        assert talk.complete
         assert all(half.fin_at == len(half.data) for half in talk.halves.values())
 
 

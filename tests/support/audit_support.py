@@ -1,4 +1,4 @@
-"""Small tables written by hand, as a decode would have left them, and findings about them."""
+"""Small tables written by hand, as a decode would write them, and findings about them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def write_tables(spark: SparkSession, directory: Path) -> Path:
 
 
 def only(folder: Path, *groups: str) -> Path:
-    """Settings for an audit with the rules of these groups alone: an audit with all of them takes 20 s of CPU."""
+    """Settings for an audit with only the rules of these groups: an audit with all of them takes 20 s of CPU."""
     path = folder / "audit.toml"
     others = sorted({rule.partition("-")[0] for rule in catalogue()} - {*groups})
     path.write_text(f"disable = {others}\n")

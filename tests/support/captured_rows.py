@@ -1,7 +1,7 @@
 """All shipped captures in one table, each with connections and addresses of its own.
 
 Captures that were rewritten from one another share addresses, ports and times. As runs they get other addresses; as
-decoded rows they are decoded one by one, without Spark, and their connections told apart afterwards.
+decoded rows they are decoded one by one, without Spark, and their connections separated afterwards.
 """
 
 from __future__ import annotations

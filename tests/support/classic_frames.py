@@ -1,4 +1,4 @@
-"""Frames of 0-8, 0-9 and 0-9-1 by an encoder of the tests' own, which knows layouts from the fact tables alone.
+"""Frames of 0-8, 0-9 and 0-9-1 by an encoder of the tests' own, which knows layouts only from the fact tables.
 
     method("0-9-1", "basic.ack", channel=1, delivery_tag=7)
 
@@ -69,17 +69,17 @@ def field_octets(kind: str, value: Any) -> bytes:
 def arguments(version: str, name: str, given: dict[str, Any]) -> bytes:
     """The argument octets of a method."""
     _, described = of_name(version, name)
-    left, found, bits = dict(given), b"", []
+    remaining, found, bits = dict(given), b"", []
     for field in described["fields"]:
         names = {field["name"].replace("-", "_"), field.get("practice_name", field["name"]).replace("-", "_")}
         names |= {"no_wait"} if "nowait" in names else set()
-        value = next((left.pop(name) for name in names if name in left), None)
+        value = next((remaining.pop(name) for name in names if name in remaining), None)
         if field["type"] == "bit":
             bits.append(int(bool(value)))
             continue
         found += pack_bits(bits) + field_octets(field["type"], value)
         bits = []
-    assert not left, f"{name} has no {sorted(left)}"
+    assert not remaining, f"{name} has no {sorted(remaining)}"
     return found + pack_bits(bits)
 
 

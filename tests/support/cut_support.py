@@ -78,8 +78,8 @@ class Tables:
     def __call__(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
         rows = self.rows[table]
         if keys is not None:
-            wanted = {tuple(key.values()) for key in keys.to_pylist()}
-            rows = [row for row in rows if tuple(row[name] for name in keys.column_names) in wanted]
+            chosen = {tuple(key.values()) for key in keys.to_pylist()}
+            rows = [row for row in rows if tuple(row[name] for name in keys.column_names) in chosen]
         return self.arrow(table, rows).select(list(columns))
 
     def arrow(self, table: str, rows: list[dict[str, Any]]) -> pa.Table:

@@ -41,9 +41,11 @@ def replaced(script: str, names: dict[str, str]) -> str:
 
 def environment(**more: str) -> dict[str, str]:
     """This process's, with the commands of its own environment first on the path, and no sources named to Python."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
+    }
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**kept, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", **more}
+    return {**inherited, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 def shell(script: str) -> list[str]:

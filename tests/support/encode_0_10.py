@@ -1,4 +1,4 @@
-"""AMQP 0-10 octets from Python values: an encoder of the tests' own, which knows layouts from the fact table alone.
+"""AMQP 0-10 octets from Python values: an encoder of the tests' own, which knows layouts only from the fact table.
 
 Values: int, float, bool, str, bytes, Decimal (dec32, dec64), uuid.UUID, datetime (aware), None (void); lists of pairs
 for sequence-set and byte-ranges; for map {key: (type, value)}, for list [(type, value), ...], for array (type,

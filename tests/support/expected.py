@@ -1,8 +1,8 @@
 """What the `frames` table must hold for a shipped capture, worked out from its bytes and the goldens.
 
-The independent reader (independent_tcp.py) says which bytes were captured and, of the whole capture that a damaged one
-was made from, where the frames lie; tshark's goldens say what is in them. A frame is expected of a capture when every
-byte of it is there.
+The independent reader (independent_tcp.py) says which bytes were captured, and where the frames lie in the complete
+capture that a damaged one was made from; tshark's goldens say what is in them. A frame is expected of a capture when
+every byte of it is there.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def captured(name: str) -> tuple[tcp.Connection, ...]:
     return tuple(tcp.connections(tcp.packets(golden.captures()[name].paths)))
 
 
-def is_whole(capture: Capture) -> bool:
+def is_complete(capture: Capture) -> bool:
     """No byte of any stream is missing, from the first SYN on."""
-    return all(connection.whole for connection in captured(capture.file))
+    return all(connection.complete for connection in captured(capture.file))
 
 
 def frames_in_tshark(capture: Capture) -> dict[tuple[int, Endpoint], list[GoldenFrame]]:
@@ -122,7 +122,7 @@ def content_of(connection: tcp.Connection, any_in_tshark: bool) -> str:
 def expected(name: str) -> tuple[ExpectedConnection, ...]:
     """The connections of a capture in the order of their first packets."""
     capture = golden.captures()[name]
-    source = capture.origin if is_whole(capture) or capture.made_from is None else capture.made_from
+    source = capture.origin if is_complete(capture) or capture.made_from is None else capture.made_from
     origin = golden.captures()[source]
     in_tshark = frames_in_tshark(origin)
     found = []

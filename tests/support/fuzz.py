@@ -90,7 +90,7 @@ def runs_of(path: Path) -> list[Run]:
 
 @cache
 def seeds() -> list[tuple[Path, list[Run]]]:
-    """The small captures of the tests, of every version, whole and damaged."""
+    """The small captures of the tests, of every version, intact and damaged."""
     paths = sorted(golden.CAPTURES.glob("*.pcap*"))
     return [(path, runs) for path in paths if path.stat().st_size <= LARGEST and (runs := runs_of(path))]
 
@@ -289,7 +289,7 @@ def fuzz(seed: int, count: int, seconds: float, keep: Path | None = None) -> Tal
 
 
 def fuzz_together(inputs: list[tuple[str, list[Run]]], tally: Tally) -> None:
-    """Make all tables of these inputs; when that fails, of each alone, to tell which it is."""
+    """Make all tables of these inputs; when that fails, of each one separately, to find which it is."""
     if not inputs:
         return
     spelled = tally.groups < ALL_SPELLED or tally.groups % EVERY_SPELLED == 0
@@ -338,9 +338,9 @@ def main() -> int:
     print(f"{tally.all_rows:,} rows of all tables")
     print(f"frames by status: {dict(tally.statuses)}; slowest input {tally.slowest:.2f} s of processor time")
     print(f"digest of rows, values and facts: {tally.digest.hexdigest()}")
-    tried, shown = fuzz_logins(chosen.seed, chosen.inputs, chosen.seconds * OF_LOGINS)
+    tried, leaks = fuzz_logins(chosen.seed, chosen.inputs, chosen.seconds * OF_LOGINS)
     print(f"{tried:,} damaged logins")
-    failures = tally.failures + shown
+    failures = tally.failures + leaks
     print(f"failures: {len(failures)}")
     for line in failures[:20]:
         print(f"  {line}")

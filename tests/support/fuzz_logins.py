@@ -1,6 +1,6 @@
 """Fuzzing logins: damaged ones of all versions and mechanisms, and a search for their secrets in all tables.
 
-A part of `tests/support/fuzz.py`; alone: `python tests/support/fuzz_logins.py --seconds 600`.
+A part of `tests/support/fuzz.py`; by itself: `python tests/support/fuzz_logins.py --seconds 600`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def fuzz_logins(seed: int, count: int, seconds: float) -> tuple[int, list[str]]:
         tried += len(changed)
         if searched(searcher, login, place, changed):  # which of them?
             which = f"login {login.version} {login.mechanism}, frame {place}"
-            alone = [(each, searched(searcher, login, place, [each])) for each in changed]
+            one_by_one = [(each, searched(searcher, login, place, [each])) for each in changed]
             named = [
-                f"{which}: {shown[:3]} of {captured} octets of {octets.hex()}"
-                for (octets, captured), shown in alone
-                if shown
+                f"{which}: {leaks[:3]} of {captured} octets of {octets.hex()}"
+                for (octets, captured), leaks in one_by_one
+                if leaks
             ]
             failures += named or [f"{which}: {len(changed)} together"]
     return tried, failures

@@ -33,7 +33,7 @@ OF_FRAMES = ("frame_no", "first_frame_no", "content_frame_no", "reply_frame_no",
 
 
 def own(flow: bytes, number: int) -> bytes:
-    """A flow between addresses that input `number` has alone."""
+    """A flow between addresses that only input `number` has."""
     prefix = (number + 1).to_bytes(2, "big")
     return prefix + flow[2:IP_BYTES] + prefix + flow[IP_BYTES + 2 :]
 
@@ -68,7 +68,7 @@ def tables(inputs: Sequence[list[Run]], payload: bool = False) -> Rows:
     return found
 
 
-def whole(rows: Rows, table: str, *columns: str) -> pa.Table:
+def table_of(rows: Rows, table: str, *columns: str) -> pa.Table:
     """Some columns of a table."""
     chosen = [batch.select(columns) for batch in rows[table]]
     return pa.Table.from_batches(chosen) if chosen else pa.table({name: pa.array([], pa.int64()) for name in columns})
@@ -79,13 +79,13 @@ def check(rows: Rows) -> None:
     there."""
     for batch in (batch for batches in rows.values() for batch in batches):
         batch.validate(full=True)  # texts, too
-    ledgers = whole(rows, "streams", "connection_id", "payload_bytes", *LEDGER)
+    ledgers = table_of(rows, "streams", "connection_id", "payload_bytes", *LEDGER)
     sums = sum(ledgers[name].to_numpy() for name in LEDGER)
     assert (ledgers["payload_bytes"].to_numpy() == sums).all(), "ledgers do not add up"
-    connections = whole(rows, "connections", "connection_id")["connection_id"].to_numpy()
+    connections = table_of(rows, "connections", "connection_id")["connection_id"].to_numpy()
     assert len(np.unique(connections)) == len(connections), "a connection has two rows"
     assert (np.sort(ledgers["connection_id"].to_numpy()) == np.repeat(np.sort(connections), 2)).all()
-    frames = whole(rows, "frames", "connection_id", "frame_no", "sender")
+    frames = table_of(rows, "frames", "connection_id", "frame_no", "sender")
     assert frames["sender"].null_count == 0, "a frame without a sender"
     there = set(zip(frames["connection_id"].to_pylist(), frames["frame_no"].to_pylist(), strict=True))
     assert len(there) == len(frames), "two frames of one number"

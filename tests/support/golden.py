@@ -1,7 +1,7 @@
 """What tshark and plain framing say about the shipped captures, in the words of the `frames` table.
 
 MANIFEST.json lists the captures; `*.frames.jsonl.gz` holds one line per AMQP frame that tshark 4.0 found, as a tree of
-fields ({"n": name, "s": value shown, "t": text, "c": children}). tshark shows values as text; `disagreement` compares
+fields ({"n": name, "s": value as text, "t": text, "c": children}). tshark shows values as text; `disagreement` compares
 such a text with a decoded value by the kind of value, without knowing any method.
 """
 
@@ -132,7 +132,7 @@ def golden_frame(row: dict[str, Any]) -> GoldenFrame:
         method_id=number("amqp.method.method"),
         name=method_name(row["kind"]),
         body_size=number("amqp.header.body-size"),
-        payload=shown_bytes(nodes.get("amqp.payload", {}).get("s", "")),
+        payload=bytes_in_tshark(nodes.get("amqp.payload", {}).get("s", "")),
         arguments=named(nodes.get("amqp.method.arguments"), ARGUMENT),
         properties=named(nodes.get("amqp.header.properties"), PROPERTY),
     )
@@ -144,8 +144,8 @@ def method_name(kind: str) -> str | None:
     return f"{match[1]}.{match[2]}".lower() if match and "Unknown" not in kind else None
 
 
-def shown_bytes(text: str) -> bytes:
-    """'00:ff' -> b'\\x00\\xff'; of a text that was cut, the whole octets before the cut."""
+def bytes_in_tshark(text: str) -> bytes:
+    """'00:ff' -> b'\\x00\\xff'; of a text that was cut, the complete octets before the cut."""
     cut = CUT_TEXT.fullmatch(text)
     octets = (cut[1] if cut else text).split(":")
     return bytes(int(octet, 16) for octet in octets if len(octet) == 2)
@@ -163,15 +163,15 @@ def named(parent: Node | None, prefix: str) -> dict[str, Node]:
 # ---- values ---------------------------------------------------------------------------------------------------------
 
 
-def disagreements(shown: dict[str, Node], values: dict[str, Any] | None, where: str) -> Iterator[str]:
+def disagreements(in_tshark: dict[str, Node], values: dict[str, Any] | None, where: str) -> Iterator[str]:
     """One line for each field that is missing, too much or different."""
     values = values or {}
-    for name in shown.keys() | values.keys():
-        if name not in shown or name not in values:
-            side = "tshark" if name in shown else "us"
-            yield f"{where}.{name} is known to {side} only: {shown.get(name, values.get(name))!r}"
+    for name in in_tshark.keys() | values.keys():
+        if name not in in_tshark or name not in values:
+            side = "tshark" if name in in_tshark else "us"
+            yield f"{where}.{name} is known to {side} only: {in_tshark.get(name, values.get(name))!r}"
         else:
-            yield from differs(shown[name], values[name], f"{where}.{name}")
+            yield from differs(in_tshark[name], values[name], f"{where}.{name}")
 
 
 def differs(node: Node, value: Any, where: str) -> Iterator[str]:
@@ -188,33 +188,33 @@ def differs(node: Node, value: Any, where: str) -> Iterator[str]:
 
 
 def table_differs(children: list[Node], table: dict[str, Any], where: str) -> Iterator[str]:
-    """tshark shows no key for byte arrays and timestamps: those are matched with the entries that are left over."""
-    left = dict(table)
+    """tshark shows no key for byte arrays and timestamps: those are matched with the remaining entries."""
+    remaining = dict(table)
     nameless = []
     for child in children:
         match = FIELD_TEXT.fullmatch(child.get("t", ""))
         if match is None:
             nameless.append(child)
-        elif match[1] not in left:
+        elif match[1] not in remaining:
             yield f"{where} has no key {match[1]!r}"
         else:
-            yield from differs(child, left.pop(match[1]), f"{where}.{match[1]}")
+            yield from differs(child, remaining.pop(match[1]), f"{where}.{match[1]}")
     for child in nameless:
-        key = next((key for key, value in left.items() if same_scalar(child, value)), None)
+        key = next((key for key, value in remaining.items() if same_scalar(child, value)), None)
         if key is None:
-            yield f"{where}: no entry is {child!r}; left over: {left!r}"
+            yield f"{where}: no entry is {child!r}; remaining: {remaining!r}"
         else:
-            del left[key]
-    if left:
-        yield f"{where} has keys that tshark does not show: {left!r}"
+            del remaining[key]
+    if remaining:
+        yield f"{where} has keys that tshark does not show: {remaining!r}"
 
 
 def same_scalar(node: Node, value: Any) -> bool:
     match = FIELD_TEXT.fullmatch(node.get("t", "")) if node["n"] == "amqp.field" else None
     if match is None:
-        shown = node.get("s", "")
-        cut = CUT_TEXT.fullmatch(shown)
-        return any(text.startswith(cut[1]) for text in renderings(value)) if cut else shown in renderings(value)
+        in_tshark = node.get("s", "")
+        cut = CUT_TEXT.fullmatch(in_tshark)
+        return any(text.startswith(cut[1]) for text in renderings(value)) if cut else in_tshark in renderings(value)
     kind, text = match[2], match[3] or ""
     if kind == "boolean":
         return isinstance(value, bool) and text == str(value).lower()

@@ -152,8 +152,8 @@ def differs(node: Node, value: Any, where: str) -> Iterator[str]:
             yield f"{where} is {value['struct']}, tshark shows {node['s']}"
         yield from disagreements(children, ours, where)
     elif isinstance(value, list):
-        shown = [child.get("s", "") for child in children if child["n"] == "amqp.array.string"]
-        if shown and shown != value:
-            yield f"{where} is {value!r}, tshark shows {shown!r}"
+        texts = [child.get("s", "") for child in children if child["n"] == "amqp.array.string"]
+        if texts and texts != value:
+            yield f"{where} is {value!r}, tshark shows {texts!r}"
     elif node.get("s", "") not in (*renderings(value), *(["{}"] if value == {} else [])) and value != {}:
         yield f"{where} is {value!r}, tshark shows {node!r}"

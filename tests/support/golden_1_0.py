@@ -36,7 +36,7 @@ SECTIONS = {
     "amqp.footer": "footer",
 }
 BODIES = {"amqp.data": "data", "amqp.sequence": "sequence", "amqp.value": "value"}
-SHOWN_INSTEAD = {"init_response": "user"}  # the credentials themselves are not shown
+REPLACED_BY = {"init_response": "user"}  # the credentials themselves are not decoded
 
 
 def key_of(name: str) -> str:
@@ -74,8 +74,8 @@ def disagreements(children: list[Node], ours: dict[str, Any] | None, where: str)
             key = "target"
         elif state is not None:
             key = {"transactional-state": "outcome", "source": "default_outcome"}.get(kind, "state")
-        elif key in SHOWN_INSTEAD:
-            ours.pop(SHOWN_INSTEAD[key], None)
+        elif key in REPLACED_BY:
+            ours.pop(REPLACED_BY[key], None)
             continue
         seen.add(key)
         if key not in ours:
@@ -104,7 +104,7 @@ def differs(node: Node, value: Any, where: str) -> Iterator[str]:
 
 
 def frame_disagreements(nodes: list[Node], row: dict[str, Any]) -> Iterator[str]:
-    """Of one frame: header, performative, and the sections of a message that stands in it whole.
+    """Of one frame: header, performative, and the sections of a message that is complete in it.
 
     tshark takes the payload of every transfer for the beginning of a message, and does not decode described bodies.
     """
@@ -123,12 +123,12 @@ def frame_disagreements(nodes: list[Node], row: dict[str, Any]) -> Iterator[str]
     properties = dict(row["properties"] or {})
     operation = properties.pop("body", None)
     body_kind = properties.pop("body_kind", None)
-    shown = {SECTIONS[node["n"]]: node for node in nodes if node["n"] in SECTIONS}
+    in_tshark = {SECTIONS[node["n"]]: node for node in nodes if node["n"] in SECTIONS}
     bodies = {BODIES[node["n"]] for node in nodes if node["n"] in BODIES}
     if "_ws.expert" not in by_name and operation is None and bodies != ({body_kind} if body_kind else set()):
         yield f"{where}.body_kind is {body_kind}, tshark shows {bodies}"
-    for key in shown.keys() | properties.keys():
-        if key not in shown or key not in properties:
-            yield f"{where}.{key}: tshark {shown.get(key)!r}, we {properties.get(key)!r}"
+    for key in in_tshark.keys() | properties.keys():
+        if key not in in_tshark or key not in properties:
+            yield f"{where}.{key}: tshark {in_tshark.get(key)!r}, we {properties.get(key)!r}"
         else:
-            yield from differs(shown[key], properties[key], f"{where}.{key}")
+            yield from differs(in_tshark[key], properties[key], f"{where}.{key}")

@@ -25,14 +25,14 @@ def capture_disagreements(
     """One line for each difference; `differs` compares a frame with its row. `refused`: packets with a frame that
     tshark shows and the framing rightly skips."""
     source = SAME_FRAMES.get(name, name)
-    shown: dict[tuple[int, int], list[Node]] = {}
+    in_tshark: dict[tuple[int, int], list[Node]] = {}
     with gzip.open(golden.CAPTURES / f"{source}.frames.jsonl.gz", "rt") as lines:
         for frame in map(json.loads, lines):
             if frame["frame"] not in refused:
-                shown.setdefault((frame["stream"], frame["srcport"]), []).append(frame)
+                in_tshark.setdefault((frame["stream"], frame["srcport"]), []).append(frame)
     talking = [connection for connection in decoding.decoded(name) if connection.rows]
-    for (stream, port), frames in shown.items():
-        connection = talking[sorted({number for number, _ in shown}).index(stream)]
+    for (stream, port), frames in in_tshark.items():
+        connection = talking[sorted({number for number, _ in in_tshark}).index(stream)]
         sender = "client" if port == connection.facts["client_port"] else "server"
         rows = [row for row in connection.rows if row["sender"] == sender]
         rows = [row for row in rows if not refused or row["frame_type"] != "skipped"]

@@ -1,7 +1,7 @@
 """A second reader of captures for the tests: packets, TCP streams and plain AMQP framing, one byte at a time.
 
 It shares no code with the product and takes the simplest way everywhere: every byte of a stream remembers the packet
-that brought it first, so what is whole, what is missing and which packet completed a frame can be read off. Slow (a few
+that brought it first, so what is complete, what is missing and which packet completed a frame is known. Slow (a few
 MB/s). Only what the captures of the tests need is understood: pcap and pcapng, gzip, Ethernet with VLAN tags, SLL,
 SLL2, NULL, RAW, IPv4 without fragments, IPv6 without extension headers.
 """
@@ -45,7 +45,7 @@ class Packet:
 
 
 def records(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """(time in ns, link type, bytes) of every packet; a record that the file's end cuts off is left out."""
+    """(time in ns, link type, bytes) of every packet; a record that the file's end cuts off is skipped."""
     raw = path.read_bytes()
     data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     return pcapng_records(data) if data[:4] == b"\x0a\x0d\x0d\x0a" else pcap_records(data)
@@ -214,7 +214,7 @@ class Half:
         return found
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self.syn and None not in self.arrival
 
 
@@ -226,8 +226,8 @@ class Connection:
     client: Endpoint | None = None
 
     @property
-    def whole(self) -> bool:
-        return all(half.whole for half in self.halves.values())
+    def complete(self) -> bool:
+        return all(half.complete for half in self.halves.values())
 
     @property
     def payload_bytes(self) -> int:
@@ -291,7 +291,7 @@ class Frame:
 
 
 def plain_frames(half: Half) -> tuple[list[Frame], int]:
-    """Frames from byte 0 up to the first hole or the first thing that is not a frame, and the bytes left from there."""
+    """Frames from byte 0 up to the first hole or the first thing that is not a frame, and how many bytes follow."""
     hole = half.holes()
     end = hole[0][0] if hole else len(half.data)
     data, at, found = bytes(half.data[:end]), 0, []
@@ -313,7 +313,7 @@ def plain_frames(half: Half) -> tuple[list[Frame], int]:
 
 
 def completing_packets(arrival: list[Packet | None]) -> list[Packet]:
-    """For each byte the packet with which the stream was whole up to and with it."""
+    """For each byte the packet with which the stream was complete up to and with it."""
     found: list[Packet] = []
     for packet in arrival:
         assert packet is not None

@@ -1,4 +1,4 @@
-"""A lake whose rows are numbers: frames with `connection_id` alone, put there without decoding anything; rows of tables
+"""A lake whose rows are numbers: frames with only `connection_id`, put there without decoding anything; rows of tables
 as texts that can be compared."""
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ class LocalWork:
             return []
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
         paths = [Path(locate(arrival.file.uri).path) for arrival in arrivals]
-        whole = decoding.runs(paths, packetsRead=json.dumps(read))
-        tasks = [0 if flow is None else sum(flow) % TASKS for flow in whole["flow"].to_pylist()]
-        return in_run_order(whole.filter(pc.equal(pa.array(tasks, pa.int64()), task)), 64)
+        runs = decoding.runs(paths, packetsRead=json.dumps(read))
+        tasks = [0 if flow is None else sum(flow) % TASKS for flow in runs["flow"].to_pylist()]
+        return in_run_order(runs.filter(pc.equal(pa.array(tasks, pa.int64()), task)), 64)
 
 
 def records(capture: Path) -> tuple[bytes, list[bytes]]:

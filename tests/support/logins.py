@@ -62,12 +62,12 @@ MECHANISMS: dict[str, tuple[bytes, bytes | None, bytes]] = {
 
 @dataclass(frozen=True)
 class Login:
-    """`frames` from (direction, octets); `bearers`: places of those that hold the secret."""
+    """`frames` from (direction, octets); `secret_frames`: places of those that contain the secret."""
 
     version: str
     mechanism: str
     frames: tuple[tuple[int, bytes], ...]
-    bearers: tuple[int, ...]
+    secret_frames: tuple[int, ...]
     secret: bytes
 
 
@@ -130,8 +130,8 @@ def logins() -> list[Login]:
                 frames = (_v0_10 if version == "0-10" else _v1_0)(mechanism, first, second)
             else:
                 frames = _classic(version, mechanism, first, second)
-            bearers = tuple(i for i, (_, octets) in enumerate(frames) if secret in octets)
-            found.append(Login(version, mechanism, tuple(frames), bearers, secret))
+            secret_frames = tuple(i for i, (_, octets) in enumerate(frames) if secret in octets)
+            found.append(Login(version, mechanism, tuple(frames), secret_frames, secret))
     update = classic_frames.method("0-9-1", "connection.update-secret", 0, new_secret=TOKEN, reason="refresh")
     frames = [*_classic("0-9-1", "EXTERNAL", b"", None), (CLIENT, update)]
     return [*found, Login("0-9-1", "update-secret", tuple(frames), (len(frames) - 1,), TOKEN)]
@@ -252,14 +252,14 @@ class Searcher:
     def leaks(self, login: Login, place: int, octets: bytes, captured: int | None = None) -> list[str]:
         """Where a piece is shown when the frame at `place` has become `octets`, of which the snaplen left `captured`:
         columns, facts, or 'redacted'."""
-        shown = self.shown(conversation(login, place, octets, captured))
-        shown["redacted"] = redacted(login.version, octets[:captured])
-        wanted = pieces(login)
-        return [f"{name}: {piece!r}" for name, text in shown.items() for piece in wanted if piece in text]
+        outputs = self.outputs(conversation(login, place, octets, captured))
+        outputs["redacted"] = redacted(login.version, octets[:captured])
+        secrets = pieces(login)
+        return [f"{name}: {piece!r}" for name, text in outputs.items() for piece in secrets if piece in text]
 
     def leaking(self, login: Login, place: int, changed: Sequence[Damaged]) -> list[str]:
         """The same for many at once, in every column of every table, and what each of them redacted leaves."""
-        wanted = pieces(login)
+        secrets = pieces(login)
         talks = [conversation(login, place, *each) for each in changed]
         rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in talks], payload=True)
         fuzz_tables.check(rows)
@@ -273,13 +273,15 @@ class Searcher:
                     numbers = {name: numbers_of(batch[name]) for name in NUMBERS}
                     numbers["both"] = (numbers["class_id"] << 16) + numbers["method_id"]
                     texts["numbers"] += b"\n".join(column.astype(">i8").tobytes() for column in numbers.values())
-            found += [f"{table}.{name}: {piece!r}" for name, text in texts.items() for piece in wanted if piece in text]
+            found += [
+                f"{table}.{name}: {piece!r}" for name, text in texts.items() for piece in secrets if piece in text
+            ]
         for octets, captured in changed:
-            left = redacted(login.version, octets[:captured])
-            found += [f"redacted: {piece!r} of {octets.hex()}" for piece in wanted if piece in left]
+            blanked = redacted(login.version, octets[:captured])
+            found += [f"redacted: {piece!r} of {octets.hex()}" for piece in secrets if piece in blanked]
         return found
 
-    def shown(self, wire: Wire) -> dict[str, bytes]:
+    def outputs(self, wire: Wire) -> dict[str, bytes]:
         """All that leaves the decoder: octets of each column, numbers as text and as octets; facts."""
         found: dict[str, bytes] = {}
         segments, octets = wire.arrays()

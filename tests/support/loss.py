@@ -1,7 +1,7 @@
-"""The oracle of test_loss: the expected decode when packets are lost, from the decode of the whole capture.
+"""The oracle of test_loss: the expected decode when packets are lost, from the decode of the complete capture.
 
-A model of TCP that counts bytes and knows no AMQP says which bytes are left; everything else is compared with the rows
-of the whole capture.
+A model of TCP that counts bytes and knows no AMQP says which bytes remain; everything else is compared with the rows
+of the complete capture.
 """
 
 from __future__ import annotations
@@ -161,19 +161,19 @@ def runs_of(flags: np.ndarray) -> list[tuple[int, int]]:
 
 @dataclass
 class Loss:
-    """One direction of `whole`, a decode, beside the rows left when only the bytes in `there` were captured."""
+    """One direction of `complete`, a decode, and the `remaining` rows when only the bytes in `there` were captured."""
 
-    whole: list[Frame]
-    left: list[Frame]
+    complete: list[Frame]
+    remaining: list[Frame]
     there: np.ndarray
     ledger: dict[str, Any]
-    named: bool  # a protocol header is left, in either direction
+    named: bool  # a protocol header was captured, in either direction
 
     def check(self) -> None:
         self.holes = runs_of(~self.there)
-        self.places = {f.offset: f for f in self.whole if f.kind not in SPANS}
-        self.found = {f.offset: f for f in self.left if f.kind not in SPANS}
-        self.opaque = any(f.kind in ("tls", "foreign") for f in (*self.whole, *self.left))
+        self.places = {f.offset: f for f in self.complete if f.kind not in SPANS}
+        self.found = {f.offset: f for f in self.remaining if f.kind not in SPANS}
+        self.opaque = any(f.kind in ("tls", "foreign") for f in (*self.complete, *self.remaining))
         self.check_bytes()
         self.check_frames()
         for frame in self.found.values():
@@ -189,7 +189,7 @@ class Loss:
         assert self.ledger["payload_bytes"] == sum(self.ledger[part] for part in PARTS) == int(self.there.sum())
         assert self.ledger["missing_bytes"] == sum(size for _, size in self.holes)
         missing = np.zeros(len(self.there), bool)
-        for f in self.left:
+        for f in self.remaining:
             if f.kind == "gap":
                 assert not missing[f.offset : f.offset + f.size].any()
                 missing[f.offset : f.offset + f.size] = True
@@ -197,7 +197,7 @@ class Loss:
             return  # what is not read ends as one row, holes or not
         assert runs_of(missing) == self.holes
         rows = np.zeros(len(self.there) + 1, int)
-        for f in self.left:
+        for f in self.remaining:
             if f.kind != "gap":
                 assert f.offset + f.size <= len(self.there)
                 rows[f.offset] += 1
@@ -249,9 +249,9 @@ class Loss:
             assert (origin.version, frame.status) == ("0-10", "unknown")
         elif frame.arguments != origin.arguments:
             assert frame.version == "0-10"
-            wanted = decode(*origin.arguments)
-            del wanted["own_command_id" if "own_command_id" in wanted else "command_id"]
-            assert decode(*frame.arguments) == wanted
+            expected = decode(*origin.arguments)
+            del expected["own_command_id" if "own_command_id" in expected else "command_id"]
+            assert decode(*frame.arguments) == expected
         if frame.properties != origin.properties:
             assert torn
             assert (
@@ -264,13 +264,13 @@ class Loss:
 
     def is_torn(self, frame: Frame) -> bool:
         """Whether the content of `frame` lost a byte, or a boundary was lost between its first and last frame."""
-        parts = [f for f in self.whole if f.content == frame.content] if frame.content is not None else []
+        parts = [f for f in self.complete if f.content == frame.content] if frame.content is not None else []
         first = min((f.offset for f in parts), default=frame.offset)
         last = max((f.offset + f.size for f in parts), default=frame.offset)
         return any(at < last and at + size > first for at, size in self.holes)
 
 
-def check_loss(flow: Flow, whole: Decoded, keep: np.ndarray) -> None:
+def check_loss(flow: Flow, complete: Decoded, keep: np.ndarray) -> None:
     """The segments of `flow` that `keep` names give what they must."""
     segments = flow.segments[keep]
     results = decoded(flow, keep)
@@ -286,6 +286,6 @@ def check_loss(flow: Flow, whole: Decoded, keep: np.ndarray) -> None:
             content = None if frame.content is None else frame.content - shift
             return frame._replace(offset=frame.offset - shift, content=content)
 
-        mine = [moved(f) for f in whole.frames if f.direction == direction]
-        left = [f for f in results[0].frames if f.direction == direction]
-        Loss([f for f in mine if f.offset >= 0], left, after[1], results[0].ledgers[direction], named).check()
+        mine = [moved(f) for f in complete.frames if f.direction == direction]
+        remaining = [f for f in results[0].frames if f.direction == direction]
+        Loss([f for f in mine if f.offset >= 0], remaining, after[1], results[0].ledgers[direction], named).check()

@@ -21,7 +21,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def shown(path: Path) -> dict[str, str]:
+def info_columns(path: Path) -> dict[str, str]:
     """Packet number -> Info, of packets in which tshark sees AMQP."""
     command = ["tshark", "-r", str(path), "-Y", "amqp", "-T", "fields", "-e", "frame.number", "-e", "_ws.col.Info"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -34,7 +34,7 @@ def main() -> None:
         for name in NAMES:
             cut = Path(folder) / name
             subprocess.run(["editcap", "-s", str(SNAPLEN), str(CAPTURES / name), str(cut)], check=True)
-            golden[name] = shown(cut)
+            golden[name] = info_columns(cut)
     GOLDEN.write_text(json.dumps(golden, indent=0, sort_keys=True) + "\n")
 
 

@@ -24,7 +24,7 @@ LINKS = [0, 1, 9, 12, 50, 51, 101, 108, 113, 219, 228, 229, 239, 276]
 
 def seeds() -> list[tuple[int, bytes]]:
     """(link type, bytes) of every encapsulation, some around fragments."""
-    whole = bytes(Ether(**MACS) / IP(src="10.0.0.9", dst="10.0.0.2") / TCP() / Raw(bytes(30)))
+    packet = bytes(Ether(**MACS) / IP(src="10.0.0.9", dst="10.0.0.2") / TCP() / Raw(bytes(30)))
     parts = [
         bytes(
             Ether(**MACS) / IP(src="10.0.0.9", dst="10.0.0.2", id=n, flags=more, frag=place, proto=6) / Raw(bytes(16))
@@ -32,12 +32,12 @@ def seeds() -> list[tuple[int, bytes]]:
         for n in range(2)
         for more, place in (("MF", 0), (0, 2), ("MF", 1))
     ]
-    wrapped = [(wrap.link, wrap(whole)) for wrap in WRAPS.values()]
+    wrapped = [(wrap.link, wrap(packet)) for wrap in WRAPS.values()]
     return wrapped + [(wrap.link, wrap(part)) for wrap in WRAPS.values() if wrap.inside == FRAME for part in parts]
 
 
 def mangle(rng: random.Random, octets: bytes) -> bytes:
-    """Some bytes changed, the end cut off or repeated; a third is left whole, so that fragments find each other."""
+    """Some bytes changed, the end cut off or repeated; a third is not changed, so that fragments can be joined."""
     changed = bytearray(octets)
     kind = rng.randrange(6) if octets else 5
     if kind < 2:
@@ -52,7 +52,7 @@ def mangle(rng: random.Random, octets: bytes) -> bytes:
 
 
 def packets_of(count: int) -> Iterator[str]:
-    """Each packet alone in its block, so that a read past its end is one past the block."""
+    """Each packet in a block of its own, so that a read past its end is one past the block."""
     rng, known, fragments = random.Random(11), seeds(), Fragments()
     for number in range(1, count + 1):
         link, octets = rng.choice(known)

@@ -2,7 +2,7 @@
 
 It shares no code with the product: streams come from `independent_tcp`, layouts of the few controls and commands that
 matter are written here from the specification (sections 4.2 frames, 5.3 sequence numbers and sets, 6.3 sessions;
-classes session 2, message 4, tx 5, dtx 6). Only whole streams are read; a command over several frames is put together.
+classes session 2, message 4, tx 5, dtx 6). Only complete streams are read; a command over several frames is joined.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Sent:
 
 @dataclass
 class Transfer:
-    """`outcome` as its receiver left it, `transaction` as it ended."""
+    """`outcome` as its receiver set it, `transaction` as it ended."""
 
     id: int
     outcome: str
@@ -143,7 +143,7 @@ def conversation(connection: independent_tcp.Connection) -> list[Sent]:
     """What both sides sent, in the order of the packets."""
     found = []
     for end, half in connection.halves.items():
-        assert half.whole
+        assert half.complete
         found += list(sent_by(half, end == connection.client))
     return [each for _, each in sorted(found, key=lambda one: one[0])]
 
@@ -172,7 +172,7 @@ def played(spoken: list[Sent]) -> Session:
         others = session.delivered if one.by_client else session.published
         if one.name == "transfer":
             assert one.id is not None
-            silent = one.fields.get("accept", 0) == 1  # no accept is wanted
+            silent = one.fields.get("accept", 0) == 1  # no accept is required
             mine[one.id] = Transfer(one.id, "presettled" if silent else "unknown" if one.by_client else "unsettled")
             if one.by_client and branch:
                 pending.setdefault(branch, []).append((mine[one.id], ""))
@@ -217,12 +217,12 @@ NO_LIMIT = 2**32 - 1
 
 @dataclass
 class Subscription:
-    """`left` by unit; `sent`: octets of the transfers by command id that may be given back."""
+    """`credit` by unit; `sent`: octets of the transfers by command id that may be given back."""
 
     name: str
     at: int
     mode: int = WINDOW
-    left: list[int] = field(default_factory=lambda: [0, 0])
+    credit: list[int] = field(default_factory=lambda: [0, 0])
     limitless: list[bool] = field(default_factory=lambda: [False, False])
     sent: dict[int, int] = field(default_factory=dict)
     waited: int = 0
@@ -230,15 +230,15 @@ class Subscription:
 
     def until(self, at: int) -> None:
         """Time goes on to `at`."""
-        if any(self.left[unit] <= 0 and not self.limitless[unit] for unit in UNITS):
+        if any(self.credit[unit] <= 0 and not self.limitless[unit] for unit in UNITS):
             self.waited += at - self.at
         self.at = at
 
     def zero(self) -> None:
-        self.left, self.limitless, self.sent = [0, 0], [False, False], {}
+        self.credit, self.limitless, self.sent = [0, 0], [False, False], {}
 
     def change(self, messages: int, octets: int) -> None:
-        self.left = [max(0, self.left[0] + messages), max(0, self.left[1] + octets)]
+        self.credit = [max(0, self.credit[0] + messages), max(0, self.credit[1] + octets)]
 
     def hear(self, one: Sent, octets: int) -> None:
         """What is sent about this subscription, or over it."""
@@ -254,7 +254,7 @@ class Subscription:
         elif one.name == "flow":
             unit, value = one.fields.get("unit", 0), one.fields["value"]
             self.limitless[unit] |= value == NO_LIMIT
-            self.left[unit] += value
+            self.credit[unit] += value
         elif one.name in ("stop", "set-flow-mode"):
             self.zero()
             self.mode = one.fields.get("mode", self.mode)

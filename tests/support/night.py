@@ -1,5 +1,5 @@
 """One night over odd captures: texts that are not UTF-8, damaged logins, clocks that stood still or ran backwards, and
-TLS. Several test files look at what it has left."""
+TLS. Several test files look at its output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def talks() -> Iterator[tuple[Login, int, bytes]]:
     """A login, which of its frames is damaged, and what it becomes."""
     rng = random.Random(0)
     for login in logins():
-        for place in login.bearers:
+        for place in login.secret_frames:
             sound = login.frames[place][1]
             ways = list(damaged(login, place, rng, b"", 20))
             rng.shuffle(ways)

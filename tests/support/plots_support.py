@@ -28,7 +28,7 @@ def tables_of(spark: SparkSession, **given: Rows) -> Tables:
 
 
 def frame(number: int, at_ns: int, sender: str, name: str | None, **more: Any) -> dict[str, Any]:
-    """A whole method frame of connection 1, channel 1, `at_ns` after BEGIN, in a packet of the same number."""
+    """A complete method frame of connection 1, channel 1, `at_ns` after BEGIN, in a packet of the same number."""
     same = {"connection_id": 1, "frame_no": number, "packet_no": number, "sender": sender}
     moments = {"first_ts_ns": BEGIN + at_ns, "ts_ns": BEGIN + at_ns}
     shape = {"version": "0-9-1", "channel": 1, "frame_type": "method", "name": name, "size": 20, "status": "ok"}
@@ -72,9 +72,9 @@ def points(chart: Any) -> list[dict[str, Any]]:
             for part in spec:
                 gather(part)
 
-    whole = chart.to_dict()
-    sets = whole.get("datasets", {})
-    gather(whole)
+    specification = chart.to_dict()
+    sets = specification.get("datasets", {})
+    gather(specification)
     return found
 
 

@@ -49,8 +49,8 @@ def everywhere(text: str, rows: int = 1, examples: int = 0, rules: int = 1) -> F
     groups["unsettled_channels"] = Groups(
         [{**row, **ends(text), "queues": text} for row in unsettled.rows], unsettled.total
     )
-    shown = {name: [finding(name, text) for _ in range(examples)] for name in ids}
-    return Facts(groups, shown, [], T0_NS, T0_NS + 60 * 10**9)
+    examples_of = {name: [finding(name, text) for _ in range(examples)] for name in ids}
+    return Facts(groups, examples_of, [], T0_NS, T0_NS + 60 * 10**9)
 
 
 def ends(text: str) -> dict[str, Any]:

@@ -252,7 +252,7 @@ NOBODY = "nobody"  # the offender of a finding that blames neither side
 
 @dataclass(frozen=True)
 class Case:
-    """`breaks` fires `rule`, and `also` what the same offence breaks besides; `conforms` fires nothing.
+    """`breaks` fires `rule`, and `also` the rules that the same case breaks besides; `conforms` fires nothing.
 
     `evidence`: what the finding shows, as far as it is named here. `offender`: who is blamed, where it is named.
     `besides`: what both halves break, which is beside the point.

@@ -32,7 +32,7 @@ def control(talk: Talk, sender: str, name: str, **fields: Any) -> Talk:
 def opened_0_10(talk: Talk, last: str = "open_ok", /, **given: dict[str, Any]) -> Talk:
     """From the headers to step `last`; `given`: other fields by step: tune={"channel_max": 1}."""
     talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
-    said: dict[str, tuple[str, dict[str, Any]]] = {
+    controls: dict[str, tuple[str, dict[str, Any]]] = {
         "start": ("server", {"server_properties": PROPERTIES, "mechanisms": ("str16", ["EXTERNAL"]),
                              "locales": ("str16", ["en_US"])}),
         "start_ok": ("client", {"client_properties": PROPERTIES, "mechanism": "EXTERNAL", "response": b"",
@@ -42,7 +42,7 @@ def opened_0_10(talk: Talk, last: str = "open_ok", /, **given: dict[str, Any]) -
         "open": ("client", {"virtual_host": "test"}),
         "open_ok": ("server", {}),
     }  # fmt: skip
-    for name, (sender, fields) in said.items():
+    for name, (sender, fields) in controls.items():
         own = {key: value for key, value in {**fields, **given.get(name, {})}.items() if value is not None}
         control(talk, sender, name.replace("_", "-"), **own)
         if name == last:

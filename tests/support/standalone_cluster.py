@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on the loopback interface, from the PyPI package alone: a master and two workers of one
+"""A standalone Spark cluster on the loopback interface, from only the PyPI package: a master and two workers of one
 core each, each a process that is ended by its id. Jobs are submitted by spark-submit."""
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def decode_here(capture: Path, output: Path, *options: str) -> list[str]:
 
 
 def decoding(output: Path) -> bool:
-    """Has a run for `output` begun to decode, or has one that died left what it had?"""
+    """Has a run for `output` begun to decode, or have files of one that died remained?"""
     return bool(list(output.parent.glob(f".wirehare-{output.name}-*-scratch")))
 
 

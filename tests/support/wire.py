@@ -58,7 +58,7 @@ class Wire:
     def add(
         self, direction: int, data: bytes, flags: int = ACK, captured: int | None = None, window: int = 65535
     ) -> None:
-        """A segment; of its `data` the snaplen left `captured` bytes."""
+        """A segment; `captured` bytes of its `data` are within the snaplen."""
         number = len(self.segments) + 1
         ack = self.seq[1 - direction] if flags & ACK else 0
         at, seq, size = len(self.payload), self.seq[direction], len(data)

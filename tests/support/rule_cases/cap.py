@@ -111,18 +111,18 @@ def expanding(records: int) -> bytes:
     return bytes(out.getvalue())
 
 
-def whole() -> Talk:
+def complete() -> Talk:
     return Talk().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
 
 
 CASES = [
-    Case("CAP-01", V, Talk().handshake().lose("client", 50).heartbeat().heartbeat().close(), whole(),
+    Case("CAP-01", V, Talk().handshake().lose("client", 50).heartbeat().heartbeat().close(), complete(),
          evidence={"missing_bytes": 50}),
-    Case("CAP-02", V, midway(), whole(), evidence={"header_seen": False}),
-    Case("CAP-03", V, half(), whole(), evidence={"observed": "client"}),
-    Case("CAP-04", V, cut(), whole(), also=("CAP-01",)),
-    Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), whole(), evidence={"octets": 5}),
-    Case("CAP-06", V, strayed(), whole(), evidence={"observed": ["segment out of window"]}),
+    Case("CAP-02", V, midway(), complete(), evidence={"header_seen": False}),
+    Case("CAP-03", V, half(), complete(), evidence={"observed": "client"}),
+    Case("CAP-04", V, cut(), complete(), also=("CAP-01",)),
+    Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), complete(), evidence={"octets": 5}),
+    Case("CAP-06", V, strayed(), complete(), evidence={"observed": ["segment out of window"]}),
     Case("CAP-06", V, nested(LIMITS.nesting_depth + 1), nested(LIMITS.nesting_depth),
          evidence={"observed": ["nesting depth"]}),
     Case("CAP-06", V, text(LIMITS.detect_bytes + 2 * MSS), text(LIMITS.detect_bytes // 2),

@@ -15,7 +15,7 @@ def cancels(talk: Talk, tag: str = "c", channel: int = 1) -> Talk:
     return talk.asks("basic.cancel", channel, {"consumer_tag": tag}, consumer_tag=tag)
 
 
-def alone(version: str = V) -> Talk:
+def exclusive(version: str = V) -> Talk:
     return opened(version).consume(exclusive=True)
 
 
@@ -65,10 +65,10 @@ CASES = [
     Case("CO-07", V, polls(61), polls(60), evidence={"expected": 60, "empty_share": 1.0}),
     Case("CO-08", V, opened().consume(no_ack=True),
          [consuming(), opened().consume("amq.rabbitmq.reply-to", no_ack=True)], evidence={"queue": "q"}),
-    Case("CO-09", V, [alone(), stranger(5).consume(tag="d")], [cancels(alone()), stranger(5).consume(tag="d")],
+    Case("CO-09", V, [exclusive(), stranger(5).consume(tag="d")], [cancels(exclusive()), stranger(5).consume(tag="d")],
          evidence={"queue": "q"}, offender="server"),
     # Without a name, a consumer reads the queue that was declared last on its channel (basic.consume, queue).
-    Case("CO-09", V, [alone(), declared(stranger(5)).consume("", tag="d")],
-         [alone(), declared(declared(stranger(5)), "p").consume("", tag="d")], evidence={"queue": "q"},
+    Case("CO-09", V, [exclusive(), declared(stranger(5)).consume("", tag="d")],
+         [exclusive(), declared(declared(stranger(5)), "p").consume("", tag="d")], evidence={"queue": "q"},
          offender="server"),
 ]  # fmt: skip

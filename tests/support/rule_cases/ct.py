@@ -18,7 +18,7 @@ def talk(version: str = V, **given: Any) -> Talk:
 
 
 def publish(version: str = V, channel: int = 1) -> bytes:
-    """The method alone."""
+    """Only the method."""
     return classic.method(version, "basic.publish", channel, ticket=version != "0-9-1", exchange="e", routing_key="q")
 
 
@@ -54,24 +54,24 @@ def staged(*steps: str, version: str = "0-9") -> Talk:
     return opened.close()
 
 
-WHOLE = [publish(), header(3), body(b"abc")]
+CONTENT = [publish(), header(3), body(b"abc")]
 CASES = [
-    Case("CT-01", V, talk().client_octets(publish() + body(b"abc")).asks("basic.qos").close(), sent(*WHOLE),
+    Case("CT-01", V, talk().client_octets(publish() + body(b"abc")).asks("basic.qos").close(), sent(*CONTENT),
          evidence={"observed": "body", "expected": "header"}, offender="client"),
     # frames of other channels, and heartbeats, may come in between
-    Case("CT-01", V, sent(publish(), classic.method(V, "channel.flow-ok", 1, active=True), *WHOLE),
+    Case("CT-01", V, sent(publish(), classic.method(V, "channel.flow-ok", 1, active=True), *CONTENT),
          sent(publish(), classic.heartbeat(), header(3), body(b"abc")), also=("MT-02",),
          evidence={"observed": "method", "name": "channel.flow-ok"}),
     Case("CT-02", "0-8", sent(publish("0-8"), header(0, class_id=70), version="0-8"),
          sent(publish("0-8"), header(0), version="0-8"), evidence={"observed": 70}, offender="client"),
     Case("CT-03", V, sent(publish(), header(0, weight=1)), sent(publish(), header(0))),
-    Case("CT-04", V, sent(publish(), header(2), body(b"abc")), sent(*WHOLE),
+    Case("CT-04", V, sent(publish(), header(2), body(b"abc")), sent(*CONTENT),
          evidence={"last_body": 3}, offender="client"),
-    Case("CT-04", V, sent(*WHOLE, body(b"d")), sent(publish(), header(4), body(b"abc"), body(b"d"))),
+    Case("CT-04", V, sent(*CONTENT, body(b"d")), sent(publish(), header(4), body(b"abc"), body(b"d"))),
     Case("CT-05", V, sent(publish(), header(3), body(b"ab"), classic.method(V, "basic.ack", 1), body(b"c")),
-         sent(*WHOLE), also=("CT-06", "DL-07"), evidence={"observed": "method", "name": "basic.ack"},
+         sent(*CONTENT), also=("CT-06", "DL-07"), evidence={"observed": "method", "name": "basic.ack"},
          offender="client"),
-    Case("CT-06", V, sent(header(3), body(b"abc")), sent(*WHOLE), offender="client"),
+    Case("CT-06", V, sent(header(3), body(b"abc")), sent(*CONTENT), offender="client"),
     Case("CT-06", V, by_server(body(b"abc")),
          talk().consume().deliver(1, b"abc").client("basic.ack", delivery_tag=1).close(),
          evidence={"observed": "body"}, offender="server"),
@@ -83,10 +83,10 @@ CASES = [
          evidence={"observed": "octets missing"}, offender="client"),
     Case("CT-09", V, sent(publish(), header(0, b"\0\0" + shortstr(b"a"))), sent(publish(), header(0)),
          evidence={"observed": "octets left"}),
-    Case("CT-10", V, sent(publish(), header(3), body(b""), body(b"abc")), sent(*WHOLE),
+    Case("CT-10", V, sent(publish(), header(3), body(b""), body(b"abc")), sent(*CONTENT),
          evidence={"observed": 0}, offender="client"),
     Case("CT-10", V, sent(publish(), header(0), body(b"abc")), sent(publish(), header(0)), evidence={"observed": 3}),
-    Case("CT-11", V, sent(publish(), header(3), body(b"ab"), *WHOLE),
+    Case("CT-11", V, sent(publish(), header(3), body(b"ab"), *CONTENT),
          talk().open(2).client_octets(publish() + header(3) + body(b"ab")).publish(channel=2)
              .client_octets(body(b"c")).close(),
          also=("CT-05",), evidence={"observed": "basic.publish"}, offender="client"),

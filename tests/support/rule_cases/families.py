@@ -184,11 +184,11 @@ def both_open(talk: Talk, **properties: Any) -> Talk:
     return talk
 
 
-def shown(version: str, *names: str) -> Talk:
+def named(version: str, *names: str) -> Talk:
     """The server names these of its properties."""
     if version == "0-10":
-        kept = {name: value for name, value in PROPERTIES.items() if name in names}
-        return done(opened_0_10(Talk(version), start={"server_properties": kept}))
+        properties = {name: value for name, value in PROPERTIES.items() if name in names}
+        return done(opened_0_10(Talk(version), start={"server_properties": properties}))
     return done(both_open(sasl(Talk(version)), server={proton.symbol(name): "x" for name in names}))
 
 
@@ -340,7 +340,7 @@ CASES = [
                  evidence={"observed": "PLAIN", "offered": ["SCRAM-SHA-256"]}),
             Case("SEC-06", v, [failed(v, n) for n in range(6)], [failed(v, n) for n in range(5)],
                  besides=("HS-17", "HS-18", "CL-08", "L10-23"), evidence={"failures": 6}),
-            Case("SEC-07", v, shown(v, "host", "product", "version", "platform"), shown(v, "host", "platform"),
+            Case("SEC-07", v, named(v, "host", "product", "version", "platform"), named(v, "host", "platform"),
                  besides=("HS-07",), evidence={}),
             Case("SEC-08", v, published(v, **INSIDE), published(v), evidence={"published": 1}),
             Case("SEC-11", v, plain(v, password=b""), plain(v), besides=("SEC-01",), evidence={"empty": "password"}),
@@ -360,7 +360,7 @@ CASES = [
     ),
     Case("HB-05", "0-10", done(opened_0_10(Talk("0-10"), tune_ok={"heartbeat": 4})),
          done(opened_0_10(Talk("0-10"), tune_ok={"heartbeat": 5})), evidence={"negotiated": 4}),
-    Case("HS-07", "0-10", shown("0-10", "host", "product", "version"), idle("0-10"), offender="server",
+    Case("HS-07", "0-10", named("0-10", "host", "product", "version"), idle("0-10"), offender="server",
          evidence={"server_lacks": ["platform"]}),
     Case("HS-16", "0-10", redirected(True).fin("client"), redirected(False).fin("client"), besides=("HS-17",)),
     Case("HS-19", "0-10", send_0_10(redirected(False), "client", "session.attach", name=b"s").fin("client"),

@@ -11,22 +11,22 @@ V = spoken()
 def beating(interval: int, silence: float, version: str = V) -> Talk:
     """The server beats every half interval; the client is silent for so long, then beats and closes."""
     talk = Talk(version).handshake(tune={"heartbeat": interval}, tune_ok={"heartbeat": interval}).heartbeat()
-    left = silence
-    while left > interval / 2:
+    remaining = silence
+    while remaining > interval / 2:
         talk.wait(interval / 2).heartbeat("server")
-        left -= interval / 2
-    return talk.wait(left).heartbeat().close()
+        remaining -= interval / 2
+    return talk.wait(remaining).heartbeat().close()
 
 
 def barred(silence: float, *, window: int) -> Talk:
     """The server shows a TCP receive window for so long, in which the client cannot send if it is closed."""
     talk = Talk(V).handshake(tune={"heartbeat": 10}, tune_ok={"heartbeat": 10}).heartbeat()
     talk.packet("server", window=window)
-    left = silence
-    while left > 5:
+    remaining = silence
+    while remaining > 5:
         talk.wait(5).heartbeat("server").packets[-1].window = window
-        left -= 5
-    return talk.wait(left).packet("server").heartbeat().close()
+        remaining -= 5
+    return talk.wait(remaining).packet("server").heartbeat().close()
 
 
 def agreed(seconds: int) -> Talk:

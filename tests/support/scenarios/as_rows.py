@@ -74,12 +74,12 @@ def messages(script: Script) -> list[dict[str, Any]]:
 
 def headers(event: Event) -> str | None:
     """As JSON."""
-    if not event.deaths:
+    if not event.x_death:
         return None
     entries = [
         {"reason": d.reason, "queue": d.queue, "exchange": d.exchange, "routing-keys": [d.routing_key]}
-        for d in event.deaths
+        for d in event.x_death
     ]
-    first = event.deaths[-1]
+    first = event.x_death[-1]
     death = {"exchange": first.exchange, "queue": first.queue, "reason": first.reason}
     return json.dumps({"x-death": entries, **{f"x-first-death-{name}": value for name, value in death.items()}})

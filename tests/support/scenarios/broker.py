@@ -26,7 +26,7 @@ class Copy:
     message: Message
     exchange: str
     routing_key: str
-    deaths: tuple[Death, ...] = ()
+    x_death: tuple[Death, ...] = ()
     redelivered: bool = False
     deliveries: int = 0
 
@@ -241,12 +241,12 @@ class Broker:
     def hand_over(self, kind: str, peer: int, channel: int, copy: Copy, consumer: Consumer, parts: int) -> int:
         at = self.tick()
         end = at if parts == 1 else self.tick()
-        left = len(self.ready.get((self.peers[peer].vhost, consumer.queue), []))
+        remaining = len(self.ready.get((self.peers[peer].vhost, consumer.queue), []))
         index = self.note(
             kind, peer, channel, at=at, end=end, message=copy.message, parts=parts, exchange=copy.exchange,
             routing_key=copy.routing_key, of=copy.of, copy=copy.place, queue=consumer.queue, consumer=consumer.tag,
             no_ack=consumer.no_ack, tag=self.next_tag(peer, channel, "server"), redelivered=copy.redelivered,
-            deaths=copy.deaths, deliveries=copy.deliveries, left=left,
+            x_death=copy.x_death, deliveries=copy.deliveries, remaining=remaining,
         )  # fmt: skip
         if not consumer.no_ack:
             copy.deliveries += 1
@@ -284,8 +284,8 @@ class Broker:
             return
         exchange, key = to
         death = Death(reason, name, copy.exchange, copy.routing_key, self.clock // 10**9)
-        same = [old for old in copy.deaths if (old.queue, old.reason) == (name, reason)]
+        same = [old for old in copy.x_death if (old.queue, old.reason) == (name, reason)]
         count = 1 + sum(old.count for old in same)
-        deaths = (replace(death, count=count), *(old for old in copy.deaths if old not in same))
-        moved = Copy(0, copy.of, copy.message, exchange, copy.routing_key if key is None else key, deaths)
+        x_death = (replace(death, count=count), *(old for old in copy.x_death if old not in same))
+        moved = Copy(0, copy.of, copy.message, exchange, copy.routing_key if key is None else key, x_death)
         self.enter(vhost, moved)

@@ -106,7 +106,7 @@ def opened(script: Script, number: int, steps: Iterable[tuple[str, bytes]], cloc
 
 
 def grouped(frames: list[bytes], parts: int) -> list[bytes]:
-    """Frames as payloads of `parts` packets; the first frame is alone if there are several."""
+    """Frames as payloads of `parts` packets; the first frame has its own packet if there are several."""
     if parts == 1:
         return [b"".join(frames)]
     return [*frames[: parts - 1], b"".join(frames[parts - 1 :])]

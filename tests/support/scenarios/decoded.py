@@ -43,13 +43,13 @@ def busiest(count: int) -> list[Script]:
     """First those that together show all that happens in any version, then those in which most happens, each version in
     its turn (Hypothesis likes what is simple); numbered from 0."""
     chosen: dict[int, Script] = {}
-    shown: set[tuple[str, str]] = set()
+    covered: set[tuple[str, str]] = set()
     while True:
-        best = max(population(), key=lambda script: len(features(script) - shown))
-        if features(best) <= shown:
+        best = max(population(), key=lambda script: len(features(script) - covered))
+        if features(best) <= covered:
             break
         chosen[best.number] = best
-        shown |= features(best)
+        covered |= features(best)
     ranked = {version: sorted(population(), key=partial(busy, version=version)) for version in VERSIONS}
     while len(chosen) < count:
         best = ranked[VERSIONS[len(chosen) % len(VERSIONS)]].pop()
@@ -63,7 +63,9 @@ def features(script: Script) -> frozenset[tuple[str, str]]:
     found = set()
     for event in script.events:
         version = script.peers[event.peer].version
-        found |= {(version, event.kind), (version, event.outcome)} | {(version, death.reason) for death in event.deaths}
+        found |= {(version, event.kind), (version, event.outcome)} | {
+            (version, death.reason) for death in event.x_death
+        }
         if event.redelivered:
             found.add((version, "redelivered"))
         if event.of is not None:
@@ -75,7 +77,7 @@ def busy(script: Script, version: str) -> int:
     """How much happens on connections of a version."""
     counted = ("deliver", "get", "settle", "confirm", "commit", "rollback")
     mine = [event for event in script.events if script.peers[event.peer].version == version]
-    return sum((event.kind in counted) + 3 * event.redelivered + 3 * len(event.deaths) for event in mine)
+    return sum((event.kind in counted) + 3 * event.redelivered + 3 * len(event.x_death) for event in mine)
 
 
 def at_place(script: Script, number: int) -> Script:
@@ -86,16 +88,16 @@ def at_place(script: Script, number: int) -> Script:
 
 
 def write_scripts(
-    path: Path, played: Sequence[Script], disturb: bool = False, kept: Callable[[Packet], bool] | None = None
+    path: Path, played: Sequence[Script], disturb: bool = False, captured: Callable[[Packet], bool] | None = None
 ) -> list[Packet]:
-    """One pcap with all packets of these scripts in order of time; those not `kept` were lost by whoever captured."""
+    """One pcap with all packets of these scripts in order of time; those not `captured` were lost by the capture."""
     random = Random(1)
     mixed = []
     for script in played:
         mixed += disturbed(packets(script), random) if disturb else packets(script)
     # Python sorts stably: what `disturbed` put before an older packet comes after it again only in another script.
     order = mixed if disturb else sorted(mixed, key=lambda packet: packet.at)
-    written = [packet for packet in order if kept is None or kept(packet)]
+    written = [packet for packet in order if captured is None or captured(packet)]
     write_pcap(path, written)
     return written
 

@@ -72,8 +72,8 @@ class Peer:
     def waits(self, number: int, outcome: str | None = None) -> bool:
         """Whether a publish on a channel, or a settlement with `outcome`, takes effect with a commit only. In 0-10 a
         transaction holds publishes and accepts, nothing else."""
-        held = outcome in (None, "acked") or self.version != "0-10"
-        return held and self.channel(number).mode == "tx"
+        deferred = outcome in (None, "acked") or self.version != "0-10"
+        return deferred and self.channel(number).mode == "tx"
 
     def channel(self, number: int) -> Channel:
         return next(channel for channel in self.channels if channel.number == number)
@@ -120,8 +120,8 @@ class Event:
     tag: int = 0
     redelivered: bool = False
     deliveries: int = 0
-    left: int = 0
-    deaths: tuple[Death, ...] = ()
+    remaining: int = 0
+    x_death: tuple[Death, ...] = ()
     about: tuple[int, ...] = ()
     multiple: bool = False
     outcome: str = ""
@@ -139,7 +139,7 @@ class Script:
 
     @property
     def address(self) -> tuple[int, int, int, int]:
-        """IPv4 address of the broker, of this script alone."""
+        """IPv4 address of the broker, of this script only."""
         return 10, 1, self.number // 250, 1 + self.number % 250
 
     @property

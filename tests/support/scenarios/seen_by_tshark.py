@@ -2,7 +2,7 @@
 
 The frames are those of the goldens beside the captures (`golden`). A publish and a delivery are one message when
 exchange, routing key, identifiers and body are the same; from each queue the n-th is the n-th, and what is redelivered
-belongs to what was delivered from that queue before. What a rolled-back transaction held was never published.
+belongs to what was delivered from that queue before. Publishes of a rolled-back transaction never happened.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ def flows(name: str) -> list[tuple[int | None, int | None, int]]:
     for seen in everything:
         if seen.operation == "return":
             returned[seen.key] += 1
-    alone = []
+    unpaired = []
     for seen in everything:
         if seen.operation == "publish":
             if returned[seen.key] or seen.rolled_back:
                 returned[seen.key] -= returned[seen.key] > 0
-                alone.append(seen)
+                unpaired.append(seen)
             else:
                 published[seen.key].append(seen)
     for seen in everything:
@@ -112,7 +112,7 @@ def flows(name: str) -> list[tuple[int | None, int | None, int]]:
                 min(known, key=len).append(seen)
             else:
                 known.append([seen])
-    found: list[tuple[int | None, int | None, int]] = [(seen.end, None, 0) for seen in alone]
+    found: list[tuple[int | None, int | None, int]] = [(seen.end, None, 0) for seen in unpaired]
     taken: set[int] = set()
     for (_, *key), delivered in pairs.items():
         candidates = published[tuple(key)]
@@ -186,5 +186,5 @@ def last_part(name: str) -> str:
 
 
 def nanoseconds(seconds: str) -> int:
-    whole, _, part = seconds.partition(".")
-    return int(whole) * 10**9 + int(part.ljust(9, "0"))
+    seconds_part, _, part = seconds.partition(".")
+    return int(seconds_part) * 10**9 + int(part.ljust(9, "0"))

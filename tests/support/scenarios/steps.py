@@ -27,10 +27,10 @@ def publish(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> Non
     named = ids == "all" or (ids == "some" and flag)
     message_id = str(uuid.UUID(int=broker.number << 32 | serial + 1)) if named else None
     mandatory = spoken.version != "1.0" and c in (0, 3)
-    # Some bodies are the same again and again, some are of one message alone. Equal messages that a transaction gives
-    # back all at once could not be told apart.
-    alone = c > 2 or (mandatory and channel.mode == "tx")
-    body = BODIES[c % 3] + (f" {serial}".encode() if alone else b"")
+    # Some bodies are the same again and again, some are of only one message. Equal messages that a transaction gives
+    # back all at once could not be distinguished.
+    unique = c > 2 or (mandatory and channel.mode == "tx")
+    body = BODIES[c % 3] + (f" {serial}".encode() if unique else b"")
     message = Message(body if spoken.captured else b"hidden " + body, exchange, key, message_id, mandatory=mandatory)
     refused = c == 1 and channel.mode == "confirm" and spoken.version in NACKS
     broker.publish(
@@ -49,7 +49,7 @@ def publish_again(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) 
 
 
 def request(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None:
-    """To queue 'a', with an answer wanted in 'replies'."""
+    """To queue 'a', with an answer requested in 'replies'."""
     peer, channel = publishers(broker)[a % len(publishers(broker))]
     body = b"a request" if broker.peers[peer].captured else b"hidden request"
     correlation = f"c{broker.number}-{len(broker.events)}"
@@ -132,7 +132,7 @@ def expire(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None
 
 
 def close(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None:
-    """A consumer with open deliveries goes, if another is left."""
+    """A consumer with open deliveries goes, if another one remains."""
     able = [peer for (peer, _), opened in broker.open.items() if opened and peer not in broker.gone]
     if able and flag:
         broker.close(able[a % len(able)])

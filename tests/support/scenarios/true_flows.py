@@ -1,4 +1,4 @@
-"""The rows of message_flows that a script must give, computed from its events alone.
+"""The rows of message_flows that a script must give, computed only from its events.
 
 Who published what is known, so most rows are known to the last column. Messages that are equal in all that could tell
 them apart go by their order: where that order is not the truth (one of them died in its queue, a transaction came
@@ -73,13 +73,13 @@ class Flows:
         return found
 
     def in_order(self, group: list[int]) -> bool:
-        """Whether order alone tells which is which: for each route and queue, the n-th publish that the broker took is
+        """Whether only the order pairs them: for each route and queue, the n-th publish that the broker took is
         the n-th that was delivered."""
         if len(group) == 1:
             return True
         routes = {self.route(publish) for publish in group}
         deliveries = [index for publish in group for copy in self.copies_of[publish] for index in self.copies[copy]]
-        if any(self.events[index].redelivered or self.events[index].deaths for index in deliveries):
+        if any(self.events[index].redelivered or self.events[index].x_death for index in deliveries):
             return False
         if len(routes) > 1 and any(self.version(index) == "1.0" for index in deliveries):
             return False
@@ -187,7 +187,7 @@ class Flows:
             seen_queue(self.script.peers[first.peer], first),
             None if fate.at is None else fate.at - last.end,
             len(deliveries) - 1,
-            first.deaths[-1].reason if first.deaths else None,
+            first.x_death[-1].reason if first.x_death else None,
         )
         return {**dict(zip(columns, values, strict=True)), "outcome": fate.outcome}
 

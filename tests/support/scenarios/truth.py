@@ -1,4 +1,4 @@
-"""What a script must give: the rows of `messages` and `message_flows`, computed from its events alone."""
+"""What a script must give: the rows of `messages` and `message_flows`, computed only from its events."""
 
 from __future__ import annotations
 

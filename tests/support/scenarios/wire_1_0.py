@@ -289,8 +289,8 @@ def sections_of(event: Event, annotates: bool) -> bytes:
     if message.reply_to is not None:
         encoded.reply_to = message.reply_to
     added: dict[Any, Any] = {}
-    if event.deaths:
-        first = event.deaths[-1]
+    if event.x_death:
+        first = event.x_death[-1]
         added = {f"x-first-death-{name}": getattr(first, name) for name in ("exchange", "queue", "reason")}
     if annotates and event.kind != "publish":
         added |= {"x-exchange": event.exchange, "x-routing-key": event.routing_key}

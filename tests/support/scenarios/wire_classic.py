@@ -141,10 +141,10 @@ class ClassicWire:
         assert message is not None
         number = event.channel
         headers = None
-        if event.deaths:
-            first = event.deaths[-1]
+        if event.x_death:
+            first = event.x_death[-1]
             headers = {
-                "x-death": [death_entry(death) for death in event.deaths],
+                "x-death": [death_entry(death) for death in event.x_death],
                 "x-first-death-exchange": first.exchange,
                 "x-first-death-queue": first.queue,
                 "x-first-death-reason": first.reason,
@@ -178,7 +178,7 @@ def opening_method(event: Event) -> Any:
     if event.kind == "return":
         return spec.Basic.Return(312, "NO_ROUTE", **where)
     if event.kind == "get":
-        return spec.Basic.GetOk(event.tag, event.redelivered, message_count=event.left, **where)
+        return spec.Basic.GetOk(event.tag, event.redelivered, message_count=event.remaining, **where)
     return spec.Basic.Deliver(event.consumer, event.tag, event.redelivered, **where)
 
 
