@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from tls_talks import Peers
+from tls_peers import Peers
 
 RECORD_HEAD, PACKET_HEAD = 16, 66  # of pcap; Ethernet, IPv4, TCP with the option of time stamps
 SYN = 2

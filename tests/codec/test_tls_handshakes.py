@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESCCM, AESGCM, ChaCha20Poly1305
 from test_tls import AMQP, AMQP_10, PARTS, all_frames, assert_complete, conversation, sent, without_beginning
 from tls_libssl import REQUEST, UPDATE
-from tls_libssl import talk as libssl_talk
-from tls_lite import KEY_UPDATE, settings, talk
-from tls_talks import wire_of
+from tls_libssl import exchange as libssl_talk
+from tls_lite import KEY_UPDATE, exchange, settings
+from tls_peers import wire_of
 from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
@@ -22,7 +22,7 @@ TLS12, TLS13 = (3, 3), (3, 4)
 
 
 def decoded(payloads: Any, client: Any, server: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    flights, key_log = talk(payloads, client, server)
+    flights, key_log = exchange(payloads, client, server)
     return wire_of(flights).rows(Layers(KeyLog(key_log)))
 
 
@@ -50,7 +50,7 @@ def test_a_connection_that_began_before_the_capture_is_found_by_trial(name: str,
     as `test_tls` has it for OpenSSL."""
     payloads = list(conversation()[0])
     chosen = settings(TLS13, cipherNames=[name])
-    flights, key_log = talk(payloads, chosen, chosen)
+    flights, key_log = exchange(payloads, chosen, chosen)
     handshake = len(flights) - len(payloads)
     rows, facts = without_beginning(flights, handshake + first).rows(Layers(KeyLog(key_log)))
     clear, _ = without_beginning(payloads, first).rows()

@@ -11,7 +11,7 @@ import pytest
 from test_tls import PARTS, conversation
 from test_tls_carried import segments_of
 from test_websocket import upgraded
-from tls_talks import Peers, Sent
+from tls_peers import Peers, Sent
 from wire import CLIENT, SERVER, Wire, give_up
 
 from codec.compiler.limits import HANDSHAKE, LIMITS, TRIAL
@@ -71,7 +71,7 @@ def flights_of(kind: str) -> tuple[list[Sent], KeyLog]:
     if kind == "websocket":
         return upgraded(sent), KeyLog()
     peers = Peers(*KINDS.get(kind, KINDS["tls13"]))
-    flights = peers.talk(upgraded(sent) if kind == "both" else sent)
+    flights = peers.exchange(upgraded(sent) if kind == "both" else sent)
     return flights, KeyLog(peers.key_log)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from test_tls import PARTS, all_frames, conversation, sent
-from tls_talks import Peers, Sent, wire_of
+from tls_peers import Peers, Sent, wire_of
 from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
@@ -99,7 +99,7 @@ def test_a_frame_has_the_packet_that_completed_it() -> None:
 
 def test_websocket_inside_tls() -> None:
     peers = Peers()
-    flights = peers.talk(upgraded(conversation()[0]))
+    flights = peers.exchange(upgraded(conversation()[0]))
     rows, facts = wire_of(flights).rows(Layers(KeyLog(peers.key_log)))
     assert sent(rows) == all_frames()
     assert (facts["transport"], facts["tls"]["decrypted"]) == ("websocket+tls", True)

@@ -15,7 +15,7 @@ from test_cut_anonymised import KEY, addresses
 from test_cut_redacted import readable
 from test_tls import conversation
 from test_websocket import upgraded
-from tls_talks import Peers, wire_of
+from tls_peers import Peers, wire_of
 from wire import write_capture
 
 from codec.capture.secrets import SecretsWalker
@@ -72,7 +72,7 @@ def block_of(path: Path) -> list[bytes]:
 def test_secrets_come_along_where_they_are_asked_for(tmp_path: Path) -> None:
     """Of two connections the block holds the secrets of the one that is cut."""
     peers = [Peers(), Peers()]
-    write_capture(tmp_path / "two.pcap", [wire_of(each.talk(conversation()[0])) for each in peers])
+    write_capture(tmp_path / "two.pcap", [wire_of(each.exchange(conversation()[0])) for each in peers])
     (tmp_path / "keys.txt").write_bytes(peers[0].key_log + peers[1].key_log)
     tables = tables_of([tmp_path / "two.pcap"])  # nothing was decrypted then
     first, second = tables.ids
@@ -131,7 +131,7 @@ def test_a_connection_rewritten_in_clear_has_the_frames_that_tshark_decrypts(
 def test_rewritten_and_redacted_the_bodies_are_blank_and_the_frames_are_there(tmp_path: Path, name: str) -> None:
     """WebSocket inside TLS; what a redacted cut of the capture in clear shows is what it shows."""
     payloads, peers = conversation(name)[0], Peers()
-    write_capture(tmp_path / "wss.pcap", [wire_of(peers.talk(upgraded(payloads)))])
+    write_capture(tmp_path / "wss.pcap", [wire_of(peers.exchange(upgraded(payloads)))])
     write_capture(tmp_path / "clear.pcap", [wire_of(payloads)])
     (tmp_path / "keys.txt").write_bytes(peers.key_log)
     streams = []
@@ -187,7 +187,7 @@ def test_what_is_rewritten_in_clear_can_be_shared(tmp_path: Path, redact: bool, 
 def test_connections_in_clear_are_cut_with_those_that_are_rewritten(tmp_path: Path) -> None:
     """Of the connection in clear only a message; of the other one everything, though only a frame was chosen."""
     payloads, peers = conversation()[0], Peers()
-    write_capture(tmp_path / "two.pcap", [wire_of(peers.talk(payloads)), wire_of(payloads)])
+    write_capture(tmp_path / "two.pcap", [wire_of(peers.exchange(payloads)), wire_of(payloads)])
     (tmp_path / "keys.txt").write_bytes(peers.key_log)
     log = (str(tmp_path / "keys.txt"),)
     tables = tables_of([tmp_path / "two.pcap"], SecretFiles(log))

@@ -182,7 +182,7 @@ def test_incarnations_of_a_channel_are_distinguished(fired: Fired) -> None:
 def test_a_password_inside_tls_is_no_finding(audited: Audited) -> None:
     """The same logins in clear and in TLS that was decrypted, of 0-9-1 and 1.0, passwords and tokens."""
     assert {rule for rule, _ in LOGINS} == IN_CLEAR
-    assert {talk.version for _, talk in LOGINS} == {"0-9-1", "1.0"}
+    assert {connection.version for _, connection in LOGINS} == {"0-9-1", "1.0"}
     connections = {row.client_port - FIRST_CLIENT_PORT: row for row in audited.connections}
     rules: dict[int, set[str]] = defaultdict(set)
     for row in audited.findings:

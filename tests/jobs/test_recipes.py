@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deployment import answer, blocks
 from pyspark.sql import SparkSession
-from recipe_talks import write
+from recipe_connections import write
 
 import pipeline
 from pipeline.tables.processes import LocalProcesses
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 RECIPE = re.compile(r"^## (.*?)\n.*?^```sql\n(.*?)^```\n\n^```python\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.M | re.S)
 RECIPES = RECIPE.findall(PAGE)
 
-# Each story as `recipe_talks` tells it.
+# Each story as `recipe_connections` tells it.
 KNOWN = {
     "closed": "| shop | server | 320 | CONNECTION_FORCED - broker forced connection closure | fin | server |\n"
     "| shop-1.0 | server |  | amqp:connection:forced: the broker shuts down | fin | server |",

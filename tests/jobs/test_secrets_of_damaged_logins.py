@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from logins import logins
-from night import WIRES, night, talks
+from night import WIRES, connections, night
 from once import Once
 
 from jobs.cli import main
@@ -40,7 +40,7 @@ def pieces(secret: bytes) -> set[bytes]:
 
 @pytest.mark.usefixtures("spark")
 def test_no_output_has_a_piece_of_a_secret(once: Once, tmp_path: Path) -> None:
-    chosen = list(talks())
+    chosen = list(connections())
     sound = b"\n".join(octets.replace(login.secret, b"\n") for login in logins() for _, octets in login.frames)
     fragments = {piece for login, _, _ in chosen for piece in pieces(login.secret) if piece not in sound}
     assert len(fragments) > 100

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from rule_support import Case, Talk, write_cases
+from rule_support import Case, Connection, write_cases
 
 import pipeline
 from pipeline.tables.processes import LocalProcesses
@@ -20,14 +20,14 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 PUBLISHED_AT, DELIVERED_AT = 1, 4  # addresses of the cases
 
 
-def connected(server: int, cluster: str | None, client: int, at: float) -> Talk:
-    talk = Talk("0-9-1", client=client, server=server, at=at)
+def connected(server: int, cluster: str | None, client: int, at: float) -> Connection:
+    connection = Connection("0-9-1", client=client, server=server, at=at)
     properties = {} if cluster is None else {"cluster_name": cluster}
     start = {"server_properties": {"product": "RabbitMQ", **properties}}
-    return talk.handshake(start=start, connection_open={"virtual_host": "/"}).open(1)
+    return connection.handshake(start=start, connection_open={"virtual_host": "/"}).open(1)
 
 
-def crossing(*clusters: str | None) -> list[Talk]:
+def crossing(*clusters: str | None) -> list[Connection]:
     """A message that is published at the first address and delivered at the second, which say that they are of these
     clusters."""
     publisher, consumer = clusters
@@ -37,9 +37,9 @@ def crossing(*clusters: str | None) -> list[Talk]:
     ]
 
 
-def seen_late() -> list[Talk]:
+def seen_late() -> list[Connection]:
     """The consumer's connection was open before the capture: another one tells the name of its server."""
-    consumer = Talk("0-9-1", client=3, server=DELIVERED_AT, at=5, syn=False)
+    consumer = Connection("0-9-1", client=3, server=DELIVERED_AT, at=5, syn=False)
     return [
         connected(PUBLISHED_AT, "shop", 2, 0).publish(b"crossing"),
         consumer.deliver(1, b"crossing").client("basic.ack", delivery_tag=1, multiple=False),
@@ -61,7 +61,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def flows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("brokers")
-    owner = write_cases(folder / "cases.pcap", [Case("", "0-9-1", talks, []) for talks, _ in CASES.values()])
+    owner = write_cases(folder / "cases.pcap", [Case("", "0-9-1", written, []) for written, _ in CASES.values()])
     pipeline.write(LocalProcesses(), str(folder / "cases.pcap"), str(folder / "tables"))
     connections = pq.read_table(folder / "tables" / "connections").to_pylist()
     number_of = {row["connection_id"]: owner[row["client_port"]][0] for row in connections}

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pytest
 from encode_0_10 import one_frame
 from encode_1_0 import END
-from link_talks import CHANNEL, begin, end, flow, receiver_link, say, transfer
+from link_connections import CHANNEL, begin, end, flow, receiver_link, say, transfer
 from pyspark.sql.variant_utils import VariantUtils
 from rule_cases import cases_of
-from rule_support import Case, Key, Talk, write_cases
-from rule_talks import opened_0_10, opened_1_0
+from rule_connections import opened_0_10, opened_1_0
+from rule_support import Case, Connection, Key, write_cases
 from test_carried_size import transaction, with_coordinator
 
 from codec.checks import v1_0
@@ -108,7 +108,7 @@ def test_an_anomaly_is_found_in_its_case_and_in_no_correct_one(odd: Odd, number:
         assert not odd.get((number, "conforms"), set()) & (OF_RULE[case.rule] - late)
 
 
-def again(talk: Talk, channel: int, name: bytes, next_of: tuple[int, int], *steps: Step) -> Talk:
+def again(connection: Connection, channel: int, name: bytes, next_of: tuple[int, int], *steps: Step) -> Connection:
     """`name` is attached, where the next commands of the sides have these numbers, and detached after `steps`."""
     point = [("session.command-point", {"command-id": number, "command-offset": 0}) for number in next_of]
     begins: list[Step] = [("client", "session.attach", {"name": name}), ("server", "session.attached", {"name": name})]
@@ -117,23 +117,29 @@ def again(talk: Talk, channel: int, name: bytes, next_of: tuple[int, int], *step
         ("client", "session.detach", {"name": name}), ("server", "session.detached", {"name": name, "code": 0})
     ]  # fmt: skip
     for sender, control, fields in (*begins, *steps, *ends):
-        talk.octets(sender, one_frame(control, fields, channel))
-    return talk
+        connection.octets(sender, one_frame(control, fields, channel))
+    return connection
 
 
 def test_a_session_that_continues_on_another_channel_is_no_anomaly(tmp_path: Path) -> None:
-    talk = opened_0_10(Talk("0-10"))
+    connection = opened_0_10(Connection("0-10"))
     subscribe = {"queue": "q", "destination": "d", "accept-mode": 0}
     done: list[Step] = [("server", "session.completed", {"commands": [(0, number)]}) for number in (1, 2, 4)]
-    again(talk, 1, b"s", (0, 0), ("server", "session.timeout", {"timeout": 9}), ("client", "tx.select", {}),
+    again(connection, 1, b"s", (0, 0), ("server", "session.timeout", {"timeout": 9}), ("client", "tx.select", {}),
           ("client", "message.subscribe", subscribe), done[0])  # fmt: skip
-    again(talk, 2, b"s", (2, 0), ("client", "message.flow", {"destination": "d", "unit": 0, "value": 1}), done[1])
-    again(talk, 1, b"t", (0, 0))
+    again(connection, 2, b"s", (2, 0), ("client", "message.flow", {"destination": "d", "unit": 0, "value": 1}), done[1])
+    again(connection, 1, b"t", (0, 0))
     again(
-        talk, 1, b"s", (3, 0), ("client", "message.cancel", {"destination": "d"}), ("client", "tx.commit", {}), done[2]
+        connection,
+        1,
+        b"s",
+        (3, 0),
+        ("client", "message.cancel", {"destination": "d"}),
+        ("client", "tx.commit", {}),
+        done[2],
     )
-    again(talk, 2, b"u", (0, 0), ("client", "tx.commit", {}))
-    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", talk, [])])
+    again(connection, 2, b"u", (0, 0), ("client", "tx.commit", {}))
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", connection, [])])
     (row,) = noticed(rows, rows.num_rows)
     # It has no tx.select, and is the first session that began on channel 2.
     assert (row["oddity"], row["channel"], row["channel_life"]) == ("transaction-order", 2, 1)
@@ -142,44 +148,44 @@ def test_a_session_that_continues_on_another_channel_is_no_anomaly(tmp_path: Pat
 def test_a_channel_may_be_attached_again_before_its_detach_is_answered(tmp_path: Path) -> None:
     """Controls are done in order: a session is detached when the next attach arrives. Until the server answers, it goes
     on with the session before. The last attach is to another channel."""
-    talk = opened_0_10(Talk("0-10"))
+    connection = opened_0_10(Connection("0-10"))
     attaches: tuple[tuple[int, bytes], ...] = ((1, b"s"), (1, b"t"), (2, b"t"))
     for number, (channel, name) in enumerate(attaches):
         if number:
             before, left = attaches[number - 1]
-            talk.client_octets(one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, before))
-            talk.client_octets(one_frame("execution.sync", {}, before))
-            talk.client_octets(one_frame("session.detach", {"name": left}, before))
-        talk.client_octets(one_frame("session.attach", {"name": name}, channel))
+            connection.client_octets(one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, before))
+            connection.client_octets(one_frame("execution.sync", {}, before))
+            connection.client_octets(one_frame("session.detach", {"name": left}, before))
+        connection.client_octets(one_frame("session.attach", {"name": name}, channel))
         if number:
-            talk.server_octets(one_frame("session.completed", {"commands": [(0, 0)]}, before))
-            talk.server_octets(one_frame("session.detached", {"name": left, "code": 0}, before))
-        talk.server_octets(one_frame("session.attached", {"name": name}, channel))
-    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", talk, [])])
+            connection.server_octets(one_frame("session.completed", {"commands": [(0, 0)]}, before))
+            connection.server_octets(one_frame("session.detached", {"name": left, "code": 0}, before))
+        connection.server_octets(one_frame("session.attached", {"name": name}, channel))
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", connection, [])])
     assert noticed(rows, rows.num_rows) == []
 
 
 def test_begins_of_one_number_are_answered_in_order(tmp_path: Path) -> None:
     """Transport 2.5.5: a side that has sent an end may begin the channel again. The server answers with 4, 5 and 6."""
-    talk = opened_1_0(Talk("1.0"))
+    connection = opened_1_0(Connection("1.0"))
     for _ in range(2):
-        end(begin(talk, "client"), "client")
-    begin(talk, "client")
+        end(begin(connection, "client"), "client")
+    begin(connection, "client")
     for channel in (4, 5, 6):
-        begin(talk, "server", CHANNEL, channel)
+        begin(connection, "server", CHANNEL, channel)
         if channel < 6:
-            say(talk, "server", END, channel=channel)
-    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", talk, [])])
+            say(connection, "server", END, channel=channel)
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", connection, [])])
     assert noticed(rows, rows.num_rows) == []
 
 
 def test_a_flow_that_names_no_transfer_number_lacks_the_next_one(tmp_path: Path) -> None:
     """Transport 2.7.4: next-incoming-id must be set once the other begin has arrived. Transfers 0 and 1 have."""
-    talk = receiver_link()
+    connection = receiver_link()
     for number in (0, 1):
-        transfer(talk, "server", 1, number, settled=True)
-    flow(talk.wait(1), "client", None, next_incoming_id=None)
-    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", talk, [])])
+        transfer(connection, "server", 1, number, settled=True)
+    flow(connection.wait(1), "client", None, next_incoming_id=None)
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", connection, [])])
     (row,) = noticed(rows, rows.num_rows)
     assert (row["oddity"], row["observed"], row["expected"]) == ("next-incoming-id", None, 2)
 
@@ -199,10 +205,10 @@ def test_batches_change_nothing(written: tuple[pa.Table, dict[int, Key]], size: 
 
 
 def test_settled_and_discharged_state_is_dropped(tmp_path: Path) -> None:
-    talk = with_coordinator()
+    connection = with_coordinator()
     for number in range(20):
-        transaction(talk, number)
-    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", talk, [])])
+        transaction(connection, number)
+    rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "1.0", connection, [])])
     state, used = new_state(NEW_ENDPOINT, NEW_END), []
     for batch in rows.combine_chunks().to_batches(max_chunksize=rows.num_rows // 2):
         state = with_room(state, batch.num_rows, v1_0.KEYS_A_ROW)

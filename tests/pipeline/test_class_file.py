@@ -7,31 +7,35 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from rule_support import Case, Talk, write_cases
+from rule_support import Case, Connection, write_cases
 
 import pipeline
 from pipeline.tables.processes import LocalProcesses
 
 
-def staged(talk: Talk, sender: str, identifier: str) -> Talk:
+def staged(connection: Connection, sender: str, identifier: str) -> Connection:
     other = "server" if sender == "client" else "client"
-    talk.send(sender, "file.open", identifier=identifier, content_size=3).send(other, "file.open-ok", staged_size=0)
-    return talk.send(sender, "file.stage").content(b"abc", class_name="file")
+    connection.send(sender, "file.open", identifier=identifier, content_size=3).send(
+        other, "file.open-ok", staged_size=0
+    )
+    return connection.send(sender, "file.stage").content(b"abc", class_name="file")
 
 
-def files(version: str) -> Talk:
-    talk = Talk(version).handshake().open(1)
-    talk.asks("file.consume", reply={"consumer_tag": "f"}, queue="q", consumer_tag="f", no_ack=False)
-    staged(talk, "client", "i").client("file.publish", exchange="e", routing_key="k", identifier="i")
+def files(version: str) -> Connection:
+    connection = Connection(version).handshake().open(1)
+    connection.asks("file.consume", reply={"consumer_tag": "f"}, queue="q", consumer_tag="f", no_ack=False)
+    staged(connection, "client", "i").client("file.publish", exchange="e", routing_key="k", identifier="i")
     for tag in (1, 2, 3, 4):
-        staged(talk, "server", f"j{tag}").server(
+        staged(connection, "server", f"j{tag}").server(
             "file.deliver", consumer_tag="f", delivery_tag=tag, exchange="e", routing_key="k", identifier=f"j{tag}"
         )
-    talk.client("file.ack", delivery_tag=1, multiple=False)
-    talk.client("file.reject", delivery_tag=2, requeue=True)
-    talk.client("file.reject", delivery_tag=3, requeue=False)
-    talk.server("file.return", reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="k")
-    return talk.content(b"abc", class_name="file").asks("file.cancel", reply={"consumer_tag": "f"}, consumer_tag="f")
+    connection.client("file.ack", delivery_tag=1, multiple=False)
+    connection.client("file.reject", delivery_tag=2, requeue=True)
+    connection.client("file.reject", delivery_tag=3, requeue=False)
+    connection.server("file.return", reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="k")
+    return connection.content(b"abc", class_name="file").asks(
+        "file.cancel", reply={"consumer_tag": "f"}, consumer_tag="f"
+    )
 
 
 @pytest.fixture(scope="module", params=["0-8", "0-9"])

@@ -10,17 +10,17 @@ import decoding
 import proton
 import pytest
 from encode_1_0 import SOURCE, described
-from link_talks import closed, receiver_link, symbol
-from rule_support import Case, Talk, write_cases
-from rule_talks import done_0_10, send_0_10, session_0_10
+from link_connections import closed, receiver_link, symbol
+from rule_connections import done_0_10, send_0_10, session_0_10
+from rule_support import Case, Connection, write_cases
 
 from pipeline.decoding import config
 from udfs.tables import tables_of
 
 
-def links(folder: Path, talk: Talk) -> list[dict[str, Any]]:
+def links(folder: Path, connection: Connection) -> list[dict[str, Any]]:
     """Rows of table links."""
-    write_cases(folder / "links.pcap", [Case("", talk.version, talk, [])])
+    write_cases(folder / "links.pcap", [Case("", connection.version, connection, [])])
     runs = decoding.in_flow_order(decoding.runs([folder / "links.pcap"])).combine_chunks()
     return [
         row
@@ -45,7 +45,7 @@ def test_a_link_of_1_0_that_states_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("stated", "expected"), [(0, "pre-acquired"), (1, "not-acquired")])
 def test_a_subscription_of_0_10_acquires_or_does_not(tmp_path: Path, stated: int, expected: str) -> None:
-    talk = session_0_10()
-    send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=stated)
-    (link,) = links(tmp_path, done_0_10(talk, 0).fin())
+    connection = session_0_10()
+    send_0_10(connection, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=stated)
+    (link,) = links(tmp_path, done_0_10(connection, 0).fin())
     assert (link["acquire_mode"], link["distribution_mode"], link["filters"]) == (expected, None, None)

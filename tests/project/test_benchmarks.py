@@ -80,9 +80,9 @@ def test_every_stream_is_complete(traffic: Path) -> None:
     captured = tcp.packets([traffic])
     times = [packet.ts_ns for packet in captured]
     assert times == sorted(times)
-    for talk in tcp.connections(captured):
-        assert talk.complete
-        assert all(half.fin_at == len(half.data) for half in talk.halves.values())
+    for connection in tcp.connections(captured):
+        assert connection.complete
+        assert all(half.fin_at == len(half.data) for half in connection.halves.values())
 
 
 def test_packets_acknowledge_only_what_was_sent(traffic: Path) -> None:
@@ -98,8 +98,8 @@ def test_packets_acknowledge_only_what_was_sent(traffic: Path) -> None:
 def test_each_version_has_its_third_of_the_mixed_connections(tmp_path: Path) -> None:
     headers = Counter(
         bytes(half.data[:8])
-        for talk in tcp.connections(tcp.packets([written(tmp_path, "mixed")]))
-        for half in talk.halves.values()
+        for connection in tcp.connections(tcp.packets([written(tmp_path, "mixed")]))
+        for half in connection.halves.values()
         if half.data.startswith(b"AMQP")
     )
     # The broker answers with a header of its own in 0-10 and 1.0.
@@ -115,8 +115,8 @@ def test_segments_and_the_capture_are_as_long_as_asked_for(name: str, longest: i
 
 
 def test_short_connections_are_many_and_of_about_the_size(many: Path) -> None:
-    talks = tcp.connections(tcp.packets([many]))
-    assert len(talks) == pytest.approx(SIZE / PROFILES["many"].connection_bytes, rel=0.2)
+    connections = tcp.connections(tcp.packets([many]))
+    assert len(connections) == pytest.approx(SIZE / PROFILES["many"].connection_bytes, rel=0.2)
     assert many.stat().st_size == pytest.approx(SIZE, rel=0.1)
 
 
@@ -178,7 +178,7 @@ def test_a_message_is_published_once_and_delivered_once_and_no_two_are_equal(
 ) -> None:
     path = tmp_path / "traffic.pcap"
     generate(path, 3 * SIZE, profile=replace(PROFILES[name], versions=(version,)))
-    halves = [half for talk in tcp.connections(tcp.packets([path])) for half in talk.halves.values()]
+    halves = [half for connection in tcp.connections(tcp.packets([path])) for half in connection.halves.values()]
     found = [content for half in halves for content in CONTENTS[version](half)]
     for column in zip(*found, strict=True):
         times = Counter(column)
@@ -191,7 +191,7 @@ def test_bodies_compress_as_those_of_real_traffic(tmp_path: Path) -> None:
     """To a half or a third; heads of JSON are alike, values are not."""
     path = tmp_path / "traffic.pcap"
     generate(path, 4 * SIZE, profile=PROFILES["usual"])
-    halves = [half for talk in tcp.connections(tcp.packets([path])) for half in talk.halves.values()]
+    halves = [half for connection in tcp.connections(tcp.packets([path])) for half in connection.halves.values()]
     bodies = b"".join({body for half in halves for _, body in contents_0_9_1(half)})
     assert 2 < len(bodies) / len(pa.Codec("zstd", 1).compress(bodies)) < 3
 

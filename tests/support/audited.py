@@ -12,8 +12,8 @@ import golden
 import pytest
 from pyspark.sql import SparkSession
 from rule_cases import capture_cases, cases_of, cases_spoken_in, sec
-from rule_support import SCALED, Case, Key, Talk, write_cases
-from tls_talks import Peers, Sent, wire_of
+from rule_support import SCALED, Case, Connection, Key, write_cases
+from tls_peers import Peers, Sent, wire_of
 from wire import CLIENT, SERVER, write_capture
 
 import pipeline
@@ -35,39 +35,47 @@ CASES = [
 CAPTURE_CASES = capture_cases()
 # A password, and a token, where everybody on the path can read them.
 IN_CLEAR = {"SEC-01", "SEC-14"}
-LOGINS = [(case.rule, case.breaks) for case in sec.CASES if case.rule in IN_CLEAR and isinstance(case.breaks, Talk)]
+LOGINS = [
+    (case.rule, case.breaks) for case in sec.CASES if case.rule in IN_CLEAR and isinstance(case.breaks, Connection)
+]
 CONNECTION = ("connection_id", "client_ip", "client_port", "server_port", "transport", "tls", "mechanism", "user")
 
 
-def sent(talk: Talk) -> list[Sent]:
-    """What the peers of a talk send."""
-    return [(CLIENT if packet.sender == "client" else SERVER, packet.data) for packet in talk.packets if packet.data]
+def sent(connection: Connection) -> list[Sent]:
+    """What the peers of a connection send."""
+    return [
+        (CLIENT if packet.sender == "client" else SERVER, packet.data) for packet in connection.packets if packet.data
+    ]
 
 
-def on_channel_0(talk: Talk, times: int = 1) -> Talk:
+def on_channel_0(connection: Connection, times: int = 1) -> Connection:
     """Breaks HS-03, which prefers to know all bytes."""
     for _ in range(times):
-        talk.client("channel.flow", 0, active=True)
-    return talk
+        connection.client("channel.flow", 0, active=True)
+    return connection
 
 
-def bound_to_the_log(talk: Talk, channel: int) -> Talk:
+def bound_to_the_log(connection: Connection, channel: int) -> Connection:
     """Breaks SEC-10 twice, a rule about channels."""
     for _ in range(2):
-        talk.asks("queue.bind", channel, queue="q", exchange="amq.rabbitmq.log", routing_key="#")
-    return talk
+        connection.asks("queue.bind", channel, queue="q", exchange="amq.rabbitmq.log", routing_key="#")
+    return connection
 
 
-INCARNATIONS = Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q")
+INCARNATIONS = Connection().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q")
 bound_to_the_log(INCARNATIONS, 1).client("channel.close", 1, reply_code=200, reply_text="").server(
     "channel.close-ok", 1
 )
 bound_to_the_log(INCARNATIONS.asks("channel.open", 1).asks("queue.declare", 1, {"queue": "q"}, queue="q"), 1)
 FURTHER = {
-    "a loss before": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake().lose("client", 30).heartbeat()), Talk()),
-    "a loss after": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake()).wait(1).lose("client", 30), Talk()),
-    "several times": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake(), 3), Talk()),
-    "two incarnations": Case("SEC-10", "0-9-1", INCARNATIONS, Talk()),
+    "a loss before": Case(
+        "HS-03", "0-9-1", on_channel_0(Connection().handshake().lose("client", 30).heartbeat()), Connection()
+    ),
+    "a loss after": Case(
+        "HS-03", "0-9-1", on_channel_0(Connection().handshake()).wait(1).lose("client", 30), Connection()
+    ),
+    "several times": Case("HS-03", "0-9-1", on_channel_0(Connection().handshake(), 3), Connection()),
+    "two incarnations": Case("SEC-10", "0-9-1", INCARNATIONS, Connection()),
 }
 
 
@@ -106,8 +114,8 @@ def audit(spark: SparkSession, folder: Path) -> None:
         for half, octets in case.halves.items():
             (captures / f"{number}-{half}.pcap").write_bytes(octets)
     peers = Peers()
-    clear = [wire_of(sent(talk)) for _, talk in LOGINS]
-    encrypted = [wire_of(peers.talk(sent(talk))) for _, talk in LOGINS]
+    clear = [wire_of(sent(connection)) for _, connection in LOGINS]
+    encrypted = [wire_of(peers.exchange(sent(connection))) for _, connection in LOGINS]
     write_capture(captures / "logins.pcap", clear + encrypted)
     log.write_bytes(peers.key_log)
     with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +123,7 @@ def audit(spark: SparkSession, folder: Path) -> None:
         pipeline.write(LocalProcesses(1), str(captures), str(folder / "tables"), keylog=str(log))
         tables = pipeline.load(spark, str(folder / "tables"))
         shipped = ", ".join(map(str, shipped_connections(tables)))
-        # Talks are short: leave routine rows out of every stretch, and settlements that hit.
+        # Connections are short: leave routine rows out of every stretch, and settlements that hit.
         patch.setattr(prefilter, "LONG", f"CASE WHEN connection_id IN ({shipped}) THEN {prefilter.LONG} ELSE 0 END")
         patch.setattr(settlements, "MANY", 0)
         with settings(spark, SMALL):  # as the command does

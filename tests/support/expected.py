@@ -68,7 +68,7 @@ class ExpectedFrame:
 
 @dataclass(frozen=True)
 class ExpectedConnection:
-    """One TCP connection of a capture: its bytes, its frames in stream order, and what kind of talk it is.
+    """One TCP connection of a capture: its bytes, its frames in stream order, and which protocol it speaks.
 
     Plain framing of a side that breaks the rules ends at `stops[sender]`. tshark goes on there, because it does not
     look at the end octet: `unframed` is what it shows then.

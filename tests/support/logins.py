@@ -260,8 +260,8 @@ class Searcher:
     def leaking(self, login: Login, place: int, changed: Sequence[Damaged]) -> list[str]:
         """The same for many at once, in every column of every table, and what each of them redacted leaves."""
         secrets = pieces(login)
-        talks = [conversation(login, place, *each) for each in changed]
-        rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in talks], payload=True)
+        connections = [conversation(login, place, *each) for each in changed]
+        rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in connections], payload=True)
         fuzz_tables.check(rows)
         found = []
         for table, batches in rows.items():

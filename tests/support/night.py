@@ -48,7 +48,7 @@ def odd_wires() -> list[Wire]:
     ]
 
 
-def talks() -> Iterator[tuple[Login, int, bytes]]:
+def connections() -> Iterator[tuple[Login, int, bytes]]:
     """A login, which of its frames is damaged, and what it becomes."""
     rng = random.Random(0)
     for login in logins():
@@ -75,7 +75,7 @@ def night(folder: Path) -> None:
     """Write into `folder` the `captures`, their `tables`, `audit.html`, `audit.json`, and what was `printed`."""
     captures = folder / "captures"
     captures.mkdir()
-    write_capture(captures / WIRES, [*odd_wires(), *(conversation(*talk) for talk in talks())])
+    write_capture(captures / WIRES, [*odd_wires(), *(conversation(*connection) for connection in connections())])
     for sample, clock in RETIMED.items():
         (captures / sample).write_bytes(rewritten(sample, clock))
     encrypted = "091_tls13_dsb.pcapng"

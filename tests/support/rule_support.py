@@ -1,13 +1,13 @@
 """Cases of the rules: TCP connections written by hand, with times, losses and ends under the case's control.
 
-    talk = Talk().handshake().open(1)
-    talk.client("basic.publish", routing_key="q").content(b"x")      # methods of the version, by name
-    talk.wait(3).server_octets(b"...").lose("client", 20).close().fin("client")
+    connection = Connection().handshake().open(1)
+    connection.client("basic.publish", routing_key="q").content(b"x")      # methods of the version, by name
+    connection.wait(3).server_octets(b"...").lose("client", 20).close().fin("client")
 
-Talks are of 0-9-1 where no version is named, inside `speaking("0-8")` of that one.
+Connections are of 0-9-1 where no version is named, inside `speaking("0-8")` of that one.
 
-Every step returns the Talk and happens a millisecond after the one before. What `handshake` and `open` say breaks no
-rule but the AMBIENT ones.
+Every step returns the Connection and happens a millisecond after the one before. What `handshake` and `open` send
+breaks no rule but the AMBIENT ones.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _spoken = ["0-9-1"]
 
 
 def spoken() -> str:
-    """The version of talks for which none is named."""
+    """The version of connections for which none is named."""
     return _spoken[-1]
 
 
 @contextmanager
 def speaking(version: str) -> Iterator[None]:
-    """Talks for which no version is named are of this one."""
+    """Connections for which no version is named are of this one."""
     _spoken.append(version)
     try:
         yield
@@ -75,7 +75,7 @@ class Packet:
     window: int
 
 
-class Talk:
+class Connection:
     """One TCP connection. `client`, `server`: addresses as numbers within the case's network of 127.0.0.0/8, or texts.
 
     `at`: seconds after the start of the capture; `syn` False: the capture begins in the middle of the connection.
@@ -99,7 +99,7 @@ class Talk:
     # ---- TCP ----
     def packet(
         self, sender: str, data: bytes = b"", flags: int = ACK, wire_len: int | None = None, window: int = 65535
-    ) -> Talk:
+    ) -> Connection:
         """One segment; `wire_len`: its length where the capture cut it."""
         other = SIDES[1 - SIDES.index(sender)]
         size = len(data) if wire_len is None else wire_len
@@ -109,41 +109,41 @@ class Talk:
         self.now += STEP_NS
         return self
 
-    def octets(self, sender: str, data: bytes) -> Talk:
+    def octets(self, sender: str, data: bytes) -> Connection:
         """These octets, in as many segments as they take."""
         self.last = sender
         for at in range(0, len(data), MSS):
             self.packet(sender, data[at : at + MSS])
         return self
 
-    def client_octets(self, data: bytes) -> Talk:
+    def client_octets(self, data: bytes) -> Connection:
         return self.octets("client", data)
 
-    def server_octets(self, data: bytes) -> Talk:
+    def server_octets(self, data: bytes) -> Connection:
         return self.octets("server", data)
 
-    def wait(self, seconds: float) -> Talk:
+    def wait(self, seconds: float) -> Connection:
         """Nothing is sent for so long."""
         self.now += int(seconds * SECOND_NS)
         return self
 
-    def lose(self, sender: str, size: int) -> Talk:
+    def lose(self, sender: str, size: int) -> Connection:
         """`size` bytes that the capture lacks; the other side acknowledges them, so that they count as lost."""
         self.seq[sender] += size
         for _ in range(LIMITS.reorder_patience + 2):
             self.packet(SIDES[1 - SIDES.index(sender)])
         return self
 
-    def fin(self, sender: str = "client") -> Talk:
+    def fin(self, sender: str = "client") -> Connection:
         """Both sides end the TCP connection, `sender` first."""
         other = SIDES[1 - SIDES.index(sender)]
         return self.packet(sender, flags=FIN | ACK).packet(other, flags=FIN | ACK).packet(sender)
 
-    def rst(self, sender: str = "client") -> Talk:
+    def rst(self, sender: str = "client") -> Connection:
         return self.packet(sender, flags=RST | ACK)
 
     # ---- classic AMQP ----
-    def send(self, sender: str, name: str, channel: int = 1, **arguments: Any) -> Talk:
+    def send(self, sender: str, name: str, channel: int = 1, **arguments: Any) -> Connection:
         """A method frame; with an access ticket where the version has such (0-8, 0-9), unless another is given."""
         try:
             if self.version in TICKETS and classic.has_field(self.version, name, "ticket"):
@@ -156,24 +156,24 @@ class Talk:
             return self
         return self.octets(sender, octets)
 
-    def client(self, name: str, channel: int = 1, **arguments: Any) -> Talk:
+    def client(self, name: str, channel: int = 1, **arguments: Any) -> Connection:
         return self.send("client", name, channel, **arguments)
 
-    def server(self, name: str, channel: int = 1, **arguments: Any) -> Talk:
+    def server(self, name: str, channel: int = 1, **arguments: Any) -> Connection:
         return self.send("server", name, channel, **arguments)
 
-    def asks(self, name: str, channel: int = 1, reply: Mapping[str, Any] | None = None, **arguments: Any) -> Talk:
+    def asks(self, name: str, channel: int = 1, reply: Mapping[str, Any] | None = None, **arguments: Any) -> Connection:
         """The client's request `name` and the server's '-ok' with arguments `reply`."""
         return self.client(name, channel, **arguments).server(f"{name}-ok", channel, **(reply or {}))
 
-    def content(self, body: bytes = b"x", channel: int = 1, class_name: str = "basic", **properties: Any) -> Talk:
+    def content(self, body: bytes = b"x", channel: int = 1, class_name: str = "basic", **properties: Any) -> Connection:
         """Header and body frames by the side that sent last."""
         data = classic.header(self.version, class_name, len(body), channel, **properties)
         return self.octets(self.last, data + (classic.body(body, channel) if body else b""))
 
     def publish(
         self, body: bytes = b"x", channel: int = 1, exchange: str = "e", routing_key: str = "q", **more: Any
-    ) -> Talk:
+    ) -> Connection:
         """basic.publish with its content; `more`: arguments, or properties."""
         own = {name: more.pop(name) for name in ("mandatory", "immediate", "ticket") if name in more}
         self.client("basic.publish", channel, exchange=exchange, routing_key=routing_key, **own)
@@ -182,7 +182,7 @@ class Talk:
     def deliver(
         self, delivery_tag: int, body: bytes = b"x", channel: int = 1, consumer_tag: str = "c",
         redelivered: bool = False, **properties: Any,
-    ) -> Talk:  # fmt: skip
+    ) -> Connection:  # fmt: skip
         """basic.deliver with its content."""
         self.server(
             "basic.deliver", channel, consumer_tag=consumer_tag, delivery_tag=delivery_tag, redelivered=redelivered,
@@ -190,19 +190,21 @@ class Talk:
         )  # fmt: skip
         return self.content(body, channel, **properties)
 
-    def consume(self, queue: str = "q", tag: str = "c", channel: int = 1, prefetch: int = 10, **arguments: Any) -> Talk:
+    def consume(
+        self, queue: str = "q", tag: str = "c", channel: int = 1, prefetch: int = 10, **arguments: Any
+    ) -> Connection:
         """basic.qos, then basic.consume, each answered."""
         self.asks("basic.qos", channel, prefetch_count=prefetch)
         return self.asks("basic.consume", channel, {"consumer_tag": tag}, queue=queue, consumer_tag=tag, **arguments)
 
-    def heartbeat(self, sender: str = "client") -> Talk:
+    def heartbeat(self, sender: str = "client") -> Connection:
         return self.octets(sender, classic.heartbeat())
 
-    def header(self, version: str | None = None, sender: str = "client") -> Talk:
+    def header(self, version: str | None = None, sender: str = "client") -> Connection:
         """A protocol header of the classic family."""
         return self.octets(sender, classic.protocol_header(version or self.version))
 
-    def start(self, **given: Any) -> Talk:
+    def start(self, **given: Any) -> Connection:
         major, minor = (8, 0) if self.version == "0-8" else (0, 9)
         defaults = {
             "version_major": major, "version_minor": minor, "server_properties": SERVER_PROPERTIES,
@@ -210,32 +212,32 @@ class Talk:
         }  # fmt: skip
         return self.server("connection.start", 0, **{**defaults, **given})
 
-    def start_ok(self, **given: Any) -> Talk:
+    def start_ok(self, **given: Any) -> Connection:
         defaults = {"client_properties": CLIENT_PROPERTIES, "mechanism": "EXTERNAL", "response": "", "locale": "en_US"}
         return self.client("connection.start-ok", 0, **{**defaults, **given})
 
-    def tune(self, **given: Any) -> Talk:
+    def tune(self, **given: Any) -> Connection:
         return self.server("connection.tune", 0, **{"channel_max": 2047, "frame_max": 131072, "heartbeat": 60, **given})
 
-    def tune_ok(self, **given: Any) -> Talk:
+    def tune_ok(self, **given: Any) -> Connection:
         defaults = {"channel_max": 2047, "frame_max": 131072, "heartbeat": 60, **given}
         return self.client("connection.tune-ok", 0, **defaults)
 
-    def connection_open(self, **given: Any) -> Talk:
+    def connection_open(self, **given: Any) -> Connection:
         return self.client("connection.open", 0, **{"virtual_host": "/test", **given}).server("connection.open-ok", 0)
 
-    def handshake(self, **given: Mapping[str, Any]) -> Talk:
+    def handshake(self, **given: Mapping[str, Any]) -> Connection:
         """From the protocol header to open-ok; `given`: other arguments by step: tune={"heartbeat": 0}."""
         self.header()
         for name in ("start", "start_ok", "tune", "tune_ok", "connection_open"):
             getattr(self, name)(**given.get(name, {}))
         return self
 
-    def open(self, channel: int = 1) -> Talk:
+    def open(self, channel: int = 1) -> Connection:
         self.channels.append(channel)
         return self.asks("channel.open", channel)
 
-    def close(self, sender: str = "client", code: int = 200, text: str = "bye", channels: bool = True) -> Talk:
+    def close(self, sender: str = "client", code: int = 200, text: str = "bye", channels: bool = True) -> Connection:
         """connection.close, its answer, and the end of the TCP connection; before that, `channels` that were opened."""
         other = SIDES[1 - SIDES.index(sender)]
         for channel in self.channels if channels else ():
@@ -244,7 +246,7 @@ class Talk:
         return self.send(other, "connection.close-ok", 0).fin(sender)
 
 
-Talks = Talk | Iterable[Talk]
+Connections = Connection | Iterable[Connection]
 
 
 NOBODY = "nobody"  # the offender of a finding that blames neither side
@@ -260,8 +262,8 @@ class Case:
 
     rule: str
     version: str
-    breaks: Talks
-    conforms: Talks
+    breaks: Connections
+    conforms: Connections
     also: Iterable[str] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     offender: str | None = None
@@ -270,13 +272,18 @@ class Case:
     @property
     def lacks(self) -> list[str]:
         """What was to be sent and is not in the version."""
-        return [missing for talks in self.halves.values() for talk in talks for missing in talk.lacks]
+        return [
+            missing
+            for connections in self.halves.values()
+            for connection in connections
+            for missing in connection.lacks
+        ]
 
     @property
-    def halves(self) -> dict[str, list[Talk]]:
+    def halves(self) -> dict[str, list[Connection]]:
         return {
-            "breaks": [self.breaks] if isinstance(self.breaks, Talk) else list(self.breaks),
-            "conforms": [self.conforms] if isinstance(self.conforms, Talk) else list(self.conforms),
+            "breaks": [self.breaks] if isinstance(self.breaks, Connection) else list(self.breaks),
+            "conforms": [self.conforms] if isinstance(self.conforms, Connection) else list(self.conforms),
         }
 
 
@@ -308,11 +315,11 @@ def write_cases(path: Path, cases: Iterable[Case]) -> dict[int, Key]:
     """One pcap with all connections of all cases; client port -> case and half. Every half has a network of its own."""
     records, owner, port, network = [], {}, FIRST_PORT, 0
     for number, case in enumerate(cases):
-        for half, talks in case.halves.items():
+        for half, connections in case.halves.items():
             network += 1
-            for talk in talks:
+            for connection in connections:
                 owner[port] = (number, half)
-                records += [(packet.ns, *ip_packet(talk, packet, network, port)) for packet in talk.packets]
+                records += [(packet.ns, *ip_packet(connection, packet, network, port)) for packet in connection.packets]
                 port += 1
     path.write_bytes(pcap_files.pcap(sorted(records, key=lambda record: record[0]), RAW_IP))
     return owner
@@ -324,10 +331,10 @@ def address(place: int | str, network: int) -> bytes:
     return bytes([127, network >> 8, network & 255, place])
 
 
-def ip_packet(talk: Talk, packet: Packet, network: int, port: int) -> tuple[bytes, int]:
+def ip_packet(connection: Connection, packet: Packet, network: int, port: int) -> tuple[bytes, int]:
     """An IPv4 packet as captured, and its length on the wire."""
-    ports = {"client": port, "server": talk.server_port}
-    ends = [(address(talk.addresses[side], network), ports[side]) for side in SIDES]
+    ports = {"client": port, "server": connection.server_port}
+    ends = [(address(connection.addresses[side], network), ports[side]) for side in SIDES]
     source, target = ends if packet.sender == "client" else ends[::-1]
     numbers = (packet.seq & 0xFFFFFFFF, packet.ack & 0xFFFFFFFF)
     octets = pcap_files.tcp_packet(source, target, *numbers, packet.flags, packet.data, packet.window, packet.wire_len)

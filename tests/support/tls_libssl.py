@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tls_talks import Sent, certificate
+from tls_peers import Sent, certificate
 from wire import CLIENT, SERVER
 
 # Sent: this side changes its keys; and asks the other one to change its own, too.
@@ -82,7 +82,7 @@ class Side:
         self._lib.SSL_free(self._ssl)
 
 
-def talk(data: Iterable[Sent], suite: str) -> tuple[list[Sent], bytes]:
+def exchange(data: Iterable[Sent], suite: str) -> tuple[list[Sent], bytes]:
     """What goes over the wire, and the key log. A side reads what it was sent when data follow: until then two updates
     may cross."""
     lib, flights = library(), []

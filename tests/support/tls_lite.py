@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from tls_talks import Sent, certificate
+from tls_peers import Sent, certificate
 from tlslite.api import HandshakeSettings, TLSConnection, X509CertChain, parsePEMKey
 from tlslite.constants import KeyUpdateMessageType
 from wire import CLIENT, SERVER
@@ -34,7 +34,7 @@ class Recorded:
         return getattr(self._inner, name)
 
 
-def talk(data: Iterable[Sent], client: HandshakeSettings, server: HandshakeSettings) -> tuple[list[Sent], bytes]:
+def exchange(data: Iterable[Sent], client: HandshakeSettings, server: HandshakeSettings) -> tuple[list[Sent], bytes]:
     """What goes over the wire, and the key log."""
     flights: list[Sent] = []
     ends = socket.socketpair()

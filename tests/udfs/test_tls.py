@@ -13,7 +13,7 @@ import golden
 import pyarrow as pa
 import pytest
 from expected import expected
-from tls_talks import NOT_AFTER, Peers, Sent, wire_of
+from tls_peers import NOT_AFTER, Peers, Sent, wire_of
 from wire import CLIENT, SERVER, Wire
 
 from codec.layers.stack import Layers
@@ -104,7 +104,7 @@ def suites() -> list[tuple[ssl.TLSVersion, str, bool]]:
 @pytest.mark.parametrize(("version", "name", "curve"), suites(), ids=lambda value: str(value))
 def test_suites_of_tls_1_2(version: ssl.TLSVersion, name: str, curve: bool) -> None:
     peers = Peers(version, f"{name}:@SECLEVEL=0", curve)
-    rows, facts = decoded(peers, peers.talk(conversation()[0]))
+    rows, facts = decoded(peers, peers.exchange(conversation()[0]))
     assert_complete(rows, facts)
     assert facts["tls"]["tls_version"] == "TLS 1.2"
 
@@ -113,13 +113,13 @@ def test_suites_of_tls_1_2(version: ssl.TLSVersion, name: str, curve: bool) -> N
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_records_over_segments(version: ssl.TLSVersion, size: int) -> None:
     peers = Peers(version)
-    assert_complete(*decoded(peers, peers.talk(conversation()[0]), size))
+    assert_complete(*decoded(peers, peers.exchange(conversation()[0]), size))
 
 
 def test_a_frame_has_the_packet_that_completed_its_record() -> None:
     payloads, frames = conversation()
     peers = Peers()
-    flights = peers.talk(payloads)
+    flights = peers.exchange(payloads)
     rows, _ = decoded(peers, flights, 1 << 16)
     first = next(at for at, (way, _) in enumerate(flights) if at > 3 and way == CLIENT)
     handshake = (
@@ -135,7 +135,7 @@ def test_tls_after_the_header_of_amqp(version: ssl.TLSVersion) -> None:
     """AMQP 1.0, part 5, section 5.2.1: both sides send the TLS header, then TLS, and in it the next header."""
     header = b"AMQP\x02\x01\x00\x00"
     peers = Peers(version)
-    rows, facts = decoded(peers, [(CLIENT, header), (SERVER, header), *peers.talk(conversation(AMQP_10)[0])])
+    rows, facts = decoded(peers, [(CLIENT, header), (SERVER, header), *peers.exchange(conversation(AMQP_10)[0])])
     clear, _ = wire_of(conversation(AMQP_10)[0]).rows()
     names = ("sender", "name", "size", "channel", "arguments", "properties", "digest", "version")
     seen = [[row[name] for name in names] for row in rows]
@@ -151,7 +151,7 @@ def test_tls_after_the_header_of_amqp(version: ssl.TLSVersion) -> None:
 def test_certificates_of_both_sides() -> None:
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         peers = Peers(version, client_certificate=True)
-        _, facts = decoded(peers, peers.talk(conversation()[0]))
+        _, facts = decoded(peers, peers.exchange(conversation()[0]))
         for side in ("client", "server"):
             found = facts["tls"][f"{side}_certificate"]
             assert (found["subject"], found["issuer"]) == ("CN=mq.example", "CN=mq.example")
@@ -161,10 +161,10 @@ def test_certificates_of_both_sides() -> None:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_resumed_session_is_decrypted_and_says_so(version: ssl.TLSVersion) -> None:
     peers = Peers(version)
-    rows, facts = decoded(peers, peers.talk(conversation()[0]))
+    rows, facts = decoded(peers, peers.exchange(conversation()[0]))
     assert facts["tls"]["resumed"] is False
     peers.session = peers.resumable
-    rows, facts = decoded(peers, peers.talk(conversation()[0]))
+    rows, facts = decoded(peers, peers.exchange(conversation()[0]))
     assert facts["tls"]["resumed"] is True
     assert_complete(rows, facts)
 
@@ -172,7 +172,7 @@ def test_a_resumed_session_is_decrypted_and_says_so(version: ssl.TLSVersion) -> 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_without_secrets_a_connection_is_tls_and_says_why(version: ssl.TLSVersion) -> None:
     peers = Peers(version)
-    rows, facts = wire_of(peers.talk(conversation()[0])).rows(Layers())
+    rows, facts = wire_of(peers.exchange(conversation()[0])).rows(Layers())
     assert [row["frame_type"] for row in rows] == ["tls", "tls"]
     assert (facts["tls"]["decrypted"], facts["unread_because"]) == (False, "no secrets")
     assert (facts["content"], facts["transport"]) == ("tls", "tls")
@@ -181,7 +181,7 @@ def test_without_secrets_a_connection_is_tls_and_says_why(version: ssl.TLSVersio
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_wrong_secrets_leave_a_connection_as_it_was(version: ssl.TLSVersion) -> None:
     peers = Peers(version)
-    flights = peers.talk(conversation()[0])
+    flights = peers.exchange(conversation()[0])
     lines = [line.split() for line in peers.key_log.splitlines() if not line.startswith(b"#")]
     wrong = b"\n".join(b" ".join((label, random, bytes(reversed(secret)))) for label, random, secret in lines)
     rows, facts = wire_of(flights).rows(Layers(KeyLog(wrong)))
@@ -209,8 +209,8 @@ def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
     """Among those of other connections; the frames are those of the same packets in clear."""
     payloads = list(conversation()[0])
     peers, other = Peers(), Peers()
-    flights = peers.talk(payloads)
-    other.talk(payloads)
+    flights = peers.exchange(payloads)
+    other.exchange(payloads)
     handshake = len(flights) - len(payloads) - 1
     log = KeyLog(peers.key_log + other.key_log)
     rows, facts = without_beginning(flights, handshake + first).rows(Layers(log))
@@ -233,8 +233,8 @@ def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
 )
 def test_without_trials_the_rows_say_that_it_began_before(version: ssl.TLSVersion, known: bool) -> None:
     peers, other = Peers(version), Peers()
-    flights = peers.talk(conversation()[0])
-    other.talk(conversation()[0])
+    flights = peers.exchange(conversation()[0])
+    other.exchange(conversation()[0])
     wire = without_beginning(flights, len(flights) - 30)
     rows, facts = wire.rows(Layers(KeyLog(peers.key_log if known else other.key_log)))
     assert [row["frame_type"] for row in rows] == ["tls", "tls"]
@@ -258,7 +258,7 @@ def test_behind_a_hole_records_are_decrypted_again(version: ssl.TLSVersion, ciph
     """Each write is a record and a segment: what no lost segment carries is decrypted."""
     payloads, frames = conversation()
     peers = Peers(version, ciphers)
-    flights = peers.talk(payloads)
+    flights = peers.exchange(payloads)
     rows, facts = wire_of(flights, 1 << 16).without(lost).rows(Layers(KeyLog(peers.key_log)))
     handshake = len(flights) - len(payloads) - 1
     gone = {place - handshake for place in lost}
@@ -278,7 +278,7 @@ def test_a_hole_inside_a_record_costs_that_record_alone(version: ssl.TLSVersion,
     """Records of up to 1400 octets in segments of 100: one lost segment is one lost record."""
     payloads, frames = conversation()
     peers = Peers(version, ciphers)
-    flights = peers.talk(payloads)
+    flights = peers.exchange(payloads)
     places = [at for at, (_, octets) in enumerate(flights) for _ in range(0, len(octets), 100)]
     handshake = len(flights) - len(payloads) - 1
     large = next(at for at, (_, octets) in enumerate(flights) if at > handshake + 3 and len(octets) > 150)

@@ -12,7 +12,7 @@ import pytest
 from test_connection_state import Rows
 from test_tls import conversation
 from test_websocket import upgraded
-from tls_talks import Peers, wire_of
+from tls_peers import Peers, wire_of
 from wire import FLOW, Wire
 
 from codec.amqp.connections.state import ConnectionState
@@ -74,12 +74,12 @@ def wires() -> dict[str, tuple[Wire, KeyLog]]:
         ("tls12-cbc", ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-SHA"),
     ):
         peers = Peers(version, ciphers)
-        found[name] = wire_of(peers.talk(sent), 200), KeyLog(peers.key_log)
+        found[name] = wire_of(peers.exchange(sent), 200), KeyLog(peers.key_log)
     found["websocket"] = wire_of(upgraded(sent), 200), KeyLog()
     peers = Peers()
-    found["websocket in tls"] = wire_of(peers.talk(upgraded(sent)), 200), KeyLog(peers.key_log)
+    found["websocket in tls"] = wire_of(peers.exchange(upgraded(sent)), 200), KeyLog(peers.key_log)
     peers = Peers()
-    found["loss"] = wire_of(peers.talk(sent), 1 << 16).without({15, 16, 30}), KeyLog(peers.key_log)
+    found["loss"] = wire_of(peers.exchange(sent), 1 << 16).without({15, 16, 30}), KeyLog(peers.key_log)
     return found
 
 

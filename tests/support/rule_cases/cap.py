@@ -8,7 +8,7 @@ from typing import Any
 import classic_frames as classic
 import pyarrow as pa
 from pcap_files import RAW_IP
-from rule_support import MSS, CaptureCase, Case, Talk, pcap, spoken
+from rule_support import MSS, CaptureCase, Case, Connection, pcap, spoken
 
 from codec.compiler.limits import LIMITS
 
@@ -20,55 +20,57 @@ UDP, IPV4_IN_IPV4, TCP = 17, 4, 6
 LARGE = 15 << 20  # octets of a record
 
 
-def midway() -> Talk:
-    talk = Talk(syn=False)
+def midway() -> Connection:
+    connection = Connection(syn=False)
     for number in range(1, 5):
-        talk.client("basic.ack", 1, delivery_tag=number).heartbeat("server")
-    return talk
+        connection.client("basic.ack", 1, delivery_tag=number).heartbeat("server")
+    return connection
 
 
-def half() -> Talk:
+def half() -> Connection:
     """Only what the client sends."""
-    talk = Talk().handshake().open(1).publish(delivery_mode=1).publish(delivery_mode=1)
-    talk.packets = [packet for packet in talk.packets if packet.sender == "client"]
-    return talk
+    connection = Connection().handshake().open(1).publish(delivery_mode=1).publish(delivery_mode=1)
+    connection.packets = [packet for packet in connection.packets if packet.sender == "client"]
+    return connection
 
 
-def cut() -> Talk:
+def cut() -> Connection:
     """The capture keeps the first octets of a large body frame."""
-    talk = Talk().handshake().open(1).client("basic.publish", 1, exchange="e", routing_key="q")
+    connection = Connection().handshake().open(1).client("basic.publish", 1, exchange="e", routing_key="q")
     octets = classic.header(V, "basic", 2000, delivery_mode=1) + classic.body(bytes(2000))
-    return talk.packet("client", octets[:200], wire_len=len(octets)).packet("server").close()
+    return connection.packet("client", octets[:200], wire_len=len(octets)).packet("server").close()
 
 
-def strayed() -> Talk:
+def strayed() -> Connection:
     """A segment whose number is a gigabyte away from all others."""
-    talk = Talk().handshake()
-    talk.seq["client"] += 1 << 30
-    talk.packet("client", b"stray")
-    talk.seq["client"] -= (1 << 30) + len(b"stray")
-    return talk.heartbeat().close()
+    connection = Connection().handshake()
+    connection.seq["client"] += 1 << 30
+    connection.packet("client", b"stray")
+    connection.seq["client"] -= (1 << 30) + len(b"stray")
+    return connection.heartbeat().close()
 
 
-def nested(depth: int) -> Talk:
+def nested(depth: int) -> Connection:
     """Arguments of tables in each other."""
     tables: dict[str, Any] = {}
     for _ in range(depth - 1):
         tables = {"t": tables}
-    return Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q", arguments=tables).close()
+    return (
+        Connection().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q", arguments=tables).close()
+    )
 
 
-def text(size: int) -> Talk:
+def text(size: int) -> Connection:
     """So many octets of another protocol, from the middle of the connection."""
-    return Talk(syn=False).client_octets(b"SET key value\r\n" * (size // 15)).fin()
+    return Connection(syn=False).client_octets(b"SET key value\r\n" * (size // 15)).fin()
 
 
-def greeted(times: int) -> Talk:
+def greeted(times: int) -> Connection:
     """The protocol header several times, as a client does that tries again."""
-    talk = Talk()
+    connection = Connection()
     for _ in range(times - 1):
-        talk.header()
-    return talk.handshake().close()
+        connection.header()
+    return connection.handshake().close()
 
 
 def ipv4(protocol: int, payload: bytes, number: int = 0, flags: int = 0) -> bytes:
@@ -111,17 +113,18 @@ def expanding(records: int) -> bytes:
     return bytes(out.getvalue())
 
 
-def complete() -> Talk:
-    return Talk().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
+def complete() -> Connection:
+    return Connection().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
 
 
 CASES = [
-    Case("CAP-01", V, Talk().handshake().lose("client", 50).heartbeat().heartbeat().close(), complete(),
+    Case("CAP-01", V, Connection().handshake().lose("client", 50).heartbeat().heartbeat().close(), complete(),
          evidence={"missing_bytes": 50}),
     Case("CAP-02", V, midway(), complete(), evidence={"header_seen": False}),
     Case("CAP-03", V, half(), complete(), evidence={"observed": "client"}),
     Case("CAP-04", V, cut(), complete(), also=("CAP-01",)),
-    Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), complete(), evidence={"octets": 5}),
+    Case("CAP-05", V, Connection().handshake().client_octets(classic.heartbeat()[:5]), complete(),
+         evidence={"octets": 5}),
     Case("CAP-06", V, strayed(), complete(), evidence={"observed": ["segment out of window"]}),
     Case("CAP-06", V, nested(LIMITS.nesting_depth + 1), nested(LIMITS.nesting_depth),
          evidence={"observed": ["nesting depth"]}),

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk, spoken
+from rule_support import Case, Connection, spoken
 
 from rule_cases.ch import opened
 
 V = spoken()
 
 
-def confirming() -> Talk:
+def confirming() -> Connection:
     return opened().asks("confirm.select")
 
 
-def confirmed(talk: Talk, tag: int, multiple: bool = False) -> Talk:
-    return talk.server("basic.ack", delivery_tag=tag, multiple=multiple)
+def confirmed(connection: Connection, tag: int, multiple: bool = False) -> Connection:
+    return connection.server("basic.ack", delivery_tag=tag, multiple=multiple)
 
 
-def given_back(talk: Talk, body: bytes = b"x") -> Talk:
-    talk.server("basic.return", reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="q")
-    return talk.content(body)
+def given_back(connection: Connection, body: bytes = b"x") -> Connection:
+    connection.server("basic.return", reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="q")
+    return connection.content(body)
 
 
-def later(talk: Talk, seconds: float) -> Talk:
-    return talk.wait(seconds).heartbeat("client").heartbeat("server")
+def later(connection: Connection, seconds: float) -> Connection:
+    return connection.wait(seconds).heartbeat("client").heartbeat("server")
 
 
 CASES = [

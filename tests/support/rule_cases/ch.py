@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk, spoken
+from rule_support import Case, Connection, spoken
 
 V = spoken()
 
 
-def opened(version: str = V) -> Talk:
-    return Talk(version).handshake().open(1)
+def opened(version: str = V) -> Connection:
+    return Connection(version).handshake().open(1)
 
 
-def shut(talk: Talk, channel: int = 1) -> Talk:
-    return talk.asks("channel.close", channel, reply_code=200, reply_text="bye")
+def shut(connection: Connection, channel: int = 1) -> Connection:
+    return connection.asks("channel.close", channel, reply_code=200, reply_text="bye")
 
 
-def ended(talk: Talk) -> Talk:
+def ended(connection: Connection) -> Connection:
     """The connection is closed, whatever channels are open."""
-    talk.client("connection.close", 0, reply_code=200, reply_text="bye").server("connection.close-ok", 0)
-    return talk.fin()
+    connection.client("connection.close", 0, reply_code=200, reply_text="bye").server("connection.close-ok", 0)
+    return connection.fin()
 
 
-def refused(talk: Talk, code: int, text: str, blamed: tuple[int, int] = (0, 0), channel: int = 1) -> Talk:
+def refused(
+    connection: Connection, code: int, text: str, blamed: tuple[int, int] = (0, 0), channel: int = 1
+) -> Connection:
     """The server closes the channel because of method `blamed`."""
     class_id, method_id = blamed
-    talk.server(
+    connection.server(
         "channel.close", channel, reply_code=code, reply_text=text, class_id=class_id, method_id=method_id
     )  # fmt: skip
-    return talk.client("channel.close-ok", channel)
+    return connection.client("channel.close-ok", channel)
 
 
-def opened_and_closed(times: int) -> Talk:
-    talk = Talk().handshake()
+def opened_and_closed(times: int) -> Connection:
+    connection = Connection().handshake()
     for _ in range(times):
-        shut(talk.open(1))
-    return talk
+        shut(connection.open(1))
+    return connection
 
 
 QUEUE_DECLARE, BASIC_ACK = (50, 10), (60, 80)
 CASES = [
-    Case("CH-01", V, Talk().handshake().client("basic.qos", prefetch_count=5),
+    Case("CH-01", V, Connection().handshake().client("basic.qos", prefetch_count=5),
          opened().asks("basic.qos", prefetch_count=5), evidence={"observed": "basic.qos", "channel": 1},
          offender="client"),
     Case("CH-01", "0-8", shut(opened("0-8")).server("basic.qos-ok"), shut(shut(opened("0-8")).open(1)),
@@ -50,8 +52,8 @@ CASES = [
              .client("channel.close-ok").server("channel.close-ok"),
          also=("CL-05", "MT-02")),
     Case("CH-02", V, opened().client("channel.open"), shut(opened()).open(1), offender="client"),
-    Case("CH-03", V, Talk().handshake(tune={"channel_max": 10}, tune_ok={"channel_max": 10}).open(11),
-         Talk().handshake(tune={"channel_max": 10}, tune_ok={"channel_max": 10}).open(10),
+    Case("CH-03", V, Connection().handshake(tune={"channel_max": 10}, tune_ok={"channel_max": 10}).open(11),
+         Connection().handshake(tune={"channel_max": 10}, tune_ok={"channel_max": 10}).open(10),
          evidence={"observed": 11, "negotiated": 10}, offender="client"),
     Case("CH-04", V, opened().client("channel.close", reply_code=200)
              .client("basic.ack", delivery_tag=0, multiple=True).server("channel.close-ok"),

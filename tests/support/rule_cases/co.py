@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk, spoken
+from rule_support import Case, Connection, spoken
 
 from rule_cases.ch import opened, refused, shut
 from rule_cases.dl import ack, consuming, delivered
@@ -11,23 +11,23 @@ from rule_cases.nm import stranger
 V = spoken()
 
 
-def cancels(talk: Talk, tag: str = "c", channel: int = 1) -> Talk:
-    return talk.asks("basic.cancel", channel, {"consumer_tag": tag}, consumer_tag=tag)
+def cancels(connection: Connection, tag: str = "c", channel: int = 1) -> Connection:
+    return connection.asks("basic.cancel", channel, {"consumer_tag": tag}, consumer_tag=tag)
 
 
-def exclusive(version: str = V) -> Talk:
+def exclusive(version: str = V) -> Connection:
     return opened(version).consume(exclusive=True)
 
 
-def declared(talk: Talk, queue: str = "q") -> Talk:
-    return talk.asks("queue.declare", 1, {"queue": queue}, queue=queue)
+def declared(connection: Connection, queue: str = "q") -> Connection:
+    return connection.asks("queue.declare", 1, {"queue": queue}, queue=queue)
 
 
-def polls(times: int) -> Talk:
-    talk = opened()
+def polls(times: int) -> Connection:
+    connection = opened()
     for _ in range(times):
-        talk.client("basic.get", queue="q").server("basic.get-empty")
-    return talk
+        connection.client("basic.get", queue="q").server("basic.get-empty")
+    return connection
 
 
 BASIC_CONSUME = 60, 20

@@ -7,14 +7,14 @@ from typing import Any
 
 import classic_frames as classic
 from classic_support import shortstr
-from rule_support import Case, Talk, spoken
+from rule_support import Case, Connection, spoken
 
 V = spoken()
 PLAIN = {"mechanism": "PLAIN", "response": "\0alice\0wonderland"}
 
 
-def talk(version: str = V, **given: Any) -> Talk:
-    return Talk(version).handshake(**given).open(1)
+def opened(version: str = V, **given: Any) -> Connection:
+    return Connection(version).handshake(**given).open(1)
 
 
 def publish(version: str = V, channel: int = 1) -> bytes:
@@ -31,32 +31,32 @@ def body(octets: bytes, channel: int = 1) -> bytes:
     return classic.body(octets, channel)
 
 
-def sent(*frames: bytes, version: str = V) -> Talk:
+def sent(*frames: bytes, version: str = V) -> Connection:
     """These frames by the client, amid others that are right."""
-    return talk(version).publish().client_octets(b"".join(frames)).publish().close()
+    return opened(version).publish().client_octets(b"".join(frames)).publish().close()
 
 
-def by_server(*frames: bytes) -> Talk:
-    return talk().server_octets(b"".join(frames)).close()
+def by_server(*frames: bytes) -> Connection:
+    return opened().server_octets(b"".join(frames)).close()
 
 
-def staged(*steps: str, version: str = "0-9") -> Talk:
+def staged(*steps: str, version: str = "0-9") -> Connection:
     """Steps of class file of 0-8 and 0-9 after an open of 'f'."""
-    opened = talk(version).client("file.open", identifier="f", content_size=3)
+    connection = opened(version).client("file.open", identifier="f", content_size=3)
     for step in steps:
         if step == "file.open-ok":
-            opened.server(step, staged_size=0)
+            connection.server(step, staged_size=0)
         else:
             given: dict[str, Any] = {"identifier": "f"} if step == "file.publish" else {}
-            opened.client(step, **given)
+            connection.client(step, **given)
             if step == "file.stage":
-                opened.content(b"abc", class_name="file")
-    return opened.close()
+                connection.content(b"abc", class_name="file")
+    return connection.close()
 
 
 CONTENT = [publish(), header(3), body(b"abc")]
 CASES = [
-    Case("CT-01", V, talk().client_octets(publish() + body(b"abc")).asks("basic.qos").close(), sent(*CONTENT),
+    Case("CT-01", V, opened().client_octets(publish() + body(b"abc")).asks("basic.qos").close(), sent(*CONTENT),
          evidence={"observed": "body", "expected": "header"}, offender="client"),
     # frames of other channels, and heartbeats, may come in between
     Case("CT-01", V, sent(publish(), classic.method(V, "channel.flow-ok", 1, active=True), *CONTENT),
@@ -73,7 +73,7 @@ CASES = [
          offender="client"),
     Case("CT-06", V, sent(header(3), body(b"abc")), sent(*CONTENT), offender="client"),
     Case("CT-06", V, by_server(body(b"abc")),
-         talk().consume().deliver(1, b"abc").client("basic.ack", delivery_tag=1).close(),
+         opened().consume().deliver(1, b"abc").client("basic.ack", delivery_tag=1).close(),
          evidence={"observed": "body"}, offender="server"),
     Case("CT-07", V, sent(header(0, channel=0)), sent(publish(), header(0)),
          also=("CT-06",), evidence={"observed": 0, "frame_type": "header"}, offender="client"),
@@ -87,31 +87,32 @@ CASES = [
          evidence={"observed": 0}, offender="client"),
     Case("CT-10", V, sent(publish(), header(0), body(b"abc")), sent(publish(), header(0)), evidence={"observed": 3}),
     Case("CT-11", V, sent(publish(), header(3), body(b"ab"), *CONTENT),
-         talk().open(2).client_octets(publish() + header(3) + body(b"ab")).publish(channel=2)
+         opened().open(2).client_octets(publish() + header(3) + body(b"ab")).publish(channel=2)
              .client_octets(body(b"c")).close(),
          also=("CT-05",), evidence={"observed": "basic.publish"}, offender="client"),
-    Case("CT-12", V, talk().publish(delivery_mode=3).close(), talk().publish(delivery_mode=1).close(),
+    Case("CT-12", V, opened().publish(delivery_mode=3).close(), opened().publish(delivery_mode=1).close(),
          evidence={"delivery_mode": 3}, offender="client"),
-    Case("CT-12", V, talk().publish(priority=10).close(), talk().publish(priority=9).publish(delivery_mode=1).close(),
+    Case("CT-12", V, opened().publish(priority=10).close(),
+         opened().publish(priority=9).publish(delivery_mode=1).close(),
          evidence={"priority": 10}),
-    Case("CT-13", V, talk(start={"mechanisms": "PLAIN"}, start_ok=PLAIN).publish(user_id="bob").close(),
-         talk(start={"mechanisms": "PLAIN"}, start_ok=PLAIN).publish(user_id="alice").close(), besides=("SEC-01",),
+    Case("CT-13", V, opened(start={"mechanisms": "PLAIN"}, start_ok=PLAIN).publish(user_id="bob").close(),
+         opened(start={"mechanisms": "PLAIN"}, start_ok=PLAIN).publish(user_id="alice").close(), besides=("SEC-01",),
          evidence={"observed": "bob", "expected": "alice"}, offender="client"),
-    Case("CT-14", V, talk().publish(expiration="60s").close(), talk().publish(expiration="60000").publish().close(),
+    Case("CT-14", V, opened().publish(expiration="60s").close(), opened().publish(expiration="60000").publish().close(),
          evidence={"observed": "60s"}, offender="client"),
-    Case("CT-15", V, talk().publish(mandatory=True).server("basic.return", reply_code=312, reply_text="NO_ROUTE",
+    Case("CT-15", V, opened().publish(mandatory=True).server("basic.return", reply_code=312, reply_text="NO_ROUTE",
              exchange="e", routing_key="q").content(b"x").close(),
-         talk().publish(mandatory=True).close(), evidence={"observed": 312, "exchange": "e", "routing_key": "q"}),
+         opened().publish(mandatory=True).close(), evidence={"observed": 312, "exchange": "e", "routing_key": "q"}),
     Case("CT-16", V, sent(publish(), header(0, b"\0\x04" + shortstr(b"c"))),
          sent(publish(), header(0, b"\0\x08" + shortstr(b"a")))),
-    Case("CT-17", V, talk().client_octets(publish() + header((128 << 20) + 1)),
-         talk().client_octets(publish() + header(128 << 20)), besides=("PR-09",),
+    Case("CT-17", V, opened().client_octets(publish() + header((128 << 20) + 1)),
+         opened().client_octets(publish() + header(128 << 20)), besides=("PR-09",),
          evidence={"observed": "134217729", "expected": 134217728}, offender="client"),
-    Case("CT-17", V, talk().client_octets(publish() + header(2**63)), talk().client_octets(publish() + header(3)),
+    Case("CT-17", V, opened().client_octets(publish() + header(2**63)), opened().client_octets(publish() + header(3)),
          evidence={"observed": "2^63 or more"}),
-    Case("CT-18", "0-9", staged("file.publish"), talk("0-9").close(),
+    Case("CT-18", "0-9", staged("file.publish"), opened("0-9").close(),
          also=("CT-19",), evidence={"observed": "file.publish", "identifier": "f"}, offender="client"),
     # staged, and nothing to say but that class file is in use
-    Case("CT-19", "0-9", staged("file.open-ok", "file.stage", "file.publish"), talk("0-9").close(),
+    Case("CT-19", "0-9", staged("file.open-ok", "file.stage", "file.publish"), opened("0-9").close(),
          evidence={"observed": "file.open"}),
 ]  # fmt: skip

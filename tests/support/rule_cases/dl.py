@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from link_talks import consuming_1_0
-from rule_support import SCALED, Case, Talk, spoken
-from rule_talks import consuming_0_10
+from link_connections import consuming_1_0
+from rule_connections import consuming_0_10
+from rule_support import SCALED, Case, Connection, spoken
 
 from rule_cases.cf import later
 from rule_cases.ch import opened, shut
@@ -17,77 +17,77 @@ STREAM = {"x-queue-type": "stream"}
 MOST = SCALED["DL-12"]["limit"]  # outstanding deliveries
 
 
-def consuming(prefetch: int = 10, version: str = V) -> Talk:
+def consuming(prefetch: int = 10, version: str = V) -> Connection:
     return opened(version).consume(prefetch=prefetch)
 
 
-def ack(talk: Talk, tag: int, multiple: bool = False, channel: int = 1) -> Talk:
-    return talk.client("basic.ack", channel, delivery_tag=tag, multiple=multiple)
+def ack(connection: Connection, tag: int, multiple: bool = False, channel: int = 1) -> Connection:
+    return connection.client("basic.ack", channel, delivery_tag=tag, multiple=multiple)
 
 
-def reject(talk: Talk, tag: int, requeue: bool = False) -> Talk:
-    return talk.client("basic.reject", delivery_tag=tag, requeue=requeue)
+def reject(connection: Connection, tag: int, requeue: bool = False) -> Connection:
+    return connection.client("basic.reject", delivery_tag=tag, requeue=requeue)
 
 
-def delivered(talk: Talk, *tags: int) -> Talk:
+def delivered(connection: Connection, *tags: int) -> Connection:
     for tag in tags:
-        talk.deliver(tag)
-    return talk
+        connection.deliver(tag)
+    return connection
 
 
-def got(talk: Talk, tag: int, no_ack: bool = False) -> Talk:
-    talk.client("basic.get", queue="q", no_ack=no_ack)
-    return talk.server("basic.get-ok", delivery_tag=tag, exchange="e", routing_key="q").content()
+def got(connection: Connection, tag: int, no_ack: bool = False) -> Connection:
+    connection.client("basic.get", queue="q", no_ack=no_ack)
+    return connection.server("basic.get-ok", delivery_tag=tag, exchange="e", routing_key="q").content()
 
 
-def two_channels() -> Talk:
+def two_channels() -> Connection:
     return delivered(opened().open(2).consume(), 1)
 
 
-def waited(seconds: int) -> Talk:
+def waited(seconds: int) -> Connection:
     """A delivery that is acknowledged so late."""
-    talk = delivered(consuming(), 1)
+    connection = delivered(consuming(), 1)
     for _ in range(seconds // 30):
-        later(talk, 30)
-    return ack(talk, 1)
+        later(connection, 30)
+    return ack(connection, 1)
 
 
-def given_back(talk: Talk) -> Talk:
-    return talk.client("basic.nack", delivery_tag=1, requeue=True)
+def given_back(connection: Connection) -> Connection:
+    return connection.client("basic.nack", delivery_tag=1, requeue=True)
 
 
-def again(redelivered: bool, **properties: Any) -> Talk:
+def again(redelivered: bool, **properties: Any) -> Connection:
     """A delivery that the client gives back, and its second delivery."""
     return ack(given_back(consuming().deliver(1, **properties)).deliver(2, redelivered=redelivered, **properties), 2)
 
 
-def reread(talk: Talk, arguments: Mapping[str, Any] | None = None, **properties: Any) -> Talk:
+def reread(connection: Connection, arguments: Mapping[str, Any] | None = None, **properties: Any) -> Connection:
     """A message of a stream that the client gives back, and reads once more."""
-    read = talk.consume(arguments=arguments or {}).deliver(1, message_id="m", **properties)
+    read = connection.consume(arguments=arguments or {}).deliver(1, message_id="m", **properties)
     return ack(given_back(read).deliver(2, message_id="m", **properties), 2)
 
 
-def next_consumer() -> Talk:
-    return Talk(at=2).handshake().open(1).consume()
+def next_consumer() -> Connection:
+    return Connection(at=2).handshake().open(1).consume()
 
 
-def refusing(times: int, of: int) -> Talk:
-    talk = consuming()
+def refusing(times: int, of: int) -> Connection:
+    connection = consuming()
     for tag in range(1, of + 1):
-        delivered(talk, tag)
-        reject(talk, tag) if tag <= times else ack(talk, tag)
-    return talk
+        delivered(connection, tag)
+        reject(connection, tag) if tag <= times else ack(connection, tag)
+    return connection
 
 
-def direct_replies() -> Talk:
+def direct_replies() -> Connection:
     """What comes to a direct reply-to consumer has tags that stand still."""
-    talk = consuming()
+    connection = consuming()
     for _ in range(2):
-        talk.server(
+        connection.server(
             "basic.deliver", consumer_tag="c", delivery_tag=1, exchange="", routing_key="amq.rabbitmq.reply-to.g1"
         )  # fmt: skip
-        talk.content()
-    return talk
+        connection.content()
+    return connection
 
 
 CASES = [
@@ -131,7 +131,7 @@ CASES = [
         conforms=[
             again(True, message_id="m"),
             # Without an id, and with its publish out of sight, it may be another message.
-            delivered(given_back(delivered(Talk(server=4).handshake().open(1).consume(), 1)), 2),
+            delivered(given_back(delivered(Connection(server=4).handshake().open(1).consume(), 1)), 2),
         ],
         evidence={"message_id": "m", "queue": "q"},
         offender="server",
@@ -165,7 +165,7 @@ CASES = [
     Case("DL-12", "1.0", consuming_1_0(MOST + 1), consuming_1_0(MOST), evidence={"observed": MOST + 1}),
     Case("DL-13", V, waited(1830), waited(1770), evidence={"expected": 1800, "outcome": "acked"}),
     # The second twin begins in the middle: CAP-02, CAP-03.
-    Case("DL-14", V, delivered(opened(), 1), [ack(delivered(consuming(), 1), 1), Talk(syn=False).deliver(1)],
+    Case("DL-14", V, delivered(opened(), 1), [ack(delivered(consuming(), 1), 1), Connection(syn=False).deliver(1)],
          evidence={"observed": "c"}, besides=("CAP-02", "CAP-03")),
     Case("DL-15", V, refusing(3, 10), refusing(2, 10), evidence={"observed": 0.3, "refused": 3}),
 ]  # fmt: skip

@@ -9,9 +9,8 @@ import classic_frames as classic
 import proton
 from encode_0_10 import content, header, segment
 from encode_1_0 import OPEN, RELEASED, data_section, described, frame, performative, section
-from link_talks import CHANNEL, accepted, begun, consuming_1_0, dispose, receiver_link, sender_link, transfer
-from rule_support import Case, Talk
-from rule_talks import (
+from link_connections import CHANNEL, accepted, begun, consuming_1_0, dispose, receiver_link, sender_link, transfer
+from rule_connections import (
     HEADER_0_10,
     HEADERS_1_0,
     PROPERTIES,
@@ -26,6 +25,7 @@ from rule_talks import (
     send_0_10,
     session_0_10,
 )
+from rule_support import Case, Connection
 
 from rule_cases.ct import header as content_header
 from rule_cases.ct import publish, sent, staged
@@ -44,122 +44,122 @@ HEADER, PROPERTIES_SECTION = 0x70, 0x73
 ID = "0af76519-16cd-43dd-8448-eb211c80319c"
 
 
-def opened(version: str, **place: Any) -> Talk:
-    return opened_0_10(Talk(version, **place)) if version == "0-10" else opened_1_0(Talk(version, **place))
+def opened(version: str, **place: Any) -> Connection:
+    return opened_0_10(Connection(version, **place)) if version == "0-10" else opened_1_0(Connection(version, **place))
 
 
-def done(talk: Talk) -> Talk:
-    return closed_0_10(talk) if talk.version == "0-10" else closed_1_0(talk)
+def done(connection: Connection) -> Connection:
+    return closed_0_10(connection) if connection.version == "0-10" else closed_1_0(connection)
 
 
-def beat(talk: Talk, sender: str = "client") -> Talk:
+def beat(connection: Connection, sender: str = "client") -> Connection:
     """A frame that only says that its sender is alive."""
-    if talk.version == "0-10":
-        return control(talk, sender, "heartbeat")
-    return talk.octets(sender, EMPTY_FRAME)
+    if connection.version == "0-10":
+        return control(connection, sender, "heartbeat")
+    return connection.octets(sender, EMPTY_FRAME)
 
 
-def idle(version: str, **place: Any) -> Talk:
+def idle(version: str, **place: Any) -> Connection:
     return done(opened(version, **place))
 
 
-def consuming(version: str) -> Talk:
+def consuming(version: str) -> Connection:
     """Messages are delivered."""
     return consuming_0_10(3) if version == "0-10" else consuming_1_0(3)
 
 
-def published_0_10(talk: Talk, body: bytes = b"x", last: int = 0) -> Talk:
+def published_0_10(connection: Connection, body: bytes = b"x", last: int = 0) -> Connection:
     """A message.transfer of the client, with body frames that are not too large; command `last` is done."""
     about = header(("message.delivery-properties", {"routing-key": "q"}), ("message.message-properties", {}))
     for octets in content(segment("message.transfer", {"destination": ""}), about, body, CHANNEL, FRAME_BODY):
-        talk.client_octets(octets)
-    return done_0_10(talk, last)
+        connection.client_octets(octets)
+    return done_0_10(connection, last)
 
 
-def published(version: str, body: bytes = b"x", **place: Any) -> Talk:
+def published(version: str, body: bytes = b"x", **place: Any) -> Connection:
     """The client publishes a message, which is settled."""
     if version == "0-10":
         return done(published_0_10(session_0_10(**place), body))
-    talk = transfer(sender_link(opened_link(**place)), "client", 0, 0, payload=data_section(body))
-    return done(accepted(talk, "server", True, 0))
+    connection = transfer(sender_link(opened_link(**place)), "client", 0, 0, payload=data_section(body))
+    return done(accepted(connection, "server", True, 0))
 
 
-def opened_link(**place: Any) -> Talk:
+def opened_link(**place: Any) -> Connection:
     return begun(opened("1.0", **place))
 
 
-def without(talk: Talk, packets: int) -> Talk:
+def without(connection: Connection, packets: int) -> Connection:
     """The capture begins behind so many packets."""
-    talk.packets = talk.packets[packets:]
-    return talk
+    connection.packets = connection.packets[packets:]
+    return connection
 
 
-def one_way(talk: Talk, sender: str = "client") -> Talk:
+def one_way(connection: Connection, sender: str = "client") -> Connection:
     """Only what one side sends."""
-    talk.packets = [packet for packet in talk.packets if packet.sender == sender]
-    return talk
+    connection.packets = [packet for packet in connection.packets if packet.sender == sender]
+    return connection
 
 
-def cut(version: str) -> Talk:
+def cut(version: str) -> Connection:
     """The capture keeps the first octets of a large frame."""
-    talk = published(version, bytes(2000))
-    at, packet = max(enumerate(talk.packets), key=lambda each: len(each[1].data))
-    talk.packets[at].wire_len = len(packet.data)
-    talk.packets[at].data = packet.data[:200]
-    return talk
+    connection = published(version, bytes(2000))
+    at, packet = max(enumerate(connection.packets), key=lambda each: len(each[1].data))
+    connection.packets[at].wire_len = len(packet.data)
+    connection.packets[at].data = packet.data[:200]
+    return connection
 
 
-def misframed(version: str) -> Talk:
+def misframed(version: str) -> Connection:
     """Frames of 0-9-1 behind the header of another version."""
-    talk = Talk(version).client_octets(HEADERS[version]).server_octets(HEADERS[version])
-    return talk.client_octets(classic.method("0-9-1", "basic.qos") * 40).fin()
+    connection = Connection(version).client_octets(HEADERS[version]).server_octets(HEADERS[version])
+    return connection.client_octets(classic.method("0-9-1", "basic.qos") * 40).fin()
 
 
-def strayed(version: str) -> Talk:
+def strayed(version: str) -> Connection:
     """A segment whose number is a gigabyte away from all others."""
-    talk = opened(version)
-    talk.seq["client"] += 1 << 30
-    talk.packet("client", b"stray")
-    talk.seq["client"] -= (1 << 30) + len(b"stray")
-    return done(beat(talk))
+    connection = opened(version)
+    connection.seq["client"] += 1 << 30
+    connection.packet("client", b"stray")
+    connection.seq["client"] -= (1 << 30) + len(b"stray")
+    return done(beat(connection))
 
 
 def plain(
     version: str, user: bytes = b"u", password: bytes = b"p", offered: tuple[str, ...] = ("PLAIN",), **place: Any
-) -> Talk:
+) -> Connection:
     return done(logged_in(version, "PLAIN", b"\0" + user + b"\0" + password, offered, **place))
 
 
-def logged_in(version: str, mechanism: str, response: bytes, offered: tuple[str, ...], **place: Any) -> Talk:
-    talk = Talk(version, **place)
+def logged_in(version: str, mechanism: str, response: bytes, offered: tuple[str, ...], **place: Any) -> Connection:
+    connection = Connection(version, **place)
     if version == "0-10":
         started = {"mechanisms": ("str16", list(offered))}
-        return opened_0_10(talk, start=started, start_ok={"mechanism": mechanism, "response": response})
-    return opened_1_0(talk, mechanism=mechanism, offered=offered, response=response)
+        return opened_0_10(connection, start=started, start_ok={"mechanism": mechanism, "response": response})
+    return opened_1_0(connection, mechanism=mechanism, offered=offered, response=response)
 
 
-def failed(version: str, at: float) -> Talk:
+def failed(version: str, at: float) -> Connection:
     """A login that the server refuses."""
-    talk = Talk(version, at=at)
+    connection = Connection(version, at=at)
     if version == "1.0":
-        return sasl(talk, code=1).fin("server")
-    control(opened_0_10(talk, "start_ok"), "server", "close", reply_code=320, reply_text="Authentication failed")
-    return control(talk, "client", "close-ok").fin("server")
+        return sasl(connection, code=1).fin("server")
+    control(opened_0_10(connection, "start_ok"), "server", "close", reply_code=320, reply_text="Authentication failed")
+    return control(connection, "client", "close-ok").fin("server")
 
 
-def unfinished(version: str, ends: bool) -> Talk:
+def unfinished(version: str, ends: bool) -> Connection:
     """A handshake that stops in its middle: the connection ends, or the capture does."""
-    talk = sasl(Talk(version)) if version == "1.0" else opened_0_10(Talk(version), "start")
-    return talk.fin("client") if ends else talk.wait(5)
+    connection = sasl(Connection(version)) if version == "1.0" else opened_0_10(Connection(version), "start")
+    return connection.fin("client") if ends else connection.wait(5)
 
 
-def asked(first: str, then: str, at: float) -> list[Talk]:
+def asked(first: str, then: str, at: float) -> list[Connection]:
     """The server answers the header of `first` with that of `then`, in which the client comes back."""
-    refused = Talk(first).client_octets(HEADERS[first]).server_octets(HEADERS[then]).fin("server")
+    refused = Connection(first).client_octets(HEADERS[first]).server_octets(HEADERS[then]).fin("server")
     return [refused, idle(then, at=at)]
 
 
-def login(version: str, product: str | None, user: bytes, client: int) -> Talk:
+def login(version: str, product: str | None, user: bytes, client: int) -> Connection:
     """A login of a product."""
     place: dict[str, Any] = {"client": client, "at": client}
     response = b"\0" + user + b"\0secret"
@@ -167,132 +167,133 @@ def login(version: str, product: str | None, user: bytes, client: int) -> Talk:
         own = {**PROPERTIES, "product": ("str16", product)}
         start_ok = {"client_properties": own, "mechanism": "PLAIN", "response": response}
         start = {"mechanisms": ("str16", ["PLAIN"])}
-        return done(opened_0_10(Talk(version, **place), start=start, start_ok=start_ok))
-    talk = sasl(Talk(version, **place), mechanism="PLAIN", offered=("PLAIN",), response=response)
+        return done(opened_0_10(Connection(version, **place), start=start, start_ok=start_ok))
+    connection = sasl(Connection(version, **place), mechanism="PLAIN", offered=("PLAIN",), response=response)
     own_1_0 = {proton.symbol("product"): product}
-    return done(both_open(talk, client=own_1_0))
+    return done(both_open(connection, client=own_1_0))
 
 
-def both_open(talk: Talk, **properties: Any) -> Talk:
+def both_open(connection: Connection, **properties: Any) -> Connection:
     """Headers and opens of both sides, with these properties."""
     for side in ("client", "server"):
-        talk.octets(side, HEADERS_1_0["amqp"])
+        connection.octets(side, HEADERS_1_0["amqp"])
     for side in ("client", "server"):
         idle_ms = proton.uint(60_000)
         fields = (f"{side}-container", "test", None, None, idle_ms, None, None, None, None)
-        talk.octets(side, frame(performative(OPEN, *fields, properties.get(side))))
-    return talk
+        connection.octets(side, frame(performative(OPEN, *fields, properties.get(side))))
+    return connection
 
 
-def named(version: str, *names: str) -> Talk:
+def named(version: str, *names: str) -> Connection:
     """The server names these of its properties."""
     if version == "0-10":
         properties = {name: value for name, value in PROPERTIES.items() if name in names}
-        return done(opened_0_10(Talk(version), start={"server_properties": properties}))
-    return done(both_open(sasl(Talk(version)), server={proton.symbol(name): "x" for name in names}))
+        return done(opened_0_10(Connection(version), start={"server_properties": properties}))
+    return done(both_open(sasl(Connection(version)), server={proton.symbol(name): "x" for name in names}))
 
 
-def odd_text(version: str, octets: bytes) -> Talk:
+def odd_text(version: str, octets: bytes) -> Connection:
     """A name of a queue with these octets."""
     if version == "0-10":
-        talk = send_0_10(session_0_10(), "client", "queue.declare", queue=octets)
-        return done(done_0_10(talk, 0))
-    talk = sender_link(target=described(0x29, "zz"))
-    for packet in talk.packets:
+        connection = send_0_10(session_0_10(), "client", "queue.declare", queue=octets)
+        return done(done_0_10(connection, 0))
+    connection = sender_link(target=described(0x29, "zz"))
+    for packet in connection.packets:
         packet.data = packet.data.replace(b"zz", octets)
-    return done(talk)
+    return done(connection)
 
 
-def redelivered_0_10(times: int, pause: float, worked: float) -> Talk:
+def redelivered_0_10(times: int, pause: float, worked: float) -> Connection:
     """A message that is released so often, `worked` seconds after its delivery, and comes again after `pause`."""
-    talk = consuming_0_10(0)
+    connection = consuming_0_10(0)
     for number in range(times + 1):
         transfer = segment("message.transfer", {"destination": "d", "accept-mode": 0, "acquire-mode": 0})
         again = ("message.delivery-properties", {"routing-key": "q", "redelivered": number > 0})
         about = header(again, ("message.message-properties", {"message-id": ID}))
-        talk.server_octets(b"".join(content(transfer, about, b"job", CHANNEL)))
-        send_0_10(talk, "client", "session.completed", commands=[(0, number)])
-        talk.wait(worked)
+        connection.server_octets(b"".join(content(transfer, about, b"job", CHANNEL)))
+        send_0_10(connection, "client", "session.completed", commands=[(0, number)])
+        connection.wait(worked)
         if number < times:
-            send_0_10(talk, "client", "message.release", transfers=[(number, number)], set_redelivered=True)
+            send_0_10(connection, "client", "message.release", transfers=[(number, number)], set_redelivered=True)
         else:
-            send_0_10(talk, "client", "message.accept", transfers=[(number, number)])
-        done_0_10(talk, 3 + number).wait(pause)
-    return done(talk)
+            send_0_10(connection, "client", "message.accept", transfers=[(number, number)])
+        done_0_10(connection, 3 + number).wait(pause)
+    return done(connection)
 
 
-def redelivered_1_0(times: int, pause: float, worked: float) -> Talk:
+def redelivered_1_0(times: int, pause: float, worked: float) -> Connection:
     """The same over a link: the message says how often it was delivered before."""
-    talk = receiver_link(credit=times + 1)
+    connection = receiver_link(credit=times + 1)
     for number in range(times + 1):
         about = section(HEADER, [False, None, None, None, proton.uint(number)])
         about += section(PROPERTIES_SECTION, [ID])
-        transfer(talk, "server", 1, number, payload=about + data_section(b"job")).wait(worked)
+        transfer(connection, "server", 1, number, payload=about + data_section(b"job")).wait(worked)
         if number < times:
-            dispose(talk, "client", True, number, state=described(RELEASED))
+            dispose(connection, "client", True, number, state=described(RELEASED))
         else:
-            accepted(talk, "client", True, number)
-        talk.wait(pause)
-    return done(talk)
+            accepted(connection, "client", True, number)
+        connection.wait(pause)
+    return done(connection)
 
 
-REDELIVERED: dict[str, Callable[[int, float, float], Talk]] = {"0-10": redelivered_0_10, "1.0": redelivered_1_0}
+REDELIVERED: dict[str, Callable[[int, float, float], Connection]] = {"0-10": redelivered_0_10, "1.0": redelivered_1_0}
 
 
-def slow(version: str, seconds: float) -> Talk:
+def slow(version: str, seconds: float) -> Connection:
     """A consumer whose TCP window is closed for so long."""
-    talk = consuming(version)
-    return done(talk.packet("client", window=0).wait(seconds).packet("client"))
+    connection = consuming(version)
+    return done(connection.packet("client", window=0).wait(seconds).packet("client"))
 
 
-def redirected(insist: bool) -> Talk:
+def redirected(insist: bool) -> Connection:
     """0-10: the server sends the client to another host."""
-    return control(opened_0_10(Talk("0-10"), "open", open={"insist": insist}), "server", "redirect", host="other")
+    return control(opened_0_10(Connection("0-10"), "open", open={"insist": insist}), "server", "redirect", host="other")
 
 
-def refused(times: int) -> Talk:
+def refused(times: int) -> Connection:
     """0-10: so many commands that the account may not give, each in a session of its own."""
-    talk = opened_0_10(Talk("0-10"))
+    connection = opened_0_10(Connection("0-10"))
     for number in range(times):
         name = {"name": bytes([97 + number])}
-        send_0_10(talk, "client", "session.attach", **name)
-        send_0_10(talk, "server", "session.attached", **name)
+        send_0_10(connection, "client", "session.attach", **name)
+        send_0_10(connection, "server", "session.attached", **name)
         for side in ("client", "server"):
-            send_0_10(talk, side, "session.command-point", command_id=0, command_offset=0)
-        send_0_10(talk, "client", "queue.declare", queue="q")
-        send_0_10(talk, "server", "execution.exception", error_code=403, command_id=0, class_code=8, command_code=1,
+            send_0_10(connection, side, "session.command-point", command_id=0, command_offset=0)
+        send_0_10(connection, "client", "queue.declare", queue="q")
+        send_0_10(connection, "server", "execution.exception", error_code=403, command_id=0, class_code=8,
+        command_code=1,
                   description="ACL denied")  # fmt: skip
-        send_0_10(talk, "server", "session.detached", **name, code=0)
-    return done(talk)
+        send_0_10(connection, "server", "session.detached", **name, code=0)
+    return done(connection)
 
 
-def of_version(version: str, at: float = 0, **given: Any) -> Talk:
-    return Talk(version, at=at).handshake(**given).close()
+def of_version(version: str, at: float = 0, **given: Any) -> Connection:
+    return Connection(version, at=at).handshake(**given).close()
 
 
-def refused_in(first: str, then: str) -> Talk:
+def refused_in(first: str, then: str) -> Connection:
     """The server answers the header of `first` with that of `then`."""
-    return Talk(first).header().header(then, "server").fin("server")
+    return Connection(first).header().header(then, "server").fin("server")
 
 
-def again(version: str, times: int, pause: float, worked: float = 0) -> Talk:
+def again(version: str, times: int, pause: float, worked: float = 0) -> Connection:
     """0-8, 0-9: a message that is rejected so often, to be delivered again."""
-    talk = Talk(version).handshake().open(1).consume()
+    connection = Connection(version).handshake().open(1).consume()
     for tag in range(1, times + 2):
-        talk.deliver(tag, b"job", redelivered=tag > 1, message_id="m").wait(worked)
+        connection.deliver(tag, b"job", redelivered=tag > 1, message_id="m").wait(worked)
         if tag <= times:
-            talk.client("basic.reject", delivery_tag=tag, requeue=True)
+            connection.client("basic.reject", delivery_tag=tag, requeue=True)
         else:
-            talk.client("basic.ack", delivery_tag=tag)
-        talk.wait(pause)
-    return talk.close()
+            connection.client("basic.ack", delivery_tag=tag)
+        connection.wait(pause)
+    return connection.close()
 
 
-def unflagged(version: str, redelivered: bool) -> Talk:
+def unflagged(version: str, redelivered: bool) -> Connection:
     """0-8, 0-9: a message that is rejected, and delivered again."""
-    talk = Talk(version).handshake().open(1).consume().deliver(1, message_id="m")
-    talk.client("basic.reject", delivery_tag=1, requeue=True).deliver(2, redelivered=redelivered, message_id="m")
-    return talk.client("basic.ack", delivery_tag=2)
+    connection = Connection(version).handshake().open(1).consume().deliver(1, message_id="m")
+    connection.client("basic.reject", delivery_tag=1, requeue=True).deliver(2, redelivered=redelivered, message_id="m")
+    return connection.client("basic.ack", delivery_tag=2)
 
 
 OLDER = ("0-8", "0-9")
@@ -317,9 +318,10 @@ CASES = [
             Case("CAP-06", v, strayed(v), idle(v), evidence={"observed": ["segment out of window"]}),
             Case("FR-11", v, odd_text(v, b"\xff\xfe"), odd_text(v, "ü".encode()), offender="client"),
             Case("HS-17", v, unfinished(v, True), unfinished(v, False), evidence={"tcp_end": "fin"}),
-            Case("NEG-01", v, Talk(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"), idle(v),
+            Case("NEG-01", v, Connection(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"), idle(v),
                  also=("SEC-12",)),
-            Case("NEG-02", v, Talk(v).client_octets(b"AMQP\x09\x09\x09\x09").server_octets(HEADERS[v]).fin("server"),
+            Case("NEG-02", v,
+                 Connection(v).client_octets(b"AMQP\x09\x09\x09\x09").server_octets(HEADERS[v]).fin("server"),
                  idle(v), evidence={"observed": "9.9.9.9", "answered": v}, offender="client"),
             Case("NEG-08", v, misframed(v), idle(v), evidence={"negotiated": v}, offender="client",
                  besides=("CAP-06",)),
@@ -344,8 +346,8 @@ CASES = [
                  besides=("HS-07",), evidence={}),
             Case("SEC-08", v, published(v, **INSIDE), published(v), evidence={"published": 1}),
             Case("SEC-11", v, plain(v, password=b""), plain(v), besides=("SEC-01",), evidence={"empty": "password"}),
-            Case("SEC-12", v, Talk(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
-                 Talk(v, server_port=8080).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
+            Case("SEC-12", v, Connection(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
+                 Connection(v, server_port=8080).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
                  besides=("NEG-01",)),
             Case("SEC-13", v, [idle(v, at=n / 4) for n in range(61)], [idle(v, at=n / 4) for n in range(60)],
                  evidence={"limit_per_minute": 60}),
@@ -358,8 +360,8 @@ CASES = [
         Case("NEG-10", then, asked(first, then, 5), asked(first, then, 70), evidence={"first": first, "then": then})
         for first, then in (BOTH, BOTH[::-1])
     ),
-    Case("HB-05", "0-10", done(opened_0_10(Talk("0-10"), tune_ok={"heartbeat": 4})),
-         done(opened_0_10(Talk("0-10"), tune_ok={"heartbeat": 5})), evidence={"negotiated": 4}),
+    Case("HB-05", "0-10", done(opened_0_10(Connection("0-10"), tune_ok={"heartbeat": 4})),
+         done(opened_0_10(Connection("0-10"), tune_ok={"heartbeat": 5})), evidence={"negotiated": 4}),
     Case("HS-07", "0-10", named("0-10", "host", "product", "version"), idle("0-10"), offender="server",
          evidence={"server_lacks": ["platform"]}),
     Case("HS-16", "0-10", redirected(True).fin("client"), redirected(False).fin("client"), besides=("HS-17",)),
@@ -378,8 +380,10 @@ CASES = [
              [refused_in(first, then), of_version(then, at=70)], evidence={"first": first, "then": then})
         for first, then in (OLDER, OLDER[::-1])
     ),
-    Case("NEG-05", "0-9", Talk("0-9").header().start(version_major=0, version_minor=10), Talk("0-9").header().start()),
-    Case("NEG-05", "0-9-1", Talk().header().start(version_major=0, version_minor=10), Talk().header().start()),
+    Case("NEG-05", "0-9", Connection("0-9").header().start(version_major=0, version_minor=10),
+         Connection("0-9").header().start()),
+    Case("NEG-05", "0-9-1", Connection().header().start(version_major=0, version_minor=10),
+         Connection().header().start()),
     Case("SEC-03", "0-9", of_version("0-9"), of_version("0-9-1"), evidence={"observed": "0-9"}),
     *(
         case
@@ -399,8 +403,9 @@ CASES = [
         for v in OLDER
         for case in (
             Case("DL-10", v, unflagged(v, False), unflagged(v, True), evidence={"message_id": "m"}, offender="server"),
-            Case("HS-02", v, Talk(v).handshake().open(1).client("connection.open", 1, virtual_host="/test").close(),
-                 Talk(v).handshake().open(1).close(), evidence={"observed": 1}, offender="client"),
+            Case("HS-02", v,
+                 Connection(v).handshake().open(1).client("connection.open", 1, virtual_host="/test").close(),
+                 Connection(v).handshake().open(1).close(), evidence={"observed": 1}, offender="client"),
             Case("PR-10", v, again(v, 5, 1), again(v, 4, 1), evidence={"observed": 5}, besides=("DL-15",)),
             Case("PR-11", v, again(v, 5, 0), again(v, 5, 0, 1), evidence={"observed": 5}, besides=REPEATED),
         )
@@ -409,10 +414,10 @@ CASES = [
     Case("HS-19", "0-8", redirected_classic(False, "0-8").client("channel.open").close(),
          redirected_classic(False, "0-8").close(), also=("CH-07",), evidence={"observed": "channel.open"}),
     Case("FR-14", "0-9", granted(0, "0-9"), granted(7, "0-9"), evidence={"observed": 0}, offender="client"),
-    Case("CT-18", "0-8", staged("file.publish", version="0-8"), Talk("0-8").handshake().open(1).close(),
+    Case("CT-18", "0-8", staged("file.publish", version="0-8"), Connection("0-8").handshake().open(1).close(),
          also=("CT-19",), evidence={"observed": "file.publish"}, offender="client"),
     Case("CT-19", "0-8", staged("file.open-ok", "file.stage", "file.publish", version="0-8"),
-         Talk("0-8").handshake().open(1).close(), evidence={"observed": "file.open"}),
-    Case("TX-05", "0-8", Talk("0-8").handshake().open(1).client("dtx.start", dtx_identifier="1"),
-         Talk("0-8").handshake().open(1).asks("dtx.select").asks("dtx.start", dtx_identifier="1")),
+         Connection("0-8").handshake().open(1).close(), evidence={"observed": "file.open"}),
+    Case("TX-05", "0-8", Connection("0-8").handshake().open(1).client("dtx.start", dtx_identifier="1"),
+         Connection("0-8").handshake().open(1).asks("dtx.select").asks("dtx.start", dtx_identifier="1")),
 ]  # fmt: skip

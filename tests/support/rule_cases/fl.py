@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk, spoken
+from rule_support import Case, Connection, spoken
 
 V = spoken()
 
 
-def paused(active: bool = False, answer: bool | None = None) -> Talk:
-    talk = Talk().handshake().open(1).server("channel.flow", active=active)
-    return talk.client("channel.flow-ok", active=active if answer is None else answer)
+def paused(active: bool = False, answer: bool | None = None) -> Connection:
+    connection = Connection().handshake().open(1).server("channel.flow", active=active)
+    return connection.client("channel.flow-ok", active=active if answer is None else answer)
 
 
-def blocked(seconds: float, publish: bool) -> Talk:
-    talk = Talk().handshake().open(1).server("connection.blocked", 0, reason="low on memory").wait(seconds)
+def blocked(seconds: float, publish: bool) -> Connection:
+    connection = Connection().handshake().open(1).server("connection.blocked", 0, reason="low on memory").wait(seconds)
     if publish:
-        talk.publish(delivery_mode=1)
-    return talk.server("connection.unblocked", 0).publish(delivery_mode=1).close()
+        connection.publish(delivery_mode=1)
+    return connection.server("connection.unblocked", 0).publish(delivery_mode=1).close()
 
 
 CASES = [

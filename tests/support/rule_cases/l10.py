@@ -7,7 +7,7 @@ from typing import Any
 import encode_1_0 as P
 import proton
 from encode_1_0 import data_section, described, frame, performative, section
-from link_talks import (
+from link_connections import (
     CHANNEL,
     V,
     accepted,
@@ -29,41 +29,41 @@ from link_talks import (
     uint,
     ushort,
 )
-from rule_support import NOBODY, Case, Talk
-from rule_talks import HEADERS_1_0, IDLE_MS, opened_1_0, sasl, symbols
+from rule_connections import HEADERS_1_0, IDLE_MS, opened_1_0, sasl, symbols
+from rule_support import NOBODY, Case, Connection
 
 VALUE = 0x77
 LONG_TAG = b"t" * 33
 LARGER = data_section(b"x" * 20)
 
 
-def fresh() -> Talk:
-    return Talk(V)
+def fresh() -> Connection:
+    return Connection(V)
 
 
-def opened(**given: Any) -> Talk:
+def opened(**given: Any) -> Connection:
     return opened_1_0(fresh(), **given)
 
 
-def with_opens(client: tuple[Any, ...], server: tuple[Any, ...] = (), channel: int = 0) -> Talk:
+def with_opens(client: tuple[Any, ...], server: tuple[Any, ...] = (), channel: int = 0) -> Connection:
     """SASL, then opens with these fields behind container and host."""
-    talk = sasl(fresh())
+    connection = sasl(fresh())
     for side in ("client", "server"):
-        talk.octets(side, HEADERS_1_0["amqp"])
-    say(talk, "client", P.OPEN, "c", "test", *(client or (None, None, uint(IDLE_MS))), channel=channel)
-    return say(talk, "server", P.OPEN, "s", "test", *(server or (None, None, uint(IDLE_MS))), channel=0)
+        connection.octets(side, HEADERS_1_0["amqp"])
+    say(connection, "client", P.OPEN, "c", "test", *(client or (None, None, uint(IDLE_MS))), channel=channel)
+    return say(connection, "server", P.OPEN, "s", "test", *(server or (None, None, uint(IDLE_MS))), channel=0)
 
 
-def sent(*settlement: Any, **given: Any) -> Talk:
+def sent(*settlement: Any, **given: Any) -> Connection:
     """A delivery of the client, which the server accepts."""
     return accepted(transfer(sender_link(), "client", 0, 0, **given), "server", True, 0)
 
 
-def login(*frames: tuple[str, int, tuple[Any, ...]]) -> Talk:
-    talk = fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
+def login(*frames: tuple[str, int, tuple[Any, ...]]) -> Connection:
+    connection = fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
     for sender, code, fields in frames:
-        talk.octets(sender, frame(performative(code, *fields), kind=P.SASL))
-    return talk
+        connection.octets(sender, frame(performative(code, *fields), kind=P.SASL))
+    return connection
 
 
 OFFER = ("server", P.MECHANISMS, (symbols("EXTERNAL"),))
@@ -71,151 +71,151 @@ CHOICE = ("client", P.INIT, (symbol("EXTERNAL"), b""))
 DONE, FAILED = (("server", P.OUTCOME, (proton.ubyte(code),)) for code in (0, 1))
 
 
-def hosts(of_sasl: str) -> Talk:
-    talk = login(OFFER, ("client", P.INIT, (symbol("EXTERNAL"), b"", of_sasl)), DONE)
+def hosts(of_sasl: str) -> Connection:
+    connection = login(OFFER, ("client", P.INIT, (symbol("EXTERNAL"), b"", of_sasl)), DONE)
     for side in ("client", "server"):
-        talk.octets(side, HEADERS_1_0["amqp"])
+        connection.octets(side, HEADERS_1_0["amqp"])
     for side in ("client", "server"):
-        say(talk, side, P.OPEN, side, "test", None, None, uint(IDLE_MS), channel=0)
-    return closed(talk)
+        say(connection, side, P.OPEN, side, "test", None, None, uint(IDLE_MS), channel=0)
+    return closed(connection)
 
 
-def refusing(*detaches: Any) -> Talk:
+def refusing(*detaches: Any) -> Connection:
     """The server answers an attach without a target, which refuses it."""
-    talk = attach(begun(), "client", "s", 0, False)
-    return attach(talk, "server", "s", 0, True, target=None)
+    connection = attach(begun(), "client", "s", 0, False)
+    return attach(connection, "server", "s", 0, True, target=None)
 
 
-def refused(closes: bool = True, after: float = 0) -> Talk:
-    talk = detach(refusing().wait(after), "server", 0, closes)
-    return closed(detach(talk, "client", 0, closes))
+def refused(closes: bool = True, after: float = 0) -> Connection:
+    connection = detach(refusing().wait(after), "server", 0, closes)
+    return closed(detach(connection, "client", 0, closes))
 
 
-def detached(back: bool = True, after: float = 0) -> Talk:
-    talk = detach(sender_link(), "client", 0).wait(after)
-    return closed(detach(talk, "server", 0, back))
+def detached(back: bool = True, after: float = 0) -> Connection:
+    connection = detach(sender_link(), "client", 0).wait(after)
+    return closed(detach(connection, "server", 0, back))
 
 
-def in_two(talk: Talk, **second: Any) -> Talk:
+def in_two(connection: Connection, **second: Any) -> Connection:
     """A delivery of two transfers; `second`: what the second one says."""
-    transfer(talk, "client", 0, 0, more=True)
+    transfer(connection, "client", 0, 0, more=True)
     given = {"number": None, **second}
-    transfer(talk, "client", 0, given.pop("number"), **given)
-    return closed(accepted(talk, "server", True, 0))
+    transfer(connection, "client", 0, given.pop("number"), **given)
+    return closed(accepted(connection, "server", True, 0))
 
 
-def of_mode(snd: int, settled: bool) -> Talk:
-    talk = transfer(sender_link(snd_settle_mode=snd), "client", 0, 0, settled=settled)
-    return closed(talk if settled else accepted(talk, "server", True, 0))
+def of_mode(snd: int, settled: bool) -> Connection:
+    connection = transfer(sender_link(snd_settle_mode=snd), "client", 0, 0, settled=settled)
+    return closed(connection if settled else accepted(connection, "server", True, 0))
 
 
-def two_tags(second: bytes) -> Talk:
-    talk = transfer(transfer(sender_link(), "client", 0, 0, b"a"), "client", 0, 1, second)
-    return closed(accepted(talk, "server", True, 0, 1))
+def two_tags(second: bytes) -> Connection:
+    connection = transfer(transfer(sender_link(), "client", 0, 0, b"a"), "client", 0, 1, second)
+    return closed(accepted(connection, "server", True, 0, 1))
 
 
-def disposed(receives: bool, **given: Any) -> Talk:
+def disposed(receives: bool, **given: Any) -> Connection:
     """The sender of a delivery settles it, or the receiver states an outcome first."""
-    talk = transfer(sender_link(), "client", 0, 0)
+    connection = transfer(sender_link(), "client", 0, 0)
     if receives:
-        dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
-    return closed(dispose(talk, "client", False, 0))
+        dispose(connection, "server", True, 0, settled=False, state=described(P.ACCEPTED))
+    return closed(dispose(connection, "client", False, 0))
 
 
-def second_mode(settles: bool) -> Talk:
-    talk = transfer(sender_link(rcv_settle_mode=1), "client", 0, 0)
-    dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
-    talk.wait(11)
-    return closed(dispose(talk, "client", False, 0) if settles else talk)
+def second_mode(settles: bool) -> Connection:
+    connection = transfer(sender_link(rcv_settle_mode=1), "client", 0, 0)
+    dispose(connection, "server", True, 0, settled=False, state=described(P.ACCEPTED))
+    connection.wait(11)
+    return closed(dispose(connection, "client", False, 0) if settles else connection)
 
 
-def second_at_once() -> Talk:
-    talk = transfer(sender_link(rcv_settle_mode=1), "client", 0, 0)
-    dispose(talk, "server", True, 0, settled=False, state=described(P.ACCEPTED))
-    return closed(dispose(talk, "client", False, 0).wait(11))
+def second_at_once() -> Connection:
+    connection = transfer(sender_link(rcv_settle_mode=1), "client", 0, 0)
+    dispose(connection, "server", True, 0, settled=False, state=described(P.ACCEPTED))
+    return closed(dispose(connection, "client", False, 0).wait(11))
 
 
-def outcomes(state: int) -> Talk:
+def outcomes(state: int) -> Connection:
     allowed = symbols("amqp:accepted:list")
     source = described(P.SOURCE, "q", None, None, None, None, None, None, None, None, allowed)
-    talk = transfer(receiver_link(source=source), "server", 1, 0)
-    return closed(dispose(talk, "client", True, 0, state=described(state)))
+    connection = transfer(receiver_link(source=source), "server", 1, 0)
+    return closed(dispose(connection, "client", True, 0, state=described(state)))
 
 
-def with_header(*fields: Any) -> Talk:
+def with_header(*fields: Any) -> Connection:
     """A delivery of the server with a header section (durable, priority, ttl, first-acquirer, delivery-count)."""
     payload = performative(0x70, *fields) + data_section(b"x")
-    talk = transfer(receiver_link(), "server", 1, 0, payload=payload)
-    return closed(accepted(talk, "client", True, 0))
+    connection = transfer(receiver_link(), "server", 1, 0, payload=payload)
+    return closed(accepted(connection, "client", True, 0))
 
 
-def to_small_frames(size: int) -> Talk:
+def to_small_frames(size: int) -> Connection:
     """A body of `size` octets in one transfer to a server with a max-frame-size of 512."""
-    talk = sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2)
-    return closed(transfer(talk, "client", 0, 0, settled=True, payload=data_section(b"x" * size)))
+    connection = sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2)
+    return closed(transfer(connection, "client", 0, 0, settled=True, payload=data_section(b"x" * size)))
 
 
-def to_window_of_one(transfers: int) -> Talk:
-    talk = sender_link(begun(incoming_window=1), window=1)
+def to_window_of_one(transfers: int) -> Connection:
+    connection = sender_link(begun(incoming_window=1), window=1)
     for number in range(transfers):
-        transfer(talk, "client", 0, number, settled=True)
-    return closed(talk)
+        transfer(connection, "client", 0, number, settled=True)
+    return closed(connection)
 
 
-def sections(payload: bytes) -> Talk:
-    talk = transfer(sender_link(), "client", 0, 0, payload=payload)
-    return closed(accepted(talk, "server", True, 0))
+def sections(payload: bytes) -> Connection:
+    connection = transfer(sender_link(), "client", 0, 0, payload=payload)
+    return closed(accepted(connection, "server", True, 0))
 
 
-def drained(answers: bool) -> Talk:
-    talk = flow(receiver_link(), "client", 1, 5, drain=True)
+def drained(answers: bool) -> Connection:
+    connection = flow(receiver_link(), "client", 1, 5, drain=True)
     if answers:
-        flow(talk, "server", 1, 0, delivery_count=10)
-    talk.wait(11)
-    return closed(talk)
+        flow(connection, "server", 1, 0, delivery_count=10)
+    connection.wait(11)
+    return closed(connection)
 
 
-def taken_back(seconds: float, *, shows: bool = False) -> Talk:
+def taken_back(seconds: float, *, shows: bool = False) -> Connection:
     """The receiver takes its credit back; so much later there is a delivery. `shows`: the sender knew."""
-    talk = flow(receiver_link(), "client", 1, 0)
+    connection = flow(receiver_link(), "client", 1, 0)
     if shows:
-        flow(talk, "server", 1, 0)
-    return closed(accepted(transfer(talk.wait(seconds), "server", 1, 0), "client", True, 0, 0))
+        flow(connection, "server", 1, 0)
+    return closed(accepted(transfer(connection.wait(seconds), "server", 1, 0), "client", True, 0, 0))
 
 
-def raw(octets: bytes, *, on: Talk | None = None) -> Talk:
+def raw(octets: bytes, *, on: Connection | None = None) -> Connection:
     return closed((begun() if on is None else on).client_octets(octets))
 
 
-def idle(seconds: float, **given: Any) -> Talk:
+def idle(seconds: float, **given: Any) -> Connection:
     """Both sides are silent for so long; each announces 60 s."""
     return closed(begun().wait(seconds))
 
 
-def containers(*names: str) -> list[Talk]:
+def containers(*names: str) -> list[Connection]:
     """Connections of containers with these names, each with a receiver 'r', all open at a time."""
-    talks = []
+    connections = []
     for number, name in enumerate(names):
-        talk = sasl(Talk(V, at=number))
+        connection = sasl(Connection(V, at=number))
         for side in ("client", "server"):
-            talk.octets(side, HEADERS_1_0["amqp"])
-        say(talk, "client", P.OPEN, name, "test", None, None, uint(IDLE_MS), channel=0)
-        say(talk, "server", P.OPEN, "broker", "test", None, None, uint(IDLE_MS), channel=0)
-        talks.append(closed(receiver_link(begun(talk)).wait(5)))
-    return talks
+            connection.octets(side, HEADERS_1_0["amqp"])
+        say(connection, "client", P.OPEN, name, "test", None, None, uint(IDLE_MS), channel=0)
+        say(connection, "server", P.OPEN, "broker", "test", None, None, uint(IDLE_MS), channel=0)
+        connections.append(closed(receiver_link(begun(connection)).wait(5)))
+    return connections
 
 
-def transaction(*steps: str, settled: bool = False, to: int = P.COORDINATOR) -> Talk:
+def transaction(*steps: str, settled: bool = False, to: int = P.COORDINATOR) -> Connection:
     """Over a link to a coordinator: 'declare', 'discharge', and 'publish' of a message in the transaction."""
     target = described(to, *(["q"] if to == P.TARGET else []))
-    talk = sender_link(source=described(P.SOURCE), target=target)
+    connection = sender_link(source=described(P.SOURCE), target=target)
     ends: dict[str, Any] = {"declare": described(P.DECLARE), "discharge": described(P.DISCHARGE, b"txn", False)}
     for number, step in enumerate(steps):
-        transfer(talk, "client", 0, number, settled=settled, payload=section(VALUE, ends[step]))
+        transfer(connection, "client", 0, number, settled=settled, payload=section(VALUE, ends[step]))
         if not settled:
             state = described(P.DECLARED, b"txn") if step == "declare" else described(P.ACCEPTED)
-            dispose(talk, "server", True, number, state=state)
-    return closed(detach(detach(talk, "client", 0), "server", 0))
+            dispose(connection, "server", True, number, state=state)
+    return closed(detach(detach(connection, "client", 0), "server", 0))
 
 
 CASES = [

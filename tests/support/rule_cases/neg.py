@@ -2,56 +2,62 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk, spoken
-from rule_talks import HEADER_0_10, HEADERS_1_0, closed_0_10, closed_1_0, opened_0_10, opened_1_0, sasl
+from rule_connections import HEADER_0_10, HEADERS_1_0, closed_0_10, closed_1_0, opened_0_10, opened_1_0, sasl
+from rule_support import Case, Connection, spoken
 
 V = spoken()
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 PROXY = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 5672\r\n"
 
 
-def greeted(version: str = V) -> Talk:
-    return Talk(version).handshake().close()
+def greeted(version: str = V) -> Connection:
+    return Connection(version).handshake().close()
 
 
 CASES = [
-    Case("NEG-01", V, Talk().client_octets(HTTP).header(sender="server").fin("server"), greeted(), also=("SEC-12",)),
-    Case("NEG-01", V, Talk().client_octets(PROXY + HTTP).header(sender="server").fin("server"),
-         Talk(V).client_octets(PROXY).handshake().close(), also=("SEC-12",),
+    Case("NEG-01", V, Connection().client_octets(HTTP).header(sender="server").fin("server"), greeted(),
+         also=("SEC-12",)),
+    Case("NEG-01", V, Connection().client_octets(PROXY + HTTP).header(sender="server").fin("server"),
+         Connection(V).client_octets(PROXY).handshake().close(), also=("SEC-12",),
          evidence={"observed": "47455420", "looks_like": "HTTP"}),
-    Case("NEG-02", V, Talk().client_octets(b"AMQP\x09\x09\x09\x09").header(sender="server").fin("server"), greeted(),
+    Case("NEG-02", V, Connection().client_octets(b"AMQP\x09\x09\x09\x09").header(sender="server").fin("server"),
+         greeted(),
          evidence={"observed": "9.9.9.9", "answered": V}, offender="client"),
-    Case("NEG-03", V, Talk("0-9").header().header(V, "server").wait(1).start_ok().fin("server"),
-         Talk("0-9").header().header(V, "server").wait(1).fin("server"), also=("HS-01", "MT-02"),
+    Case("NEG-03", V, Connection("0-9").header().header(V, "server").wait(1).start_ok().fin("server"),
+         Connection("0-9").header().header(V, "server").wait(1).fin("server"), also=("HS-01", "MT-02"),
          evidence={"asked": "0-9", "answered": V}),
     Case("NEG-04", V,
-         Talk().header().header(sender="server").start().start_ok().tune().tune_ok().connection_open().close(),
+         Connection().header().header(sender="server").start().start_ok().tune().tune_ok().connection_open().close(),
          greeted(), also=("NEG-03",)),
-    Case("NEG-05", "0-8", Talk("0-8").header().start(version_major=0, version_minor=9), Talk("0-8").header().start()),
-    Case("NEG-06", "0-10", Talk("0-10").client_octets(HEADER_0_10).server_octets(HEADERS_1_0["amqp"]).wait(1)
+    Case("NEG-05", "0-8", Connection("0-8").header().start(version_major=0, version_minor=9),
+         Connection("0-8").header().start()),
+    Case("NEG-06", "0-10", Connection("0-10").client_octets(HEADER_0_10).server_octets(HEADERS_1_0["amqp"]).wait(1)
              .client_octets(HEADER_0_10),
-         closed_0_10(opened_0_10(Talk("0-10"))), also=("NEG-09",), evidence={"client": "101000A", "server": "10000"}),
-    Case("NEG-06", "1.0", Talk("1.0").client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).wait(1)
+         closed_0_10(opened_0_10(Connection("0-10"))), also=("NEG-09",),
+         evidence={"client": "101000A", "server": "10000"}),
+    Case("NEG-06", "1.0",
+         Connection("1.0").client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).wait(1)
              .client_octets(HEADERS_1_0["sasl"]),
-         Talk("1.0").client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).fin("server"),
+         Connection("1.0").client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).fin("server"),
          also=("NEG-07", "NEG-09"), besides=("L10-24",)),
-    Case("NEG-07", "1.0", sasl(Talk("1.0")).client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["amqp"]),
-         closed_1_0(opened_1_0(Talk("1.0"))), evidence={"observed": "3010000", "earlier": "3010000"},
+    Case("NEG-07", "1.0", sasl(Connection("1.0")).client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["amqp"]),
+         closed_1_0(opened_1_0(Connection("1.0"))), evidence={"observed": "3010000", "earlier": "3010000"},
          offender="client"),
     # 0-10 frames behind a header of 0-9-1.
-    Case("NEG-08", V, Talk().header().start().client_octets(HEADER_0_10[4:] * 40).fin(), greeted()),
-    Case("NEG-09", V, Talk().handshake().wait(1).header().wait(1).heartbeat("server").heartbeat().close(), greeted(),
+    Case("NEG-08", V, Connection().header().start().client_octets(HEADER_0_10[4:] * 40).fin(), greeted()),
+    Case("NEG-09", V, Connection().handshake().wait(1).header().wait(1).heartbeat("server").heartbeat().close(),
+         greeted(),
          offender="client"),
     Case("NEG-10", "0-9-1",
-         [Talk("0-9").header().header("0-9-1", "server").fin("server"), Talk(at=5).handshake().close()],
-         [Talk("0-9").header().header("0-9-1", "server").fin("server"), Talk(at=70).handshake().close()],
+         [Connection("0-9").header().header("0-9-1", "server").fin("server"), Connection(at=5).handshake().close()],
+         [Connection("0-9").header().header("0-9-1", "server").fin("server"), Connection(at=70).handshake().close()],
          evidence={"first": "0-9", "then": "0-9-1"}),
     # Another program of the same host: it spoke the version before, or speaks one that was not offered.
     Case("NEG-10", "0-9-1",
-         [Talk("0-9").header().header("0-9-1", "server").fin("server"), Talk(at=5).handshake().close()],
-         [Talk(at=-5).handshake().close(),
-          Talk("0-9").header().header("0-9-1", "server").fin("server"), Talk(at=5).handshake().close(),
-          Talk("0-9", client=3).header().header("0-8", "server").fin("server"),
-          Talk(client=3, at=5).handshake().close()],
+         [Connection("0-9").header().header("0-9-1", "server").fin("server"), Connection(at=5).handshake().close()],
+         [Connection(at=-5).handshake().close(),
+          Connection("0-9").header().header("0-9-1", "server").fin("server"), Connection(at=5).handshake().close(),
+          Connection("0-9", client=3).header().header("0-8", "server").fin("server"),
+          Connection(client=3, at=5).handshake().close()],
          evidence={"first": "0-9", "answered": "0-9-1"}),
 ]  # fmt: skip

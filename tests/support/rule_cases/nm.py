@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_support import Case, Talk, spoken
-from rule_talks import done_0_10, send_0_10, session_0_10
+from rule_connections import done_0_10, send_0_10, session_0_10
+from rule_support import Case, Connection, spoken
 
 from rule_cases.ch import ended, opened, refused, shut
 
@@ -14,25 +14,25 @@ EXCHANGE_DECLARE, EXCHANGE_DELETE = (40, 10), (40, 20)
 QUEUE_DECLARE, QUEUE_BIND, QUEUE_PURGE, BASIC_CONSUME = (50, 10), (50, 20), (50, 30), (60, 20)
 
 
-def declares(talk: Talk, queue: str, given: str = "", **flags: Any) -> Talk:
-    return talk.asks("queue.declare", reply={"queue": given or queue}, queue=queue, **flags)
+def declares(connection: Connection, queue: str, given: str = "", **flags: Any) -> Connection:
+    return connection.asks("queue.declare", reply={"queue": given or queue}, queue=queue, **flags)
 
 
-def exchange(talk: Talk, name: str, kind: str = "topic", **flags: Any) -> Talk:
-    return talk.asks("exchange.declare", exchange=name, type=kind, **flags)
+def exchange(connection: Connection, name: str, kind: str = "topic", **flags: Any) -> Connection:
+    return connection.asks("exchange.declare", exchange=name, type=kind, **flags)
 
 
-def owner(version: str = V) -> Talk:
+def owner(version: str = V) -> Connection:
     """Declares queue 'mine' for itself."""
     return declares(opened(version), "mine", exclusive=True)
 
 
-def owner_0_10() -> Talk:
+def owner_0_10() -> Connection:
     return done_0_10(send_0_10(session_0_10(), "client", "queue.declare", queue="mine", exclusive=True), 0)
 
 
-def stranger(at: float) -> Talk:
-    return Talk(client=3, at=at).handshake().open(1)
+def stranger(at: float) -> Connection:
+    return Connection(client=3, at=at).handshake().open(1)
 
 
 CASES = [
@@ -107,7 +107,7 @@ CASES = [
     # A queue that the server named.
     Case("NM-09", "0-8",
          [declares(opened("0-8"), "", "given", exclusive=True),
-          Talk("0-8", client=3, at=5).handshake().open(1).consume("given")],
+          Connection("0-8", client=3, at=5).handshake().open(1).consume("given")],
          declares(opened("0-8"), "", "given", exclusive=True).consume("given"),
          evidence={"observed": "basic.consume", "queue": "given"}),
     Case("NM-09", "0-10",

@@ -6,21 +6,21 @@ from typing import Any
 
 import proton
 from encode_1_0 import OPEN, REJECTED, SOURCE, TARGET, described, frame, performative, section
-from link_talks import accepted, attach, begun, closed, detach, dispose, error, sender_link, transfer
-from rule_support import SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Talk, spoken
-from rule_talks import closed_1_0, sasl
+from link_connections import accepted, attach, begun, closed, detach, dispose, error, sender_link, transfer
+from rule_connections import closed_1_0, sasl
+from rule_support import SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Connection, spoken
 
 V = spoken()
 RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
 MANY = SCALED["PR-01"]["least"]  # messages in each direction
 
 
-def rabbit(**given: object) -> Talk:
+def rabbit(**given: object) -> Connection:
     """A channel to RabbitMQ."""
-    return Talk().handshake(start={"server_properties": RABBITMQ}, **given).open(1)  # type: ignore[arg-type]
+    return Connection().handshake(start={"server_properties": RABBITMQ}, **given).open(1)  # type: ignore[arg-type]
 
 
-def declared(durable: bool = True, exclusive: bool = False, passive: bool = False, **arguments: object) -> Talk:
+def declared(durable: bool = True, exclusive: bool = False, passive: bool = False, **arguments: object) -> Connection:
     named = {name.replace("_", "-"): value for name, value in arguments.items()}
     return rabbit().asks(
         "queue.declare", 1, {"queue": "q"}, queue="q", durable=durable, exclusive=exclusive, passive=passive,
@@ -28,151 +28,151 @@ def declared(durable: bool = True, exclusive: bool = False, passive: bool = Fals
     )  # fmt: skip
 
 
-def linked(address: str, receives: bool) -> Talk:
+def linked(address: str, receives: bool) -> Connection:
     """A link of 1.0 to or from a node of RabbitMQ."""
-    talk = sasl(Talk("1.0"))
+    connection = sasl(Connection("1.0"))
     for side in ("client", "server"):
-        talk.octets(side, b"AMQP\0\1\0\0")
-    talk.client_octets(frame(performative(OPEN, "client", "test")))
+        connection.octets(side, b"AMQP\0\1\0\0")
+    connection.client_octets(frame(performative(OPEN, "client", "test")))
     product = {proton.symbol("product"): "RabbitMQ", proton.symbol("version"): "4.0.1"}
-    talk.server_octets(frame(performative(OPEN, "server", *[None] * 8, product)))
-    begun(talk)
+    connection.server_octets(frame(performative(OPEN, "server", *[None] * 8, product)))
+    begun(connection)
     ends = {
         "source": described(SOURCE, address if receives else None),
         "target": described(TARGET, None if receives else address),
     }
     for side, role in (("client", receives), ("server", not receives)):
-        attach(talk, side, "link", 0, role, **ends)
-    return closed_1_0(talk)
+        attach(connection, side, "link", 0, role, **ends)
+    return closed_1_0(connection)
 
 
-def shots(number: int, messages: int = 1) -> list[Talk]:
+def shots(number: int, messages: int = 1) -> list[Connection]:
     """So many connections of one application, each with so many messages."""
     return [published(messages, at=float(at)).close() for at in range(number)]
 
 
-def published(messages: int, at: float = 0) -> Talk:
-    talk = Talk(at=at).handshake().open(1)
+def published(messages: int, at: float = 0) -> Connection:
+    connection = Connection(at=at).handshake().open(1)
     for _ in range(messages):
-        talk.publish()
-    return talk
+        connection.publish()
+    return connection
 
 
-def channels(number: int, messages: int = 1) -> Talk:
+def channels(number: int, messages: int = 1) -> Connection:
     """One connection with so many channels, one after the other, each with so many messages."""
-    talk = Talk().handshake()
+    connection = Connection().handshake()
     for _ in range(number):
-        talk.asks("channel.open", 1)
+        connection.asks("channel.open", 1)
         for _ in range(messages):
-            talk.publish()
-        talk.asks("channel.close", 1, reply_code=200, reply_text="bye")
-    return talk.close()
+            connection.publish()
+        connection.asks("channel.close", 1, reply_code=200, reply_text="bye")
+    return connection.close()
 
 
-def both_ways(published_: int, delivered: int) -> Talk:
-    talk = Talk().handshake().open(1).consume(no_ack=False)
+def both_ways(published_: int, delivered: int) -> Connection:
+    connection = Connection().handshake().open(1).consume(no_ack=False)
     for _ in range(published_):
-        talk.publish()
+        connection.publish()
     for tag in range(1, delivered + 1):
-        talk.deliver(tag).client("basic.ack", delivery_tag=tag)
-    return talk.close()
+        connection.deliver(tag).client("basic.ack", delivery_tag=tag)
+    return connection.close()
 
 
-def logged_in(product: str, client: int) -> Talk:
+def logged_in(product: str, client: int) -> Connection:
     start_ok = {"client_properties": {"product": product, "version": "1", "platform": "P"}, "mechanism": "PLAIN"}
-    return Talk(client=client, at=client).handshake(
+    return Connection(client=client, at=client).handshake(
         start={"mechanisms": "PLAIN"}, start_ok={**start_ok, "response": "\0shop\0secret"}
     ).close()  # fmt: skip
 
 
-def declares(times: int, passive: bool = False) -> Talk:
-    talk = Talk().handshake().open(1)
+def declares(times: int, passive: bool = False) -> Connection:
+    connection = Connection().handshake().open(1)
     for _ in range(times):
-        talk.asks("queue.declare", 1, {"queue": "orders"}, queue="orders", durable=True, passive=passive)
-        talk.publish(exchange="", routing_key="orders")
-    return talk.close()
+        connection.asks("queue.declare", 1, {"queue": "orders"}, queue="orders", durable=True, passive=passive)
+        connection.publish(exchange="", routing_key="orders")
+    return connection.close()
 
 
-def timed_out(text: str, late: bool = False) -> Talk:
+def timed_out(text: str, late: bool = False) -> Connection:
     """The channel is closed half an hour after a delivery; `late`: its acknowledgement comes after that."""
-    talk = Talk().handshake(tune={"heartbeat": 0}, tune_ok={"heartbeat": 0}).open(1).consume()
-    talk.deliver(1).deliver(2).client("basic.ack", delivery_tag=1).wait(1800)
-    talk.server("channel.close", 1, reply_code=406, reply_text=text)
+    connection = Connection().handshake(tune={"heartbeat": 0}, tune_ok={"heartbeat": 0}).open(1).consume()
+    connection.deliver(1).deliver(2).client("basic.ack", delivery_tag=1).wait(1800)
+    connection.server("channel.close", 1, reply_code=406, reply_text=text)
     if late:
-        talk.client("basic.ack", delivery_tag=2)
-    return talk.client("channel.close-ok", 1).close(channels=False)
+        connection.client("basic.ack", delivery_tag=2)
+    return connection.client("channel.close-ok", 1).close(channels=False)
 
 
-def idle_channels(number: int, publishes: int = 1) -> Talk:
+def idle_channels(number: int, publishes: int = 1) -> Connection:
     """So many channels that are opened, carry so many messages each, and are never closed."""
-    talk = Talk().handshake()
+    connection = Connection().handshake()
     for channel in range(1, number + 1):
-        talk.asks("channel.open", channel)
+        connection.asks("channel.open", channel)
         for _ in range(publishes):
-            talk.publish(channel=channel)
-    return talk.close()
+            connection.publish(channel=channel)
+    return connection.close()
 
 
-def unroutable(*between: str, mandatory: bool = False) -> Talk:
+def unroutable(*between: str, mandatory: bool = False) -> Connection:
     """A mandatory message is returned; then three are published to the same route."""
-    talk = Talk().handshake().open(1).publish(b"1", routing_key="nowhere", mandatory=True)
-    talk.server("basic.return", 1, reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="nowhere")
-    talk.content(b"1")
+    connection = Connection().handshake().open(1).publish(b"1", routing_key="nowhere", mandatory=True)
+    connection.server("basic.return", 1, reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="nowhere")
+    connection.content(b"1")
     for name in between:
-        talk.asks(name, 1, queue="q", exchange="e", routing_key="nowhere")
+        connection.asks(name, 1, queue="q", exchange="e", routing_key="nowhere")
     for body in (b"2", b"3", b"4"):
-        talk.publish(body, routing_key="nowhere", mandatory=mandatory)
-    return talk.close()
+        connection.publish(body, routing_key="nowhere", mandatory=mandatory)
+    return connection.close()
 
 
-def large(size: int) -> Talk:
-    return Talk().handshake(tune={"frame_max": 0}, tune_ok={"frame_max": 0}).open(1).publish(bytes(size)).close()
+def large(size: int) -> Connection:
+    return Connection().handshake(tune={"frame_max": 0}, tune_ok={"frame_max": 0}).open(1).publish(bytes(size)).close()
 
 
-def again(times: int, pause: float, worked: float = 0, **properties: Any) -> Talk:
+def again(times: int, pause: float, worked: float = 0, **properties: Any) -> Connection:
     """A message that is given back so often, `worked` seconds after its delivery, and comes again after `pause`."""
-    talk = rabbit().consume()
+    connection = rabbit().consume()
     for tag in range(1, times + 2):
-        talk.deliver(tag, b"job", redelivered=tag > 1, **properties).wait(worked)
-        talk.client("basic.nack", delivery_tag=tag, requeue=tag <= times).wait(pause)
-    return talk.close()
+        connection.deliver(tag, b"job", redelivered=tag > 1, **properties).wait(worked)
+        connection.client("basic.nack", delivery_tag=tag, requeue=tag <= times).wait(pause)
+    return connection.close()
 
 
-def given_back(**arguments: object) -> Talk:
+def given_back(**arguments: object) -> Connection:
     named = {name.replace("_", "-"): value for name, value in arguments.items()}
-    talk = rabbit().asks("queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=named).consume()
-    talk.deliver(1, message_id="m").client("basic.nack", delivery_tag=1, requeue=True)
-    return talk.deliver(2, redelivered=True, message_id="m").client("basic.ack", delivery_tag=2).close()
+    connection = rabbit().asks("queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=named).consume()
+    connection.deliver(1, message_id="m").client("basic.nack", delivery_tag=1, requeue=True)
+    return connection.deliver(2, redelivered=True, message_id="m").client("basic.ack", delivery_tag=2).close()
 
 
-def rejected(condition: str, text: str) -> Talk:
-    talk = transfer(sender_link(), "client", 0, 0)
-    return closed(dispose(talk, "server", True, 0, state=described(REJECTED, error(condition, text))))
+def rejected(condition: str, text: str) -> Connection:
+    connection = transfer(sender_link(), "client", 0, 0)
+    return closed(dispose(connection, "server", True, 0, state=described(REJECTED, error(condition, text))))
 
 
-def forced_off(condition: str, text: str) -> Talk:
-    talk = detach(sender_link(), "server", 0, why=error(condition, text))
-    return closed(detach(talk, "client", 0))
+def forced_off(condition: str, text: str) -> Connection:
+    connection = detach(sender_link(), "server", 0, why=error(condition, text))
+    return closed(detach(connection, "client", 0))
 
 
-def put_token(*expirations_s: int) -> Talk:
+def put_token(*expirations_s: int) -> Connection:
     """Tokens for one name, each of which ends so many seconds after the capture began; the connection lasts 30 s."""
     node = {"source": described(SOURCE, "here"), "target": described(TARGET, "$cbs")}
-    talk = sender_link(**node)
+    connection = sender_link(**node)
     for number, ends_s in enumerate(expirations_s):
         ends = proton.timestamp((START_NS + ends_s * SECOND_NS) // 10**6)
         named = {"operation": "put-token", "type": "jwt", "name": "amqp://host/q", "expiration": ends}
         body = section(0x74, named) + section(0x77, "token")
-        accepted(transfer(talk, "client", 0, number, payload=body), "server", True, number).wait(10)
-    return closed(talk.wait(30 - 10 * len(expirations_s)))
+        accepted(transfer(connection, "client", 0, number, payload=body), "server", True, number).wait(10)
+    return closed(connection.wait(30 - 10 * len(expirations_s)))
 
 
-def slow(seconds: float, delivered: int = 1) -> Talk:
+def slow(seconds: float, delivered: int = 1) -> Connection:
     """A consumer whose TCP window is closed for so long."""
-    talk = Talk().handshake().open(1).consume()
+    connection = Connection().handshake().open(1).consume()
     for tag in range(1, delivered + 1):
-        talk.deliver(tag).client("basic.ack", delivery_tag=tag)
-    return talk.packet("client", window=0).wait(seconds).packet("client").close()
+        connection.deliver(tag).client("basic.ack", delivery_tag=tag)
+    return connection.packet("client", window=0).wait(seconds).packet("client").close()
 
 
 TIMED_OUT = "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms."

@@ -7,8 +7,8 @@ from typing import Any
 import encode_0_10
 from encode_0_10 import ALL_FLAGS, FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, one_frame, segment
 from encode_0_10 import frame as frame_0_10
-from rule_support import Case, Talk
-from rule_talks import CHANNEL, NO_LIMIT, closed_0_10, control, done_0_10, opened_0_10, send_0_10, session_0_10
+from rule_connections import CHANNEL, NO_LIMIT, closed_0_10, control, done_0_10, opened_0_10, send_0_10, session_0_10
+from rule_support import Case, Connection
 
 V = "0-10"
 CONTROL, COMMAND, HEADER, BODY = range(4)
@@ -20,18 +20,18 @@ SERVER_TRANSFER = {"destination": "d", "accept-mode": 0, "acquire-mode": 0}
 XID = {"format": 1, "global-id": b"g", "branch-id": b"b"}
 
 
-def opened(**given: dict[str, Any]) -> Talk:
-    return opened_0_10(Talk(V), **given)
+def opened(**given: dict[str, Any]) -> Connection:
+    return opened_0_10(Connection(V), **given)
 
 
-def closed(talk: Talk) -> Talk:
-    return closed_0_10(talk)
+def closed(connection: Connection) -> Connection:
+    return closed_0_10(connection)
 
 
-def framed(*frames: bytes, done: int | None = 0, **place: Any) -> Talk:
+def framed(*frames: bytes, done: int | None = 0, **place: Any) -> Connection:
     """A session whose client sends these frames."""
-    talk = session_0_10(**place).client_octets(b"".join(frames))
-    return closed(talk if done is None else done_0_10(talk, done))
+    connection = session_0_10(**place).client_octets(b"".join(frames))
+    return closed(connection if done is None else done_0_10(connection, done))
 
 
 def command(payload: bytes, flags: int = ALL_FLAGS) -> bytes:
@@ -48,18 +48,20 @@ def content(
     return b"".join(encode_0_10.content(transfer, about, body, CHANNEL))
 
 
-def sends(talk: Talk, *steps: tuple[str, dict[str, Any]], last: int | None = None, sender: str = "client") -> Talk:
+def sends(
+    connection: Connection, *steps: tuple[str, dict[str, Any]], last: int | None = None, sender: str = "client"
+) -> Connection:
     """Commands, and the completion of those up to `last`."""
     for name, fields in steps:
-        send_0_10(talk, sender, name, **fields)
-    return talk if last is None else done_0_10(talk, last)
+        send_0_10(connection, sender, name, **fields)
+    return connection if last is None else done_0_10(connection, last)
 
 
-def commands(*steps: tuple[str, dict[str, Any]], done: int | None = None) -> Talk:
+def commands(*steps: tuple[str, dict[str, Any]], done: int | None = None) -> Connection:
     return closed(sends(session_0_10(), *steps, last=len(steps) - 1 if done is None else done))
 
 
-def subscribed(credit: int = NO_LIMIT, accept: int = 0) -> Talk:
+def subscribed(credit: int = NO_LIMIT, accept: int = 0) -> Connection:
     """Subscription 'd' to queue 'q' with so much credit of messages; commands 0 to 2."""
     return sends(
         session_0_10(),
@@ -70,80 +72,82 @@ def subscribed(credit: int = NO_LIMIT, accept: int = 0) -> Talk:
     )
 
 
-def delivered(talk: Talk, times: int = 1, destination: str = "d") -> Talk:
+def delivered(connection: Connection, times: int = 1, destination: str = "d") -> Connection:
     """Transfers of the server, which the client completes."""
     payload = segment("message.transfer", {**SERVER_TRANSFER, "destination": destination})
     for _ in range(times):
-        talk.server_octets(content(transfer=payload))
-    return send_0_10(talk, "client", "session.completed", commands=[(0, times - 1)])
+        connection.server_octets(content(transfer=payload))
+    return send_0_10(connection, "client", "session.completed", commands=[(0, times - 1)])
 
 
-def accepts(talk: Talk, *ranges: tuple[int, int], last: int = 3) -> Talk:
+def accepts(connection: Connection, *ranges: tuple[int, int], last: int = 3) -> Connection:
     for pair in ranges:
-        send_0_10(talk, "client", "message.accept", transfers=[pair])
-    return done_0_10(talk, last)
+        send_0_10(connection, "client", "message.accept", transfers=[pair])
+    return done_0_10(connection, last)
 
 
-def attached(*names: bytes, channels: tuple[int, ...] = (1, 2), detaches: bool = False) -> Talk:
+def attached(*names: bytes, channels: tuple[int, ...] = (1, 2), detaches: bool = False) -> Connection:
     """Sessions attached one after the other."""
-    talk = opened()
+    connection = opened()
     for name, channel in zip(names, channels, strict=True):
-        talk.client_octets(one_frame("session.attach", {"name": name}, channel))
-        talk.server_octets(one_frame("session.attached", {"name": name}, channel))
+        connection.client_octets(one_frame("session.attach", {"name": name}, channel))
+        connection.server_octets(one_frame("session.attached", {"name": name}, channel))
         if detaches:
-            talk.client_octets(one_frame("session.detach", {"name": name}, channel))
-            talk.server_octets(one_frame("session.detached", {"name": name, "code": 0}, channel))
-    return closed(talk)
+            connection.client_octets(one_frame("session.detach", {"name": name}, channel))
+            connection.server_octets(one_frame("session.detached", {"name": name, "code": 0}, channel))
+    return closed(connection)
 
 
-def raised(talk: Talk | None = None, **more: Any) -> Talk:
+def raised(connection: Connection | None = None, **more: Any) -> Connection:
     """The server raises an exception about a subscription, and detaches."""
-    talk = session_0_10() if talk is None else talk
-    send_0_10(talk, "client", "message.subscribe", queue="none", destination="d")
+    connection = session_0_10() if connection is None else connection
+    send_0_10(connection, "client", "message.subscribe", queue="none", destination="d")
     return send_0_10(
-        talk, "server", "execution.exception", error_code=404, command_id=0, class_code=4, command_code=7,
+        connection, "server", "execution.exception", error_code=404, command_id=0, class_code=4, command_code=7,
         description="not-found: none", **more,
     )  # fmt: skip
 
 
-def ended(talk: Talk, code: int = 0) -> Talk:
+def ended(connection: Connection, code: int = 0) -> Connection:
     """The server detaches."""
-    send_0_10(talk, "server", "session.detach", name=b"s")
-    return closed(send_0_10(talk, "client", "session.detached", name=b"s", code=code))
+    send_0_10(connection, "server", "session.detach", name=b"s")
+    return closed(send_0_10(connection, "client", "session.detached", name=b"s", code=code))
 
 
-def queried(*answers: tuple[str, dict[str, Any]], after: float = 0) -> Talk:
-    talk = send_0_10(session_0_10(), "client", "queue.query", queue="q")
+def queried(*answers: tuple[str, dict[str, Any]], after: float = 0) -> Connection:
+    connection = send_0_10(session_0_10(), "client", "queue.query", queue="q")
     for name, fields in answers:
-        send_0_10(talk, "server", name, **fields)
-    return closed(talk.wait(after))
+        send_0_10(connection, "server", name, **fields)
+    return closed(connection.wait(after))
 
 
 RESULT = ("execution.result", {"command_id": 0, "value": ("queue.queue-query-result", {"queue": "q"})})
 DONE = ("session.completed", {"commands": [(0, 0)]})
 
 
-def synced(after: float) -> Talk:
-    talk = session_0_10().client_octets(command(segment("queue.declare", {"queue": "q"}, sync=True)))
-    return closed(done_0_10(talk.wait(after), 0))
+def synced(after: float) -> Connection:
+    connection = session_0_10().client_octets(command(segment("queue.declare", {"queue": "q"}, sync=True)))
+    return closed(done_0_10(connection.wait(after), 0))
 
 
-def pointed(offset: int) -> Talk:
+def pointed(offset: int) -> Connection:
     """The client begins a command behind a command-point with this offset."""
-    talk = send_0_10(session_0_10(), "client", "session.command-point", command_id=0, command_offset=offset)
-    return closed(talk.client_octets(command(SYNC)))
+    connection = send_0_10(session_0_10(), "client", "session.command-point", command_id=0, command_offset=offset)
+    return closed(connection.client_octets(command(SYNC)))
 
 
-def of_user(user_id: bytes) -> Talk:
+def of_user(user_id: bytes) -> Connection:
     """User 'u' logs in and publishes a message with this user-id."""
-    talk = opened(start={"mechanisms": ("str16", ["PLAIN"])}, start_ok={"mechanism": "PLAIN", "response": b"\0u\0p"})
-    send_0_10(talk, "client", "session.attach", name=b"s")
-    send_0_10(talk, "server", "session.attached", name=b"s")
-    talk.client_octets(POINT + content(properties={"user-id": user_id}))
-    return closed(done_0_10(talk, 0))
+    connection = opened(
+        start={"mechanisms": ("str16", ["PLAIN"])}, start_ok={"mechanism": "PLAIN", "response": b"\0u\0p"}
+    )
+    send_0_10(connection, "client", "session.attach", name=b"s")
+    send_0_10(connection, "server", "session.attached", name=b"s")
+    connection.client_octets(POINT + content(properties={"user-id": user_id}))
+    return closed(done_0_10(connection, 0))
 
 
-def login(**given: Any) -> Talk:
+def login(**given: Any) -> Connection:
     return closed(opened(**given))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import ssl
 
-from rule_support import Case, Talk, spoken
-from tls_talks import Peers
+from rule_support import Case, Connection, spoken
+from tls_peers import Peers
 from wire import CLIENT
 
 V = spoken()
@@ -14,18 +14,18 @@ V = spoken()
 EXPIRED, SOON = (datetime.datetime(2023, 11, day, tzinfo=datetime.UTC) for day in (10, 30))
 
 
-def encrypted(old: bool = False, **peers: object) -> Talk:
+def encrypted(old: bool = False, **peers: object) -> Connection:
     """TLS 1.2; `old`: the ServerHello says TLS 1.0 instead (its octets 9 and 10, behind the heads of the record and of
     the message)."""
     made = Peers(**{"version": ssl.TLSVersion.TLSv1_2, "curve": True, **peers})  # type: ignore[arg-type]
-    talk = Talk()
-    for number, (way, octets) in enumerate(made.talk([(CLIENT, b"AMQP\0\0\x09\x01")])):
+    connection = Connection()
+    for number, (way, octets) in enumerate(made.exchange([(CLIENT, b"AMQP\0\0\x09\x01")])):
         patched = octets[:9] + b"\x03\x01" + octets[11:] if old and number == 1 else octets
-        talk.octets("client" if way == CLIENT else "server", patched)
-    return talk.fin("client")
+        connection.octets("client" if way == CLIENT else "server", patched)
+    return connection.fin("client")
 
 
-def sound() -> Talk:
+def sound() -> Connection:
     return encrypted()
 
 

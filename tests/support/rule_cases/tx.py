@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk, spoken
+from rule_support import Case, Connection, spoken
 
 from rule_cases.ch import opened, shut
 
 V = spoken()
 
 
-def transacted(version: str = V) -> Talk:
+def transacted(version: str = V) -> Connection:
     return opened(version).asks("tx.select")
 
 
-def commits(talk: Talk, times: int, messages: int) -> Talk:
+def commits(connection: Connection, times: int, messages: int) -> Connection:
     for _ in range(times):
         for _ in range(messages):
-            talk.publish()
-        talk.asks("tx.commit")
-    return talk
+            connection.publish()
+        connection.asks("tx.commit")
+    return connection
 
 
 CASES = [

@@ -9,7 +9,7 @@ from scenarios.strategies import FIRST_START
 CONSUMER = Consumer("c", "q")
 
 
-def talk(number: int, queues: tuple[Queue, ...], *more: Consumer, publisher: str = "0-9-1") -> Broker:
+def new_broker(number: int, queues: tuple[Queue, ...], *more: Consumer, publisher: str = "0-9-1") -> Broker:
     """A broker with a publisher (peer 0) and one consumer (peer 1) of each queue that is named."""
     consuming = Peer("0-9-1", channels=(Channel(1, "none", (CONSUMER, *more)),))
     return Broker(number, FIRST_START, (Peer(publisher, channels=(Channel(1, "confirm"),)), consuming), queues)
@@ -17,7 +17,7 @@ def talk(number: int, queues: tuple[Queue, ...], *more: Consumer, publisher: str
 
 def retried(number: int) -> Script:
     """Rejected messages wait in a second queue until they expire there, and come back: x-death, not redelivered."""
-    broker = talk(number, (Queue("q", dead_letter=("", "later")), Queue("later", dead_letter=("", "q"))))
+    broker = new_broker(number, (Queue("q", dead_letter=("", "later")), Queue("later", dead_letter=("", "q"))))
     for body in (b"one", b"two"):
         broker.publish(0, 1, Message(body, "", "q"))
         broker.deliver(1, 1, CONSUMER)
@@ -36,7 +36,7 @@ def dead_twice(number: int) -> Script:
     grave = Consumer("g", "grave")
     fan = (("all", None),)
     queues = (Queue("q", fan, ("", "grave")), Queue("r", fan, ("", "grave")), Queue("grave"))
-    broker = talk(number, queues, grave)
+    broker = new_broker(number, queues, grave)
     broker.publish(0, 1, Message(b"one", "all", "", "an id"))
     broker.expire("/", "q", "expired")
     broker.expire("/", "r", "maxlen")
@@ -48,7 +48,7 @@ def dead_twice(number: int) -> Script:
 
 def lost_in_the_queue(number: int) -> Script:
     """Of three equal messages the first is pushed out: which one is delivered, the capture does not tell."""
-    broker = talk(number, (Queue("q"),))
+    broker = new_broker(number, (Queue("q"),))
     for _ in range(3):
         broker.publish(0, 1, Message(b"same", "", "q"))
     broker.expire("/", "q", "maxlen")
@@ -71,7 +71,7 @@ def before_the_publish(number: int) -> Script:
 def published_again(number: int, also_before: bool) -> tuple[Script, list[int]]:
     """A message is published twice under its message-id, `also_before` another one; and the events that say so, the two
     publishes and the two deliveries."""
-    broker = talk(number, (Queue("q"),))
+    broker = new_broker(number, (Queue("q"),))
 
     def publish(message_id: str, times: int) -> list[int | None]:
         published = [broker.publish(0, 1, Message(b"one", "", "q", message_id)) for _ in range(times)]

@@ -1,5 +1,5 @@
 """Connections of 0-10 and 1.0 for the cases of the rules: handshakes that break no rule but the AMBIENT ones, and
-sessions of 0-10 with a consumer (of 1.0: link_talks.py)."""
+sessions of 0-10 with a consumer (of 1.0: link_connections.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import encode_1_0 as P
 import proton
 from encode_0_10 import content, header, one_frame, segment
 from encode_1_0 import frame, performative
-from rule_support import SIDES, Talk
+from rule_support import SIDES, Connection
 
 HEADER_0_10 = b"AMQP\x01\x01\x00\x0a"
 HEADERS_1_0 = {"amqp": b"AMQP\0\1\0\0", "tls": b"AMQP\2\1\0\0", "sasl": b"AMQP\3\1\0\0"}
@@ -23,15 +23,15 @@ PROPERTIES = {
 }
 
 
-def control(talk: Talk, sender: str, name: str, **fields: Any) -> Talk:
+def control(connection: Connection, sender: str, name: str, **fields: Any) -> Connection:
     """A control of 0-10's connection class; '_' for '-' in names of fields."""
     given = {key.replace("_", "-"): value for key, value in fields.items()}
-    return talk.octets(sender, encode_0_10.one_frame(f"connection.{name}", given))
+    return connection.octets(sender, encode_0_10.one_frame(f"connection.{name}", given))
 
 
-def opened_0_10(talk: Talk, last: str = "open_ok", /, **given: dict[str, Any]) -> Talk:
+def opened_0_10(connection: Connection, last: str = "open_ok", /, **given: dict[str, Any]) -> Connection:
     """From the headers to step `last`; `given`: other fields by step: tune={"channel_max": 1}."""
-    talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
+    connection.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
     controls: dict[str, tuple[str, dict[str, Any]]] = {
         "start": ("server", {"server_properties": PROPERTIES, "mechanisms": ("str16", ["EXTERNAL"]),
                              "locales": ("str16", ["en_US"])}),
@@ -44,15 +44,15 @@ def opened_0_10(talk: Talk, last: str = "open_ok", /, **given: dict[str, Any]) -
     }  # fmt: skip
     for name, (sender, fields) in controls.items():
         own = {key: value for key, value in {**fields, **given.get(name, {})}.items() if value is not None}
-        control(talk, sender, name.replace("_", "-"), **own)
+        control(connection, sender, name.replace("_", "-"), **own)
         if name == last:
             break
-    return talk
+    return connection
 
 
-def closed_0_10(talk: Talk, code: int = 200, text: str = "bye") -> Talk:
-    control(talk, "client", "close", reply_code=code, reply_text=text)
-    return control(talk, "server", "close-ok").fin()
+def closed_0_10(connection: Connection, code: int = 200, text: str = "bye") -> Connection:
+    control(connection, "client", "close", reply_code=code, reply_text=text)
+    return control(connection, "server", "close-ok").fin()
 
 
 def symbols(*names: str) -> proton.Array:
@@ -61,70 +61,72 @@ def symbols(*names: str) -> proton.Array:
 
 
 def sasl(
-    talk: Talk,
+    connection: Connection,
     mechanism: str = "EXTERNAL",
     offered: tuple[str, ...] = ("EXTERNAL",),
     code: int = 0,
     response: bytes = b"",
-) -> Talk:
+) -> Connection:
     """The SASL layer of 1.0: both headers, mechanisms, init, outcome."""
-    talk.client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
-    talk.server_octets(frame(performative(P.MECHANISMS, symbols(*offered)), kind=P.SASL))
-    talk.client_octets(frame(performative(P.INIT, proton.symbol(mechanism), response), kind=P.SASL))
-    return talk.server_octets(frame(performative(P.OUTCOME, proton.ubyte(code)), kind=P.SASL))
+    connection.client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
+    connection.server_octets(frame(performative(P.MECHANISMS, symbols(*offered)), kind=P.SASL))
+    connection.client_octets(frame(performative(P.INIT, proton.symbol(mechanism), response), kind=P.SASL))
+    return connection.server_octets(frame(performative(P.OUTCOME, proton.ubyte(code)), kind=P.SASL))
 
 
-def opened_1_0(talk: Talk, with_sasl: bool = True, **given: Any) -> Talk:
+def opened_1_0(connection: Connection, with_sasl: bool = True, **given: Any) -> Connection:
     """Up to both opens; `given` as for `sasl`."""
     if with_sasl:
-        sasl(talk, **given)
+        sasl(connection, **given)
     for side in SIDES:
-        talk.octets(side, HEADERS_1_0["amqp"])
+        connection.octets(side, HEADERS_1_0["amqp"])
     for side in SIDES:
-        talk.octets(side, frame(performative(P.OPEN, f"{side}-container", "test", None, None, proton.uint(IDLE_MS))))
-    return talk
+        connection.octets(
+            side, frame(performative(P.OPEN, f"{side}-container", "test", None, None, proton.uint(IDLE_MS)))
+        )
+    return connection
 
 
-def closed_1_0(talk: Talk, *error: Any) -> Talk:
-    talk.client_octets(frame(performative(P.CLOSE, *error)))
-    return talk.server_octets(frame(performative(P.CLOSE))).fin()
+def closed_1_0(connection: Connection, *error: Any) -> Connection:
+    connection.client_octets(frame(performative(P.CLOSE, *error)))
+    return connection.server_octets(frame(performative(P.CLOSE))).fin()
 
 
 CHANNEL = 1
 NO_LIMIT = 2**32 - 1
 
 
-def send_0_10(talk: Talk, sender: str, method: str, /, **fields: Any) -> Talk:
+def send_0_10(connection: Connection, sender: str, method: str, /, **fields: Any) -> Connection:
     """A control or command on the session; '_' for '-' in names of fields."""
     given = {key.replace("_", "-"): value for key, value in fields.items()}
-    return talk.octets(sender, one_frame(method, given, CHANNEL))
+    return connection.octets(sender, one_frame(method, given, CHANNEL))
 
 
-def session_0_10(**place: Any) -> Talk:
-    """From the protocol header to a session without commands; `place`: as of a Talk."""
-    talk = opened_0_10(Talk("0-10", **place))
-    send_0_10(talk, "client", "session.attach", name=b"s")
-    send_0_10(talk, "server", "session.attached", name=b"s")
+def session_0_10(**place: Any) -> Connection:
+    """From the protocol header to a session without commands; `place`: as of a Connection."""
+    connection = opened_0_10(Connection("0-10", **place))
+    send_0_10(connection, "client", "session.attach", name=b"s")
+    send_0_10(connection, "server", "session.attached", name=b"s")
     for side in SIDES:
-        send_0_10(talk, side, "session.command-point", command_id=0, command_offset=0)
-    return talk
+        send_0_10(connection, side, "session.command-point", command_id=0, command_offset=0)
+    return connection
 
 
-def done_0_10(talk: Talk, last: int) -> Talk:
+def done_0_10(connection: Connection, last: int) -> Connection:
     """The server has done the client's commands up to this one."""
-    return send_0_10(talk, "server", "session.completed", commands=[(0, last)])
+    return send_0_10(connection, "server", "session.completed", commands=[(0, last)])
 
 
-def consuming_0_10(messages: int) -> Talk:
+def consuming_0_10(messages: int) -> Connection:
     """A subscription to queue 'q' and so many messages that nobody accepts."""
-    talk = session_0_10()
-    send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
+    connection = session_0_10()
+    send_0_10(connection, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
     for unit in (0, 1):
-        send_0_10(talk, "client", "message.flow", destination="d", unit=unit, value=NO_LIMIT)
-    done_0_10(talk, 2)
+        send_0_10(connection, "client", "message.flow", destination="d", unit=unit, value=NO_LIMIT)
+    done_0_10(connection, 2)
     transfer = segment("message.transfer", {"destination": "d", "accept-mode": 0, "acquire-mode": 0})
     about = ("message.delivery-properties", {"routing-key": "q"}), ("message.message-properties", {"content-length": 1})
     octets = b"".join(content(transfer, header(*about), channel=CHANNEL))
     for _ in range(messages):
-        talk.server_octets(octets)
-    return talk
+        connection.server_octets(octets)
+    return connection

@@ -79,7 +79,7 @@ class Peers:
     def key_log(self) -> bytes:
         return Path(str(self.contexts[0].keylog_filename)).read_bytes()
 
-    def talk(self, data: Iterable[Sent]) -> list[Sent]:
+    def exchange(self, data: Iterable[Sent]) -> list[Sent]:
         """A handshake, then the octets of both sides in turn, then the end: what goes over the wire."""
         inputs, outputs = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())  # by direction
         client = self.contexts[0].wrap_bio(
