@@ -572,7 +572,7 @@ def sections() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("section", sections(), ids=lambda section: section["name"])
 def test_every_section(section: dict[str, Any]) -> None:
     described = next(d for d in descriptors() if d.name == section["name"])
-    if section["body"]:  # of the body the kind is shown
+    if section["body"]:  # of the body, only the kind is decoded
         kind = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}[section["name"]]
         assert frame_values(TRANSFER, b"", section["order"])[1:] == ({"body_kind": kind}, None)
         return

@@ -144,10 +144,10 @@ def test_a_header_of_the_proxy_protocol_loses_its_addresses_and_is_still_one(hea
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
     octets = (tmp_path / "cut.pcapng").read_bytes()
     assert [part for part in (ADDRESSES, b"192.168", b"ttt", b"fff") if part in octets] == []
-    shown = ["frame_no", "sender", "stream_offset", "size", "frame_type", "name", "status", "error"]
+    columns = ["frame_no", "sender", "stream_offset", "size", "frame_type", "name", "status", "error"]
     before, after = tables.frames(), tables_of([tmp_path / "cut.pcapng"]).frames()
     assert len(before) == 3
-    assert [[row[name] for name in shown] for row in after] == [[row[name] for name in shown] for row in before]
+    assert [[row[name] for name in columns] for row in after] == [[row[name] for name in columns] for row in before]
 
 
 def test_fragments_come_along_and_are_blanked(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 Captures of every version are rewritten: one direction is moved by some packets or milliseconds, as two interfaces, two
 sniffers or two clocks do it. Packets keep their numbers and times, so that rows must be equal to the last cell; only
 the connection's number, which its first packet gives, may be another. What orders them again are acknowledgement
-numbers alone, which the decoder's rows do not show.
+numbers only, which the decoder's rows do not show.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Links and messages of AMQP 0-10: what captures were made to show, and connections written by hand.
 
 The captures are of scripts that say what they do (their manifest): which command was accepted, released, rejected, what
-a transaction held; `naive_0_10` reads the same off their bytes. Hand-written connections come from the tests' own
+a transaction contained; `naive_0_10` reads the same off their bytes. Hand-written connections come from the tests' own
 encoder; packet n of each is captured n microseconds after it began.
 """
 

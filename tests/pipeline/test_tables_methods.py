@@ -17,7 +17,7 @@ SCRIPTS = {
     .server("basic.get-empty").client("basic.get", queue="q").server("basic.get-ok", delivery_tag=1),
     "loss_between": Script().open()
     .client("queue.declare", queue="lost", no_wait=False).gap("server")  # 3: its declare-ok is in the gap
-    .asks("queue.declare", reply={"queue": "kept"}, queue="kept", no_wait=False),  # 5
+    .asks("queue.declare", reply={"queue": "durable"}, queue="durable", no_wait=False),  # 5
     "hole_inside_a_frame": Script().open()
     .client("queue.declare", queue="q", no_wait=False)  # 3
     .gap("server", channel=2).server("queue.declare-ok", queue="q"),

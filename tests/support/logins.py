@@ -33,7 +33,7 @@ from udfs.decode.frame_rows import frame_rows
 
 PIECE = 4
 NUMBERS = ("code", "class_id", "method_id", "body_size")  # of frames, which may be octets of a secret
-Damaged = tuple[bytes, int | None]  # octets of a frame, and how many the snaplen left (None: all)
+Damaged = tuple[bytes, int | None]  # octets of a frame, and how many are in the snaplen (None: all)
 PASSWORD = b"hunter2!Kx9#qZ"
 TOKEN = b"eyJhbGciOiJFUzI1NiJ9." + base64.urlsafe_b64encode(bytes(range(7, 157, 2))) + b".c2lnbmF0dXJlMDQyNw"
 PROOF = b"v0X8v3Bz2T0CJGbJQyF0XHI4Ts="
@@ -225,7 +225,7 @@ def copies_nothing(login: Login, octets: bytes, other: bytes, changed: bytes) ->
 
 
 def conversation(login: Login, place: int, octets: bytes, captured: int | None = None) -> Wire:
-    """The login with `octets` for the frame at `place`, of which the snaplen left `captured`."""
+    """The login with `octets` for the frame at `place`, of which `captured` are in the snaplen."""
     wire = Wire()
     for i, (direction, frame) in enumerate(login.frames):
         wire.add(direction, octets if i == place else frame, captured=captured if i == place else None)
@@ -250,7 +250,7 @@ class Searcher:
         self.decoder = Decoder(keep_payload=True)
 
     def leaks(self, login: Login, place: int, octets: bytes, captured: int | None = None) -> list[str]:
-        """Where a piece is shown when the frame at `place` has become `octets`, of which the snaplen left `captured`:
+        """Where a piece appears when the frame at `place` has become `octets`, of which `captured` are in the snaplen:
         columns, facts, or 'redacted'."""
         outputs = self.outputs(conversation(login, place, octets, captured))
         outputs["redacted"] = redacted(login.version, octets[:captured])
