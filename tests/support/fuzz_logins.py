@@ -21,7 +21,7 @@ def inputs(rng: random.Random) -> Iterator[tuple[Login, int, list[Damaged]]]:
     every = logins()
     while True:
         login = rng.choice(every)
-        place, other = rng.choice(login.bearers), rng.choice(rng.choice(every).frames)[1]
+        place, other = rng.choice(login.secret_frames), rng.choice(rng.choice(every).frames)[1]
         changed = list(damaged(login, place, rng, other, spliced=1000))
         chosen = rng.sample(changed, BATCH)
         yield login, place, [(octets, rng.choice((None, rng.randint(1, max(1, len(octets) - 1))))) for octets in chosen]
