@@ -87,7 +87,7 @@ def test_the_same_names_run_where_nothing_is_escaped(
     assert browser.execute_script(BROKEN) == 1  # type: ignore[no-untyped-call]
 
 
-def test_the_menu_only_saves(charts: dict[str, Any], browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_the_menu_of_a_chart_can_only_save(charts: dict[str, Any], browser: webdriver.Chrome, tmp_path: Path) -> None:
     opened(browser, saved(charts["versions"], tmp_path), tmp_path)
     actions = browser.find_elements(By.CSS_SELECTOR, ".vega-actions a")
     assert [action.get_attribute("textContent") for action in actions] == ["Save as SVG", "Save as PNG"]

@@ -96,7 +96,7 @@ def test_hostile_names_are_text(browser: webdriver.Chrome) -> None:
     assert '<script>alert("x")</script>' in browser.find_element(By.TAG_NAME, "body").text
 
 
-def test_the_policy_would_stop_what_slips_through(browser: webdriver.Chrome) -> None:
+def test_the_content_security_policy_blocks_inserted_scripts_and_images(browser: webdriver.Chrome) -> None:
     browser.execute_script(  # type: ignore[no-untyped-call]
         "const s = document.createElement('script'); s.textContent = 'window.broken = 1'; document.body.append(s);"
         "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:9/x.png\">')"
@@ -179,7 +179,7 @@ def contrasts(browser: webdriver.Chrome) -> dict[str, float]:
     return found
 
 
-def test_text_stands_out_in_both_themes(browser: webdriver.Chrome) -> None:
+def test_text_has_enough_contrast_in_both_themes(browser: webdriver.Chrome) -> None:
     for _ in ("light", "dark"):
         browser.find_element(By.ID, "theme").click()
         assert {pair: ratio for pair, ratio in contrasts(browser).items() if ratio < 4.5} == {}
@@ -224,7 +224,7 @@ def test_nothing_overflows_the_page(browser: webdriver.Chrome, name: str, width:
         browser.save_screenshot(str(Path(os.environ["SCREENSHOTS"]) / f"{name}.png"))
 
 
-def test_in_print_everything_is_unfolded(browser: webdriver.Chrome) -> None:
+def test_everything_is_expanded_in_print(browser: webdriver.Chrome) -> None:
     folded = "return document.querySelectorAll('details:not([open])').length"
     assert browser.execute_script(folded) > 0  # type: ignore[no-untyped-call]
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")  # type: ignore[no-untyped-call]
@@ -233,7 +233,7 @@ def test_in_print_everything_is_unfolded(browser: webdriver.Chrome) -> None:
     assert len(pdf) > 10_000
 
 
-def test_the_first_screen_of_a_desk_holds_what_matters_most(browser: webdriver.Chrome) -> None:
+def test_the_first_screen_on_a_desktop_has_the_most_important_parts(browser: webdriver.Chrome) -> None:
     browser.set_window_size(*DESK)
     bottom = browser.execute_script("return document.querySelector('ol.first').getBoundingClientRect().bottom")  # type: ignore[no-untyped-call]
     assert bottom < DESK[1]
@@ -271,7 +271,7 @@ def thread_seconds(browser: webdriver.Chrome) -> float:
     return float(next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime"))
 
 
-def test_a_button_copies_what_stands_beside_it(browser: webdriver.Chrome) -> None:
+def test_a_button_copies_the_text_beside_it(browser: webdriver.Chrome) -> None:
     button = all_of(browser, "details code.copy + button")[0]
     browser.execute_script("arguments[0].closest('details').open = true", button)  # type: ignore[no-untyped-call]
     button.click()

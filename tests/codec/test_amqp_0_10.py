@@ -127,7 +127,7 @@ def test_octets_of_a_type_give_its_value(name: str) -> None:
     assert in_map(encode.types()[name]["code"], bytes.fromhex(data)) == (OK, expected)
 
 
-def test_types_without_a_code_stand_in_fields() -> None:
+def test_types_without_a_code_are_decoded_in_fields() -> None:
     # sequence-set: 16 octets, [0, 5] and [2^32-1, 0]; session.completed has class 2, code 10
     ranges = bytes.fromhex("0010" + "00000000" + "00000005" + "ffffffff" + "00000000")
     assert arguments(b"\x02\x0a\x01\x00" + ranges) == (
@@ -185,7 +185,7 @@ def test_containers_without_any_octet_are_empty(code: int, empty: Any) -> None:
     assert in_map(code, b"\0\0\0\0") == (OK, empty)
 
 
-def test_an_undefined_struct_keeps_its_octets() -> None:
+def test_an_undefined_struct_is_shown_as_its_octets() -> None:
     assert in_map(0xAB, struct.pack(">IBB", 4, 77, 3) + b"zz") == (OK, {"struct": "77.3", "value": b"zz"})
 
 
@@ -242,7 +242,7 @@ def example_of(field: dict[str, Any], owner: str) -> tuple[Any, Any]:
 def all_fields(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     given, expected = example(name)
     if name in ("session.expected", "session.confirmed"):
-        del given["fragments"], expected["fragments"]  # see test_types_without_a_code_stand_in_fields
+        del given["fragments"], expected["fragments"]  # see test_types_without_a_code_are_decoded_in_fields
     return given, expected
 
 
@@ -252,12 +252,12 @@ STRUCTS = [
 ]
 DECLARED = {
     "session.header": "sync of every command",
-    "session.command-fragment": "test_types_without_a_code_stand_in_fields",
+    "session.command-fragment": "test_types_without_a_code_are_decoded_in_fields",
     "message.reply-to": "message.message-properties",
 }
 
 
-def test_every_entry_of_the_fact_table_is_reached() -> None:
+def test_the_cases_cover_every_entry_of_the_fact_table() -> None:
     assert {*CODED, *STRUCTS, *DECLARED} == encode.entries().keys() == INDEX.keys()
 
 
@@ -322,7 +322,7 @@ def test_sections_in_any_order_and_repeated() -> None:
     assert found == {"delivery_properties": {"routing_key": "rk"}, "4.1": b"\x00\x02\x02rk"}
 
 
-def test_a_flag_of_no_field_is_malformed() -> None:
+def test_a_flag_without_a_field_is_malformed() -> None:
     assert arguments(b"\x01\x0a\x01\x00") == (MALFORMED, {})
 
 

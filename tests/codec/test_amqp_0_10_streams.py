@@ -45,7 +45,7 @@ def test_frames_are_those_that_tshark_shows(name: str) -> None:
     assert list(golden_0_10.capture_disagreements(name)) == []
 
 
-def test_a_capture_without_protocol_headers_is_recognised() -> None:
+def test_the_version_of_a_capture_without_protocol_headers_is_detected() -> None:
     (connection,) = decoding.decoded("010_mid_stream.pcap")
     assert {(row["version"], row["version_known"]) for row in connection.rows} == {("0-10", False)}
 
@@ -88,7 +88,7 @@ def test_a_frame_is_a_row() -> None:
     assert only(rows, "status", "sender", "version", "known", "content") == [("ok", "client", "0-10", True, -1)] * 2
 
 
-def test_commands_are_numbered_from_their_point_on() -> None:
+def test_commands_are_numbered_from_the_command_point() -> None:
     point = one_frame("session.command-point", {"command-id": 2**32 - 1, "command-offset": 0}, 1)
     other = one_frame("session.command-point", {"command-id": 7, "command-offset": 5}, 2)  # goes on inside command 7
     second = one_frame("execution.sync", {}, 2)
@@ -97,7 +97,7 @@ def test_commands_are_numbered_from_their_point_on() -> None:
     assert ids == [None, 2**32 - 1, 0, 8, 1, None]
 
 
-def test_directions_number_their_own_commands() -> None:
+def test_each_direction_numbers_its_own_commands() -> None:
     wire = Wire()
     wire.add(CLIENT, HEADER + POINT + SYNC)
     wire.add(SERVER, HEADER + SYNC + POINT + SYNC)
@@ -106,7 +106,7 @@ def test_directions_number_their_own_commands() -> None:
     assert ids == [("client", 0), ("server", None), ("server", 0)]
 
 
-def test_a_segment_over_several_frames_is_decoded_where_it_ends() -> None:
+def test_a_segment_of_several_frames_is_decoded_on_its_last_frame() -> None:
     payload = segment("queue.declare", {"queue": "q" * 200, "arguments": {"a": ("str16", "x" * 9000)}})
     cuts = [payload[:1], payload[1:3], payload[3:5000], payload[5000:]]
     flags = [FIRST_FRAME, 0, 0, LAST_FRAME]
@@ -121,7 +121,7 @@ def test_a_segment_over_several_frames_is_decoded_where_it_ends() -> None:
     assert {row["status"] for row in rows} == {"ok"}
 
 
-def test_class_and_code_stand_on_every_frame_of_a_segment() -> None:
+def test_every_frame_of_a_segment_has_its_class_and_code() -> None:
     payload = segment("queue.declare", {"queue": "q"})
     flags = FIRST_SEGMENT | LAST_SEGMENT
     rows = stream(frame(1, payload[:2], 1, flags | FIRST_FRAME), frame(1, payload[2:], 1, flags | LAST_FRAME))
@@ -142,7 +142,7 @@ def test_a_segment_above_the_limit_is_malformed_and_the_next_is_not() -> None:
     assert {row["status"] for row in rows[:-2]} == {"ok"}
 
 
-def test_a_continuation_frame_without_a_beginning() -> None:
+def test_a_continuation_frame_without_a_first_frame() -> None:
     rows = stream(frame(1, b"abc", 1, FIRST_SEGMENT | LAST_SEGMENT | LAST_FRAME), DECLARE)
     assert only(rows, "status", "error") == [
         ("unknown", "frame goes on with a segment whose beginning was not seen"),
@@ -311,7 +311,7 @@ def test_a_lost_boundary_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_blocks_of_segments_that_never_end_are_used_again(lost: bool) -> None:
+def test_blocks_of_segments_that_never_end_are_reused(lost: bool) -> None:
     """A segment that another replaces, or that a lost boundary leaves behind, gives its block back."""
     a, epochs, octet = new_assemblies(), np.ones(2, np.int64), np.zeros(1, np.uint8)
     for i in range(2 * BLOCKS + 1):
@@ -336,7 +336,7 @@ def test_a_start_identifies_the_server_whose_header_was_captured_first() -> None
     assert facts["sides_known_by"] == "method"
 
 
-def test_a_stream_without_header_is_recognised_by_its_frames() -> None:
+def test_the_version_of_a_stream_without_header_is_detected_from_its_frames() -> None:
     wire = Wire(syn=False)
     wire.add(CLIENT, b"\x05\x06\x07" + b"".join(message(b"n" * 30)) + DECLARE + SYNC)
     rows, facts = wire.rows()

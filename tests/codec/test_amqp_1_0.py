@@ -165,7 +165,7 @@ def test_decimal_with_a_large_coefficient() -> None:
         ("94 6c000000000000000000000000000000", Decimal(0)),  # implied 100: above 10^34, so its value is zero
     ],
 )
-def test_decimals_that_are_no_DECIMAL_are_shown_as_octets(wire: str, expected: Any) -> None:
+def test_decimals_that_do_not_fit_DECIMAL_are_shown_as_octets(wire: str, expected: Any) -> None:
     assert decoded(bytes.fromhex(wire)) == expected
 
 
@@ -322,7 +322,7 @@ def test_array_with_a_described_descriptor() -> None:
         "00" * 50,
     ],
 )
-def test_broken_octets_are_null_and_flawed(wire: str) -> None:
+def test_malformed_octets_are_null_and_reported(wire: str) -> None:
     value, _, flaws = decode_flawed(bytes.fromhex(wire))
     assert value is None
     assert flaws & BROKEN
@@ -447,7 +447,7 @@ def test_every_descriptor_of_the_fact_table_has_an_example() -> None:
     assert {d.name for d in descriptors() if d.frame_type >= 0} == frames
 
 
-def test_nulls_and_fields_left_out_are_not_shown() -> None:
+def test_nulls_and_omitted_fields_are_not_shown() -> None:
     arguments, _, error = frame_values(bytes.fromhex("005314 c0 04 03 43 40 40"))
     assert (arguments, error) == ({"handle": 0}, None)
 
@@ -485,7 +485,7 @@ def test_a_field_that_may_be_multiple_is_always_an_array() -> None:
         "e0 06 01 a3 0141 0142",
     ],
 )
-def test_text_that_cannot_name_mechanisms_is_not_shown(mechanisms: str) -> None:
+def test_text_that_cannot_be_mechanism_names_is_not_shown(mechanisms: str) -> None:
     octets = bytes.fromhex(mechanisms)
     arguments, _, _ = frame_values(bytes.fromhex("005340 c0") + bytes([len(octets) + 1, 1]) + octets)
     assert arguments == {}
@@ -595,7 +595,7 @@ def test_footer_and_operations_of_a_coordinator() -> None:
     }
 
 
-def test_annotations_that_are_no_map_do_not_fit() -> None:
+def test_annotations_that_are_not_a_map_are_an_error() -> None:
     _, properties, error = frame_values(TRANSFER, bytes.fromhex("005371 41"))
     assert properties == {"delivery_annotations": True}
     assert error == "the sections of the message do not fit their definitions"

@@ -55,7 +55,7 @@ def test_a_frame_without_body_keeps_the_connection_alive() -> None:
     assert facts["client"]["frame_bytes"] == 16
 
 
-def test_an_extended_header_is_stepped_over() -> None:
+def test_an_extended_header_is_skipped() -> None:
     body = performative(0x10, "container")
     rows, _ = stream(frame(body, doff=4, extended=b"\xff" * 8), CLOSE)
     assert [row["name"] for row in rows] == ["open", "close"]
@@ -84,7 +84,7 @@ def test_a_size_below_that_of_the_header_loses_the_boundary_and_finds_the_next(s
     assert facts["client"]["skipped_bytes"] == 8
 
 
-def test_a_body_that_is_no_performative() -> None:
+def test_a_body_that_is_not_a_performative() -> None:
     rows, _ = stream(frame(b"\x41\x41\x41\x41"), frame(performative(0x99)), frame(performative(0x70)), CLOSE)
     assert [(row["frame_type"], row["status"], row["code"], row["name"]) for row in rows] == [
         ("amqp", "malformed", -1, None),
@@ -99,7 +99,7 @@ def test_symbolic_descriptors_have_the_number_of_the_fact_table() -> None:
     only(rows, code=0x10, name="open", arguments={"container_id": "container"}, status="ok")
 
 
-def test_octets_behind_a_performative_that_carries_none() -> None:
+def test_octets_after_a_performative_that_has_no_payload() -> None:
     rows, _ = stream(frame(performative(0x18) + b"\x40"))
     only(rows, status="malformed", error="values do not fit the performative's definition", payload_size=1)
 
@@ -114,7 +114,7 @@ def test_a_boolean_in_an_octet_is_0_or_1(octet: int) -> None:
     assert rows[1]["arguments"]["settled"] is (octet > 0)
 
 
-def test_a_sasl_performative_in_an_amqp_frame_is_malformed_and_tells_no_secret() -> None:
+def test_a_sasl_performative_in_an_amqp_frame_is_malformed_and_shows_no_secret() -> None:
     init = performative(0x41, proton.symbol("PLAIN"), b"\0u\0opensesame")
     rows, _ = stream(frame(init), frame(performative(0x10, "c"), kind=1))
     assert [row["error"] for row in rows] == ["no performative where one must be"] * 2
@@ -280,7 +280,7 @@ def test_an_operation_of_a_coordinator_over_two_transfers() -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3, 9])
 @pytest.mark.parametrize("payload", [b"\x01\x02\x03 anything", b"\0\1", b"", b"\0\x53\x75 no section", b"z" * 9000])
-def test_a_message_of_another_format_is_what_its_transfers_carry(payload: bytes, first: int) -> None:
+def test_a_message_of_another_format_has_the_octets_of_its_transfers(payload: bytes, first: int) -> None:
     """Only format 0 has the sections of the specification (2.8.11). The first transfer may carry nothing of them, or so
     little that it could be a section."""
     frames = transfer(0, payload, 0, message_format=1 << 8)
@@ -432,7 +432,7 @@ def test_every_byte_is_accounted_for_whatever_is_lost(start: int, size: int) -> 
 
 
 @pytest.mark.parametrize("before", [b"", b"\x99" * 31, CLOSE[5:]])
-def test_a_stream_is_recognised_by_its_frames(before: bytes) -> None:
+def test_the_version_of_a_stream_is_detected_from_its_frames(before: bytes) -> None:
     wire = Wire(syn=False)
     wire.add(SERVER, before + FLOW_FRAME + transfer(0, sections_of(b"abc"), 1) + CLOSE)
     rows, _ = wire.rows()
@@ -457,7 +457,7 @@ def test_segments_of_any_size_give_the_same_rows(size: int) -> None:
 
 @given(st.binary(max_size=400))
 @settings(max_examples=100, deadline=None)
-def test_any_octets_behind_a_header_give_rows(octets: bytes) -> None:
+def test_any_octets_after_a_header_give_rows(octets: bytes) -> None:
     rows, facts = stream(octets)
     side = facts["client"]
     counted = sum(side[name] for name in ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes"))

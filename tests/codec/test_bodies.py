@@ -71,7 +71,7 @@ def captured_between(half: tcp.Half, start: int, stop: int) -> bool:
 
 
 @every_capture
-def test_hash_is_that_of_the_body_and_stands_on_the_last_frame(capture: Capture) -> None:
+def test_the_last_frame_has_the_hash_of_the_body(capture: Capture) -> None:
     for place, (reference, connection) in enumerate(zip(expected(capture.file), decoded(capture.file), strict=True)):
         rows = {(row["sender"], row["stream_offset"]): row for row in connection.rows if row["frame_type"] != "gap"}
         hashes = {}

@@ -74,7 +74,7 @@ def test_times_after_2038_are_unsigned() -> None:
     assert found[0][0] == 4_294_967_295_999_999_999
 
 
-def test_link_type_stands_below_the_frame_check_bits() -> None:
+def test_link_type_is_read_without_the_frame_check_bits() -> None:
     # bit 26: the length of the frame check sequence is given; bits 28 to 31: 2 words of it
     found, _ = walked(file_header("<", 0xA1B2C3D4, link=0x24000000 | 113) + struct.pack("<IIII", 0, 0, 1, 1) + b"x")
     assert found[0][2] == 113
@@ -104,12 +104,12 @@ def test_absurd_record_length_stops_there_and_keeps_what_came_before() -> None:
 
 
 @pytest.mark.parametrize("size", [4, 23])
-def test_file_cut_inside_its_header_says_so(size: int) -> None:
+def test_a_file_truncated_inside_its_header_is_an_error(size: int) -> None:
     _, walker = walked(file_header("<", 0xA1B2C3D4)[:size])
     assert walker.error == f"the file ends after {size} bytes, inside the pcap header of 24 bytes"
 
 
-def test_foreign_version_says_so() -> None:
+def test_an_unsupported_version_is_an_error() -> None:
     _, walker = walked(file_header("<", 0xA1B2C3D4, major=9))
     assert walker.error == "the header names pcap version 9; expected version 2"
 
@@ -168,7 +168,7 @@ def test_damage_never_raises_and_never_depends_on_cuts(
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_pickled_walker_goes_on_where_it_stood(name: str) -> None:
+def test_a_pickled_walker_resumes_at_its_position(name: str) -> None:
     data = capture_bytes(CAPTURES / name)
     block = np.frombuffer(data, np.uint8)
     walker = new_walker(data)

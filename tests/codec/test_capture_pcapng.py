@@ -57,7 +57,7 @@ def test_enhanced_packets_in_microseconds_by_default(order: str) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_options_after_the_packet_are_stepped_over(order: str) -> None:
+def test_options_after_the_packet_are_skipped(order: str) -> None:
     flags = option(order, 2, bytes(4)) + option(order, 1, b"a comment") + option(order, 0, b"")
     head = struct.pack(order + "IIIII", 0, 0, 9, 5, 5) + b"abcde\0\0\0"
     found, _ = walked(section(order) + interface(order) + block(order, 6, head + flags) + enhanced(order, 10, b"x"))
@@ -78,7 +78,7 @@ def test_each_interface_has_its_own_link_type_resolution_and_offset(order: str) 
     assert found == [(1_000_000_000_003, 1, 276, b"a"), (3000, 1, 1, b"b")]
 
 
-def test_a_section_may_change_the_byte_order_and_numbers_interfaces_anew() -> None:
+def test_a_section_may_change_the_byte_order_and_restarts_interface_numbers() -> None:
     data = b"".join(
         section(order) + interface(order, link=link) + enhanced(order, 1, order.encode())
         for order, link in [("<", 1), (">", 101), ("<", 0)]
@@ -123,7 +123,7 @@ def test_drop_counters_add_up_over_interfaces_and_the_last_value_of_each_counts(
     assert walker.dropped == 1 + 4  # of both sections; the second one describes no third interface
 
 
-def test_interfaces_without_end_cost_time_and_memory_in_proportion() -> None:
+def test_time_and_memory_are_linear_in_the_number_of_interfaces() -> None:
     """Each statistics block of an interface of its own: what they count was once added up anew for each."""
     counters = option("<", 5, struct.pack("<Q", 1)) + option("<", 0, b"")
 
@@ -146,7 +146,7 @@ def test_interfaces_without_end_cost_time_and_memory_in_proportion() -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("kind", [4, 10, 0x80000001, 0x204])  # names, secrets, private, unknown
-def test_blocks_of_no_interest_are_stepped_over(order: str, kind: int) -> None:
+def test_blocks_of_other_types_are_skipped(order: str, kind: int) -> None:
     other = block(order, kind, b"whatever it is")
     found, walker = walked(section(order) + other + interface(order) + other + enhanced(order, 1, b"x") + other)
     assert len(found) == 1
@@ -160,7 +160,7 @@ def test_blocks_that_wireshark_numbers_keep_packet_numbers_aligned(kind: int) ->
     assert [link for _, _, link, _ in found] == [NOT_A_PACKET, 1]
 
 
-def test_packet_on_an_interface_never_described_is_a_record_without_link_type() -> None:
+def test_a_packet_on_an_undescribed_interface_is_a_record_without_link_type() -> None:
     data = (
         section("<")
         + interface("<")

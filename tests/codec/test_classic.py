@@ -162,7 +162,7 @@ def test_undefined_methods(class_id: int, method_id: int) -> None:
         assert classify_method(padded(payload), 3, 7, classic_tables(), VERSIONS.index(version)) == -1
 
 
-def test_a_payload_shorter_than_its_numbers_is_no_method() -> None:
+def test_a_payload_shorter_than_class_and_method_id_is_not_a_method() -> None:
     payload = struct.pack(">HH", 60, 40)
     for size in range(4):
         assert classify_method(padded(payload), 3, 3 + size, classic_tables(), VERSIONS.index("0-9-1")) == -1
@@ -171,7 +171,7 @@ def test_a_payload_shorter_than_its_numbers_is_no_method() -> None:
 # Room
 
 
-def test_a_method_that_finds_the_heaps_full_is_written_again() -> None:
+def test_a_method_that_does_not_fit_into_full_heaps_is_written_again() -> None:
     t, version = classic_tables(), VERSIONS.index("0-9-1")
     data, meaning = example(dict(described_methods("0-9-1"))["queue.declare"]["fields"], 1)
     payload = struct.pack(">HH", 50, 10) + data

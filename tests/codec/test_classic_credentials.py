@@ -101,7 +101,7 @@ DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
         (DIGEST, {}),
     ],
 )
-def test_the_user_is_in_the_answer_to_a_challenge_whose_form_tells_the_mechanism(
+def test_the_user_is_read_from_an_answer_whose_challenge_identifies_the_mechanism(
     answer: bytes, expected: dict[str, str]
 ) -> None:
     assert without_secret("0-9-1", "connection.secure-ok", long_prefixed(answer)) == expected
@@ -129,13 +129,13 @@ def test_without_a_readable_user_nothing_of_the_response_is_shown(mechanism: byt
 
 
 @pytest.mark.parametrize("mechanism", [b"", b"plain", b"PLAIN ", b"PL\0IN", "PLÄIN".encode(), b"P" * 21])
-def test_text_that_names_no_mechanism_is_not_shown(mechanism: bytes) -> None:
+def test_text_that_is_not_a_mechanism_name_is_not_shown(mechanism: bytes) -> None:
     fields = without_secret("0-9-1", "connection.start-ok", start_ok(mechanism, PLAIN))
     assert fields == {"client_properties": {}, "locale": "en_US"}
 
 
 @pytest.mark.parametrize("mechanism", [b"P" * 20, b"SCRAM-SHA-256", b"X_9"])
-def test_text_that_may_name_a_mechanism_is_shown(mechanism: bytes) -> None:
+def test_text_that_may_be_a_mechanism_name_is_shown(mechanism: bytes) -> None:
     assert without_secret("0-9-1", "connection.start-ok", start_ok(mechanism, PLAIN))["mechanism"] == mechanism.decode()
 
 

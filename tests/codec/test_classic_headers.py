@@ -89,7 +89,7 @@ def test_a_property_of_a_second_flag_word_is_undefined() -> None:
     assert not header_fits("0-9-1", 60, data)
 
 
-def test_flag_words_without_end() -> None:
+def test_flag_words_that_never_end() -> None:
     assert properties("0-9-1", 60, b"\x00\x01" * 500) == (MALFORMED, 0, {})
 
 
@@ -148,7 +148,7 @@ BROKEN_ENTRY = shortstr(b"b") + b"?"  # no version has this tag: how long its va
         (shortstr(b"n") + b"F" + long_prefixed(BROKEN_ENTRY), {"n": {}}, 7 + 2),
     ],
 )
-def test_what_follows_a_broken_table_is_read(entries: bytes, table: dict[str, Any], where: int) -> None:
+def test_fields_after_a_broken_table_are_read(entries: bytes, table: dict[str, Any], where: int) -> None:
     """The table's length says where it ends (0-9-1, 4.2.5.5). Flags: content-type 15, headers 13, delivery-mode 12,
     priority 11, message-id 7 (4.2.6.1: the first property is the highest bit)."""
     flags = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 11 | 1 << 7
@@ -160,7 +160,7 @@ def test_what_follows_a_broken_table_is_read(entries: bytes, table: dict[str, An
     assert properties("0-9-1", 60, data) == (MALFORMED, len(before) + 4 + where, expected)
 
 
-def test_a_table_that_is_too_deep_does_not_hide_what_follows() -> None:
+def test_fields_after_a_table_that_is_nested_too_deep_are_read() -> None:
     entries = b""
     for _ in range(LIMITS.nesting_depth + 1):
         entries = shortstr(b"t") + b"F" + long_prefixed(entries)
@@ -169,7 +169,7 @@ def test_a_table_that_is_too_deep_does_not_hide_what_follows() -> None:
     assert (code, found["delivery_mode"]) == (TOO_DEEP, 2)
 
 
-def test_after_a_broken_table_what_does_not_fit_ends_the_properties() -> None:
+def test_a_property_that_does_not_fit_after_a_broken_table_ends_the_properties() -> None:
     data = struct.pack(">H", 1 << 13 | 1 << 12 | 1 << 7) + long_prefixed(BROKEN_ENTRY) + b"\x02" + b"\x09m-1"
     assert properties("0-9-1", 60, data) == (MALFORMED, 8, {"headers": {}, "delivery_mode": 2})
 

@@ -77,7 +77,7 @@ def test_a_syn_ack_after_a_complete_connection_begins_another_one() -> None:
     assert places(rows) == sorted(PLACES * 2)
 
 
-def test_a_syn_ack_that_comes_late_begins_nothing() -> None:
+def test_a_late_syn_ack_does_not_begin_a_connection() -> None:
     """Its SYN was captured, or what it acknowledges is where the stream of the client begins."""
     late = [Segment(CLIENT, 0, STREAM[:700]), OPENING[1], Segment(CLIENT, 700, STREAM[700:])]
     for segments in ([OPENING[0], *late], late, [OPENING[1], OPENING[0], late[0], late[2]]):
@@ -87,7 +87,7 @@ def test_a_syn_ack_that_comes_late_begins_nothing() -> None:
         assert fact["sides_known_by"] == ("header" if segments is late else "syn")
 
 
-def test_a_syn_ack_may_acknowledge_what_its_syn_carried() -> None:
+def test_a_syn_ack_may_acknowledge_the_data_of_its_syn() -> None:
     """TCP Fast Open (RFC 7413)."""
     opening = [Segment(CLIENT, 0, STREAM[:50], SYN), Segment(SERVER, 0, flags=SYN | ACK, ack=50)]
     rows, (fact,) = Capture(segments=[*opening, Segment(CLIENT, 50, STREAM[50:])]).decoded()

@@ -142,13 +142,13 @@ def test_a_login_in_an_extended_header_is_blanked(searcher: Searcher) -> None:
     assert searcher.leaks(login, 2, octets[:4] + bytes([len(octets) // 4]) + octets[5:]) == []
 
 
-def test_characters_are_no_numbers_of_a_method(searcher: Searcher) -> None:
+def test_characters_are_not_read_as_method_numbers(searcher: Searcher) -> None:
     """A method frame that lacks all before the middle of a token, behind the login."""
     login, place, octets = login_of("0-9-1", "update-secret")
     assert searcher.leaks(login, place, resized("0-9-1", octets[:7] + octets[50:])) == []
 
 
-def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(searcher: Searcher) -> None:
+def test_octets_inserted_into_a_secret_do_not_show_its_end_as_the_locale(searcher: Searcher) -> None:
     """Five octets too many in the response, the last of them the length of the rest of the frame."""
     login, place, octets = login_of("0-9-1", "AMQPLAIN")
     at = octets.index(PASSWORD) + len(PASSWORD) - 4
@@ -158,7 +158,9 @@ def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(search
 
 @pytest.mark.parametrize("frame_type", range(2, 9))
 @pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1"])
-def test_a_login_of_another_frame_type_is_no_payload(version: str, frame_type: int, searcher: Searcher) -> None:
+def test_a_login_in_another_frame_type_is_not_shown_as_payload(
+    version: str, frame_type: int, searcher: Searcher
+) -> None:
     login, place, octets = login_of(version, "PLAIN")
     octets = bytes([frame_type]) + octets[1:]
     assert searcher.leaks(login, place, octets) == []

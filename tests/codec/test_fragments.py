@@ -110,7 +110,7 @@ def test_fragments_in_tunnels_and_tunnels_in_fragments() -> None:
     assert len(outer) == 4
 
 
-def test_copies_bring_nothing_also_after_the_datagram_is_complete() -> None:
+def test_duplicates_are_ignored_also_after_the_datagram_is_complete() -> None:
     first, second = pieces(16)
     packets = dissected(first, first, second, second, first, link=RAW)
     assert reasons(packets) == [WAITING, COPY, None, COPY, COPY]
@@ -189,7 +189,7 @@ def test_snaplen_in_a_fragment_ends_what_was_captured() -> None:
     assert packets.octets[found["payload_at"] :][:22].tobytes() == PAYLOAD + bytes(range(14))
 
 
-def test_datagrams_wait_for_so_many_packets_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datagrams_wait_for_a_bounded_number_of_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     limits(monkeypatch, fragment_packets=8)
     first, second = pieces(16)
     other = bytes(IP(**V4) / tcp())
@@ -197,7 +197,7 @@ def test_datagrams_wait_for_so_many_packets_and_no_more(monkeypatch: pytest.Monk
     assert reasons(dissected(first, *[other] * 6, second, link=RAW)) == [WAITING, *[None] * 6, None]
 
 
-def test_so_many_datagrams_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_datagrams_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     limits(monkeypatch, fragment_packets=8, fragment_datagrams=2)
     parts = [piece(0, SEGMENT[:16], number=n) for n in range(4)] + [piece(2, SEGMENT[16:], False, n) for n in range(4)]
     # the third and fourth find no buffer, nor do their ends until the first two are complete
@@ -284,7 +284,7 @@ FRAGMENTS = st.lists(
 @pytest.mark.parametrize("version", [4, 6])
 @given(each=FRAGMENTS)
 @settings(max_examples=60, deadline=None)
-def test_fragments_are_what_the_model_says(version: int, each: list[Fragment]) -> None:
+def test_fragments_agree_with_the_model(version: int, each: list[Fragment]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         limits(patch, fragment_packets=12, fragment_datagrams=2)
         packets = dissected(*[packet(one, version) for one in each])

@@ -263,7 +263,7 @@ def test_bytes_cut_by_the_snap_length_are_distinguished_from_lost_ones() -> None
         (b"GET", -1),
     ],
 )
-def test_how_a_foreign_stream_begins(octets: bytes, code: int) -> None:
+def test_the_code_of_a_foreign_stream_is_its_detected_protocol(octets: bytes, code: int) -> None:
     wire = Wire()
     wire.add(CLIENT, octets)
     wire.add(CLIENT, b"and so on")
@@ -284,14 +284,14 @@ def test_a_ticket_is_reserved_only_in_0_9_1() -> None:
     assert notes(passive) == [["reserved-set"]]
 
 
-def test_the_table_after_basic_consume_of_0_8_is_no_rest() -> None:
+def test_the_optional_table_of_basic_consume_in_0_8_is_not_trailing_octets() -> None:
     consume = [b"\0\0", shortstr(b"q"), shortstr(b"t"), b"\0"]
     assert notes(method(60, 20, *consume), version="0-8") == [[]]
     assert notes(method(60, 20, *consume, table()), version="0-8") == [[]]
     assert notes(method(60, 20, *consume, table(), b"\0"), version="0-8") == [["octets-left"]]
 
 
-def test_nothing_is_noted_across_a_loss() -> None:
+def test_no_note_compares_frames_across_a_loss() -> None:
     """The capture lacks the frames between a header and a method that would interrupt it."""
     wire = Wire()
     wire.add(CLIENT, GREETINGS["0-9-1"] + PUBLISH + header(3))

@@ -54,7 +54,7 @@ def test_interpreted_kernels_give_the_same_rows_and_no_index_is_negative() -> No
     assert (found.inputs, found.digest) == (24, fuzz(1, 24, 1e9).digest.hexdigest())
 
 
-def test_the_attacks_that_every_mode_gets_are_files_of_tests() -> None:
+def test_the_attacks_for_every_mode_name_existing_test_files() -> None:
     assert [attack_file(name).name for name in ATTACKS] == [f"test_{name}.py" for name in ATTACKS]
 
 

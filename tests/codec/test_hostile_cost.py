@@ -223,7 +223,7 @@ BODIES = {
 
 @pytest.mark.parametrize("header", [CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER], ids=["0-9-1", "0-10", "1.0"])
 @pytest.mark.parametrize("kind", BODIES)
-def test_a_search_for_frames_costs_little_a_byte(header: bytes, kind: str) -> None:
+def test_a_search_for_frames_has_a_bounded_cost_per_byte(header: bytes, kind: str) -> None:
     """No more than four times what it costs to compress random bytes."""
     decoder, wire = Decoder(), in_segments(Wire(), header + LOST + BODIES[kind], 1448)
     searched = min(decoded(wire, decoder)[0] for _ in range(3))
@@ -237,7 +237,7 @@ def compressed(octets: bytes) -> float:
     return time.process_time() - started
 
 
-def test_the_feigned_frames_are_nearly_frames() -> None:
+def test_the_false_frames_are_one_octet_away_from_frames() -> None:
     """With the octet too much taken away, the first of them is found: all of its table, all of its sections."""
     octets = shared_table(50)
     size = int.from_bytes(octets[10:14], "big")  # behind the beginning of an entry, frame type and channel

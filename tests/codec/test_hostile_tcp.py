@@ -23,7 +23,7 @@ def accounted(capture: Capture) -> tuple[list[Row], Row]:
     return rows, facts
 
 
-def test_data_behind_a_fin_is_read() -> None:
+def test_data_after_a_fin_is_read() -> None:
     at = PLACES[9][0]
     fin = Segment(CLIENT, 0, STREAM[:at], FIN | ACK)
     rows, facts = accounted(Capture(segments=[*OPENING, fin, Segment(CLIENT, at, STREAM[at:])]))
@@ -43,7 +43,7 @@ def test_a_reset_inside_a_frame_leaves_a_tail() -> None:
     assert facts["tcp_end"] == "rst"
 
 
-def test_data_behind_a_reset_is_read() -> None:
+def test_data_after_a_reset_is_read() -> None:
     at = PLACES[6][0]
     segments = [Segment(CLIENT, 0, STREAM[:at]), Segment(CLIENT, at, flags=RST), Segment(CLIENT, at, STREAM[at:])]
     rows, _ = accounted(Capture(segments=[*OPENING, *segments]))
@@ -79,7 +79,7 @@ def test_segments_far_outside_any_window_are_skipped_and_reported(far: int) -> N
 
 
 @pytest.mark.parametrize("lost", [1 << 30, (1 << 31) - 5000, 1 << 31, (1 << 32) - (1 << 30)])
-def test_more_bytes_lost_than_a_window_has_are_a_hole_once_both_sides_are_behind_it(lost: int) -> None:
+def test_a_loss_larger_than_a_window_is_a_hole_once_both_sides_are_past_it(lost: int) -> None:
     """As in a ring of captures of which one is missing."""
     at, size = PLACES[6]
     segments = [
@@ -96,7 +96,7 @@ def test_more_bytes_lost_than_a_window_has_are_a_hole_once_both_sides_are_behind
     assert (facts["client"]["outside_bytes"], facts["limits"]) == (0, [])
 
 
-def test_what_comes_before_the_acknowledgement_behind_a_hole_of_that_size_is_left_out() -> None:
+def test_data_before_the_acknowledgement_after_such_a_hole_is_skipped() -> None:
     at, size = PLACES[6]
     lost = 1 << 30
     segments = [

@@ -121,7 +121,7 @@ def test_ipv6_families_of_all_systems(family: int) -> None:
     assert_is_the_segment(dissected(data, link=LOOP), data, v6=True)
 
 
-def test_ethernet_padding_is_no_payload() -> None:
+def test_ethernet_padding_is_not_payload() -> None:
     data = bytes(Ether(**MACS) / IP(**V4) / TCP(sport=1, dport=2)) + bytes(
         6
     )  # 54 bytes padded to the shortest frame, 60

@@ -132,7 +132,7 @@ def test_facts_wait_for_the_values_of_the_last_rows() -> None:
     assert sorted(map(tuple, reached.values())) == [(), (), ("nesting depth",)]
 
 
-def test_another_connection_of_the_flow_begins_anew() -> None:
+def test_another_connection_of_the_flow_has_a_new_state() -> None:
     wire = tables(LIMITS.nesting_depth + 1)
     wire.add(CLIENT, b"", ACK | 1)
     wire.seq = [9_000_000, 8_000_000]

@@ -207,7 +207,7 @@ def test_a_hole_longer_than_the_reorder_window(family: Callable[[], list[bytes]]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_more_segments_than_may_wait_end_the_wait_for_what_is_before(family: Callable[[], list[bytes]]) -> None:
+def test_too_many_waiting_segments_end_the_wait_for_missing_data(family: Callable[[], list[bytes]]) -> None:
     frames = family()
     wire = Wire()
     wire.add(CLIENT, frames[0])
@@ -261,7 +261,7 @@ def test_the_header_of_the_server_names_no_version_that_the_client_did_not_ask_f
 
 
 @pytest.mark.parametrize("cut", [0, 1, 7])
-def test_a_protocol_header_behind_a_lost_boundary_is_found(cut: int) -> None:
+def test_a_protocol_header_after_a_lost_boundary_is_found(cut: int) -> None:
     """AMQP 1.0: that of SASL, its frames (lost), that of AMQP, cut into segments anywhere."""
     wire = Wire()
     wire.add(CLIENT, b"AMQP\x03\x01\x00\x00")

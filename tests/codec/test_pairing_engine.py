@@ -208,7 +208,7 @@ def routed(messages: list[Message], routes: tuple[int, int]) -> list[Message]:
     st.lists(st.one_of(publishes, deliveries), max_size=24),
     st.tuples(st.sampled_from([0, 101, 103]), st.sampled_from([0, 102, 103])),
 )
-def test_the_engine_does_what_the_rules_say(messages: list[Message], routes: tuple[int, int]) -> None:
+def test_the_engine_follows_the_rules(messages: list[Message], routes: tuple[int, int]) -> None:
     messages = routed(messages, routes)
     pairs = pairs_of(rows(messages))
     columns = (pairs.first, pairs.publish, pairs.last, pairs.redeliveries, pairs.ambiguous)
@@ -218,7 +218,7 @@ def test_the_engine_does_what_the_rules_say(messages: list[Message], routes: tup
     assert {i for i, value in enumerate(pairs.paired.tolist()) if value} == taken
 
 
-def test_a_label_tells_equal_contents_apart_whatever_their_order() -> None:
+def test_a_label_distinguishes_equal_contents_in_any_order() -> None:
     published = [Message(PUBLISH, at, route=101, label=at, common=12) for at in (1, 2, 3)]
     delivered = [Message(DELIVERY, 9 - label, place=11, label=label, common=12) for label in (3, 2, 1)]
     pairs = pairs_of(rows(published + delivered))

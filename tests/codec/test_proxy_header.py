@@ -100,12 +100,12 @@ def test_tls_after_the_header_is_tls() -> None:
         LINE + LINE,  # a second one
     ],
 )
-def test_what_is_no_header_is_foreign(octets: bytes) -> None:
+def test_data_that_is_not_a_header_is_foreign(octets: bytes) -> None:
     rows, _ = read(octets)
     assert {row["frame_type"] for row in rows} == {"foreign"}
     assert sum(row["size"] for row in rows) == len(octets)
 
 
-def test_only_a_stream_may_begin_with_it() -> None:
+def test_the_header_is_read_only_at_the_start_of_a_stream() -> None:
     rows, _ = read(AMQP, TUNE_OK, LINE, OPEN)
     assert "header of the PROXY protocol" not in [row["error"] for row in rows]

@@ -57,12 +57,12 @@ def test_order_and_repetition_do_not_matter() -> None:
 
 
 @given(keys, st.lists(st.ip_addresses(v=4), min_size=1, max_size=6))
-def test_ipv4_as_another_implementation_has_it(key: bytes, addresses: list[IPv4Address]) -> None:
+def test_ipv4_agrees_with_another_implementation(key: bytes, addresses: list[IPv4Address]) -> None:
     assert ipv4([str(a) for a in addresses], key) == [CryptoPAn(key).anonymize(str(a)) for a in addresses]
 
 
 @given(keys, st.lists(st.ip_addresses(v=6), min_size=1, max_size=6))
-def test_ipv6_as_another_implementation_has_it(key: bytes, addresses: list[IPv6Address]) -> None:
+def test_ipv6_agrees_with_another_implementation(key: bytes, addresses: list[IPv6Address]) -> None:
     assert ipv6(addresses, key) == [ip_address(CryptoPAn(key).anonymize(str(a))) for a in addresses]
 
 

@@ -27,7 +27,7 @@ def test_frames_of_pika_with_their_arguments() -> None:
     assert second.octets == declare
 
 
-def test_the_frames_tell_the_version_where_no_header_does() -> None:
+def test_the_version_is_detected_from_frames_where_there_is_no_header() -> None:
     # an AMQP 1.0 frame of 30 octets: open with container-id "cam1" and hostname "host" (part 2, 2.3 and 2.7.1)
     fields = bytes.fromhex("a1") + b"\x04cam1" + bytes.fromhex("a1") + b"\x04host"
     body = bytes.fromhex("005310c0") + bytes([len(fields) + 1, 2]) + fields
@@ -60,7 +60,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("octets", [b"hello, world", b"\x00" * 40, b"GET / HTTP/1.1\r\n"])
-def test_octets_that_are_no_amqp(octets: bytes) -> None:
+def test_octets_that_are_not_amqp(octets: bytes) -> None:
     with pytest.raises(codec.amqp.UnknownVersion, match="neither with a protocol header nor"):
         codec.amqp.decode(octets)
 
@@ -77,7 +77,7 @@ def test_no_octets_give_no_frames() -> None:
 
 
 @pytest.mark.parametrize("module", [codec.amqp, codec.amqp.readable])
-def test_the_examples_of_the_docstrings_print_what_they_say(module: ModuleType) -> None:
+def test_the_examples_of_the_docstrings_print_the_documented_output(module: ModuleType) -> None:
     failed, attempted = doctest.testmod(module)
     assert attempted
     assert not failed

@@ -197,7 +197,7 @@ def test_a_new_syn_on_the_same_ports_is_another_connection() -> None:
     assert places(rows) == sorted(PLACES * 2)
 
 
-def test_a_capture_that_begins_in_the_middle_is_recognised_by_its_frames() -> None:
+def test_the_version_of_a_capture_that_begins_in_the_middle_is_detected_from_its_frames() -> None:
     at = PLACES[9][0] + 30  # inside a body
     rows, (facts,) = Capture(segments=[Segment(CLIENT, at, STREAM[at:])]).decoded()
     assert [(row["offset"] + at, row["size"]) for row in rows if row["frame_type"] != "skipped"] == PLACES[10:]

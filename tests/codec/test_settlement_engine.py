@@ -141,7 +141,7 @@ def test_settlement_takes_effect_when_its_transaction_ends() -> None:
     assert of_one([opened(1, 1), event]) == {1: ("acked", 70, 2, COMMITTED)}
 
 
-def test_rolled_back_settlement_marks_what_it_names_until_another_stands() -> None:
+def test_a_rolled_back_settlement_marks_its_messages_until_another_takes_effect() -> None:
     events = [opened(1, 1), opened(2, 2), settles(3, LOWEST, 2, transaction=ROLLED_BACK), opened(4, 3)]
     assert of_one(events) == {1: (None, None, None, ROLLED_BACK), 2: (None, None, None, ROLLED_BACK)}
     assert of_one([*events, settles(5, 1, 1), settles(6, 2, 2, transaction=COMMITTED)]) == {
@@ -149,7 +149,7 @@ def test_rolled_back_settlement_marks_what_it_names_until_another_stands() -> No
     }  # fmt: skip
 
 
-def test_noted_outcome_leaves_the_mark_unless_it_was_committed() -> None:
+def test_a_noted_outcome_retains_the_mark_unless_it_was_committed() -> None:
     events = [opened(1, 1), settles(2, 1, 1, transaction=ROLLED_BACK), noted(3, 1, 1, "unknown")]
     assert of_one(events) == {1: ("unknown", None, None, ROLLED_BACK)}
     assert of_one([*events, noted(4, 1, 1, "accepted", transaction=COMMITTED)]) == {
@@ -157,12 +157,12 @@ def test_noted_outcome_leaves_the_mark_unless_it_was_committed() -> None:
     }
 
 
-def test_mark_does_not_touch_what_is_settled() -> None:
+def test_a_mark_does_not_change_settled_messages() -> None:
     events = [opened(1, 1), settles(2, 1, 1), settles(3, 1, 1, transaction=ROLLED_BACK)]
     assert of_one(events) == {1: ("acked", 20, 2, None)}
 
 
-def test_noted_outcome_stands_when_the_settlement_names_none() -> None:
+def test_a_noted_outcome_remains_when_the_settlement_has_none() -> None:
     events = [opened(1, 1), opened(2, 2), noted(3, 1, 2, "accepted", transaction=COMMITTED)]
     assert of_one([*events, settles(4, 1, 1, None)]) == {
         1: ("accepted", 40, 4, COMMITTED), 2: ("accepted", None, None, COMMITTED),
@@ -170,7 +170,7 @@ def test_noted_outcome_stands_when_the_settlement_names_none() -> None:
     assert of_one([*events, settles(4, 1, 1, "released")])[1] == ("released", 40, 4, None)
 
 
-def test_latest_note_counts_and_none_before_the_message_opened() -> None:
+def test_the_latest_note_counts_but_not_one_before_the_message() -> None:
     events = [opened(1, 1), noted(2, 1, 9, "modified"), opened(3, 5), noted(4, 1, 1, "accepted")]
     assert of_one(events) == {1: ("accepted", None, None, None)}
 
@@ -179,7 +179,7 @@ def test_settlement_without_any_outcome_has_none() -> None:
     assert of_one([opened(1, 1), settles(2, 1, 1, None)]) == {1: (None, 20, 2, None)}
 
 
-def test_ledgers_and_connections_are_apart() -> None:
+def test_unsettled_maps_and_connections_are_separate() -> None:
     events = [
         opened(1, 1), settles(3, 1, 1), opened(2, 1, map_no=2), opened(4, 2, map_no=2),
         settles(5, LOWEST, HIGHEST, connection_id=2), noted(6, 1, 1, "accepted", connection_id=2),

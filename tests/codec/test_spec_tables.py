@@ -80,7 +80,7 @@ def test_numbers_are_unique_and_in_range(version: str) -> None:
 
 
 @every_version
-def test_the_arrays_say_what_the_lookups_say(version: str) -> None:
+def test_the_arrays_agree_with_the_lookups(version: str) -> None:
     t, code = classic_tables(), VERSIONS.index(version)
     found = {
         (int(c), int(m)): classic_names()[int(t.method_name[t.lookup[code, c, m]])]
@@ -126,7 +126,7 @@ def fields_of(method: Method) -> list[str | None]:
     return [field.key for field in method.fields]
 
 
-def test_practice_names_are_the_keys() -> None:
+def test_keys_are_the_field_names_in_common_use() -> None:
     assert fields_of(method_named("0-9-1", "exchange.declare")) == (
         ["ticket", "exchange", "type", "passive", "durable", "auto_delete", "internal", "no_wait", "arguments"]
     )
@@ -134,7 +134,7 @@ def test_practice_names_are_the_keys() -> None:
     assert fields_of(method_named("0-9-1", "connection.open")) == ["virtual_host", "capabilities", "insist"]
 
 
-def test_secrets_have_no_key_but_the_user() -> None:
+def test_secret_fields_have_no_key_except_the_user() -> None:
     for version in CLASSIC_VERSIONS:
         for method in methods(version):
             secret = [f.name for f in method.fields if f.kind in (kinds.SECRET, kinds.SASL_RESPONSE)]
@@ -170,7 +170,7 @@ def test_where_versions_differ(version: str, name: str, numbers: tuple[int, int]
     assert method_name(version, *numbers) == name
 
 
-def test_senders_with_extensions() -> None:
+def test_extensions_change_who_sends_a_method() -> None:
     assert method_named("0-9-1", "basic.ack").sent_by == "both"  # publisher confirms
     assert method_named("0-8", "basic.ack").sent_by == "client"
 
@@ -186,14 +186,14 @@ def test_frame_types() -> None:
     assert kinds_of["0-8"] == {**kinds_of["0-9-1"], 4: "oob-method", 5: "oob-header", 6: "oob-body", 7: "trace"}
 
 
-def test_tags_follow_practice() -> None:
+def test_type_tags_are_those_of_real_brokers() -> None:
     tags = tag_kinds("0-9-1")
     assert (tags["s"], tags["l"], tags["L"], tags["U"]) == (kinds.INT16, kinds.INT64, kinds.INT64, kinds.INT16)
     assert "U" not in tag_kinds("0-8")
 
 
 @every_version
-def test_properties_stand_under_their_flag_bits(version: str) -> None:
+def test_properties_are_indexed_by_their_flag_bits(version: str) -> None:
     basic = next(of_class for of_class in content_classes(version) if of_class.name == "basic")
     theirs = {
         name.lower()[5:]: getattr(pika.spec.BasicProperties, name)

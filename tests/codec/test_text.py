@@ -38,7 +38,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("octets", [b"", b"text", "é€😀".encode(), b"\0", rb"C:\xe9", b"a\\"])
-def test_utf8_stays_as_it_is(octets: bytes) -> None:
+def test_utf8_is_unchanged(octets: bytes) -> None:
     assert escaped(octets) == octets.decode()
     assert texts_of(pa.array([octets, b"\xff"])).to_pylist() == [octets.decode(), r"\xff"]
 

@@ -150,7 +150,7 @@ def test_the_server_asks_for_another_hello() -> None:
 
 @pytest.mark.parametrize("then_mac", [True, False])
 @pytest.mark.parametrize("mac", ["sha", "sha256", "sha384"])
-def test_the_code_of_cbc_is_over_the_plaintext_or_over_what_is_encrypted(then_mac: bool, mac: str) -> None:
+def test_the_mac_of_cbc_covers_the_plaintext_or_the_ciphertext(then_mac: bool, mac: str) -> None:
     chosen = settings(TLS12, cipherNames=["aes256", "aes128"], macNames=[mac], useEncryptThenMAC=then_mac)
     rows, facts = decoded(conversation()[0], chosen, chosen)
     assert sent(rows) == all_frames()

@@ -76,7 +76,7 @@ def flights_of(kind: str) -> tuple[list[Sent], KeyLog]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "websocket", "both"])
-def test_damaged_streams_give_rows_and_a_ledger(kind: str) -> None:
+def test_damaged_streams_give_rows_and_a_byte_ledger(kind: str) -> None:
     flights, log = flights_of(kind)
     for seed in range(INPUTS):
         _, facts = mutated(flights, random.Random(f"{kind} {seed}")).rows(Layers(log))
@@ -163,7 +163,7 @@ def test_a_message_of_the_handshake_above_the_limit_is_named(more: int) -> None:
 @pytest.mark.parametrize(
     "octets", [b"\x16\x03\x01\xff\xff" + bytes(60), b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n" + bytes(90)]
 )
-def test_a_beginning_that_never_ends_is_given_up(octets: bytes) -> None:
+def test_a_handshake_that_never_ends_is_abandoned(octets: bytes) -> None:
     wire = Wire()
     wire.add(CLIENT, octets)
     for _ in range(40):

@@ -65,7 +65,7 @@ def versions(rows: list[Row]) -> set[tuple[str | None, bool]]:
     ("header", "numbers", "version"),
     [(HEADER_0_8, (8, 0), "0-8"), (HEADER_0_9, (0, 9), "0-9"), (HEADER_0_9_1, (0, 9), "0-9-1")],
 )
-def test_a_server_that_agrees_adds_nothing(header: bytes, numbers: tuple[int, int], version: str) -> None:
+def test_a_server_that_agrees_adds_no_version(header: bytes, numbers: tuple[int, int], version: str) -> None:
     rows, facts = conversation((CLIENT, header), (SERVER, start(*numbers)), (CLIENT, ACK))
     assert versions(rows) == {(version, True)}
     assert facts["versions_offered"] == [f"client {version}"]
@@ -79,14 +79,14 @@ def test_a_server_that_starts_with_8_0_makes_it_0_8() -> None:
     assert facts["versions_offered"] == ["client 0-9-1", "server 0-8"]
 
 
-def test_a_server_that_starts_with_0_9_rules_0_8_out() -> None:
+def test_a_start_with_0_9_excludes_0_8() -> None:
     """Nothing tells 0-9 from 0-9-1 here."""
     rows, facts = conversation((CLIENT, HEADER_0_8), (SERVER, start(0, 9)), (CLIENT, ACK + publish(0)))
     assert versions(rows) == {("0-9-1", False)}
     assert facts["versions_offered"] == ["client 0-8", "server 0-9"]
 
 
-def test_after_a_start_with_0_9_a_method_that_only_0_9_has_tells() -> None:
+def test_after_a_start_with_0_9_a_method_only_in_0_9_decides() -> None:
     """message.ok, class 120, method 500."""
     rows, _ = conversation((CLIENT, HEADER_0_8), (SERVER, start(0, 9)), (CLIENT, ACK), (SERVER, method(1, 120, 500)))
     assert versions(rows) == {("0-9", False)}
@@ -166,13 +166,13 @@ TEST_STRING_OK = method(1, 120, 21, long_prefixed(b"r"))  # of 0-8; 0-9 has clas
         (method(1, 60, 80, struct.pack(">QB", 8, 1), kind=OOB_METHOD), "0-8"),
     ],
 )
-def test_frames_tell_the_version_of_a_stream_without_a_header(telling: bytes, version: str) -> None:
+def test_the_version_of_a_stream_without_a_header_is_detected_from_its_frames(telling: bytes, version: str) -> None:
     rows, _ = conversation((CLIENT, ACK), (CLIENT, ACK + telling), syn=False)
     assert versions(rows) == {(version, False)}
     assert {row["status"] for row in rows} == {"ok"}
 
 
-def test_rows_before_the_telling_frame_have_the_names_of_its_version() -> None:
+def test_rows_before_the_frame_that_decides_the_version_have_its_names() -> None:
     """Class 60, method 110 is basic.recover in 0-9-1, recover-sync in 0-8 as RabbitMQ has it."""
     recover = method(1, 60, 110, b"\x01")
     rows, _ = conversation((CLIENT, ACK + recover), (CLIENT, OPEN_OK_0_8), syn=False)

@@ -126,7 +126,7 @@ def test_an_upgrade_that_is_refused_is_foreign() -> None:
 
 
 @pytest.mark.parametrize("lost", [{12}, {12, 13}, {20, 31}])
-def test_behind_a_hole_frames_are_read_again(lost: set[int]) -> None:
+def test_frames_after_a_hole_are_read_again(lost: set[int]) -> None:
     rows, facts = wire_of(upgraded(conversation()[0]), 1 << 16).without(lost).rows(Layers())
     names = [row["frame_type"] for row in rows if row["status"] == "ok"]
     assert len(names) >= len(all_frames()) - 4

@@ -38,7 +38,7 @@ def test_a_window_stays_closed_to_the_end_of_the_connection() -> None:
     assert closed_ns(wire) == (0, 2)
 
 
-def test_windows_of_syn_and_rst_segments_say_nothing() -> None:
+def test_windows_of_syn_and_rst_segments_are_ignored() -> None:
     wire = Wire(syn=False)
     wire.add(CLIENT, b"", SYN, window=0)
     wire.add(SERVER, b"", SYN | ACK, window=0)

@@ -104,7 +104,7 @@ def test_a_day_that_is_decoded_again_loses_its_old_findings(
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["captures"]
 
 
-def test_a_failed_audit_leaves_all_as_it_was(
+def test_a_failed_audit_changes_nothing(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "audit.html"

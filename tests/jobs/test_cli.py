@@ -137,7 +137,7 @@ def test_no_capture_found_is_exit_code_2(
 
 
 @pytest.mark.parametrize("command", ["decode", "nightly"])
-def test_files_that_are_no_captures_touch_nothing(
+def test_files_that_are_not_captures_change_nothing(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before Spark starts: a wrong path given with --overwrite costs no table."""
@@ -156,7 +156,7 @@ def test_files_that_are_no_captures_touch_nothing(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mail.gz", "notes.txt", "out"]
 
 
-def test_output_that_is_not_ours_is_refused_before_spark_starts(
+def test_output_of_another_program_is_refused_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "letters").mkdir()
@@ -172,7 +172,7 @@ def test_output_that_cannot_be_made_is_exit_code_4(tmp_path: Path, capsys: pytes
     assert "cannot be written to" in error
 
 
-def test_run_as_a_module_it_ends_as_the_command_does() -> None:
+def test_the_module_has_the_exit_statuses_of_the_command() -> None:
     words = [sys.executable, "-m", "jobs.cli", "rule", "CH-90"]
     ended = subprocess.run(words, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)

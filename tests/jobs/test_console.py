@@ -43,7 +43,7 @@ def test_no_rows_are_no_table() -> None:
     assert console.table("Connections: 0", ("client",), []) == ""
 
 
-def test_text_from_the_wire_cannot_steer_the_terminal() -> None:
+def test_text_from_the_wire_cannot_control_the_terminal() -> None:
     assert console.text("\x1b[2Jqueue\r\n") == ".[2Jqueue.."
 
 
@@ -72,7 +72,7 @@ def test_durations(nanoseconds: int | None, expected: str | None) -> None:
     assert text.duration(nanoseconds) == expected
 
 
-def test_a_step_is_one_line_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_is_one_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with console.step("decoding 2 captures", "2 captures decoded"):
         pass
     assert capsys.readouterr() == ("", "2 captures decoded in 0.0 s\n")

@@ -99,7 +99,7 @@ def test_a_connection_over_ipv6_by_its_addresses(tmp_path: Path, capsys: pytest.
     assert records(tmp_path / "a.pcapng") == records(tmp_path / "b.pcapng") == records(tmp_path / "c.pcapng")
 
 
-def test_a_file_that_is_there_is_not_written_over(
+def test_an_existing_file_is_not_overwritten(
     folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "cut.pcapng"
@@ -111,7 +111,7 @@ def test_a_file_that_is_there_is_not_written_over(
     assert records(target) == records(BARE)
 
 
-def test_a_quiet_cut_says_nothing(
+def test_a_quiet_cut_prints_nothing(
     folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert stderr_of(capsys, 0, folder, "--connection", tables.ids[0], "-q", "-o", tmp_path / "cut.pcapng") == ""
@@ -206,7 +206,7 @@ def test_bad_usage_writes_nothing(
     assert not target.exists()
 
 
-def test_a_capture_unpacked_since_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_capture_decompressed_since_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Decoded as BARE.gz, unpacked into another directory, and read from there: by any other name it is that file."""
     packed = tmp_path / f"{BARE.name}.gz"
     packed.write_bytes(gzip.compress(BARE.read_bytes()))
@@ -286,7 +286,9 @@ def test_a_file_is_one_of_the_captures_only_on_its_own_file_system() -> None:
     assert found == ["s3://bucket/b.pcap", "file:///bucket/c.pcap"]
 
 
-def test_captures_and_cut_in_a_store_and_its_key_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captures_and_cut_in_an_object_store_do_not_expose_its_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names, tables, folder = rotated(tmp_path)
     with object_store() as store:
         store.put(*(tmp_path / name for name in names[:2]), folder="moved")

@@ -105,7 +105,7 @@ def test_every_definition_is_used() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_rule_says_all_that_a_finding_needs(name: str) -> None:
+def test_a_rule_has_every_text_that_a_finding_needs(name: str) -> None:
     rule = catalogue()[name]
     assert rule.severity in SEVERITIES
     assert rule.scope in SCOPES
@@ -154,7 +154,7 @@ def test_a_limit_of_a_capture_is_a_finding_of_no_connection(fired: Fired, number
     ]
 
 
-def test_a_finding_says_what_its_rule_says(fired: Fired) -> None:
+def test_a_finding_has_the_texts_of_its_rule(fired: Fired) -> None:
     for of_rule in fired.values():
         for name, rows in of_rule.items():
             rule = catalogue()[name]

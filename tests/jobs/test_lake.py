@@ -74,7 +74,7 @@ def test_flows_join_messages_of_several_batches(spark: SparkSession, lake: str) 
     assert flows.filter("match != 'none'").count() > 0
 
 
-def test_a_time_is_chosen_of_a_lake(spark: SparkSession, lake: str, decoded: Tables) -> None:
+def test_a_time_range_of_a_lake_is_selected(spark: SparkSession, lake: str, decoded: Tables) -> None:
     ends = decoded.frames.selectExpr("min(ts_ns) AS first", "max(ts_ns) AS last").first()
     assert ends is not None
     middle = (ends["first"] + ends["last"]) // 2

@@ -190,7 +190,7 @@ def test_a_capture_that_grew_is_read_on_from_where_reading_ended(tmp_path: Path)
 
 
 @pytest.mark.parametrize("rename", ["other.pcap", "other.pcap.gz"])
-def test_a_capture_under_a_second_name_is_left_out(tmp_path: Path, pieces: list[Path], rename: str) -> None:
+def test_a_capture_under_a_second_name_is_skipped(tmp_path: Path, pieces: list[Path], rename: str) -> None:
     lake, copy = tmp_path / "lake", tmp_path / rename
     ingest(lake, pieces)
     octets = pieces[0].read_bytes()
@@ -201,7 +201,7 @@ def test_a_capture_under_a_second_name_is_left_out(tmp_path: Path, pieces: list[
     assert sorted(captures(lake)) == sorted(path.name for path in pieces)
 
 
-def test_a_ring_buffer_that_writes_a_file_anew_gives_a_new_capture(tmp_path: Path, pieces: list[Path]) -> None:
+def test_a_ring_buffer_file_that_is_overwritten_is_a_new_capture(tmp_path: Path, pieces: list[Path]) -> None:
     lake, ring = tmp_path / "lake", tmp_path / "ring.pcap"
     for piece in pieces:
         ring.write_bytes(piece.read_bytes())
@@ -209,7 +209,7 @@ def test_a_ring_buffer_that_writes_a_file_anew_gives_a_new_capture(tmp_path: Pat
     compared(in_lake(lake), in_one(pieces))
 
 
-def test_a_capture_that_comes_late_is_decoded_for_itself(tmp_path: Path, pieces: list[Path]) -> None:
+def test_a_late_capture_is_decoded_separately(tmp_path: Path, pieces: list[Path]) -> None:
     lake, options = tmp_path / "lake", replace(UNSETTLED, late_ns=0)
     for arrived in ([pieces[0], pieces[2]], [pieces[1]]):
         ingest(lake, arrived, options)

@@ -53,7 +53,7 @@ def test_yesterday_is_audited_with_the_day_before_as_the_baseline(tmp_path: Path
     assert call.endswith(f"--baseline {reports}/{before}.json")
 
 
-def test_kubernetes_runs_commands_that_are_there() -> None:
+def test_kubernetes_runs_existing_commands() -> None:
     texts = [(EXAMPLES / "kubernetes" / name).read_text() for name in ("cronjob.yaml", "sparkapplication.yaml")]
     lists = [re.findall(r'"([^"]*)"', line) for text in texts for line in re.findall(r"arg(?:s|uments): \[.*\]", text)]
     assert [words[0] for words in lists] == ["ingest", "s3a://amqp/captures"]

@@ -95,7 +95,7 @@ def test_a_second_ingest_ends_with_one_line(tmp_path: Path, capsys: pytest.Captu
     assert "is running on this lake" in line
 
 
-def test_directories_that_are_no_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directories_that_are_not_a_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").touch()
     for command in (["lake", str(tmp_path)], ["ingest", "some.pcap", "--lake", str(tmp_path), "--once"]):
         assert main(command) == USAGE

@@ -93,7 +93,7 @@ def test_without_it_the_lake_holds_no_secret_and_the_rest_is_tls(tmp_path: Path,
     compared(in_lake(lake), {table: first[table] + rest[table] for table in first})
 
 
-def test_secrets_that_were_carried_go_with_the_first_batch_that_shall_not_carry_any(tmp_path: Path) -> None:
+def test_carried_secrets_are_deleted_by_the_first_batch_without_the_option(tmp_path: Path) -> None:
     pieces, key_log = list(rotated(CAPTURES / "091_tls13.pcap", tmp_path / "a", 2)), CAPTURES / "091_tls13.keylog.txt"
     lake, other = tmp_path / "lake", next(rotated(CAPTURES / "091_tx.pcap", tmp_path / "b", 2))
     ingest(lake, pieces[:1], key_log, carry=True)
@@ -124,7 +124,7 @@ def test_a_key_log_is_read_again_when_it_has_grown(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_no_key_log_is_named_before_anything_is_written(
+def test_a_file_that_is_not_a_key_log_is_named_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capture, lake, key_log = CAPTURES / "091_tls13.pcap", tmp_path / "lake", tmp_path / "keys.txt"

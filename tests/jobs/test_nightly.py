@@ -38,7 +38,7 @@ def rows(directory: Path, table: str) -> list[str]:
     return sorted(map(repr, found))
 
 
-def test_it_takes_the_options_of_both() -> None:
+def test_nightly_takes_the_options_of_decode_and_audit() -> None:
     # An audit needs all tables, so that there is nothing to choose.
     without = {"--tables", "--since", "--until"}
     assert options("nightly") | without == options("decode") | options("audit")
@@ -105,7 +105,7 @@ def test_standard_output_for_other_programs_is_only_the_audit(
 
 
 @pytest.mark.parametrize(("decoded", "audited", "code"), [(0, 0, 0), (0, 1, 1), (3, 0, 3), (3, 1, 1)])
-def test_findings_count_before_damage(
+def test_findings_decide_the_exit_status_before_damage(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, decoded: int, audited: int, code: int
 ) -> None:
     asked = []

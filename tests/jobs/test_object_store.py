@@ -67,7 +67,7 @@ def test_where_and_who_may_come_from_the_environment(store: Store, monkeypatch: 
     assert packets_at(f"s3a://{BUCKET}/captures/{LOSS.name}") == packets_of(LOSS)
 
 
-def test_what_is_wrong_is_one_line_without_the_key(store: Store) -> None:
+def test_an_error_is_one_line_without_the_key(store: Store) -> None:
     masked = f"s3://{BUCKET}/x"
     for uri, problem in {
         store.uri("x"): f"{masked}: no such file or directory",

@@ -56,7 +56,7 @@ def test_sql_and_python_give_the_answer_shown(
     assert answer(defined["answer"]) == expected.rstrip()
 
 
-def test_the_answers_are_what_happened() -> None:
+def test_the_answers_agree_with_the_capture() -> None:
     assert len(RECIPES) == 12
     for words, line in KNOWN.items():
         (text,) = [text for question, _, _, text in RECIPES if words in question]

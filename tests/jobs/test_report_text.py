@@ -75,7 +75,7 @@ def test_any_string_is_only_text(name: str) -> None:
     ("part", "total", "expected"),
     [(0, 10, "0 %"), (10, 10, "100 %"), (999_999, 10**6, "99.99 %"), (1, 10**9, "0.01 %"), (1, 8, "12.5 %")],
 )
-def test_a_share_is_all_or_nothing_only_when_it_is(part: int, total: int, expected: str) -> None:
+def test_a_share_is_rounded_to_0_or_100_only_when_exact(part: int, total: int, expected: str) -> None:
     assert share(part, total) == expected
 
 
@@ -86,7 +86,7 @@ def test_numbers_and_times() -> None:
     assert moment(10**18) == "1000000000000 s"
 
 
-def test_filters_hold_addresses_and_numbers_only() -> None:
+def test_filters_contain_only_addresses_and_numbers() -> None:
     ends = {"client_ip": "10.0.0.7", "client_port": 50312, "server_ip": "10.0.0.2", "server_port": 5672}
     assert packet_filter(17) == "frame.number == 17"
     assert (

@@ -60,7 +60,7 @@ def test_python_workers_keep_memory_that_pyarrow_has_freed(spark: SparkSession) 
     ("byte_size", "expected"),
     [(0, QUICK_COMPILER), (QUICK_COMPILER_BYTES - 1, QUICK_COMPILER), (QUICK_COMPILER_BYTES, "")],
 )
-def test_only_small_jobs_do_without_the_full_compiler(
+def test_only_small_jobs_run_without_the_full_compiler(
     byte_size: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, str]] = []

@@ -96,7 +96,7 @@ def test_a_nightly_starts_spark_without_pandas(tmp_path: Path) -> None:
     assert python(STARTING, tmp_path / "tables", tmp_path / "audit.html") == "\n"
 
 
-def test_an_import_meanwhile_finds_its_module_when_pandas_may_be_imported_again(
+def test_an_import_in_another_thread_finds_its_module_after_without_pandas_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in two threads: while one looks for a module, the other leaves `without_pandas`."""

@@ -106,7 +106,9 @@ def test_other_files_as_key_log_give_no_secrets(tmp_path: Path, content: bytes) 
     assert SecretFiles((str(path),)).open().secrets(bytes(32)) == {}
 
 
-def test_a_file_that_is_no_key_log_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_key_log_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(KeyLogError, match="no such file"):
         require_key_logs([str(tmp_path / "none.txt")])
     log = tmp_path / "keys.txt"
@@ -154,7 +156,7 @@ def test_secrets_are_in_no_table_no_plan_and_no_file(
 
 
 @pytest.mark.usefixtures("spark")
-def test_secrets_are_in_no_report_and_in_no_cut_but_where_they_are_asked_for(
+def test_secrets_are_in_no_report_and_only_in_cuts_that_request_them(
     once: Once, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Reports of the night in every format, and cuts of every kind."""
@@ -268,7 +270,7 @@ def test_secrets_are_in_no_event_log_no_argument_and_no_temporary_file(
     assert not any(form in printed.encode() for form in spellings())
 
 
-def test_nothing_that_holds_a_secret_shows_it() -> None:
+def test_no_object_with_a_secret_prints_it() -> None:
     """As a message or a log would, that quotes one by mistake."""
     secret, suite = bytes(range(32)), SUITES[0x1301]
     keys = keys_13(suite, secret)

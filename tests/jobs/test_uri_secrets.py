@@ -50,7 +50,7 @@ def test_shown_uris_hold_no_secrets(uri: str, expected: str) -> None:
         ("bucket is gone", "bucket is gone"),
     ],
 )
-def test_a_message_holds_no_secret_of_a_uri_in_any_spelling(text: str, expected: str) -> None:
+def test_a_message_contains_no_secret_of_a_uri_in_any_spelling(text: str, expected: str) -> None:
     assert masked(text, "decode", "--output=s3://key:a%2Fb@bucket/x?token=c%20d", "file:///x?here", "/x") == expected
 
 
@@ -62,7 +62,7 @@ def test_unknown_scheme_is_named_without_its_password() -> None:
     assert "abc" not in str(error.value)
 
 
-def test_a_problem_in_the_tables_holds_no_secret(tmp_path: Path) -> None:
+def test_a_problem_in_the_tables_contains_no_secret(tmp_path: Path) -> None:
     """A store that is named as Hadoop names it, with a space in its options: Arrow quotes all of it, as s3://."""
     capture = tmp_path / "a.pcap"
     capture.touch()

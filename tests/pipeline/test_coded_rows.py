@@ -24,12 +24,12 @@ def coded(words: list[str], codes: list[int | None]) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("column", [PLAIN, PLAIN.dictionary_encode(), pa.chunked_array([PLAIN.dictionary_encode()])])
-def test_null_is_among_no_texts(column: pa.Array) -> None:
+def test_null_matches_no_text(column: pa.Array) -> None:
     assert is_among(column, "body", "gap").tolist() == [True, False, False, False, True]
     assert is_among(column).tolist() == [False] * 5
 
 
-def test_a_row_group_has_the_words_that_occur(tmp_path: Path) -> None:
+def test_a_row_group_has_only_the_dictionary_entries_that_occur(tmp_path: Path) -> None:
     files = ParquetFiles(fs.LocalFileSystem(), str(tmp_path), SCHEMA)
     files.write(coded(["a", "b", "c", "d"], [3, None, 1]))
     files.write(coded(["e", "d"], [1, 0, None]))  # coded in another way
@@ -43,7 +43,7 @@ def test_a_row_group_has_the_words_that_occur(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 20, 1 << 20])
-def test_what_spills_comes_back_in_order(most: int) -> None:
+def test_spilled_batches_come_back_in_order(most: int) -> None:
     spool = Spool(most)
     for number in range(5):
         spool.add(pa.RecordBatch.from_pydict({"number": [number]}))

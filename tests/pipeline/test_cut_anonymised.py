@@ -121,7 +121,7 @@ def test_an_address_is_the_same_everywhere_and_keeps_its_network(tmp_path: Path)
     assert a >> 4 == b >> 4  # 1 is 00000001, 9 is 00001001: 28 bits
 
 
-def test_names_of_interfaces_are_left_out(tmp_path: Path) -> None:
+def test_names_of_interfaces_are_omitted(tmp_path: Path) -> None:
     """The capture says "lo" and "Loopback", as tshark shows."""
     tables = tables_of([BARE_6])
     for key, there in ((None, True), (KEY, False)):
@@ -162,7 +162,7 @@ def adjusted(before: bytes, after: bytearray) -> bytes:
 
 
 @given(st.binary(min_size=1, max_size=60), st.data())
-def test_a_right_checksum_is_right_again(payload: bytes, data: Any) -> None:
+def test_a_correct_checksum_is_recomputed(payload: bytes, data: Any) -> None:
     packet = Ether(**MACS) / IP(src="192.0.2.1", dst="192.0.2.2") / TCP(sport=5672, dport=40000) / payload
     before = bytes(packet)
     after = bytearray(before)

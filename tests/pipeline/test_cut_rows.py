@@ -100,7 +100,7 @@ def test_a_message_that_came_back_has_its_return(tmp_path: Path) -> None:
     assert last not in numbers(tables, "messages", ids, BARE, tmp_path)
 
 
-def test_captures_that_are_done_are_closed(tmp_path: Path) -> None:
+def test_captures_are_closed_after_reading(tmp_path: Path) -> None:
     """Rotated files follow one another: there may be more of them than a process may hold open."""
     tables, still_open = tables_of(ROTATED), []
 
@@ -193,7 +193,7 @@ def test_damage_in_one_capture_is_not_put_down_to_the_others(torn: int, tmp_path
     assert [path for path in rest if path.name in problem] == []
 
 
-def test_tls_behind_a_header_of_1_0_stays(tmp_path: Path) -> None:
+def test_tls_after_a_header_of_1_0_is_unchanged(tmp_path: Path) -> None:
     """1.0 part 5 section 5.2.1: both sides name protocol 2, then TLS begins. Here before the records of a capture."""
     header = b"AMQP\x02\x01\0\0"
     original = rightly_summed(CAPTURES / "091_tls12.pcap", 1000)
@@ -225,7 +225,7 @@ def opening(acknowledgement: bytes, octets: bytes, by_server: bool) -> bytes:
     return bytes(packet / octets)
 
 
-def test_options_that_the_snaplen_cut_off_are_no_fragment(tmp_path: Path) -> None:
+def test_options_cut_off_by_the_snaplen_are_not_a_fragment(tmp_path: Path) -> None:
     """58 bytes of each packet: Ethernet 14, IPv4 20, TCP 20, and 4 of its options."""
     cut_off = [(ns, data[:58]) for ns, data in rightly_summed(BARE, 60)]
     (tmp_path / "short.pcap").write_bytes(shortened(cut_off, [len(data) for _, data in rightly_summed(BARE, 60)]))

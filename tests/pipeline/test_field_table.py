@@ -57,7 +57,7 @@ def table_of(data: bytes, version: str = "0-9-1") -> Any:
     return table
 
 
-def test_a_tag_is_read_as_printed_where_only_that_fits() -> None:
+def test_a_tag_is_read_as_in_the_specification_where_only_that_fits() -> None:
     """`s` in 0-9-1: every broker and client writes 16 bits, the document prints a short string."""
     short = entry(b"a", b"s", shortstr(b"abc")) + entry(b"b", b"s", shortstr(b"")) + entry(b"c", b"t", b"\x01")
     assert table_of(short) == {"a": "abc", "b": "", "c": True}
@@ -130,7 +130,7 @@ def test_every_tag_by_hand(version: str, tag: str, octets: bytes, expected: Any)
 
 
 @every_version
-def test_the_tags_tried_are_all_there_are(version: str) -> None:
+def test_every_type_tag_is_tested(version: str) -> None:
     printed_only = {"U"} & set(tag_kinds(version))  # in the 0-9-1 text, used by nobody
     assert {tag for tag, _, _ in TAGS} | printed_only == set(tag_kinds(version))
 
@@ -240,7 +240,7 @@ SOUND = (
 MEANING = {"a": True, "list": [5, "text"], "deep": {"x": {"y": 0.0}}, "z": None}
 
 
-def test_the_sound_table() -> None:
+def test_a_valid_table() -> None:
     assert table_of(SOUND) == MEANING
 
 
@@ -263,7 +263,7 @@ def test_an_unknown_tag_stops_the_table() -> None:
     assert decoded(data) == (MALFORMED, 4 + 1 + 1, {"a": 5})  # offset of the tag octet
 
 
-def test_an_unknown_tag_inside_keeps_every_level() -> None:
+def test_an_unknown_tag_in_a_nested_table_preserves_every_level() -> None:
     inner = b"b\x01" + b"?" + b"b\x02"
     data = entry(b"a", b"b", b"\x05") + entry(b"l", b"A", long_prefixed(b"V" + b"A" + long_prefixed(inner))) + b"rest"
     code, at, table = decoded(data)

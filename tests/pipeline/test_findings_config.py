@@ -65,7 +65,7 @@ def test_a_file_that_makes_no_sense_is_refused_with_a_reason(tmp_path: Path, tex
     assert "audit.toml" in str(refused.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read(tmp_path / "none.toml")
 

@@ -198,9 +198,7 @@ def test_thresholds_and_choices_hold_for_own_rules_too(tables: Tables, capsys: p
         ([(NAMES[0], replace(NAMES[1], context="events"))], "no context 'events'; expected one of frames, streams,"),
     ],
 )
-def test_a_pair_that_does_not_fit_is_refused(
-    tables: Tables, extra: list[tuple[Rule, Detector]], complaint: str
-) -> None:
+def test_an_invalid_pair_is_refused(tables: Tables, extra: list[tuple[Rule, Detector]], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         pipeline.findings(tables, extra=extra)
 

@@ -217,7 +217,7 @@ def judged(read: Read, first: int) -> Judged:
 
 
 @pytest.mark.parametrize("first", LOSSY)
-def test_no_pair_is_invented_where_packets_are_missing(read: Read, first: int) -> None:
+def test_no_wrong_pair_is_unmarked_where_packets_are_missing(read: Read, first: int) -> None:
     """Every pair is one of the script, or marked. A message that was published again under its message-id is the
     same message, as long as the capture does not show that ids repeat."""
     found = judged(read, first)
@@ -225,7 +225,7 @@ def test_no_pair_is_invented_where_packets_are_missing(read: Read, first: int) -
     assert found.counted[(True, True)] > 5
 
 
-def test_there_is_something_to_be_wrong_about_where_packets_are_missing(read: Read) -> None:
+def test_captures_with_missing_packets_have_certain_and_ambiguous_pairs(read: Read) -> None:
     """Pairs that are sure, of all versions and across them, and pairs that are wrong and marked."""
     found = [judged(read, first) for first in LOSSY]
     surely = {pair for one in found for pair in one.spoken}
@@ -259,7 +259,7 @@ def test_requests_of_1_0_are_answered_as_fast_as_tshark_shows(read: Read) -> Non
     assert len(found) == 6
 
 
-def test_rolled_back_publishes_were_never_published(read: Read) -> None:
+def test_rolled_back_publishes_are_not_published(read: Read) -> None:
     """By their manifest: 0-10 commits two messages and rolls one back, 1.0 commits three and rolls three back."""
     rows = read.of_capture(TX_0_10)
     assert sorted((row["match"], row["outcome"]) for row in rows) == [("fingerprint", "acked")] * 2 + [

@@ -124,7 +124,7 @@ def numbered(count: int) -> list[Row]:
 SHUFFLED = [(n * 89) % 142 for n in range(142)]  # 89 and 142 have no divisor in common: each number once
 
 
-def test_a_unique_header_tells_equal_bodies_apart_in_whatever_order_they_come(tmp_path: Path) -> None:
+def test_a_unique_header_distinguishes_equal_bodies_in_any_order(tmp_path: Path) -> None:
     messages = numbered(142)
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*(messages[n] for n in SHUFFLED))])
     assert couples(rows) == {n: at for at, n in enumerate(SHUFFLED)}
@@ -132,7 +132,7 @@ def test_a_unique_header_tells_equal_bodies_apart_in_whatever_order_they_come(tm
 
 
 @pytest.mark.parametrize("name", ["priority", "content_type", "content_encoding", "type", "app_id"])
-def test_a_property_tells_them_apart_as_well(name: str, tmp_path: Path) -> None:
+def test_a_unique_property_distinguishes_equal_bodies(name: str, tmp_path: Path) -> None:
     messages: list[Row] = [{name: n if name == "priority" else f"{n}"} for n in range(3)]
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*reversed(messages))])
     assert couples(rows) == {0: 2, 1: 1, 2: 0}
@@ -149,7 +149,7 @@ def test_a_property_tells_them_apart_as_well(name: str, tmp_path: Path) -> None:
         ({"x-delay": 5000}, {"x-delay": -5000}),
     ],
 )
-def test_headers_that_a_broker_adds_or_changes_are_no_label(sent: Row, added: Row, tmp_path: Path) -> None:
+def test_headers_that_a_broker_adds_or_changes_are_not_part_of_the_label(sent: Row, added: Row, tmp_path: Path) -> None:
     messages = [{"headers": {"sn": n, **sent}} for n in range(4)]
     seen = [{"headers": {"sn": n, **sent, **added}} for n in (3, 2, 1, 0)]
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*seen)])
@@ -197,7 +197,7 @@ def test_each_reader_of_a_stream_has_a_pair_of_its_own(declared_by: str, tmp_pat
     assert {(row["match"], row["ambiguous"], row["redeliveries"]) for row in rows} == {("fingerprint", False, 0)}
 
 
-def test_of_an_ordinary_queue_each_message_has_one_reader(tmp_path: Path) -> None:
+def test_each_message_of_an_ordinary_queue_has_one_reader(tmp_path: Path) -> None:
     messages = numbered(3)
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*messages), consuming(*messages, tag="d")])
     assert sorted(row["match"] for row in rows) == ["fingerprint"] * 3 + ["none"] * 3

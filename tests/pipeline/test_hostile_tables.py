@@ -105,7 +105,7 @@ def outcomes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nothing_is_settled_that_was_not_named(outcomes: dict[str, list[Any]], case: str) -> None:
+def test_only_named_messages_are_settled(outcomes: dict[str, list[Any]], case: str) -> None:
     assert [row.outcome for row in outcomes[case]] == CASES[case][1]
 
 

@@ -55,7 +55,7 @@ def test_only_what_python_calls_is_cached(three: ModuleType) -> None:
     assert cached(three) == ["three.add", "three.entry"]
 
 
-def test_literal_arguments_share_one_interior(three: ModuleType) -> None:
+def test_literal_arguments_share_one_specialization(three: ModuleType) -> None:
     three.entry(5)
     assert [len(signature) for signature in three.add.interior.signatures] == [2]
 

@@ -66,7 +66,7 @@ def test_a_batch_that_was_killed_between_two_commits_is_finished_by_the_next_run
     assert journal.finish(found) is None
 
 
-def test_what_a_killed_run_wrote_before_it_could_commit_is_deleted(tmp_path: Path) -> None:
+def test_uncommitted_files_of_a_killed_run_are_deleted(tmp_path: Path) -> None:
     path = tmp_path / "lake"
     commit(new_lake(path), 1, [1], [2], FRIDAY)
     log = opened(path)
@@ -103,7 +103,7 @@ def test_a_second_ingest_ends_with_one_line(tmp_path: Path) -> None:
         pass
 
 
-def test_what_is_no_lake_is_not_made_one(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_does_not_become_a_lake(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
     with pytest.raises(LakeError, match=r"is not a lake, but holds holiday\.jpg"):
         open_or_create_lake(str(tmp_path))
@@ -111,7 +111,7 @@ def test_what_is_no_lake_is_not_made_one(tmp_path: Path) -> None:
         open_lake(str(tmp_path))
 
 
-def test_a_lake_of_a_later_layout_is_left_alone(tmp_path: Path) -> None:
+def test_a_lake_of_a_later_layout_is_refused(tmp_path: Path) -> None:
     open_or_create_lake(str(tmp_path / "lake"))
     (tmp_path / "lake/_wirehare/lake.json").write_text(json.dumps({"layout": LAYOUT + 1}))
     for function in (open_lake, open_or_create_lake):

@@ -74,7 +74,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path, R
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_ingest_that_was_killed_goes_on_as_if_it_had_not_been(
+def test_a_killed_ingest_resumes_with_the_same_rows(
     begun: tuple[list[Path], Path, Rows], tmp_path: Path, point: str
 ) -> None:
     pieces, of_first, expected = begun
@@ -144,7 +144,7 @@ def test_old_days_are_dropped_while_batches_are_committed(tmp_path: Path) -> Non
     assert in_lake(lake)["frames"] == sorted(retained)
 
 
-def test_a_capture_of_the_future_makes_no_other_late_and_no_day_old(tmp_path: Path) -> None:
+def test_a_capture_dated_in_the_future_makes_no_capture_late_and_no_day_old(tmp_path: Path) -> None:
     """Its clock is wrong: it is taken, and what comes with the right time is taken as ever."""
     pieces, lake = list(rotated(SESSION, tmp_path / "captures", 2)), tmp_path / "lake"
     (other,) = golden.captures()["10_qpidd_transactions.pcap"].paths

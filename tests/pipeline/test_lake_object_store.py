@@ -71,7 +71,7 @@ def test_an_ingest_fills_it_with_the_rows_of_one_decode(store: Store, tmp_path: 
     compared(rows_in(Log(open_lake(uri), uri)), in_one(pieces))
 
 
-def test_a_look_at_captures_that_were_taken_is_one_listing(store: Store, tmp_path: Path) -> None:
+def test_checking_for_new_captures_is_one_listing(store: Store, tmp_path: Path) -> None:
     pieces = list(rotated(golden.captures()["091_tx.pcap"].paths[0], tmp_path / "captures", 20))
     store.put(*pieces, folder="many")
     files = resolve([store.uri("many")])
@@ -84,7 +84,7 @@ def test_a_look_at_captures_that_were_taken_is_one_listing(store: Store, tmp_pat
     assert len(store.requests) - asked < len(pieces) // 2
 
 
-def test_directories_that_are_no_lake(store: Store) -> None:
+def test_directories_that_are_not_a_lake(store: Store) -> None:
     with pytest.raises(LakeError, match="is not a lake") as refused:
         open_lake(store.uri("nothing"))
     assert "object-store-secret" not in str(refused.value)

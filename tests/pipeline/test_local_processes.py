@@ -114,7 +114,7 @@ def test_a_flow_is_in_one_bucket() -> None:
     assert set(buckets.tolist()) <= set(range(arrow_files.FLOW_BUCKETS))
 
 
-def test_the_work_of_merging_follows_the_number_of_rows_however_many_files_there_are(
+def test_the_cost_of_merging_depends_on_rows_not_on_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One long connection: each file begins where the one before ends."""
@@ -194,7 +194,7 @@ def test_sorted_tables_are_merged_as_they_would_be_sorted_together(
     assert found == sorted((row for part in parts for row in part), key=key)
 
 
-def test_what_was_lost_and_what_was_answered_are_among_them(captures: str, tmp_path: Path) -> None:
+def test_the_captures_include_losses_and_replies(captures: str, tmp_path: Path) -> None:
     """Else the paths behind them would not have been taken."""
     pipeline.write(LocalProcesses(), captures, str(tmp_path / "here"))
     flows = pq.read_table(tmp_path / "here" / "message_flows").to_pylist()

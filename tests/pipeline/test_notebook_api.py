@@ -55,7 +55,7 @@ def test_importing_loads_nothing_heavy(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_it_gives_what_pipeline_gives() -> None:
+def test_the_package_exports_the_functions_of_pipeline() -> None:
     for name in set(pipeline.__all__) - {"decoded", "from_decoded"}:
         assert getattr(wirehare, name) is getattr(pipeline, name)
     assert wirehare.session.__module__ == "pipeline.session"
@@ -151,7 +151,7 @@ def cells(page: str) -> list[list[str]]:
     return [["".join(cell.itertext()) for cell in row] for row in tree.iter("tr")]
 
 
-def test_tables_show_themselves_without_a_job(spark: SparkSession, tables: Tables) -> None:
+def test_tables_are_displayed_without_a_spark_job(spark: SparkSession, tables: Tables) -> None:
     before = jobs_run(spark)
     assert repr(tables) == f"Tables({', '.join(TABLES)})"
     head, *rows = cells(tables._repr_html_())
@@ -212,12 +212,12 @@ def test_findings_plans_by_the_size_of_the_tables_and_leaves_settings_as_they_we
         assert (seen[0], spark.conf.get(setting)) == (compiled, before)
 
 
-def test_other_tables_in_the_place_of_written_ones_do_not_show_their_rows(spark: SparkSession, written: Path) -> None:
+def test_tables_that_replaced_written_ones_do_not_show_the_old_rows(spark: SparkSession, written: Path) -> None:
     loaded = wirehare.load(spark, str(written))
     assert "42" not in repr(loaded.having(frames=loaded.frames.limit(1)))
 
 
-def test_a_store_that_only_spark_reaches_does_not_hinder() -> None:
+def test_a_store_that_only_spark_reaches_is_no_error() -> None:
     found = Tables(**dict.fromkeys(TABLES), directory="nowhere://key:secret@store/out")  # type: ignore[arg-type]
     assert repr(found) == f"Tables({', '.join(TABLES)})"
     page = found._repr_html_()
@@ -225,7 +225,7 @@ def test_a_store_that_only_spark_reaches_does_not_hinder() -> None:
     assert "secret" not in page
 
 
-def test_every_table_has_a_word_on_its_rows() -> None:
+def test_every_table_has_a_description_of_its_rows() -> None:
     assert set(TABLES) <= set(ROWS)
 
 

@@ -44,7 +44,7 @@ def messages(tables: dict[str, list[Row]]) -> dict[tuple[Any, ...], list[str]]:
 @pytest.mark.parametrize("first", [0, 3], ids=["from the SYN", "from the middle"])
 @pytest.mark.parametrize("direction", [0, 1])
 @pytest.mark.parametrize("name", CAPTURES)
-def test_what_the_other_side_would_have_settled_is_unknown(name: str, direction: int, first: int) -> None:
+def test_messages_that_lost_bytes_may_have_settled_are_unknown(name: str, direction: int, first: int) -> None:
     both_directions, found = messages(tables_of(flows(name))), messages(one_direction(name, direction, first))
     for message, outcomes in found.items():
         assert set(outcomes) <= {"unknown", *(set(both_directions[message]) & {"presettled"})}
@@ -86,7 +86,7 @@ def outcomes(segments: list[Segment]) -> list[str]:
     return [row["outcome"] for row in rows]
 
 
-def test_also_on_a_channel_that_was_closed_or_opened_again() -> None:
+def test_messages_are_unknown_also_on_a_channel_that_was_closed_or_reopened() -> None:
     parts = [
         (HEADER + OPEN_CONFIRM, 0),
         (PUBLISH, 100),
@@ -98,7 +98,7 @@ def test_also_on_a_channel_that_was_closed_or_opened_again() -> None:
     assert outcomes([OPENING[0], *of_client(*parts)]) == ["unknown", "unknown"]
 
 
-def test_a_silent_peer_settled_nothing() -> None:
+def test_a_silent_peer_has_settled_nothing() -> None:
     """The client acknowledges no byte of the server: it did not send any."""
     segments = of_client((OPEN_CONFIRM, 500), (PUBLISH, 500), (PUBLISH, 500))
     assert outcomes(segments) == ["unsettled", "unsettled"]

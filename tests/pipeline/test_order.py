@@ -154,14 +154,14 @@ def assert_same(name: str, move: Move, direction: int, by: int) -> None:
 
 @every_capture
 @pytest.mark.parametrize("packets", [-6, -1, 1, 2, 6])
-def test_a_direction_that_is_some_packets_off_changes_no_row(name: str, packets: int) -> None:
+def test_a_direction_shifted_by_packets_changes_no_row(name: str, packets: int) -> None:
     for direction in (0, 1):
         assert_same(name, moved_by_packets, direction, packets)
 
 
 @every_capture
 @pytest.mark.parametrize("milliseconds", [-3000, -1, 20, 3000])
-def test_a_direction_that_is_some_milliseconds_off_changes_no_row(name: str, milliseconds: int) -> None:
+def test_a_direction_shifted_by_milliseconds_changes_no_row(name: str, milliseconds: int) -> None:
     for direction in (0, 1):
         assert_same(name, moved_by_time, direction, milliseconds * 10**6)
 
@@ -343,7 +343,7 @@ def test_a_fin_counts_as_acknowledged() -> None:
         assert names([*OPENING, START, STARTED, *segments]) == NAMES
 
 
-def test_acknowledgements_of_missing_data_delay_rows_only_for_a_while() -> None:
+def test_acknowledgements_of_missing_data_delay_rows_for_a_bounded_time() -> None:
     lie = again(STARTED, ack=10**6)
     assert names([*OPENING, START, lie, again(SENT, ns=LATER), CONFIRMED]) == NAMES
 

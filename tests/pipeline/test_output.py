@@ -68,7 +68,7 @@ def test_a_failure_leaves_the_old_output_and_nothing_else(tmp_path: Path) -> Non
     assert contents(tmp_path) == {"out/frames/part-0": "old"}
 
 
-def test_tables_are_not_replaced_unasked(tmp_path: Path) -> None:
+def test_tables_are_replaced_only_with_overwrite(tmp_path: Path) -> None:
     fill(tmp_path / "out", "frames", "old")
     with (
         pytest.raises(OutputError, match="already holds tables; use --overwrite"),
@@ -89,7 +89,7 @@ def test_a_directory_with_anything_else_is_never_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "out" / "thesis.tex").exists()
 
 
-def test_a_file_is_no_output(tmp_path: Path) -> None:
+def test_a_file_is_not_a_valid_output(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with (
         pytest.raises(OutputError, match="is a file; expected a directory"),
@@ -98,7 +98,7 @@ def test_a_file_is_no_output(tmp_path: Path) -> None:
         pytest.fail("the body must not run")
 
 
-def test_a_link_keeps_leading_to_the_output(tmp_path: Path) -> None:
+def test_a_symbolic_link_still_points_to_the_output(tmp_path: Path) -> None:
     fill(tmp_path / "disk" / "real", "frames", "old")
     (tmp_path / "out").symlink_to(tmp_path / "disk" / "real")
     with staged(str(tmp_path / "out"), known=KNOWN, overwrite=True) as stage:
@@ -121,7 +121,7 @@ with output.staged(sys.argv[1], known=("frames",), overwrite=True) as stage:
 
 
 @pytest.mark.parametrize("moment", ["decode", "swap"])
-def test_the_next_run_clears_up_after_a_killed_one(tmp_path: Path, moment: str) -> None:
+def test_the_next_run_removes_the_files_of_a_killed_one(tmp_path: Path, moment: str) -> None:
     out = tmp_path / "out"
     fill(out, "frames", "old")
     root = Path(output.__file__).parents[2]

@@ -81,7 +81,7 @@ def test_duckdb_reads_variants(directory: Path) -> None:
     assert [text for _, text in found if text is not None] == ['{"a":7}'] * 6
 
 
-def test_row_groups_have_an_end(tmp_path: Path) -> None:
+def test_the_size_of_row_groups_is_bounded(tmp_path: Path) -> None:
     schema = StructType([StructField("frame_no", LongType())])
     files = ParquetFiles(fs.LocalFileSystem(), str(tmp_path), schema)
     half = pa.RecordBatch.from_arrays([pa.array(range(GROUP_ROWS // 2))], names=["frame_no"])
@@ -92,13 +92,13 @@ def test_row_groups_have_an_end(tmp_path: Path) -> None:
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [GROUP_ROWS, GROUP_ROWS // 2]
 
 
-def test_no_rows_no_file(tmp_path: Path) -> None:
+def test_without_rows_no_file_is_written(tmp_path: Path) -> None:
     files = ParquetFiles(fs.LocalFileSystem(), str(tmp_path / "none"), SCHEMA)
     assert files.close()[1] == 0
     assert not (tmp_path / "none").exists()
 
 
-def test_a_footer_is_walked_whatever_it_holds() -> None:
+def test_a_footer_with_any_field_is_read() -> None:
     """Hand-made Thrift: version 1, a key of every wire type before the schema, one group `v` with two children."""
     others = (
         *[0x11, 0x12, 0x13, 5, 0x14, 2, 0x16, 0x80, 1, 0x17, *range(8), 0x18, 2, 65, 66],  # truths, numbers
@@ -112,14 +112,14 @@ def test_a_footer_is_walked_whatever_it_holds() -> None:
     assert with_variants(before + after, ["v"]) == before + mark + after
 
 
-def test_a_column_that_is_not_there_is_refused(directory: Path) -> None:
+def test_a_missing_column_is_refused(directory: Path) -> None:
     data = next(directory.iterdir()).read_bytes()
     footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
     with pytest.raises(ValueError, match="no group payload"):
         with_variants(footer, ["arguments", "payload"])
 
 
-def test_a_task_that_comes_late_does_not_make_the_scratch_again(tmp_path: Path) -> None:
+def test_a_late_task_does_not_recreate_the_scratch_directory(tmp_path: Path) -> None:
     """When the run is over, what it wrote aside has been removed, and would be there for ever."""
     rows = pa.record_batch({"frame_no": pa.array([1], pa.int64())})
     schema = StructType([StructField("frame_no", LongType())])

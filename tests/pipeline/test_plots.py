@@ -68,7 +68,7 @@ def test_rates_count_what_goes_in_and_out_of_a_queue(waiting: Tables) -> None:
     assert {point["row"] for point in points(chart)} == {"q"}
 
 
-def test_backlog_is_the_most_that_waited_at_once(waiting: Tables) -> None:
+def test_backlog_is_the_largest_number_of_waiting_messages(waiting: Tables) -> None:
     chart = plots.backlog(waiting, every="1 second")
     # In the broker: 1 at 0 s, 0 at 0.1, 1 at 1, 2 at 2, 1 at 2.1, 2 at 3, 1 at 4.1, which had 2 when its second began.
     assert series(chart, "in the broker") == [1, 1, 2, 2, 2]
@@ -91,7 +91,7 @@ def test_an_invalid_interval_is_refused(waiting: Tables, every: str) -> None:
         plots.rates(waiting, every=every)
 
 
-def test_latencies_are_counted_in_classes_that_hold_them(spark: SparkSession) -> None:
+def test_latencies_are_counted_in_the_class_that_contains_them(spark: SparkSession) -> None:
     # 98 times 1 ms and twice 100 ms: the 99th of 100 is 100 ms.
     flows = [
         {"flow_id": n, "queue": "q", "publish_ts_ns": BEGIN + n, "broker_latency_ns": ns * MILLISECOND}
@@ -195,7 +195,7 @@ def test_sizes_are_counted_by_kind(ended: Tables) -> None:
     assert [bar["from"] <= size < bar["to"] for bar, size in zip(bars, (8, 20, 100), strict=True)] == [True] * 3
 
 
-def test_a_ladder_tells_frames_in_order_with_who_sent_them(ended: Tables, spark: SparkSession) -> None:
+def test_a_sequence_diagram_has_frames_in_order_with_their_senders(ended: Tables, spark: SparkSession) -> None:
     frames = [
         frame(1, 0, "client", "channel.open"),
         frame(2, MILLISECOND, "server", "channel.open-ok"),
@@ -222,7 +222,7 @@ def test_a_ladder_tells_frames_in_order_with_who_sent_them(ended: Tables, spark:
         assert word in picture
 
 
-def test_a_picture_is_bounded_and_says_what_it_leaves_out(spark: SparkSession) -> None:
+def test_a_picture_is_bounded_and_counts_what_it_omits(spark: SparkSession) -> None:
     names = ("basic.publish", "basic.ack", "queue.declare", "basic.get", "basic.cancel")
     # Frame n has the name of its number of divisors: no pattern repeats.
     divisors = [sum(n % d == 0 for d in range(1, n + 1)) for n in range(1, 401)]

@@ -56,7 +56,7 @@ def test_the_longest_silences_are_those_in_intervals(spark: SparkSession, monkey
     assert any(line.startswith("1 of 2 silences shown") for line in subtitle(chart))
 
 
-def test_a_name_that_looks_numbered_already_is_no_other_row() -> None:
+def test_a_name_that_already_looks_numbered_stays_unique() -> None:
     assert unique_names({1: "a", 2: "a", 3: "a (2)"}) == {1: "a", 2: "a (2)", 3: "a (2) (2)"}
     assert unique_names({1: "a (2)", 2: "a", 3: "a", 4: "a"}) == {1: "a (2)", 2: "a", 3: "a (3)", 4: "a (4)"}
 

@@ -62,7 +62,7 @@ def test_a_saved_picture_has_only_our_scripts(
         assert not re.search("[<>&]", own[1]), name
 
 
-def test_the_library_itself_ends_no_script(charts: dict[str, Any], tmp_path: Path) -> None:
+def test_the_embedded_library_does_not_close_its_script_element(charts: dict[str, Any], tmp_path: Path) -> None:
     page = saved(charts["versions"], tmp_path / "picture.html", inline=True)
     assert [attributes for attributes, _ in scripts(page)] == [{"type": "text/javascript"}] * 2
 
@@ -81,7 +81,7 @@ def test_whatever_writes_a_page_escapes(name: str, tmp_path: Path) -> None:
         assert not re.search('<!--|x.js[^"]*>', page)
 
 
-def test_what_json_may_hold_as_it_is_is_escaped() -> None:
+def test_line_separators_that_json_allows_are_escaped() -> None:
     """U+2028 and U+2029 end a line of older JavaScript, within a string too."""
     page = empty("a\u2028b\u2029c", "d").to_html(json_kwds={"ensure_ascii": False})
     assert not re.search("[\u2028\u2029]", page)

@@ -30,7 +30,7 @@ def test_without_a_baseline_nothing_is_new() -> None:
     assert statuses(compare(night(identity("HB-01")), None)) == {"HB-01": None}
 
 
-def test_new_persisting_gone() -> None:
+def test_findings_are_new_persisting_or_gone() -> None:
     last = written(compare(night(identity("HB-01"), identity("NM-03", entities="queue=amq.x")), None))
     found = compare(night(identity("HB-01", findings=50), identity("SEC-01")), last)
     assert statuses(found) == {"HB-01": "persisting", "SEC-01": "new"}
@@ -51,7 +51,7 @@ def test_the_same_with_a_lower_severity_is_one_finding() -> None:
     assert (known.severity, known.findings) == ("violation", 5)
 
 
-def test_a_list_that_was_cut_short_claims_nothing() -> None:
+def test_a_truncated_list_does_not_make_findings_new_or_gone() -> None:
     last = written(compare(night(identity("HB-01"), total=20_000), None))
     assert not last.complete
     assert statuses(compare(night(identity("SEC-01")), last)) == {"SEC-01": None}
@@ -69,7 +69,7 @@ def test_a_list_that_was_cut_short_claims_nothing() -> None:
         ("[" * 100_000, "is not what"),
     ],
 )
-def test_a_file_that_is_no_audit_is_refused_in_one_line(text: str, reason: str) -> None:
+def test_a_file_that_is_not_an_audit_is_refused_in_one_line(text: str, reason: str) -> None:
     with pytest.raises(BaselineError) as error:
         read(text)
     assert str(error.value).startswith(reason)
@@ -89,7 +89,7 @@ def test_the_document_is_for_machines() -> None:
     }  # fmt: skip
 
 
-def test_the_document_may_stand_in_a_script() -> None:
+def test_the_document_can_be_embedded_in_a_script() -> None:
     """Names in it are those of the wire; what reads it back gets them as they were."""
     name = "</script><script src=x.js>&\u2028<!--"
     text = document(everywhere(name), compare(night(identity("HB-01", client_product=name)), None), {}, name, NOW)

@@ -78,7 +78,7 @@ def test_connections_that_began_before_are_counted_in_the_headline() -> None:
         ({"tls": 1}, "No AMQP was read in 1 connection. Nothing was checked. 1 connection could not be read: TLS."),
     ],
 )
-def test_without_amqp_nothing_is_all_clear(contents: dict[str, int], sentence: str) -> None:
+def test_a_capture_without_amqp_is_not_all_clear(contents: dict[str, int], sentence: str) -> None:
     facts = facts_of(contents=contents or {"none": 0})
     found = judged(facts)
     assert (found.sentence, found.worst) == (sentence, "unchecked")

@@ -99,7 +99,7 @@ def test_junit_has_a_case_for_every_rule_and_fails_from_the_threshold_on() -> No
         assert {name for name, inner in cases(audited(threshold)).items() if "failure" in inner} == failed
 
 
-def test_junit_skips_what_was_checked_nowhere() -> None:
+def test_junit_skips_rules_that_were_not_checked() -> None:
     found, known = cases(audited(begun_before=True)), cases(audited())
     assert (found["HS-08"], known["HS-08"]) == (("skipped",), ())
     assert found["NEG-07"] == ("skipped",)  # of 1.0 only, which nobody speaks here

@@ -119,7 +119,7 @@ def test_strings_from_the_wire_stay_text(hostile: Outline) -> None:
     assert not set(hostile.text) & {"\u202e", "\x07", "\x1b"}
 
 
-def test_the_page_asks_nobody_for_anything(hostile: Outline) -> None:
+def test_the_page_requests_nothing_from_the_network(hostile: Outline) -> None:
     assert {target for tag, target in hostile.loads if tag != "a"} == {"data:,"}
     assert all(target.startswith("#") for tag, target in hostile.loads if tag == "a")
 
@@ -130,7 +130,7 @@ def test_a_finding_says_how_to_see_it(hostile: Outline) -> None:
         assert part in hostile.text
 
 
-def test_its_links_lead_somewhere(hostile: Outline) -> None:
+def test_its_links_have_targets(hostile: Outline) -> None:
     assert {target[1:] for tag, target in hostile.loads if tag == "a"} <= hostile.ids
 
 
@@ -142,7 +142,7 @@ def test_only_our_style_and_script_may_run() -> None:
     assert "unsafe" not in policy[1]
 
 
-def test_it_opens_with_the_verdict() -> None:
+def test_the_page_begins_with_the_verdict() -> None:
     facts = everywhere("x", rules=2)
     text = Outline(written(facts)).text
     # two rules with 1000 findings each; three connections of each version, all with a violation

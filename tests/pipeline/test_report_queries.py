@@ -77,7 +77,7 @@ def test_logins_encryption_and_limits(facts: Facts) -> None:
     assert groups(facts, "limits", "limits", "rows") == [("table_depth", 1)]
 
 
-def test_closes_with_an_error_are_told_from_those_without(facts: Facts) -> None:
+def test_closes_with_and_without_an_error_are_distinguished(facts: Facts) -> None:
     assert groups(facts, "connection_errors", "by", "code", "text") == [("server", None, "amqp:not-found")]
     assert groups(facts, "channel_errors", "by", "code", "text") == [("server", "404", "NOT_FOUND")]
     assert groups(facts, "returns", "code", "text", "exchange", "rows") == [("312", "NO_ROUTE", "orders", 1)]
@@ -94,7 +94,7 @@ def test_rates_fall_into_bars_of_one_width(facts: Facts) -> None:
     assert [bars["deliver", bar] for bar in (19, 20, 78) if ("deliver", bar) in bars] == [1, 1, 1]
 
 
-def test_latencies_come_back_within_their_promise(facts: Facts) -> None:
+def test_latency_percentiles_are_within_the_documented_error(facts: Facts) -> None:
     acked, confirmed = sorted(latencies(facts.groups["settled"].rows, "operation", "outcome"), key=lambda one: one.what)
     assert (confirmed.number, confirmed.shortest, confirmed.longest) == (10, 1 * MS, 10 * MS)
     assert confirmed.quantiles[0] == pytest.approx(5 * MS, rel=0.022)
@@ -104,7 +104,7 @@ def test_latencies_come_back_within_their_promise(facts: Facts) -> None:
     assert (replies.number, replies.longest) == (3, 3 * MS)
 
 
-def test_piled_up_messages_and_whose_they_are(facts: Facts) -> None:
+def test_unsettled_messages_and_their_users(facts: Facts) -> None:
     columns = ("connection_id", "unsettled", "prefetch", "user")
     assert groups(facts, "unsettled_channels", *columns) == [("1", 5, "10", "guest")]
     assert groups(facts, "unsettled", "operation", "target", "rows") == [("deliver", HOSTILE_QUEUE, 2)]
@@ -125,7 +125,7 @@ def test_findings_by_rule_and_by_what_they_are_about(facts: Facts) -> None:
     assert sorted(groups(facts, "affected", "severity", "rows")) == [("violation", 1), ("warning", 2)]
 
 
-def test_examples_show_what_is_sure_first(facts: Facts) -> None:
+def test_certain_examples_come_first(facts: Facts) -> None:
     from pipeline.report.baseline import compare
 
     by_rule = {card.rule_id: card for card in cards(facts, compare(facts.groups["identities"], None), 4)}
@@ -149,13 +149,13 @@ def test_examples_show_what_is_sure_first(facts: Facts) -> None:
         ("v2.decade", "queue=v2.decade"),
     ],
 )
-def test_names_made_up_anew_each_time_count_as_one(spark: SparkSession, name: str, known_as: str) -> None:
+def test_generated_names_count_as_one(spark: SparkSession, name: str, known_as: str) -> None:
     evidence = F.to_variant_object(F.struct(F.lit(name).alias("queue"))).alias("evidence")
     rows = spark.range(1).select(evidence).selectExpr(OF_ENTITIES)
     assert rows.collect() == [(known_as,)]
 
 
-def test_what_comes_to_the_driver_does_not_grow(spark: SparkSession) -> None:
+def test_the_number_of_rows_on_the_driver_is_bounded(spark: SparkSession) -> None:
     rows = spark.range(5000).selectExpr("id", "id % 7 AS few")
     source = Source("t", {"rows": "count(*)"}, [Section("each", {"id": "id"}, limit=3), Section("few", {"few": "few"})])
     found = count_groups([source], {"t": rows})

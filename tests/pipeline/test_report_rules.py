@@ -46,7 +46,7 @@ def order(facts: Facts) -> list[str]:
     return [card.rule_id for card in cards(facts, compare(facts.groups["identities"], None), 4)]
 
 
-def test_what_ended_work_comes_before_hygiene() -> None:
+def test_findings_that_ended_work_come_before_hygiene() -> None:
     facts = facts_of(
         20, SEC_01=("warning", 15), CL_08=("warning", 1), CH_09=("warning", 2), HS_03=("violation", 1),
         DL_09=("info", 7), SEC_16=("info", 9),
@@ -63,7 +63,7 @@ def test_the_catalogue_says_what_costs_work() -> None:
     ("connections", "severity", "common"),
     [(19, "info", True), (19, "warning", True), (19, "violation", False), (17, "info", False)],
 )
-def test_what_nearly_every_connection_does_is_listed_once(connections: int, severity: str, common: bool) -> None:
+def test_findings_of_nearly_every_connection_are_listed_once(connections: int, severity: str, common: bool) -> None:
     facts = facts_of(20, SEC_07=(severity, connections), NM_02=(severity, 3))
     (card,) = [card for card in cards(facts, compare(Groups(), None), 4) if card.rule_id == "SEC-07"]
     assert (card.common, len(card.examples)) == (common, 1 if common else 4)
@@ -73,12 +73,12 @@ def test_what_nearly_every_connection_does_is_listed_once(connections: int, seve
     assert bool(re.search("Nearly every connection, 19 of 20: shown once.", html)) == common
 
 
-def test_few_connections_are_never_nearly_every_one() -> None:
+def test_nearly_every_connection_needs_a_minimum_of_connections() -> None:
     (card,) = cards(facts_of(4, SEC_07=("info", 4)), compare(Groups(), None), 4)
     assert not card.common
 
 
-def test_the_first_screen_has_what_ended_work_then_the_worst_then_the_new() -> None:
+def test_the_first_screen_lists_interrupted_work_then_the_worst_then_the_new() -> None:
     facts = facts_of(
         20, SEC_01=("warning", 15), CL_08=("warning", 1), HS_03=("violation", 1), SEC_02=("warning", 19),
         SEC_16=("info", 9), NM_01=("warning", 2), DL_03=("violation", 1),
@@ -96,7 +96,7 @@ def html_of(facts: Facts) -> str:
     return page(facts, found, verdict(facts, found, "violation"), "t", "/data/a b", datetime(2026, 11, 21, tzinfo=UTC))
 
 
-def test_the_first_screen_says_who_what_happened_and_what_to_do() -> None:
+def test_the_first_screen_has_the_application_the_event_and_the_remedy() -> None:
     facts = facts_of(20, CH_09=("warning", 2))
     evidence = '{"reply_code": 404, "reply_text": "NOT_FOUND - no queue"}'
     named = [{**group(FINDINGS, "named", "x", 1), "rule_id": "CH-09", "application": "billing", "things": "queue=in"}]

@@ -19,7 +19,7 @@ ROWS: list[dict[str, str | int | None]] = [
 ]
 
 
-def test_boxes_stand_in_the_column_of_what_they_are() -> None:
+def test_boxes_are_in_the_column_of_their_kind() -> None:
     drawn = picture(ROWS, 10 * SECOND)
     assert drawn is not None
     columns = {(box.column, box.whole) for box in drawn.boxes}

@@ -30,7 +30,7 @@ def decoded(path: Path, connections: int) -> tuple[int, list[Part]]:
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="kernels are Python then")
-def test_python_does_nothing_for_each_connection(tmp_path: Path) -> None:
+def test_no_python_code_runs_per_connection(tmp_path: Path) -> None:
     path = tmp_path / "scan.pcap"
     decoded(path, 10)  # imports and loads what is needed
     few, many = (decoded(path, connections)[0] for connections in (FEW, MANY))

@@ -69,7 +69,7 @@ def by_consumer(decoded: Decoded, summary: DataFrame, *columns: str) -> Iterator
         yield (*decoded.place_of[connection_id], channel, link), values
 
 
-def test_backlog_is_what_the_script_leaves_open(played: list[Script], decoded: Decoded) -> None:
+def test_backlog_is_the_messages_that_the_script_does_not_settle(played: list[Script], decoded: Decoded) -> None:
     """How many deliveries a consumer has not settled, whenever that changes."""
     found: dict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
     for consumer, change in by_consumer(decoded, pipeline.backlog(decoded.tables), "ts_ns", "outstanding"):
@@ -127,7 +127,7 @@ def test_rates_by_what_is_known_of_the_connection(played: list[Script], decoded:
     assert set(expected) == set(VERSIONS)
 
 
-def test_latency_counts_and_ranks_what_the_flows_say(decoded: Decoded, played: list[Script]) -> None:
+def test_latency_agrees_with_the_flows(decoded: Decoded, played: list[Script]) -> None:
     flows = [row for script in played for row in decoded.flows(script.number, *FLOW_COLUMNS)]
     summary = {row.measure: row for row in pipeline.latency(decoded.tables).collect()}
     for measure in ("broker", "ack", "total"):

@@ -39,7 +39,7 @@ def with_scratch(place: Path, end: str) -> str:
     return ran.stdout.strip()
 
 
-def test_a_process_that_ends_takes_its_scratch_along(tmp_path: Path) -> None:
+def test_a_process_removes_its_scratch_when_it_ends(tmp_path: Path) -> None:
     assert Path(with_scratch(tmp_path, "well")).parent == tmp_path
     assert list(tmp_path.iterdir()) == []
 
@@ -88,7 +88,7 @@ def process_umask() -> int:
     return current
 
 
-def test_workers_take_back_the_umask_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_restore_the_umask_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0o027)
     try:
         with scratch.private_umask("somewhere"):

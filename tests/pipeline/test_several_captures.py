@@ -178,7 +178,7 @@ def test_files_whose_ranges_overlap(tmp_path: Path, name: str, names: tuple[str,
 
 
 @every_capture
-def test_one_direction_a_file(tmp_path: Path, name: str) -> None:
+def test_each_direction_in_its_own_file(tmp_path: Path, name: str) -> None:
     packets = records(name)
     halves: dict[bool, list[Record]] = {True: [], False: []}
     for packet in independent_tcp.packets([CAPTURES / name]):
@@ -277,7 +277,7 @@ def rows_by_table(tables: pipeline.Tables) -> dict[str, list[str]]:
     return found
 
 
-def test_a_folder_of_all_this_gives_the_tables_of_the_captures(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_of_such_captures_gives_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
     scattered(tmp_path)
     originals = [str(CAPTURES / name) for name in (SNIFFED, MIRRORED, ROTATED, OVERLAPPING, APART)]
     reference = pipeline.decode(spark, originals)

@@ -111,7 +111,7 @@ def test_rows_are_the_same(
     assert made(size, with_captures) == expected
 
 
-def test_texts_of_connections_before_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_earlier_connections_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the current connection stay."""
     expected = at_once(False)
     monkeypatch.setattr(states, "MOST_TEXTS", 1)
@@ -152,7 +152,7 @@ def in_batches(*batches: pa.Table) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(place, marks=pytest.mark.slow) for place in (1, 2))])
-def test_connections_that_say_the_same_are_not_mixed_up(first: int) -> None:
+def test_connections_with_equal_attributes_are_distinguished(first: int) -> None:
     """Numbers of frames, channels and messages are equal in both, and a batch may hold the end of the one and the
     beginning of the other."""
     for rows in twins().values():
@@ -163,7 +163,7 @@ def test_connections_that_say_the_same_are_not_mixed_up(first: int) -> None:
             assert in_batches(rows.slice(0, cut), rows.slice(cut)) == in_one, cut
 
 
-def test_the_oldest_go_out_as_unknown_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_above_the_limit_the_oldest_messages_are_written_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a limit says so."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     rows = as_arrow(outstanding(9).rows(1))
@@ -226,7 +226,7 @@ def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
         yield from as_arrow(frames).combine_chunks().to_batches()
 
 
-def test_a_body_that_never_ends_is_summed_up() -> None:
+def test_a_body_that_never_ends_is_summarized() -> None:
     parts = TableRows(config(), WORKER_TABLES).rows(long_body(20))
     (message,) = (row for table, batch in parts if table == "messages" for row in batch.to_pylist())
     assert (message["body_seen"], message["last_frame_no"], message["complete"]) == (20_000, 20_004, False)

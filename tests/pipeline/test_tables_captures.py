@@ -176,7 +176,7 @@ def test_requests_and_replies_over_two_connections(found: Found) -> None:
     assert {outcome for operation, _, outcome in rows if operation == "deliver"} == {"acked", "presettled"}
 
 
-def test_each_tool_of_a_c_client_has_its_connection(found: Found) -> None:
+def test_each_command_line_tool_of_librabbitmq_has_its_connection(found: Found) -> None:
     columns = ("messages_published", "messages_delivered", "heartbeat_s", "close_code")
     rows = found.rows("connections", "librabbitmq_tools", *columns)
     assert rows == [(0, 0, 0, 200), (1, 0, 0, 200), (1, 0, 0, 200), (0, 1, 0, 200), (0, 1, 0, 200), (0, 0, 0, 200)]

@@ -107,11 +107,11 @@ def read(spark: SparkSession) -> Read:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_application_is_named_as_it_names_itself(read: Read, name: str) -> None:
+def test_the_application_has_the_name_from_its_client_properties(read: Read, name: str) -> None:
     assert read.one("connections", name, "client_name") == (NAMED[name][1],)
 
 
-def test_connection_says_who_talked_to_whom(read: Read) -> None:
+def test_a_connection_has_both_addresses(read: Read) -> None:
     columns = (
         "client_ip", "client_port", "server_ip", "server_port", "community_id", "tcp_end", "tcp_end_by",
         "versions_offered",
@@ -120,7 +120,7 @@ def test_connection_says_who_talked_to_whom(read: Read) -> None:
     assert read.one("connections", "whole", *columns) == expected
 
 
-def test_connection_says_what_was_agreed_and_what_was_proposed(read: Read) -> None:
+def test_a_connection_has_the_agreed_and_the_proposed_limits(read: Read) -> None:
     names = ("channel_max", "frame_max", "heartbeat_s")
     assert read.one("connections", "whole", *names) == (100, 4096, 10)
     assert read.one("connections", "whole", *(f"server_{name}" for name in names)) == (2047, 131072, 60)
@@ -134,7 +134,7 @@ def test_missing_fields_of_a_truncated_open_have_no_defaults(read: Read) -> None
     assert read.one("connections", "opened_cut", *(f"server_{name}" for name in names)) == ("s", 2**32 - 1, 7)
 
 
-def test_connection_says_who_logged_in_with_what(read: Read) -> None:
+def test_a_connection_has_the_user_and_the_mechanism(read: Read) -> None:
     columns = (
         "vhost", "user", "mechanism", "locale", "client_product", "client_platform", "server_product", "server_version",
     )  # fmt: skip

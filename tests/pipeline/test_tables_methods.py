@@ -87,7 +87,7 @@ def test_hot_columns_hold_the_arguments_as_written(read: Read) -> None:
     assert rows[3] == ("channel.close", None, None, 200, "bye")
 
 
-def test_only_frames_that_say_something_are_methods(read: Read) -> None:
+def test_only_method_frames_are_methods(read: Read) -> None:
     assert [name for (name,) in read.rows("methods", "loss_between", "name")] == [
         "channel.open", "channel.open-ok", "queue.declare", "queue.declare", "queue.declare-ok",
     ]  # fmt: skip

@@ -231,7 +231,7 @@ def test_a_rewritten_capture_gives_the_rows_of_its_origin(name: str) -> None:
     same(without_packets(name), without_packets(golden.captures()[name].origin), name)
 
 
-def test_states_without_runs_end_for_good() -> None:
+def test_connections_without_further_runs_are_finished() -> None:
     name = "091_tx.pcap"
     cut = times(runs(name))[-4]
     lake = Lake()

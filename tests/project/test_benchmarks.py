@@ -173,7 +173,7 @@ CONTENTS = {"0-9-1": contents_0_9_1, "0-10": contents_0_10, "1.0": contents_1_0}
 
 @pytest.mark.parametrize("name", ["usual", "small", "many"])
 @pytest.mark.parametrize("version", SCRIPTS)
-def test_a_message_is_published_once_and_delivered_once_and_no_two_are_equal(
+def test_each_message_is_published_and_delivered_once_and_differs_from_all_others(
     version: str, name: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "traffic.pcap"
@@ -226,7 +226,7 @@ def test_a_budget_compares_two_medians(times: tuple[float, float], at_least: boo
     assert Budget("what", "slow", "fast", 6).line({"fast": 1}) is None
 
 
-def test_a_model_tells_what_every_run_costs_from_what_a_gb_costs() -> None:
+def test_a_model_separates_the_fixed_cost_from_the_cost_per_gb() -> None:
     def run(gb: float, read: float, decode: float, seconds: float) -> Run:
         steps = {
             name: dict.fromkeys(MEASURES, 0.0) | {"seconds": spent}
@@ -292,7 +292,7 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs the files of Linux about processes")
-def test_processes_are_seen_from_outside() -> None:
+def test_the_memory_of_other_processes_is_measured() -> None:
     spend = "import time\nheld = bytearray(200_000_000)\nwhile time.process_time() < 1: pass\ninput()"
     child = subprocess.Popen([sys.executable, "-c", spend], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     with peaks(child.pid) as seen:

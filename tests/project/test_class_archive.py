@@ -25,9 +25,7 @@ def test_an_archive_is_named_to_the_jvm(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert f"-XX:SharedArchiveFile={archive}" in options
 
 
-def test_an_archive_that_does_not_fit_is_passed_over_in_silence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_archive_that_does_not_fit_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = tmp_path / "other.jsa"
     archive.write_bytes(b"not of this JVM" * 1000)
     monkeypatch.setattr(session, "CLASS_ARCHIVE", archive)

@@ -96,7 +96,7 @@ def test_the_sdist_holds_what_the_makefile_needs(built: Built) -> None:
     assert list(built.sources.rglob("__pycache__")) == []
 
 
-def test_the_metadata_says_what_it_is(built: Built) -> None:
+def test_the_wheel_has_its_metadata(built: Built) -> None:
     about = built.about
     assert (about["Name"], about["License-Expression"], about["Requires-Python"]) == (
         "wirehare",

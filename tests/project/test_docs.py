@@ -79,12 +79,12 @@ def test_a_documented_unit_is_the_unit_of_the_column() -> None:
                 assert unit(column) == last, f"{name}.{path}"
 
 
-def test_every_limit_stands_in_its_page_with_its_value() -> None:
+def test_every_limit_is_documented_with_its_value() -> None:
     documented = [row for row in rows(LIMITS_PAGE) if len(row) == 3 and re.match(r"\d", row[1])]
     assert {name.strip("`"): quantity(value) for name, value, _ in documented} == asdict(LIMITS)
 
 
-def test_the_names_of_reached_limits_stand_in_the_page() -> None:
+def test_the_names_of_reached_limits_are_documented() -> None:
     for name in REACHED:
         assert f"| `{name}` |" in LIMITS_PAGE
 
@@ -135,7 +135,7 @@ def test_settings_of_a_cluster_are_those_that_the_session_sets() -> None:
         assert RUNTIME[name] == (str(quantity(value)) if value[0].isdigit() else value), name
 
 
-def test_every_page_that_is_linked_is_there() -> None:
+def test_every_linked_page_exists() -> None:
     for page in [*DOCS.glob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

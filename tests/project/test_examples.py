@@ -100,7 +100,7 @@ def test_the_exit_code_says_what_happened(night: Night, code: int) -> None:
     assert night.run("2026-11-20", NIGHTLY_CODE=str(code)).returncode == code
 
 
-def test_two_runs_do_not_meet(night: Night) -> None:
+def test_a_second_run_at_the_same_time_is_refused(night: Night) -> None:
     with (night.root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = night.run("2026-11-20")
@@ -117,20 +117,20 @@ def test_an_invalid_day_is_refused(night: Night, day: str) -> None:
         assert not (night.root / "calls").exists()
 
 
-def test_settings_beside_the_script_are_used(night: Night) -> None:
+def test_settings_next_to_the_script_are_used(night: Night) -> None:
     shutil.copy(EXAMPLES / "audit.toml", night.root)
     night.run("2026-11-20")
     assert "--config audit.toml" in night.calls()[0]
 
 
-def test_the_settings_are_settings() -> None:
+def test_the_example_settings_are_valid() -> None:
     read = config.read(EXAMPLES / "audit.toml")
     assert [(one.rule, one.user) for one in read.exceptions] == [("SEC-01", "sensor")]
     assert list(read.disabled) == ["SEC-08", "SEC-09"]
 
 
 @pytest.mark.parametrize(("name", "number"), [("crontab", 1), ("crontab-lake", 4)])
-def test_a_crontab_has_fields_a_user_and_programs_that_are_there(name: str, number: int) -> None:
+def test_a_crontab_has_fields_a_user_and_existing_programs(name: str, number: int) -> None:
     lines = [line for line in (EXAMPLES / name).read_text().splitlines() if line and not line.startswith("#")]
     jobs = [line for line in lines if not re.match(r"\w+=", line)]
     assert len(jobs) == number
@@ -158,7 +158,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dag", "first"), [("airflow_dag", "decode"), ("airflow_lake_dag", "ingest")])
-def test_a_dag_submits_jobs_that_are_there(dag: str, first: str) -> None:
+def test_a_dag_submits_existing_jobs(dag: str, first: str) -> None:
     jobs = [f"jobs/{name}.py" for name in (first, "audit")]
     tree = ast.parse((EXAMPLES / f"{dag}.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

@@ -52,7 +52,7 @@ def offenders(forbidden: dict[str, set[str]]) -> list[str]:
     ]
 
 
-def test_imports_point_down() -> None:
+def test_no_layer_imports_one_above() -> None:
     assert offenders({floor: set(FLOORS[level + 1 :]) for level, floor in enumerate(FLOORS)}) == []
 
 

@@ -29,7 +29,7 @@ def ending(source: str) -> str:
     return ast.unparse(ast.parse(source).body[-1])
 
 
-def test_the_notebooks_are_there() -> None:
+def test_the_notebooks_exist() -> None:
     assert [path.stem[:2] for path in NOTEBOOKS] == ["1_", "2_", "3_", "4_", "5_"]
 
 
@@ -51,7 +51,7 @@ def test_a_notebook_shows_neither_errors_nor_noise(path: Path) -> None:
 
 
 @each
-def test_a_notebook_is_small_and_of_no_machine(path: Path) -> None:
+def test_a_notebook_is_small_and_has_no_local_paths(path: Path) -> None:
     text = path.read_text()
     assert len(text.encode()) < LARGEST_BYTES
     assert not re.search(r"file:/|(?<![\w.:/])/(work|root|home|Users|tmp|var)/\w", text)
@@ -59,7 +59,7 @@ def test_a_notebook_is_small_and_of_no_machine(path: Path) -> None:
 
 
 @each
-def test_what_a_notebook_names_is_in_the_tree(path: Path) -> None:
+def test_paths_in_a_notebook_exist(path: Path) -> None:
     cells = nbformat.read(path, as_version=4).cells
     captures = [name for cell in code_of(path) for name in re.findall(r'"([\w./*]+\.pcap[\w.]*)"', cell.source)]
     links = [

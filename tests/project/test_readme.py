@@ -110,7 +110,7 @@ def test_the_list_of_tables_is_complete() -> None:
 
 
 @pytest.mark.readme
-def test_the_demo_prints_what_is_shown(shell: Shell) -> None:
+def test_the_demo_prints_the_documented_output(shell: Shell) -> None:
     """As a decode of the same captures does."""
     (output,) = blocks(README, "text")
     assert output in shell.run("wirehare decode").out

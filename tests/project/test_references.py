@@ -40,14 +40,14 @@ def test_rows_are_the_same(capture: golden.Capture, sizes: dict[str, int]) -> No
     assert decode_table(referring(capture.paths, **sizes)).equals(decode_table(carried))
 
 
-def test_plain_captures_are_referred_to_and_packed_ones_are_not() -> None:
+def test_payloads_of_uncompressed_captures_are_references_and_of_compressed_ones_are_not() -> None:
     plain, packed = (
         referring(golden.captures()[name].paths) for name in ("091_confirms_and_return.pcap", "091_gzip.pcap.gz")
     )
     assert [pc.any(table["payload"].is_valid()).as_py() for table in (plain, packed)] == [False, True]
 
 
-def test_packed_and_plain_captures_together() -> None:
+def test_compressed_and_uncompressed_captures_together() -> None:
     """Some runs of a batch carry their payloads, others refer to them."""
     paths = [
         golden.captures()[name].paths[0]
@@ -58,7 +58,7 @@ def test_packed_and_plain_captures_together() -> None:
     assert rows.equals(decode_table(in_flow_order(runs(paths))))
 
 
-def test_runs_that_lie_far_apart_in_a_large_file(tmp_path: Path) -> None:
+def test_runs_far_apart_in_a_large_file(tmp_path: Path) -> None:
     """Connections that take turns, so that a run spans more of the file than is read at once."""
     path = tmp_path / "large.pcap"
     generate(path, 3_000_000)

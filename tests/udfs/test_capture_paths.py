@@ -77,7 +77,7 @@ def test_directory_gives_captures_below_it_by_name_or_content(tree: Path) -> Non
     assert names(tree, "") == IN_TREE
 
 
-def test_named_file_is_taken_whatever_it_is(tree: Path) -> None:
+def test_a_named_file_is_read_whatever_its_content(tree: Path) -> None:
     assert names(tree, "README.md") == {"README.md"}
     assert names(tree, ".hidden.pcap") == {".hidden.pcap"}
     assert names(tree, "a[1].pcap") == {"a[1].pcap"}
@@ -121,7 +121,7 @@ def test_glob(tree: Path, pattern: str, expected: set[str]) -> None:
         ("a[", "a[", True),
     ],
 )
-def test_glob_signs(pattern: str, path: str, matches: bool) -> None:
+def test_glob_wildcards(pattern: str, path: str, matches: bool) -> None:
     assert bool(glob_pattern(pattern).fullmatch(path)) == matches
 
 
@@ -156,7 +156,7 @@ def test_a_relative_path_means_the_same_in_another_directory(
     assert bool(here) == (path != "nowhere/*")
 
 
-def test_signs_in_the_name_of_the_directory_are_no_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wildcards_in_the_name_of_the_directory_are_not_a_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("[1]/a.pcap", "1/b.pcap"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(CAPTURE)
@@ -166,7 +166,7 @@ def test_signs_in_the_name_of_the_directory_are_no_glob(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("path", ["/a.pcap", "file:/a.pcap", "file:///a.pcap", "s3a://bucket/*.pcap", "hdfs:///a", ""])
-def test_other_paths_stay_as_they_are(path: str) -> None:
+def test_other_paths_are_unchanged(path: str) -> None:
     assert anchored(path) == path
 
 
@@ -198,18 +198,20 @@ def test_nothing_found_beside_something_is_a_file_with_a_problem(tree: Path) -> 
     assert [(file.size, file.problem) for file in found] == [(len(CAPTURE), None), (-1, "no such file or directory")]
 
 
-def test_signs_in_the_options_are_no_glob() -> None:
+def test_wildcards_in_the_options_are_not_a_glob() -> None:
     with pytest.raises(PathError, match=r"^s3://bucket/x\.pcap: Unexpected query parameter in S3 URI: 'a'$"):
         resolve(["s3://bucket/x.pcap?region=x&a=*"])
 
 
-def test_a_packed_capture_counts_for_more_than_is_stored() -> None:
+def test_a_compressed_capture_counts_for_more_than_its_size() -> None:
     for name, times in {"a.pcap": 1, "a.pcap.gz": 10, "a.ZST": 10, "a.cap.lz4": 10, "gz": 1, "gz/a.pcap": 1}.items():
         assert CaptureFile(f"s3://bucket/{name}?region=x", 7).expected_size == 7 * times
     assert CaptureFile("file:///gone.pcap.gz", -1).expected_size == 0
 
 
-def test_packed_captures_are_planned_for_by_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_captures_are_planned_by_their_uncompressed_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of 8 bytes packed and 4 plain ones: 10 to one, as large captures of AMQP pack."""
     (tmp_path / "a.pcap.gz").write_bytes(b"\x1f\x8b" + bytes(6))
     (tmp_path / "b.pcap").write_bytes(CAPTURE[:4])
@@ -424,7 +426,7 @@ def test_no_capture_among_several_files_is_one_line(tmp_path: Path) -> None:
         require_capture(resolve([str(tmp_path)]))
 
 
-def test_a_file_of_another_system_is_looked_into_with_one_small_read(store: Path) -> None:
+def test_a_remote_file_is_identified_with_one_small_read(store: Path) -> None:
     require_capture(resolve(["s3://key:secret@bucket/a.pcap?region=x"]))
     with pytest.raises(PathError, match=r"^s3://bucket/README\.md: the file begins with"):
         require_capture(resolve(["s3://key:secret@bucket/README.md?region=x"]))

@@ -244,7 +244,7 @@ def test_state_that_few_streams_need_is_carried_too() -> None:
     assert again.state.assemblies.numbers[2:4].tolist() == [5, 9]
 
 
-def test_octets_that_are_no_state_of_this_layout_are_refused_in_one_line() -> None:
+def test_octets_that_are_not_a_state_of_this_layout_are_refused_in_one_line() -> None:
     octets = a_state().to_bytes()
     for bad, why in (
         (b"", "not the state of a connection"),
@@ -259,7 +259,7 @@ def test_octets_that_are_no_state_of_this_layout_are_refused_in_one_line() -> No
         assert "\n" not in str(caught.value)
 
 
-def test_a_connection_that_nobody_sends_on_is_carried_through() -> None:
+def test_an_idle_connection_is_carried_to_the_end() -> None:
     state = replace(a_state(), flow=bytes(36))
     carried = CarriedStates([state], Files())
     for _ in Decoder(carried=carried).finish():

@@ -38,14 +38,14 @@ def of_kind(kind: str, value: Any) -> Any:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.none(), OBJECTS), min_size=1, max_size=30))
-def test_fields_are_what_the_objects_hold(rows: list[dict[str, Any] | None]) -> None:
+def test_fields_are_the_values_of_the_objects(rows: list[dict[str, Any] | None]) -> None:
     for kind in ("string", "bigint", "boolean"):
         found = fields(column(rows), dict.fromkeys(NAMES[:6], kind))
         for name in NAMES[:6]:
             assert found[name].to_pylist() == [of_kind(kind, (row or {}).get(name)) for row in rows]
 
 
-def test_times_are_those_that_python_can_say() -> None:
+def test_times_that_python_cannot_represent_are_null() -> None:
     """Seconds, as a property of AMQP 0-9-1 has them; a client that writes milliseconds is beyond the year 9999."""
     last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     rows: list[Any] = [
@@ -98,7 +98,7 @@ def test_an_array_of_more_than_255_elements() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_octets_of_any_kind_are_read_without_reading_on(seed: int) -> None:
+def test_reading_any_octets_stays_in_bounds(seed: int) -> None:
     """Values and dictionaries that nobody wrote; the first octets say that they are arrays or objects."""
     rng = np.random.default_rng(seed)
     variants = [encode({"a": [1, "two", {"b": 3}], "c": "text"}), encode([[1, 2], {"a": 1}, "x" * 100])]

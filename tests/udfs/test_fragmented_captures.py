@@ -110,7 +110,7 @@ def test_split_size_changes_no_packet_of_hostile_fragments(
 
 
 @pytest.mark.parametrize("gap", range(5, 9))
-def test_a_part_knows_of_fragments_as_far_back_as_they_wait(
+def test_a_split_reads_back_as_far_as_fragments_may_wait(
     gap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fragment, other packets, the second fragment, with a cut everywhere: they are joined up to 7 packets on."""

@@ -112,7 +112,7 @@ def test_a_frame_of_pika() -> None:
     assert (content["body_size"], content["status"], content["error"]) == (5, "ok", None)
 
 
-def test_null_gives_null_and_octets_that_are_no_frame_give_an_error() -> None:
+def test_null_gives_null_and_octets_that_are_not_a_frame_give_an_error() -> None:
     ack = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     found = frames("0-9-1", None, b"", ack[:-1], ack + b"\0", ack[:-1] + b"\0", b"\x09" + ack[1:], ack)
     assert found[0] is None
@@ -149,7 +149,7 @@ def test_no_row_depends_on_another() -> None:
     assert decode_frame(octets.slice(0, 0), versions.slice(0, 0)).to_pylist() == []
 
 
-def test_more_rows_and_octets_than_the_decoder_holds_at_a_time() -> None:
+def test_more_rows_and_octets_than_fit_into_one_batch_of_the_decoder() -> None:
     """40,000 rows are more than a batch of it; a table of 5 MB is more than its heaps have room for."""
     ack = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     declare = classic_frames.method("0-9-1", "queue.declare", arguments={"x": "y" * 5_000_000})
@@ -246,7 +246,7 @@ def test_described_values_keep_their_descriptors() -> None:
     ]
 
 
-def test_which_version_octets_speak() -> None:
+def test_the_version_of_octets() -> None:
     classic = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     segmented = encode_0_10.one_frame("session.attach", {"name": b"mine"})
     described = bytes.fromhex("00000014 02000000 005315 c007 04 41 5201 5202 41".replace(" ", ""))

@@ -61,7 +61,7 @@ def test_only_the_response_of_start_ok_is_blanked(version: str, mechanism: str, 
     assert (row["status"], row["name"], row["arguments"]["mechanism"]) == ("ok", "connection.start-ok", mechanism)
 
 
-def test_all_that_carries_a_secret_is_blanked() -> None:
+def test_every_field_with_a_secret_is_blanked() -> None:
     update = classic_frames.method("0-9-1", "connection.update-secret", 0, new_secret=PASSWORD, reason="expired")
     control = encode_0_10.one_frame("connection.start-ok", {"mechanism": "PLAIN", "response": PLAIN, "locale": "en_US"})
     secure = encode_0_10.one_frame("connection.secure-ok", {"response": PLAIN})
@@ -97,7 +97,7 @@ def test_a_field_that_does_not_fit_is_blanked_with_all_that_follows() -> None:
     assert redacted("0-9-1", lying) == [lying[:table_at] + b"*" * (len(lying) - table_at - 1) + b"\xce"]
 
 
-def test_a_secret_behind_a_size_that_is_too_short_is_blanked() -> None:
+def test_a_secret_after_a_size_that_is_too_short_is_blanked() -> None:
     """The size says 0, or less than there is: what it leaves out stands where other fields should, or behind them."""
     zero = bytes(4)
     table_and_name = zero + b"\x05PLAIN"

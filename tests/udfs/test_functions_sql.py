@@ -43,7 +43,7 @@ def stored(sql: SparkSession) -> DataFrame:
     return table
 
 
-def test_every_example_gives_what_it_says(sql: SparkSession) -> None:
+def test_every_example_gives_the_documented_result(sql: SparkSession) -> None:
     row = sql.sql(EXAMPLES).collect()[0]
     assert row.asDict() == {function.name: function.result for function in FUNCTIONS}
 
@@ -77,7 +77,7 @@ def test_arguments_by_name_and_a_key_of_the_session_or_of_the_query(sql: SparkSe
     assert row.seeded.startswith("1:")
 
 
-def test_a_key_of_the_session_stands_in_no_plan(sql: SparkSession) -> None:
+def test_a_key_of_the_spark_session_is_in_no_plan(sql: SparkSession) -> None:
     plan = sql.sql("SELECT amqp_pseudonym(string(id), 'queue') FROM range(1)")._jdf.queryExecution().toString()
     assert "amqp_pseudonym" in plan
     assert "passphrase" not in plan
@@ -96,7 +96,7 @@ spark.stop()
 """
 
 
-def test_all_of_them_over_spark_connect() -> None:
+def test_all_functions_over_spark_connect() -> None:
     """In a process of its own: one with a classic session cannot have the other kind."""
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -113,7 +113,7 @@ def test_the_documented_table_is_the_catalogue() -> None:
     assert markdown() in (ROOT / "docs" / "functions.md").read_text()
 
 
-def test_every_function_says_what_it_takes() -> None:
+def test_every_function_documents_its_arguments() -> None:
     names = [function.name for function in FUNCTIONS]
     assert len(set(names)) == len(names)
     for function in FUNCTIONS:

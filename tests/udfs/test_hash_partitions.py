@@ -56,7 +56,7 @@ def test_all_rows_come_and_those_of_a_key_together(monkeypatch: pytest.MonkeyPat
     assert (len(found) > 5) == (most < hash_partitions.BUFFER_BYTES)  # above `most` a bucket comes in parts
 
 
-def test_one_key_stays_together_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_rows_of_a_key_are_in_one_partition_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hash_partitions, "BUCKET_BYTES", 1000)
     given = batches(5000, 1, seed=1)
     (found,) = whole_keys(shuffled(list(HashPartitioner(SCHEMA, 4)(iter(given)))), SCHEMA)

@@ -85,7 +85,7 @@ def feigned(family: str, size: int) -> bytes:
 
 @every_family
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 11, 12, 2**24 + 1, 2**31 - 1, 2**31, 2**32 - 1])
-def test_frames_around_a_feigned_size_are_read(family: str, size: int) -> None:
+def test_frames_around_a_false_size_are_read(family: str, size: int) -> None:
     header, good = FAMILIES[family]
     if family == "0-10" and size > 12:
         size = 0  # its sizes have 16 bits: what is cut off is tried by the others
@@ -102,7 +102,7 @@ FEIGNED_BY_ACK = 0x000D003C
 
 
 @pytest.mark.parametrize("count", [1, 300, FEIGNED_BY_ACK // len(ACK) - 2])
-def test_frames_behind_a_feigned_size_are_hidden_where_the_stream_ends_before_it(count: int) -> None:
+def test_frames_after_a_false_size_are_hidden_where_the_stream_ends_before_it(count: int) -> None:
     """A body of one octet takes the type of the frame behind it: what follows its end octet looks like a method of 852
     KB. Nothing tells that it is none before it ends; all its octets are in one row, and in the ledger as tail."""
     rows, facts = stream(CLASSIC_HEADER, ACK, feigned("classic", 1), ACK * count)
@@ -115,7 +115,7 @@ def test_frames_behind_a_feigned_size_are_hidden_where_the_stream_ends_before_it
     assert facts["client"]["tail_bytes"] == hidden
 
 
-def test_frames_behind_a_feigned_size_are_read_where_the_stream_goes_on() -> None:
+def test_frames_after_a_false_size_are_read_where_the_stream_continues() -> None:
     count = FEIGNED_BY_ACK // len(ACK) + 10
     rows, facts = stream(CLASSIC_HEADER, ACK, feigned("classic", 1), ACK * count)
     assert sum(row["status"] == "ok" and row["size"] == len(ACK) for row in rows) == count  # the first and count - 1
@@ -144,7 +144,7 @@ def test_a_wrong_end_octet_makes_a_frame_malformed_and_hides_no_other() -> None:
     assert [row["name"] for row in rows if row["status"] == "ok"][1:] == ["basic.ack"] * 4
 
 
-def test_agreed_frame_sizes_without_bound_bound_nothing() -> None:
+def test_an_agreed_frame_size_of_0_is_no_limit() -> None:
     """tune-ok with frame_max 2^32-1, then frames above the limit of 16 MiB where the boundary is lost."""
     tune_ok = pika.frame.Method(0, pika.spec.Connection.TuneOk(0, 2**32 - 1, 0)).marshal()
     huge = struct.pack(">BHI", 3, 1, LIMITS.frame_bytes) + bytes(LIMITS.frame_bytes) + b"\xce"
@@ -321,7 +321,7 @@ NAMES = ["\0", "<script>alert(1)</script>", "'; DROP TABLE frames; --", "\x1b[2J
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_are_shown_as_they_are(name: str) -> None:
+def test_names_are_shown_unchanged(name: str) -> None:
     declare = pika.frame.Method(1, pika.spec.Queue.Declare(queue=name, arguments={name[:100]: name})).marshal()
     (row,) = stream(CLASSIC_HEADER, declare)[0][1:]
     assert (row["status"], row["arguments"]["queue"]) == ("ok", name)

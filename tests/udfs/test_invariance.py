@@ -55,7 +55,7 @@ VERSIONS = {"0-8", "0-9", "0-9-1", "0-10", "1.0"}
 featured = pytest.mark.parametrize("name", FEATURED)
 
 
-def test_every_version_is_featured() -> None:
+def test_the_captures_cover_every_version() -> None:
     assert {version for name in FEATURED for version in golden.captures()[name].versions} == VERSIONS
 
 
@@ -112,7 +112,7 @@ def test_order_of_rotated_files_changes_no_row(order: tuple[int, ...]) -> None:
     assert_same_rows(decode_table(in_flow_order(shuffled)), ROTATED)
 
 
-def test_accounts_of_splits_add_up_to_the_file() -> None:
+def test_capture_rows_of_splits_add_up_to_the_file() -> None:
     (path,) = golden.captures()["091_loss.pcap"].paths
     accounts = [
         row["arguments"] for row in rows_of(decode_table(runs([path], splitBytes=5_000))) if row["kind"] == "capture"

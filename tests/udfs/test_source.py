@@ -81,7 +81,7 @@ def expected_packets(path: Path) -> list[Packet]:
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
-def test_runs_hold_the_packets_that_the_independent_reader_finds(path: Path) -> None:
+def test_runs_have_the_packets_that_the_independent_reader_finds(path: Path) -> None:
     runs = rows(TcpRunsReader, path)
     packets = exploded(runs)
     assert packets == expected_packets(path)
@@ -104,7 +104,7 @@ def test_a_run_is_one_flow_in_file_order_within_its_limits() -> None:
         last = run["first_packet_no"]
 
 
-def test_one_run_takes_so_many_segments_and_no_more(tmp_path: Path) -> None:
+def test_the_number_of_segments_of_a_run_is_bounded(tmp_path: Path) -> None:
     packets = [(0, 0, frame(10_000, 5672, n, b"")) for n in range(8193)]
     runs = [run for run in rows(TcpRunsReader, written(tmp_path / "many.pcap", packets)) if run["flow"]]
     assert [len(run["segments"]) // SEGMENT.itemsize for run in runs] == [8192, 1]
@@ -123,7 +123,7 @@ def written(path: Path, packets: list[tuple[int, int, bytes]]) -> Path:
     return path
 
 
-def test_order_never_decreases_and_counts_packets_that_are_no_tcp(tmp_path: Path) -> None:
+def test_order_never_decreases_and_counts_packets_other_than_tcp(tmp_path: Path) -> None:
     arp_like = b"\x45" + bytes(19)  # an IPv4 header of length 0, protocol 0
     path = written(
         tmp_path / "back.pcap",
@@ -183,7 +183,7 @@ def test_any_sizes_give_the_same_packets(split_bytes: int, block_bytes: int, run
     assert exploded(cut) == expected_packets(path)
 
 
-def test_packet_rows_say_what_the_packets_are() -> None:
+def test_packet_rows_describe_the_packets() -> None:
     path = CAPTURES / "091_mixed_traffic.pcap"
     found = rows(PcapReader, path)
     assert [row["packet_no"] for row in found] == list(range(1, 738))
@@ -262,7 +262,7 @@ def test_meaningless_sizes_and_paths_are_named(options: dict[str, str]) -> None:
         parse_options(options)
 
 
-def test_the_account_describes_the_capture() -> None:
+def test_the_capture_row_describes_the_capture() -> None:
     (account,) = accounts(rows(TcpRunsReader, CAPTURES / "091_truncated_file.pcap"))
     path = CAPTURES / "091_truncated_file.pcap"
     times = [ts for ts, _, _ in independent_tcp.records(path)]

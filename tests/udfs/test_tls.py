@@ -159,7 +159,7 @@ def test_certificates_of_both_sides() -> None:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_resumed_session_is_decrypted_and_says_so(version: ssl.TLSVersion) -> None:
+def test_a_resumed_session_is_decrypted_and_marked(version: ssl.TLSVersion) -> None:
     peers = Peers(version)
     rows, facts = decoded(peers, peers.exchange(conversation()[0]))
     assert facts["tls"]["resumed"] is False
@@ -170,7 +170,7 @@ def test_a_resumed_session_is_decrypted_and_says_so(version: ssl.TLSVersion) -> 
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_without_secrets_a_connection_is_tls_and_says_why(version: ssl.TLSVersion) -> None:
+def test_without_secrets_a_connection_is_tls_with_the_reason(version: ssl.TLSVersion) -> None:
     peers = Peers(version)
     rows, facts = wire_of(peers.exchange(conversation()[0])).rows(Layers())
     assert [row["frame_type"] for row in rows] == ["tls", "tls"]
@@ -179,7 +179,7 @@ def test_without_secrets_a_connection_is_tls_and_says_why(version: ssl.TLSVersio
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_wrong_secrets_leave_a_connection_as_it_was(version: ssl.TLSVersion) -> None:
+def test_wrong_secrets_do_not_change_a_connection(version: ssl.TLSVersion) -> None:
     peers = Peers(version)
     flights = peers.exchange(conversation()[0])
     lines = [line.split() for line in peers.key_log.splitlines() if not line.startswith(b"#")]
@@ -205,7 +205,7 @@ def without_beginning(flights: list[Sent], first: int) -> Wire:
 
 
 @pytest.mark.parametrize("first", [0, 7, 30])
-def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
+def test_secrets_of_tls_1_3_are_found_by_trial(first: int) -> None:
     """Among those of other connections; the frames are those of the same packets in clear."""
     payloads = list(conversation()[0])
     peers, other = Peers(), Peers()
@@ -231,7 +231,7 @@ def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
     [(ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, False)],
     ids=["TLS 1.2", "other secrets"],
 )
-def test_without_trials_the_rows_say_that_it_began_before(version: ssl.TLSVersion, known: bool) -> None:
+def test_without_trials_the_rows_report_a_beginning_before_the_capture(version: ssl.TLSVersion, known: bool) -> None:
     peers, other = Peers(version), Peers()
     flights = peers.exchange(conversation()[0])
     other.exchange(conversation()[0])
@@ -254,7 +254,7 @@ LOSSY = [
 
 @pytest.mark.parametrize(("version", "ciphers"), LOSSY)
 @pytest.mark.parametrize("lost", [{20}, {20, 21, 22}, {15, 19, 30}, {25, 26, 27, 28, 29, 30, 31}])
-def test_behind_a_hole_records_are_decrypted_again(version: ssl.TLSVersion, ciphers: str, lost: set[int]) -> None:
+def test_records_after_a_hole_are_decrypted_again(version: ssl.TLSVersion, ciphers: str, lost: set[int]) -> None:
     """Each write is a record and a segment: what no lost segment carries is decrypted."""
     payloads, frames = conversation()
     peers = Peers(version, ciphers)
@@ -274,7 +274,7 @@ def test_behind_a_hole_records_are_decrypted_again(version: ssl.TLSVersion, ciph
 
 
 @pytest.mark.parametrize(("version", "ciphers"), LOSSY)
-def test_a_hole_inside_a_record_costs_that_record_alone(version: ssl.TLSVersion, ciphers: str) -> None:
+def test_a_hole_inside_a_record_loses_only_that_record(version: ssl.TLSVersion, ciphers: str) -> None:
     """Records of up to 1400 octets in segments of 100: one lost segment is one lost record."""
     payloads, frames = conversation()
     peers = Peers(version, ciphers)

@@ -100,7 +100,7 @@ def test_pieces_give_the_rows_of_one_decode(name: str) -> None:
         assert known == facts, some
 
 
-def test_states_hold_no_secret_unless_they_are_asked_to() -> None:
+def test_states_contain_secrets_only_on_request() -> None:
     """Without it the connection ends with the piece; what follows is TLS."""
     wire, log = WIRES["tls13"]
     (secrets,) = log._known.values()

@@ -72,14 +72,14 @@ def test_early_data_is_read_where_the_server_accepts_it() -> None:
     assert from_server == of_tshark("tls13_early_data")
 
 
-def test_early_data_that_the_server_refuses_is_no_part_of_the_stream() -> None:
+def test_early_data_that_the_server_refuses_is_not_part_of_the_stream() -> None:
     rows, (fact,) = decoded("tls13_early_data_refused")
     accepted = b"".join(octets for way, octets in conversation()[0] if way == CLIENT)[600:]
     assert fact["client"]["decrypted_bytes"] == len(accepted)
     assert sent(rows, "server") == sorted(size for side, size in all_frames() if side == "server")
 
 
-def test_a_renegotiation_is_named_and_what_follows_not_read() -> None:
+def test_a_renegotiation_is_reported_and_later_data_is_not_read() -> None:
     rows, (fact,) = decoded("tls12_renegotiation")
     assert fact["unread_because"] == "renegotiation"
     assert sent(rows, "client") == [8]
