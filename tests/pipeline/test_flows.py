@@ -217,7 +217,7 @@ def judged(read: Read, first: int) -> Judged:
 
 
 @pytest.mark.parametrize("first", LOSSY)
-def test_no_wrong_pair_is_unmarked_where_packets_are_missing(read: Read, first: int) -> None:
+def test_every_pair_is_correct_or_marked_where_packets_are_missing(read: Read, first: int) -> None:
     """Every pair is one of the script, or marked. A message that was published again under its message-id is the
     same message, as long as the capture does not show that ids repeat."""
     found = judged(read, first)

@@ -122,7 +122,7 @@ def test_a_label_is_cut_to_the_width_between_two_lifelines() -> None:
     assert long.endswith("…")
 
 
-def test_a_long_silence_takes_one_row() -> None:
+def test_a_long_silence_is_one_step() -> None:
     found = add_silences([*line("a", "b"), Step(5 * SECOND, "c", 1, "client", name="c")], SECOND)
     assert [step.label for step in found] == ["a", "b", "5.0 s of silence", "c"]
     assert found[2].sender is None

@@ -292,7 +292,7 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs the files of Linux about processes")
-def test_the_memory_of_other_processes_is_measured() -> None:
+def test_memory_and_processor_time_of_other_processes_are_measured() -> None:
     spend = "import time\nheld = bytearray(200_000_000)\nwhile time.process_time() < 1: pass\ninput()"
     child = subprocess.Popen([sys.executable, "-c", spend], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     with peaks(child.pid) as seen:

@@ -144,7 +144,7 @@ def test_a_wrong_end_octet_makes_a_frame_malformed_and_hides_no_other() -> None:
     assert [row["name"] for row in rows if row["status"] == "ok"][1:] == ["basic.ack"] * 4
 
 
-def test_an_agreed_frame_size_of_0_is_no_limit() -> None:
+def test_agreed_frame_sizes_above_the_limit_have_no_effect() -> None:
     """tune-ok with frame_max 2^32-1, then frames above the limit of 16 MiB where the boundary is lost."""
     tune_ok = pika.frame.Method(0, pika.spec.Connection.TuneOk(0, 2**32 - 1, 0)).marshal()
     huge = struct.pack(">BHI", 3, 1, LIMITS.frame_bytes) + bytes(LIMITS.frame_bytes) + b"\xce"
@@ -152,7 +152,7 @@ def test_an_agreed_frame_size_of_0_is_no_limit() -> None:
     assert columns_of(rows[2:], "frame_type", "size") == [("skipped", 20 + len(huge)), ("method", len(ACK))]
 
 
-def test_agreed_frame_sizes_below_the_least_bound_nothing() -> None:
+def test_agreed_frame_sizes_below_the_minimum_have_no_effect() -> None:
     tune_ok = pika.frame.Method(0, pika.spec.Connection.TuneOk(0, 1, 0)).marshal()
     rows, _ = stream(CLASSIC_HEADER, tune_ok, b"\x77" * 20, ACK)
     assert columns_of(rows[2:], "frame_type", "size") == [("skipped", 20), ("method", len(ACK))]
