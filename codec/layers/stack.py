@@ -19,17 +19,18 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.facts import tls_prefixes
 from codec.amqp.connections.lifecycle import EndedConnections
+from codec.amqp.proxy_header import proxy_header
 from codec.compiler.kernel import kernel
 from codec.cursor import ANY, begins
 from codec.layers.chunks import Layer
-from codec.layers.connection import LayeredConnection, Part
+from codec.layers.connection import SEGMENTS, LayeredConnection, Part
 from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
 from codec.layers.tls.keylog import SecretSource
 from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
 from codec.layers.websocket import WebSocket, is_upgrade
-from codec.net.segments import SYN
+from codec.net.segments import FIN, SYN
 from codec.tcp.direction import TLS
 
 # Trial of secrets on a connection that began before the capture: on so many records, in so many segments.
@@ -48,24 +49,40 @@ TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
 
 @kernel
 def first_candidate(segments, payload, i):
-    """Index of the first segment from `i` on that begins like a ClientHello or an HTTP request; -1: none."""
+    """(index of the first segment from `i` on that begins like a ClientHello or an HTTP request, size of a header of
+    the PROXY protocol before that); -1: none."""
     for j in range(i, len(segments)):
         g = segments[j]
         size, at = int(g.cap_len), int(g.payload_at)
-        if size > 0 and (begins(payload, at, at + size, HELLO) or begins(payload, at, at + size, REQUEST)):
-            return j
-    return -1
+        if size > 0:
+            end, header = at + size, max(0, proxy_header(payload, at, at + size))
+            if begins(payload, at + header, end, HELLO) or begins(payload, at + header, end, REQUEST):
+                return j, header
+    return -1, 0
 
 
-def head_at(segments: np.ndarray, payload: np.ndarray, i: int) -> bytes:
-    """The payload of segment `i`, continued by later segments up to HELLO_HEAD octets if it is shorter."""
+def head_at(segments: np.ndarray, payload: np.ndarray, i: int, header: int = 0) -> bytes:
+    """The payload of segment `i` from offset `header` on, continued by later segments up to HELLO_HEAD octets."""
     found, g = b"", segments[i]
     direction, seq = int(g["direction"]), int(g["seq"])
     for other in segments[i : i + HELLO_HEAD * 4]:
-        if len(found) >= HELLO_HEAD:
+        if len(found) >= header + HELLO_HEAD:
             break
         if int(other["direction"]) == direction and int(other["seq"]) == (seq + len(found)) % (1 << 32):
             found += payload[int(other["payload_at"]) : int(other["payload_at"]) + int(other["cap_len"])].tobytes()
+    return found[header:]
+
+
+def parted(segments: np.ndarray, i: int, header: int) -> np.ndarray:
+    """A copy in which segment `i` is two: its first `header` octets, and the rest."""
+    found = np.concatenate([segments[: i + 1], segments[i:]]).view(np.recarray)
+    first, rest = found[i], found[i + 1]
+    rest.seq = (int(rest.seq) + header) % (1 << 32)
+    rest.payload_at += header
+    rest.cap_len -= header
+    rest.wire_len -= header
+    first.cap_len = first.wire_len = header
+    first["flags"] &= ~FIN & 0xFFFF
     return found
 
 
@@ -90,7 +107,7 @@ class Layers:
         starts = np.append(0, ends[:-1])
         self._octets += len(payload)
         tried = self._recent and bool((segments["flags"][starts[starts < ends]] & SYN == 0).any())
-        if self._current is None and not (self.resuming or tried) and first_candidate(segments, payload, 0) < 0:
+        if self._current is None and not (self.resuming or tried) and first_candidate(segments, payload, 0)[0] < 0:
             yield Part(flows, ends, segments, payload)
             return
         begin = 0
@@ -142,27 +159,32 @@ class Layers:
                 if i < len(segments):
                     yield from self._end()
                 continue
-            stop, layer = self._next(segments, payload, i)
+            stop, layer, header = self._next(segments, payload, i)
+            if header:
+                segments, stop = parted(segments, stop, header), stop + 1
             if stop > i:
                 yield Part(flow[None], np.array([stop - i]), segments[i:stop], payload)
             if layer is not None:
                 self._current = LayeredConnection(flow.tobytes(), segments[stop], layer)
+                if header:  # its packet is counted with the header
+                    self._current.totals[SEGMENTS, int(segments[stop]["direction"])] += 1
             i = stop
 
-    def _next(self, segments: np.ndarray, payload: np.ndarray, i: int) -> tuple[int, Layer | None]:
-        """The first segment from `i` on that begins a layer, and the layer."""
+    def _next(self, segments: np.ndarray, payload: np.ndarray, i: int) -> tuple[int, Layer | None, int]:
+        """The first segment from `i` on that begins a layer, the layer, and the size of a header of the PROXY protocol
+        before it."""
         while True:
-            i = first_candidate(segments, payload, i)
+            i, header = first_candidate(segments, payload, i)
             if i < 0:
-                return len(segments), None
-            g, octets = segments[i], head_at(segments, payload, i)
+                return len(segments), None, 0
+            g, octets = segments[i], head_at(segments, payload, i, header)
             random = random_of(octets)
             if random is not None and self._secrets is not None:
                 secrets = self._secrets.secrets(random)
                 if secrets:
-                    return i, Tls(int(g["direction"]), secrets)
+                    return i, Tls(int(g["direction"]), secrets), header
             elif random is None and is_upgrade(octets):
-                return i, WebSocket(int(g["direction"]))
+                return i, WebSocket(int(g["direction"])), header
             i += 1
 
     def _tls_before_capture(self, segments: np.ndarray, payload: np.ndarray) -> Tls | None:

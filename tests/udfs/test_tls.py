@@ -116,6 +116,26 @@ def test_records_over_segments(version: ssl.TLSVersion, size: int) -> None:
     assert_complete(*decoded(peers, peers.exchange(conversation()[0]), size))
 
 
+@pytest.mark.parametrize("size", [100, 1400, 100_000])  # of segments; the header is in one with a part of the hello
+@pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", bytes.fromhex("0d0a0d0a000d0a515549540a 20 00 0000")])
+def test_a_header_of_the_proxy_protocol_in_the_segment_of_the_hello(header: bytes, size: int) -> None:
+    peers = Peers()
+    (way, hello), *others = peers.talk(conversation()[0])
+    assert way == CLIENT
+    together, apart = (
+        decoded(peers, [(CLIENT, header + hello), *others], size),
+        decoded(peers, [(CLIENT, header), (CLIENT, hello), *others], size),
+    )
+    for rows, facts in (together, apart):
+        assert sent(rows) == sorted([*all_frames(), ("client", len(header))])
+        assert facts["proxy_bytes"] == len(header)
+        ledger = facts["client"]
+        assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
+    packets = [-(-len(octets) // size) for octets in (header + hello, header, hello)]
+    more = together[1]["client"]["packets"] - apart[1]["client"]["packets"]
+    assert more == packets[0] - packets[1] - packets[2]
+
+
 def test_a_frame_has_the_packet_that_completed_its_record() -> None:
     payloads, frames = conversation()
     peers = Peers()
