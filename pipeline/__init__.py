@@ -139,7 +139,8 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
         base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
         directory = escape_glob(base)
     # Spark would look for each table at each level. On a cluster an absolute path may be of another file system.
-    local = os.path.isdir(named) and (not os.path.isabs(named) or spark.conf.get("spark.master", "")[:5] == "local")
+    here = not os.path.isabs(named) or str(spark.conf.get("spark.master", "")).startswith("local")
+    local = here and os.path.isdir(named)
     for level in range(PARTITION_LEVELS + 1) if not local or _has_folders(named) else ():
         below = f"{directory.rstrip('/')}/{'*=*/' * level}"
         options = {"basePath": base} if level else {}

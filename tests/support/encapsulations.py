@@ -73,7 +73,7 @@ def gpe(protocol: int) -> Packet:
     return UDP(sport=50000, dport=4790) / VXLAN(vni=42, flags=0x0C, NextProtocol=protocol)
 
 
-def gtp_u(teid: int = 7, **options: int) -> Packet:
+def gtp_u(teid: int = 7, **options: Any) -> Packet:
     return UDP(sport=2152, dport=2152) / GTP_U_Header(teid=teid, gtp_type=255, **options)
 
 
