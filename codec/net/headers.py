@@ -49,7 +49,7 @@ def to_ethertype(block, state, type_at, size):
 @kernel
 def ethertype(block, state):
     """The EtherType: IP, a tunnel, or a tag with the next EtherType: of a VLAN (IEEE 802.1Q clause 9), VN-Tag (Cisco)
-    or E-Tag (IEEE 802.1BR clause 7.5)."""
+    or E-Tag (IEEE 802.1BR)."""
     value = state[P.VALUE]
     if value == P.ETHERTYPE_IPV4:
         state[P.LAYER] = P.IPV4
