@@ -121,8 +121,9 @@ class Limits:
     websocket_frame_bytes: int = 16 * 1024 * 1024
     # A Decryption Secrets Block: 300,000 lines of a key log. A longer one is skipped.
     secrets_bytes: int = 64 * 1024 * 1024
-    # Messages of one connection that wait for settlement, return, or the end of their transaction; above that the
-    # oldest are written with outcome 'unknown'. Brokers throttle far below.
+    # Messages of one connection that wait for settlement, return, or the end of their transaction, and commands of 0-10
+    # that wait for their reply; above that the oldest are written with outcome 'unknown', or without a reply. Brokers
+    # throttle far below.
     outstanding_messages: int = 1 << 21
     # Queues of one connection whose declared types are remembered, those declared last: clients that declare all they
     # use declare some thousand, others one for each request. Consumers of earlier queues have no `queue_type`.
