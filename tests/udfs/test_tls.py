@@ -120,7 +120,7 @@ def test_records_over_segments(version: ssl.TLSVersion, size: int) -> None:
 @pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", bytes.fromhex("0d0a0d0a000d0a515549540a 20 00 0000")])
 def test_a_header_of_the_proxy_protocol_in_the_segment_of_the_hello(header: bytes, size: int) -> None:
     peers = Peers()
-    (way, hello), *others = peers.talk(conversation()[0])
+    (way, hello), *others = peers.exchange(conversation()[0])
     assert way == CLIENT
     together, apart = (
         decoded(peers, [(CLIENT, header + hello), *others], size),
