@@ -140,7 +140,7 @@ CONNECTIONS = table(
     (
         "undecoded_bytes",
         LONG,
-        "bytes skipped, foreign (no PROXY header), or in an unfinished last frame, both directions",
+        "bytes skipped, foreign (except a PROXY header), or in an unfinished last frame, both directions",
     ),
     *by_sender("max_silence_ns", LONG, "longest time between two packets, ns"),
     *(
@@ -159,7 +159,8 @@ CHANNELS = table(
     (
         "channel",
         INT,
-        "channel number; of a 1.0 session that of the side that began it, of an 0-10 session that moved the first one",
+        "channel number; 1.0: the one used by the side that began the session; 0-10: the first one, if the session ",
+        "was attached to several",
     ),
     (
         "channel_life",
@@ -252,16 +253,17 @@ METHODS = table(
     (
         "reply_frame_no",
         LONG,
-        "on a request: frame_no of its reply; null when there is none in the capture. Of 0-10 commands the result, ",
-        "exception or completion; of 1.0 the second of two opens, begins, attaches, detaches, ends or closes",
+        "on a request: frame_no of its reply; null: none was captured. The reply to a 0-10 command is its result, ",
+        "exception or completion; to a 1.0 open, begin, attach, detach, end or close, the same performative from the ",
+        "other side. Transfers (except a transaction_command) and settlements have none: messages has their outcomes",
     ),
-    ("reply_name", STRING, "on a request: name of its reply; of a transaction_command 'disposition'"),
+    ("reply_name", STRING, "on a request: name of its reply; to a transaction_command it is 'disposition'"),
     ("reply_latency_ns", LONG, "on a request: time until its reply, ns; null where the reply was captured first"),
 )
 
 MESSAGES = table(
     ("connection_id", LONG, "TCP connection"),
-    ("channel", INT, "channel number, as in channels; frames have the one on the wire"),
+    ("channel", INT, "channel number, as in channels; in frames it is the one on the wire"),
     ("channel_life", LONG, "which incarnation of the channel number, see channels"),
     ("sender", STRING, "'client' or 'server'"),
     ("operation", STRING, "'publish' 'deliver' 'get' 'return'; a transfer: by the client 'publish', else 'deliver'"),
@@ -334,8 +336,8 @@ MESSAGES = table(
         "transaction",
         STRING,
         "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement; a publish that was ",
-        "rolled back reached no queue, whatever its outcome (the broker's answer before); null: there was none, or ",
-        "the capture does not tell how it ended, as of a commit without an answer",
+        "rolled back reached no queue, whatever its outcome (the broker's answer before); null: no transaction, or ",
+        "its result is not known, such as that of a commit without an answer",
     ),
     ("settled_frame_no", LONG, "frame that settled it; for a returned publish, its confirm"),
     ("returned_frame_no", LONG, "frame_no of the basic.return of the publish"),
@@ -347,8 +349,8 @@ FINDINGS = table(
     ("scope", STRING, "what the finding is about: 'connection' 'channel' 'link' 'message'; 'capture': no connection"),
     ("category", STRING, "part of the protocol, or of good practice, that the rule is about"),
     ("offender", STRING, "who breaks the rule: 'client' or 'server'; null: the capture does not show it"),
-    ("connection_id", LONG, "TCP connection; of a rule about several the first; null: scope is 'capture'"),
-    ("channel", INT, "channel number; of a rule about connections null"),
+    ("connection_id", LONG, "TCP connection, the first one if the rule is about several; null: scope is 'capture'"),
+    ("channel", INT, "channel number; null: the rule is about connections"),
     ("channel_life", LONG, "which incarnation of the channel number, see channels"),
     ("frame_no", LONG, "frame of the first occurrence"),
     ("packet_no", LONG, "packet that completed that frame"),
