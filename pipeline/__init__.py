@@ -138,7 +138,8 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     if os.path.isdir(directory):
         base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
         directory = escape_glob(base)
-    # Spark would look for each table at each level. On a cluster an absolute path may be of another file system.
+    # Looking here first is fast: Spark would look for each table at each level. But on a cluster an absolute path may
+    # belong to another file system than that of this machine.
     here = not os.path.isabs(named) or str(spark.conf.get("spark.master", "")).startswith("local")
     local = here and os.path.isdir(named)
     for level in range(PARTITION_LEVELS + 1) if not local or _has_folders(named) else ():

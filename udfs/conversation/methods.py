@@ -38,8 +38,8 @@ REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
 def method_rows(
     frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], schema: pa.Schema
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """`frames` and fields of their `arguments` (READ_ARGUMENTS) -> rows of table methods, whose `schema` it is, without
-    reply, and of requests."""
+    """`frames` and fields of their `arguments` (READ_ARGUMENTS) -> (rows of table methods that are no requests, rows of
+    requests), both with `schema`. The columns REPLY are null."""
     chosen = is_among(frames["frame_type"], *roles.METHOD_FRAMES)
     names_link = pa.array(is_among(frames["name"], *roles.NAMES_LINK))
     link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))

@@ -208,7 +208,8 @@ class Performatives:
         return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0)
 
     def _lists_all(self) -> NDArray[np.bool_]:
-        """Which are attaches with a map of all unsettled deliveries, whose keys are octets."""
+        """Which rows are attaches with a complete map of unsettled deliveries. Its keys are binary, so that a map with
+        entries is decoded as an array of pairs."""
         unsettled = self.arguments.inside("unsettled")
         sizes = unsettled.stops - unsettled.starts
         maps = self._named("attaches") & (sizes > 0)

@@ -78,9 +78,10 @@ class EndedSessions:
 
 @dataclass(frozen=True)
 class Final:
-    """What is final of open connections, as in `EndedSessions`; `channels` and `links` None for no rows; `replies` also
-    to other requests, of all connections. Frames of messages that are `waiting`, and of requests that may still be
-    answered: of `commands` of 0-10, and `requests` of which a session, a link or a connection has one or a few."""
+    """What is final of open connections, as in `EndedSessions`; `channels` and `links` are None for no rows. `replies`
+    also has those to other requests than commands, of all connections. `waiting` are the frames of messages that wait
+    for their outcome. Two kinds of frames may still be answered: `commands` of 0-10, which may be many, and other
+    `requests`, of which each connection, session and link has only a few."""
 
     messages: pa.Table
     replies: pa.Table
@@ -286,7 +287,7 @@ class SessionTracker(Tracker):
 
     def give_up(self, frames: Frames) -> pa.Table | None:
         """Remove these messages and commands -> the messages as in `EndedSessions`; the outcome of those not settled is
-        unknown. What may end a transaction goes on to do so."""
+        unknown. Commands that end a transaction still end it."""
         records = self._open()
         removed = frames.among(records.messages["connection"], records.messages["frame_no"])
         if not removed.any():

@@ -47,8 +47,8 @@ BITS = ("durable", "exclusive", "auto_delete", "passive")
 FLAGS = f"struct<type string, {', '.join(f'{name} boolean' for name in BITS)}>"
 KIND: Sql = f"""CASE WHEN name IN ('exchange.declare', 'exchange.delete') THEN 'exchange'
                      WHEN queue IS NOT NULL AND NOT {sql_in("name", ASKS)} THEN 'queue' END"""
-# The server replied with an -ok method, or completed the command of 0-10; or no reply was requested, or none of 0-10
-# was captured, where commands are completed later.
+# The server replied with an -ok method, or completed the 0-10 command. A command without a reply is accepted if it
+# asked for none (no-wait), and always in 0-10, where its completion may come after the end of the capture.
 ACCEPTED: Sql = """coalesce(reply_name LIKE '%-ok' OR reply_name = 'session.completed',
                             coalesce(try_variant_get(arguments, '$.no_wait', 'boolean'), false) OR version = '0-10')"""
 DECLARED: Sql = f"struct({', '.join(f'coalesce(flags.{name}, false) AS {name}' for name in BITS)}, flags.type AS type)"
