@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
-from codec.conversation.sessions.semantics import IN_SEGMENTS, NAMES, REQUESTS, SETTLES, VERSIONS
+from codec.conversation.sessions.semantics import IN_SEGMENTS, NAMES, REQUEST_NAMES, SETTLES, VERSIONS
 from codec.memory import fixed
 from codec.sides import SIDES
 from udfs import roles
@@ -45,7 +45,7 @@ def method_rows(
     link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
     known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
     known |= {"name": frames["name"], "transaction_command": transaction_commands(frames)}
-    may_be = is_among(frames["name"], *roles.replies(), *REQUESTS)
+    may_be = is_among(frames["name"], *roles.replies(), *REQUEST_NAMES)
     requests = chosen & (may_be | is_there(known["transaction_command"]))
 
     def rows(places: pa.Int64Array) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp.versions import fact_table
-from codec.conversation.sessions.state import ROLE, ROLE_FIELDS
+from codec.conversation.sessions.state import EXCHANGES, ROLE, ROLE_FIELDS
 from codec.sides import SIDES
 
 VERSIONS = ("0-10", "1.0")
@@ -81,7 +81,7 @@ _ON_HANDLE = {**_OF_1_0, "on_handle": 1}
 _OF_SUBSCRIPTION = {**_OF_0_10, "on_destination": 1}
 # Exchanges of a connection: what `requests` waits for the next frame of the other side that `replies` to the same
 # exchange. In 1.0 the sides open and close alike: the first one asks (2.4.1, 2.4.3; SASL: 5.3.2).
-EXCHANGES = MECHANISMS, RESPONSE, TUNING, OPENING, CLOSING = range(1, 6)
+MECHANISMS, RESPONSE, TUNING, OPENING, CLOSING = range(1, EXCHANGES + 1)
 OUTCOME = TUNING  # of SASL in 1.0, which has no tuning
 _OF_CONNECTION = {
     "sasl-mechanisms": {"requests": MECHANISMS},
@@ -148,13 +148,9 @@ for _class in fact_table("0-10")["classes"]:
 NAMES = tuple(ROLES)
 # Frames that settle: a partial one hides a settlement.
 SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
-
-
 # Frames that the other side answers.
-REQUESTS = (
-    *(name for name, role in ROLES.items() if role.get("requests") or role.get("awaits")),
-    *("begin", "attach", "detach", "end", "session.attach", "session.detach"),
-)
+_ASK = {"requests", "awaits", "attaches", "detaches", "opens_session", "closes_session"}
+REQUEST_NAMES = tuple(name for name, role in ROLES.items() if role.keys() & _ASK and not role.get("answers_detach"))
 
 
 def names_with(role: str) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
 NEW_REPLY = blank("connection frame_no ts_ns reply_frame_no reply_ts_ns name")
 
-# Requests of a connection that wait for their reply, by exchange (`semantics.EXCHANGES`): a row of `numbers` each.
+# Requests of a connection that wait for their reply, by exchange (numbered in `semantics`): a row of `numbers` each.
 EXCHANGES = 5
 WAITING_FRAME, WAITING_NS, WAITING_SENDER, WAITING_LOSSES = range(4)
 WAITING_CELLS = WAITING_LOSSES + 1
