@@ -5,7 +5,7 @@ BIN := .venv/bin
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 SOURCES := wirehare.py $(shell find codec udfs pipeline jobs -type f -not -path '*/__pycache__/*')
 KERNELS := udfs/warm.py $(shell find codec -name '*.py')
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
 # Many containers set it. The packages come without byte code: each of the processes that the tests start would compile
 # again what it imports, for a second or two.

@@ -6,6 +6,7 @@ It ends when standard input is closed, whatever it is doing: the process that st
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -34,6 +35,7 @@ def main() -> None:
     with without_pandas():
         for module in modules:
             importlib.import_module(module)
+    gc.freeze()  # what was imported stays: 2 % of the time went into looking at it again and again
     while True:
         pickle.dump(_answer(received.get()), answers)
         answers.flush()
