@@ -66,8 +66,7 @@ OPENS_LINK = {"basic.consume": "consumer", "file.consume": "consumer", "stream.c
 CLOSES_LINK = ("basic.cancel", "file.cancel", "stream.cancel")
 NEEDS_NO_ACK = ("stream.consume",)  # its class has no acknowledgements
 NAMES_LINK = ("attach",)  # its argument `name`
-COMMANDS_TO = ("transfer",)  # may carry one of COORDINATES, and is answered then
-COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (1.0, 4.5.3, 4.5.4)
+COMMANDS_TO = ("transfer",)  # may carry a command to a transaction coordinator, and is answered then
 
 # (method, sender, requeue or None for either) -> outcome of the messages that the other side had sent.
 SETTLEMENTS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,23 +30,12 @@ from codec.conversation.settled import Frames
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import Index, elapsed, in_one_text, is_among, picked, timestamps
+from udfs.arrow.rows import Index, elapsed, in_one_text, is_among, timestamps
 from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
-_SIDES = pa.array(SIDES)
 # Arguments of the frame that begins a message.
 _OF_TRANSFERS = ("destination", "delivery_tag", "message_format", "resume", "acquire_mode")
-_OPERATIONS = pa.array(semantics.OPERATIONS)
-_TEXTS = {
-    name: pa.array([None, *texts], pa.string())
-    for name, texts in (
-        ("outcomes", semantics.OUTCOMES), ("transactions", semantics.TRANSACTIONS), ("kinds", semantics.LINK_KINDS),
-        ("modes", semantics.MODES),
-    )
-}  # fmt: skip
-
-
 COUNTS = (len(SIDES), len(semantics.OUTCOMES) + 1)
 _TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
 # Messages that begin (`begun_messages`).
@@ -69,8 +60,9 @@ def _known(values: Integers) -> pa.Array:
     return pa.array(values, mask=values == NONE)
 
 
-def _text(kind: str, numbers: Integers) -> pa.Array:
-    return _TEXTS[kind].take(pa.array(numbers))
+def _one_of(texts: Sequence[str], places: Integers) -> pa.Array:
+    """The text at each place, null where there is none."""
+    return pa.array(texts).take(pa.array(places, mask=(places < 0) | (places >= len(texts))))
 
 
 def _error_texts(records: NDArray[np.void], texts: Numbers) -> pa.Array:
@@ -98,7 +90,7 @@ def begun_messages(begun: SessionRecords, performatives: Performatives, texts: N
             "version": frames["version"].cast(pa.string()).take(rows),
             "channel": begun.sessions["channel"][messages["session"]],
             "channel_life": begun.sessions["incarnation"][messages["session"]],
-            "operation": _OPERATIONS.take(pa.array(messages["sender"])),
+            "operation": _one_of(semantics.OPERATIONS, messages["sender"]),
             "exchange": pc.if_else(
                 pc.and_(to_destination, by_client), pc.if_else(readable, pc.fill_null(own["destination"], ""), nothing),
                 nothing,
@@ -151,10 +143,10 @@ def channel_rows(records: SessionRecords, counts: Integers, texts: Numbers) -> p
         "remote_channel": _known(sessions["remote_channel"]),
         "opened_ts": timestamps(_known(sessions["opened_ns"])),
         "closed_ts": timestamps(_known(sessions["closed_ns"])),
-        "close_initiator": _SIDES.take(_known(sessions["close_sender"])),
+        "close_initiator": _one_of(SIDES, sessions["close_sender"]),
         "close_code": _known(code),
         "close_text": _error_texts(sessions, texts),
-        "mode": pc.fill_null(_text("modes", sessions["mode"]), "none"),
+        "mode": pc.fill_null(_one_of(semantics.MODES, sessions["mode"] - 1), "none"),
         "incoming_window": _known(sessions["incoming_window"]),
         "outgoing_window": _known(sessions["outgoing_window"]),
         "published": count(CLIENT, semantics.OUTCOMES),
@@ -180,10 +172,10 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
             "first_frame_no": messages["frame_no"],
             "address": texts.column(address),
             "browsed": pa.array(browsed == 1, mask=browsed == NONE),
-            "outcome": _text("outcomes", outcomes.outcome),
+            "outcome": _one_of(semantics.OUTCOMES, outcomes.outcome - 1),
             "settled_ts_ns": _known(outcomes.settled_ns),
             "settled_frame_no": _known(outcomes.settled_frame_no),
-            "transaction": _text("transactions", outcomes.transaction),
+            "transaction": _one_of(semantics.TRANSACTIONS, outcomes.transaction - 1),
         }
     )
 
@@ -199,7 +191,7 @@ def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray
             "connection_id": messages["connection"],
             "frame_no": messages["frame_no"],
             "reply_frame_no": reply_frame_no,
-            "reply_name": picked(pa.array(semantics.NAMES), np.where(at >= 0, events["name"][at] - 1, NONE)),
+            "reply_name": _one_of(semantics.NAMES, np.where(at >= 0, events["name"][at] - 1, NONE)),
             "reply_latency_ns": elapsed(*(pa.array(np.ascontiguousarray(ns)) for ns in times)),
         }
     )
@@ -212,7 +204,7 @@ def request_replies(replies: NDArray[np.void]) -> pa.Table:
         {
             **{name: replies[field] for name, field in (("connection_id", "connection"), ("frame_no", "frame_no"))},
             "reply_frame_no": replies["reply_frame_no"],
-            "reply_name": pa.array(semantics.NAMES).take(pa.array(replies["name"] - 1)),
+            "reply_name": _one_of(semantics.NAMES, replies["name"] - 1),
             "reply_latency_ns": elapsed(*times),
         }
     )
@@ -244,11 +236,6 @@ def _of_sender(links: NDArray[np.void], name: str, unknown: int = NONE) -> Integ
 def _by_side(links: NDArray[np.void], by_client: NDArray[np.bool_], name: str) -> list[Integers]:
     """A field as the client of each link states it where `by_client`, else as the server does; and the other way."""
     return [np.where(by_client, links[f"{a}_{name}"], links[f"{b}_{name}"]) for a, b in (SIDES, SIDES[::-1])]
-
-
-def _one_of(texts: tuple[str, ...], numbers: Integers) -> pa.Array:
-    """The texts by number, else null."""
-    return pa.array(texts).take(pa.array(numbers, mask=~np.isin(numbers, range(len(texts)))))
 
 
 def _first(links: NDArray[np.void], one: str, other: str) -> Integers:
@@ -288,7 +275,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
         "connection_id": pa.array(links["connection"]),
         "channel": pa.array(session["channel"]),
         "channel_life": pa.array(session["incarnation"]),
-        "kind": _text("kinds", links["kind"]),
+        "kind": _one_of(semantics.LINK_KINDS, links["kind"] - 1),
         "name": texts.column(links["name"]),
         "handle": _known(handle),
         "address": texts.column(address),

@@ -44,9 +44,9 @@ from codec.conversation.sessions.tracker import end_connection
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from codec.conversation.states import spread
-from udfs.conversation.credits import Credits, Octets
+from udfs.conversation.credits import COMPLETED, COUNT, Credits, Octets, SessionPlaces, joined_settled
+from udfs.conversation.methods import FrameBatch
 from udfs.conversation.performatives import performatives
-from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled
 from udfs.conversation.session_rows import (
     COUNTS,
     begun_messages,
@@ -106,7 +106,7 @@ class SessionTracker(Tracker):
         self._places_left = 0  # `_places` after some were removed
         self._replies: list[NDArray[np.void]] = []  # since the last `final`
 
-    def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
+    def feed(self, frames: FrameBatch) -> pa.Table | None:
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
         messages = None
         found = performatives(frames, self._texts)
@@ -116,7 +116,7 @@ class SessionTracker(Tracker):
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
         numbers = self._state.numbers
-        if frames.num_rows and numbers[STARTED] and numbers[CONNECTION] != frames["connection_id"][-1].as_py():
+        if len(frames) and numbers[STARTED] and numbers[CONNECTION] != frames["connection_id"][-1].as_py():
             end_connection(self._state)
         return messages
 

@@ -46,15 +46,14 @@ from codec.amqp.connections.state import ConnectionState, restore_states, save_s
 from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
-from udfs.arrow.fields import fields
 from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
+from udfs.conversation.methods import FrameBatch
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import frame_rows
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import Files, Group, flows_in_order
-from udfs.roles import READ_ARGUMENTS
 from udfs.schemas import ACCOUNTS, STATES, Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
@@ -130,10 +129,11 @@ class Tables:
             return
         frames = frames.select(self._frames.names)
         yield "frames", frames
+        batch = FrameBatch(frames)
         if self._with_connections:
-            self._connections.add(frames)
+            self._connections.add(batch)
         if self._with_conversation:
-            yield from self._conversation.feed(frames, fields(frames["arguments"], READ_ARGUMENTS))
+            yield from self._conversation.feed(batch)
 
     def end(self, facts: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'connection', behind the frames of these connections."""

@@ -71,7 +71,7 @@ def channel_columns(incarnations: Records, counts: NDArray[np.void], tracker: Ch
     theirs = np.column_stack([counts["connection"], counts["incarnation"]])
     number = np.unique(np.concatenate([own, theirs]), axis=0, return_inverse=True)[1].reshape(-1)
     of_counts = number[len(own) :]
-    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns") and name != "opened"}
+    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns")}
     for name in COUNTED:
         these = counts["outcome"] == outcomes.get(name, 0)
         sums = np.zeros(len(number) + 1, np.int64)

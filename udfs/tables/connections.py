@@ -22,9 +22,10 @@ from codec.compiler.limits import OUTSTANDING
 from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
-from udfs.arrow.rows import elapsed, in_one, in_one_text, integers, is_there, numbers_of, picked, timestamps, truth_of
+from udfs.arrow.rows import elapsed, in_one, in_one_text, is_there, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
+from udfs.conversation.methods import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
@@ -58,14 +59,14 @@ class Connections:
         self._attributes, self._counts = list[pa.Table](), list[pa.Table]()
         self._blocks = ConnectionRecords(BLOCK, KEY)
 
-    def add(self, frames: pa.RecordBatch) -> None:
-        """Take frames, those of a connection together and in order."""
+    def add(self, frames: FrameBatch) -> None:
+        """Take frames."""
         self._counts.append(pa.Table.from_batches([frame_counts(frames)]))
         if len(self._counts) >= PIECES:
             self._counts = [self._all_counts()]
         chosen = handshake_frames(frames)
         if len(chosen):
-            self._attributes.append(self._first(attributes_of(frames.take(chosen))))
+            self._attributes.append(self._first(attributes_of(frames.rows.take(chosen))))
             if len(self._attributes) >= PIECES:
                 self._attributes = [self._all_attributes()]
 
@@ -165,7 +166,6 @@ class Connections:
 
     def _concluded(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
         """Columns of table connections."""
-        count = len(known[KEY])
         both = {
             method: pc.and_(*(known[f"{side}_{method}_ns"].is_valid() for side in SIDES)) for method in REACHED_BY_BOTH
         }
@@ -178,7 +178,7 @@ class Connections:
         headers = pc.greater(known["headers"], 0).fill_null(False)
         steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in STEPS}
         steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], difference)
-        closed_ns = integers(known["closed_ts_ns"])
+        closed_ns = numbers_of(known["closed_ts_ns"])
         since = numbers_of(known["block.ts_ns"])
         still = np.where(numbers_of(known["block.on"]) == 1, np.maximum(closed_ns, since) - since, 0)
         table = self._schemas["connections"]
@@ -206,7 +206,7 @@ class Connections:
                 known["syn_seen"].fill_null(False), elapsed(known["opened_ts_ns"], open_ns), nothing
             ),
             "client_name": pc.coalesce(*(in_one_text([known[part] for part in name.split()], " ") for name in NAMES)),
-            "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES], count),
+            "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES]),
             "close_initiator": known["close_initiator"],
             "close_code": known["close_code"],
             "close_text": pc.coalesce(

@@ -1,7 +1,7 @@
 """Rows of tables methods, messages, channels and links from the frames of connections.
 
     conversation = Conversation(config)
-    for table, rows in conversation.feed(frames, arguments): ...
+    for table, rows in conversation.feed(frames): ...
     for table, rows in conversation.finish(): ...
 
 Rows are yielded once they are final: a message when it is settled, a request when it is answered, else when their
@@ -39,7 +39,7 @@ from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation.channels import REPLIES, ChannelTracker
 from udfs.conversation.contents import Contents
-from udfs.conversation.methods import REPLY, method_rows
+from udfs.conversation.methods import REPLY, FrameBatch, method_rows
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import SessionTracker
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
@@ -67,7 +67,7 @@ class Conversation:
     """Follows connections; see the module's text."""
 
     def __init__(self, config: Config, keep: bool = False) -> None:
-        self._keep = keep
+        self._keep, self._with_methods = keep, "methods" in config.tables
         self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
         self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in FAMILIES]
@@ -83,21 +83,21 @@ class Conversation:
         self._event_bytes = self._events_left = self._sessions_left = 0
         self.gave_up = set[int]()  # connections in which too much was outstanding, until their facts are known
 
-    def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
-        """Take frames, those of a connection together and in order, at least one, and fields of
-        their arguments -> table, rows."""
+    def feed(self, frames: FrameBatch) -> Rows:
+        """Take frames, at least one -> table, rows."""
         connections = numbers_of(frames["connection_id"])
         open_ids = np.union1d(self._open_ids, connections) if self._keep else connections[-1:]
-        methods, requests = method_rows(frames, arguments, self._schemas["methods"])
-        yield "methods", methods
-        self._requests.add(requests)
-        found = self._channel_tracker.feed(frames, arguments)
+        if self._with_methods:
+            methods, requests = method_rows(frames, self._schemas["methods"])
+            yield "methods", methods
+            self._requests.add(requests)
+        found = self._channel_tracker.feed(frames)
         own = self._channel_tracker.to_arrow("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
         messages = (
             (contents, rows)
             for contents in self._contents
-            for rows in contents.feed(frames, arguments, contents.own(own, of_sessions), open_ids)
+            for rows in contents.feed(frames, contents.own(own, of_sessions), open_ids)
         )
         yield from self._take(found, messages)
         if self._is_much() or not (self._keep or np.array_equal(open_ids, self._open_ids)):
