@@ -158,12 +158,12 @@ class Contents:
             return
         groups = Groups(frames, own_at)
         waits = groups.waits(open_ids)
-        self._frames = groups.folded(waits)
+        self._frames = groups.folded(waits) if waits.any() else None
         at = groups.messages(messages)
         if messages is not None:
             later = np.zeros(messages.num_rows, bool)
             later[at[(at >= 0) & waits]] = True
-            self._begun = messages.filter(pa.array(later))
+            self._begun = messages.filter(pa.array(later)) if later.any() else None
         chosen = np.flatnonzero((at >= 0) & ~waits & groups.has_method)
         if len(chosen) and messages is not None:
             sizes = self._bodies.sizes(*groups.keys(chosen))
@@ -296,11 +296,9 @@ class Groups:
         return found
 
     def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
-        """The frames of some groups; those that continue a content are folded into the last one, with the bytes of the
-        body in them and the highest time."""
+        """The frames of some groups, at least one; those that continue a content are folded into the last one, with
+        the bytes of the body in them and the highest time."""
         rows, counts = np.flatnonzero(np.repeat(chosen, self.sizes)), self.sizes[chosen]
-        if not len(rows):
-            return self._frames.take(pa.array([], pa.int64()))
         starts, continues = np.cumsum(counts) - counts, self.continues[rows]
         sizes, times = self.numbers("payload_size")[rows], self.numbers("ts_ns")[rows]
         known = self.is_body[rows] & self.valid("payload_size")[rows]
