@@ -211,6 +211,11 @@ class Index:
         self._most = int(frames.max()) + 1 if len(frames) else 1
         self._frames = Sorted(self._keys(connections, frames))
 
+    @classmethod
+    def of(cls, rows: pa.Table | pa.RecordBatch, frame: str = "frame_no") -> Index:
+        """Of the frames that columns `connection_id` and `frame` name."""
+        return cls(numbers_of(rows["connection_id"]), numbers_of(rows[frame]))
+
     def find(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """The index of each frame among the given ones; -1 if it is not there."""
         return self._frames.find(self._keys(connections, frames))

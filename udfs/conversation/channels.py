@@ -8,7 +8,7 @@ What a method does is data (`udfs.roles`). Python works per batch, the kernel of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -44,14 +44,13 @@ from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.memory import fixed
 from codec.sides import SIDES
-from udfs.arrow.dictionaries import Numbers
+from udfs.arrow.dictionaries import Numbers, nullable
 from udfs.arrow.rows import is_among, numbers_of, places_where, taken, values_cut
 from udfs.conversation.methods import FrameBatch, method_frames, queue_types
 from udfs.conversation.states import NO_NUMBERS, Tracker
 from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, method_roles
 
 Records = NDArray[Any]
-_SENDERS = pa.array(SIDES)
 _OF_CHANNEL = (
     ("connection_id", "connection", "number"), ("channel", "channel", "number"),
     ("channel_life", "incarnation", "number"),
@@ -217,10 +216,8 @@ class ChannelTracker(Tracker):
 
     def to_arrow(self, kind: str, records: Records) -> pa.RecordBatch:
         """Records of one kind as the columns of KINDS."""
-        texts = self.texts
-        columns = {
-            name: _column(np.ascontiguousarray(records[field]), holds, texts) for name, field, holds in KINDS[kind]
-        }
+        made = _MADE | {name: texts.column for name, texts in self.texts.items()}
+        columns = {name: made[holds](np.ascontiguousarray(records[field])) for name, field, holds in KINDS[kind]}
         return pa.RecordBatch.from_pydict(columns)
 
 
@@ -230,13 +227,10 @@ def _records(results: Results) -> dict[str, Records]:
     return {kind: rows[:count] for kind, rows, count in zip(KINDS, records, results.counts, strict=True) if count}
 
 
-def _column(values: NDArray[np.int64], holds: str, known: Mapping[str, Numbers]) -> pa.Array:
-    if holds == "number":
-        return pa.array(values)
-    if holds == "truth":
-        return pa.array(values == 1, mask=values < 0)
-    if holds == "number or null":
-        return pa.array(values, mask=values < 0)
-    if holds == "senders":
-        return _SENDERS.take(pa.array(values, mask=values < 0))
-    return known[holds].column(values)
+# How columns that are not texts by number are made of a field.
+_MADE: dict[str, Callable[[NDArray[np.int64]], pa.Array]] = {
+    "number": pa.array,
+    "number or null": nullable,
+    "truth": lambda values: pa.array(values == 1, mask=values < 0),
+    "senders": lambda values: pa.array(SIDES).take(nullable(values)),
+}

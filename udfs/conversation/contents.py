@@ -277,8 +277,7 @@ class Groups:
         """The place of each group in `messages`; -1 if it is not there."""
         if messages is None:
             return np.full(len(self.starts), -1)
-        index = Index(numbers_of(messages["connection_id"]), numbers_of(messages["frame_no"]))
-        return index.find(self.connections[self.starts], self.contents[self.starts])
+        return Index.of(messages).find(self.connections[self.starts], self.contents[self.starts])
 
     def first_where(self, condition: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The first row of each group for which `condition` (by row) holds; -1 for none."""

@@ -185,26 +185,24 @@ def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray
     answered = chosen & (outcomes.reply_frame_no != NONE)
     messages, events, reply_frame_no = records.messages[answered], records.events, outcomes.reply_frame_no[answered]
     at = Index(events["connection"], events["frame_no"]).find(messages["connection"], reply_frame_no)
-    times = messages["ts_ns"], outcomes.reply_ns[answered]
-    return pa.table(
-        {
-            "connection_id": messages["connection"],
-            "frame_no": messages["frame_no"],
-            "reply_frame_no": reply_frame_no,
-            "reply_name": _one_of(semantics.NAMES, np.where(at >= 0, events["name"][at] - 1, NONE)),
-            "reply_latency_ns": elapsed(*(pa.array(np.ascontiguousarray(ns)) for ns in times)),
-        }
-    )
+    names = np.where(at >= 0, events["name"][at], 0)
+    return _replies(messages, reply_frame_no, names, outcomes.reply_ns[answered])
 
 
 def request_replies(replies: NDArray[np.void]) -> pa.Table:
     """Replies to other requests, as `codec.conversation.sessions.state.take_replies` returns them."""
-    times = (pa.array(np.ascontiguousarray(replies[name])) for name in ("ts_ns", "reply_ts_ns"))
+    return _replies(replies, *(replies[name] for name in ("reply_frame_no", "name", "reply_ts_ns")))
+
+
+def _replies(requests: NDArray[np.void], frame_no: Integers, names: Integers, reply_ns: Integers) -> pa.Table:
+    """The replies to `requests`: their frames, `names` (of `semantics.NAMES` from 1 on; 0: not known), and times."""
+    times = (pa.array(np.ascontiguousarray(ns)) for ns in (requests["ts_ns"], reply_ns))
     return pa.table(
         {
-            **{name: replies[field] for name, field in (("connection_id", "connection"), ("frame_no", "frame_no"))},
-            "reply_frame_no": replies["reply_frame_no"],
-            "reply_name": _one_of(semantics.NAMES, replies["name"] - 1),
+            "connection_id": requests["connection"],
+            "frame_no": requests["frame_no"],
+            "reply_frame_no": frame_no,
+            "reply_name": _one_of(semantics.NAMES, names - 1),
             "reply_latency_ns": elapsed(*times),
         }
     )
@@ -252,9 +250,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     # A link that is attached when its session has already ended never was; it ended when it began.
     with_session = np.where(session["closed_ns"] == NONE, NONE, np.maximum(session["closed_ns"], links["opened_ns"]))
     closed_ns = np.where(links["closing_ns"] != NONE, links["closing_ns"], with_session)
-    snd_mode, rcv_mode = _modes(links)
-    snd_mode = pc.if_else(pa.array(of_1_0 & known), snd_mode, pa.scalar(None, pa.string()))
-    rcv_mode = pc.if_else(pa.array(of_1_0 & known), rcv_mode, pa.scalar(None, pa.string()))
+    snd_mode, rcv_mode = _modes(links, of_1_0 & known)
     no_ack = pc.if_else(
         pa.array(of_1_0), pc.equal(snd_mode, "settled"), pa.array(links["no_ack"] == 1, mask=links["no_ack"] == NONE)
     )
@@ -302,7 +298,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     return pa.table(columns).filter(pa.array(listed))
 
 
-def _modes(links: NDArray[np.void]) -> tuple[pa.Array, pa.Array]:
+def _modes(links: NDArray[np.void], have_modes: NDArray[np.bool_]) -> list[pa.Array]:
     """The settle modes of sender and receiver: of the side that decides it, else as the other side requests it."""
     client_sends = links["kind"] == SENDER
     found = []
@@ -312,8 +308,8 @@ def _modes(links: NDArray[np.void]) -> tuple[pa.Array, pa.Array]:
     ):
         attached, _ = _by_side(links, client_decides, "attached")
         mode = np.where(attached == 1, *_by_side(links, client_decides, name))
-        found.append(_one_of(modes, np.where(mode == NONE, default, mode)))
-    return found[0], found[1]
+        found.append(_one_of(modes, np.where(have_modes, np.where(mode == NONE, default, mode), NONE)))
+    return found
 
 
 def _starved(links: NDArray[np.void], session: NDArray[np.void], closed_ns: Integers) -> Integers:

@@ -70,8 +70,7 @@ class KeepMessages:
 
 
 def _index(folders: LakeFolders, path: str) -> Index:
-    rows = pq.read_table(path, filesystem=folders.filesystem)
-    return Index(*(numbers_of(rows[name]) for name in MESSAGE_IDS.names))
+    return Index.of(pq.read_table(path, filesystem=folders.filesystem))
 
 
 def _is_in(index: Index, connections: pa.Array, frames: pa.Array) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from udfs.arrow.rows import elapsed, in_one, in_one_text, is_there, numbers_of, picked, timestamps, truth_of
-from udfs.arrow.types import arrow_schema, bound
+from udfs.arrow.types import bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
 from udfs.conversation.methods import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
@@ -61,7 +61,7 @@ class Connections:
 
     def add(self, frames: FrameBatch) -> None:
         """Take frames."""
-        self._counts.append(pa.Table.from_batches([frame_counts(frames)]))
+        self._counts.append(frame_counts(frames))
         if len(self._counts) >= PIECES:
             self._counts = [self._all_counts()]
         chosen = handshake_frames(frames)
@@ -85,12 +85,12 @@ class Connections:
 
     @property
     def schemas(self) -> list[pa.Schema]:
-        return [self._attribute_schema, arrow_schema(COUNTED)]
+        return [self._attribute_schema, COUNTED]
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the attributes and counts of these connections, which stay."""
         save_table(self._all_attributes(), self._attribute_schema, ids, writer)
-        save_table(self._all_counts(), arrow_schema(COUNTED), ids, writer)
+        save_table(self._all_counts(), COUNTED, ids, writer)
         self._blocks.save(ids, writer)
 
     def restore(self, reader: Reader) -> None:
@@ -106,9 +106,9 @@ class Connections:
 
     def _all_counts(self) -> pa.Table:
         """Numbers of frames, one row a connection."""
-        whole = pa.concat_tables([arrow_schema(COUNTED).empty_table(), *self._counts])
+        whole = pa.concat_tables([COUNTED.empty_table(), *self._counts])
         sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
-        return sums.select([KEY, *(f"{name}_sum" for name in MEASURES)]).rename_columns([KEY, *MEASURES])
+        return pa.table([sums[KEY], *(sums[f"{name}_sum"] for name in MEASURES)], schema=COUNTED)
 
     def _first(self, attributes: pa.Table) -> pa.Table:
         """One row a connection: the first value of each attribute, the furthest stage. Blocks move to `_blocks`."""

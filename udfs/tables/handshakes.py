@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.conversation.sessions.semantics import IN_SEGMENTS
 from codec.sides import SIDES
@@ -191,17 +190,17 @@ def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> d
 
 KINDS = ("frames", "methods", "heartbeats")
 MEASURES = (*(f"{side}_{kind}" for kind in KINDS for side in SIDES), "published", "delivered", "headers")
-COUNTED = StructType([StructField(name, LongType()) for name in ("connection_id", *MEASURES)])
+COUNTED = pa.schema([(name, pa.int64()) for name in ("connection_id", *MEASURES)])
 
 
-def frame_counts(frames: FrameBatch) -> pa.RecordBatch:
+def frame_counts(frames: FrameBatch) -> pa.Table:
     """COUNTED, one row a connection."""
     connections = numbers_of(frames["connection_id"])
     starts = np.flatnonzero(np.diff(connections, prepend=connections[:1] - 1))
     columns = {"connection_id": connections[starts]}
     for name, adds in _measured(frames).items():
         columns[name] = np.add.reduceat(adds.astype(np.int64), starts)
-    return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in COUNTED.names], names=COUNTED.names)
+    return pa.table(columns, schema=COUNTED)
 
 
 def _measured(frames: FrameBatch) -> Mapping[str, NDArray[Any]]:
