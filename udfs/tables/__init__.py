@@ -115,7 +115,7 @@ class Tables:
     open until their facts come, as for `Conversation`."""
 
     def __init__(self, config: Config, keep: bool = False) -> None:
-        self._frames = arrow_schema(config.schemas["frames"])
+        self._frame_columns = config.schemas["frames"].names
         self._with_conversation = bool(config.tables & OF_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
         self._conversation = Conversation(config, keep)
@@ -127,7 +127,7 @@ class Tables:
         """Decoded rows of kind 'frame' -> table, rows."""
         if not frames.num_rows:
             return
-        frames = frames.select(self._frames.names)
+        frames = frames.select(self._frame_columns)
         yield "frames", frames
         batch = FrameBatch(frames)
         if self._with_connections:
@@ -170,7 +170,7 @@ class _Decoding:
 
     def __init__(self, config: Config, states: Mapping[bytes, bytes] | None, keep_open: bool, layers: Layers) -> None:
         self.files = Files()
-        self._config = config
+        self._config, self._frame_columns = config, config.schemas["frames"].names
         self._tables = Tables(config, keep=states is not None)
         self._carried = None if states is None else _Carried(self._tables, states, keep_open, self.files)
         self._open_frames: list[pa.RecordBatch] = []
@@ -193,7 +193,7 @@ class _Decoding:
     def _rows(self, batches: Iterator[Batch]) -> Iterator[Part]:
         for batch in batches:
             yield from self._ended()
-            rows = frame_rows(batch, self.files.names, self._config.payload, encoded=True)
+            rows = frame_rows(batch, self.files.names, self._config.payload, self._frame_columns, encoded=True)
             if batch.still_open is not None:
                 self._open_frames.append(rows.filter(pa.array(batch.still_open)))
                 rows = rows.filter(pa.array(~batch.still_open))

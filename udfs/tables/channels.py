@@ -43,8 +43,9 @@ def counted(counts: NDArray[np.void], settled: Settled) -> NDArray[np.void]:
 
 def incarnation_of(records: Records) -> NDArray[np.int64]:
     """The numbers of incarnations, which are those of their unsettled maps without the last bits."""
-    channels: NDArray[np.int64] = records["channel"] << (MAP_CHANNEL_SHIFT - MAP_INCARNATION_SHIFT)
-    return channels | records["incarnation"]
+    shift = MAP_CHANNEL_SHIFT - MAP_INCARNATION_SHIFT
+    number: NDArray[np.int64] = (records["channel"] << shift) | records["incarnation"]
+    return number
 
 
 def maps_of(records: Records) -> NDArray[np.int64]:
