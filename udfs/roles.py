@@ -21,11 +21,7 @@ BEAT_FRAMES, BEAT_METHODS = ("heartbeat", "empty"), ("connection.heartbeat",)
 # continued after it; an unfinished last frame ('skipped', 'partial') has nothing after it.
 LOSSES: tuple[tuple[str, str, str | None], ...] = (("gap", "channel", None), ("skipped", "status", "partial"))
 
-# Opening and closing channels. Channel 0 carries the connection itself in the classic family.
-OPENS_CHANNEL = ("channel.open",)
-OPENED_CHANNEL = ("channel.open-ok",)
-CLOSES_CHANNEL = ("channel.close",)
-CLOSED_CHANNEL = ("channel.close-ok",)
+# Channel 0 carries the connection itself in the classic family.
 CONNECTION_CHANNEL = dict.fromkeys(CLASSIC_VERSIONS, "0")
 SESSION_VERSIONS = ("0-10", "1.0")  # their channels carry sessions
 MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
@@ -35,9 +31,6 @@ PROVES_MODE = {
     **dict.fromkeys(("tx.select-ok", "tx.commit", "tx.commit-ok", "tx.rollback", "tx.rollback-ok"), "tx"),
 }
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
-SETS_PREFETCH = ("basic.qos", "file.qos", "stream.qos")
-DECLARES_QUEUE = ("queue.declare",)
-DELETES_QUEUE = ("queue.delete",)
 # RabbitMQ queue types: method -> the argument that implies the type, and that type (None: the value of the argument).
 QUEUE_TYPES_BY = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
 
@@ -63,11 +56,9 @@ PUBLISHING, DELIVERING = (
 BODY_FRAMES, HEADER_FRAMES = ("body", "oob-body"), ("header", "oob-header")
 TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
 OPENS_LINK = {"basic.consume": "consumer", "file.consume": "consumer", "stream.consume": "consumer"}
-CLOSES_LINK = ("basic.cancel", "file.cancel", "stream.cancel")
 NEEDS_NO_ACK = ("stream.consume",)  # its class has no acknowledgements
 NAMES_LINK = ("attach",)  # its argument `name`
-COMMANDS_TO = ("transfer",)  # may carry one of COORDINATES, and is answered then
-COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (1.0, 4.5.3, 4.5.4)
+COMMANDS_TO = ("transfer",)  # may carry a command to a transaction coordinator, and is answered then
 
 # (method, sender, requeue or None for either) -> outcome of the messages that the other side had sent.
 SETTLEMENTS = {
@@ -92,7 +83,6 @@ SETTLEMENTS = {
 SETTLES_ALL = (
     "basic.recover", "basic.recover-async", "basic.recover-sync", "basic.recover-ok", "basic.recover-sync-ok",
 )  # fmt: skip
-OUTSIDE_TRANSACTIONS = SETTLES_ALL
 # Outcomes of messages that never reached a queue, and of those that return to one.
 REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
 REQUEUED = ("requeued", "released", "modified", "unsettled", "unknown")
@@ -189,6 +179,22 @@ TEXTS = {
 }
 
 
+# Fields of ROLE that are 1 for these methods.
+FLAGS = {
+    "opens_channel": ("channel.open",),
+    "opened_channel": ("channel.open-ok",),
+    "closes_channel": ("channel.close",),
+    "closed_channel": ("channel.close-ok",),
+    "declares": ("queue.declare",),
+    "deletes": ("queue.delete",),
+    "closes_link": ("basic.cancel", "file.cancel", "stream.cancel"),
+    "prefetch": ("basic.qos", "file.qos", "stream.qos"),
+    "settles_all": SETTLES_ALL,
+    "outside_transactions": SETTLES_ALL,
+    "closes_connection": CLOSES_CONNECTION,
+}
+
+
 @lru_cache
 def method_roles() -> dict[str, dict[str, int]]:
     """Methods of the classic family -> fields of `codec.conversation.channels.state.ROLE`."""
@@ -204,21 +210,11 @@ def method_roles() -> dict[str, dict[str, int]]:
             "reply_group": numbers.get(groups.get(name, ""), 0),
             "is_request": int(name in replies()),
             "is_reply": int(name in groups and name not in replies()),
-            "opens_channel": int(name in OPENS_CHANNEL),
-            "opened_channel": int(name in OPENED_CHANNEL),
-            "closes_channel": int(name in CLOSES_CHANNEL),
-            "closed_channel": int(name in CLOSED_CHANNEL),
             "mode": number("modes", MODES.get(name)),
             "proves_mode": number("modes", PROVES_MODE.get(name)),
             "ends_transaction": number("transactions", TRANSACTION_ENDS.get(name)),
-            "declares": int(name in DECLARES_QUEUE),
-            "deletes": int(name in DELETES_QUEUE),
             "opens_link": number("kinds", OPENS_LINK.get(name)),
-            "closes_link": int(name in CLOSES_LINK),
-            "prefetch": int(name in SETS_PREFETCH),
-            "settles_all": int(name in SETTLES_ALL),
-            "outside_transactions": int(name in OUTSIDE_TRANSACTIONS),
-            "closes_connection": int(name in CLOSES_CONNECTION),
+            **{flag: int(name in names) for flag, names in FLAGS.items()},
         }
         for name in sorted({*groups, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }

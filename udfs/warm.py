@@ -183,8 +183,8 @@ def warm_conversations() -> None:
     """Compile the trackers of channels and sessions, also saving and restoring them, and the reader of fields. A gap is
     enough for channels; sessions need a transfer, a subscription and the end of a transaction."""
     from codec.packing import Reader, Writer
-    from udfs.arrow.fields import fields
-    from udfs.conversation.channels import ARGUMENTS, ChannelTracker
+    from udfs.conversation.channels import ChannelTracker
+    from udfs.conversation.methods import FrameBatch
     from udfs.conversation.sessions import SessionTracker
     from udfs.decode.frame_rows import ARROW_DECODED
 
@@ -197,7 +197,7 @@ def warm_conversations() -> None:
     ids = np.array([1])
     for keep in (False, True):
         channels, sessions = ChannelTracker(keep), SessionTracker(keep)
-        channels.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
+        channels.feed(FrameBatch(pa.record_batch(columns)))
         channels.pending(ids)
         channels.forget_texts(0)
         for number, name in enumerate(
@@ -208,7 +208,7 @@ def warm_conversations() -> None:
             arguments = {"command_id": number, "destination": "d", "commands": [{"lower": 0, "upper": 1}]}
             row = {**columns, **own, **{column: pa.array([text]) for column, text in texts.items()}}
             row |= {"channel": pa.array([1], pa.int32()), "arguments": one_variant(arguments)}
-            sessions.feed(pa.record_batch(row))
+            sessions.feed(FrameBatch(pa.record_batch(row)))
         sessions.final()
         sessions.forget_texts(0)
         if keep:

@@ -22,7 +22,7 @@ from codec.net.segments import SYN
 from pipeline.extract.choice import Pair, Rows, connections
 from pipeline.extract.originals import Original
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
-from udfs.arrow.rows import in_one, integers, is_among
+from udfs.arrow.rows import in_one, is_among, numbers_of
 
 COLUMNS = (
     "connection_id", "frame_no", "sender", "stream_offset", "size", "payload_size", "frame_type", "version", "status",
@@ -111,7 +111,7 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     clients = np.array([each.client for each in candidates], np.int64)
     from_client = pc.equal(table["sender"], "client").fill_null(True).to_numpy()
     group = 2 * connection + np.where(from_client, clients[connection], 1 - clients[connection])
-    start, size = (integers(table[name], NULL) for name in ("stream_offset", "size"))
+    start, size = (numbers_of(table[name], NULL) for name in ("stream_offset", "size"))
     order = np.lexsort([start, group])
     # a gap occupies no captured bytes; an encrypted stream is one endless frame
     inside = pa.array([ENCAPSULATED.get(each.transport or "") for each in candidates], pa.string()).take(
@@ -126,7 +126,7 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     files = pa.array([each.name for each in originals], pa.string())
     file = pc.index_in(table["capture_file"], files).fill_null(NULL).to_numpy().astype(np.int64)
     names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), in_one(table["name"]).cast(pa.string()))
-    numbers = (integers(table[name], NULL) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
+    numbers = (numbers_of(table[name], NULL) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
     number, payload, first_packet, last_packet = numbers
     arrays = (group, number, start, end, payload, file, first_packet, last_packet)
     texts = (kind, table["version"], table["status"], names)

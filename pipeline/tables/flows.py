@@ -30,8 +30,6 @@ from pipeline.tables.processes import LocalProcesses
 from udfs.pairing.brokers import (
     IDS,
     MAY_HAVE_MESSAGES,
-    REPEATED,
-    REPEATED_DDL,
     brokers_of,
     ids_of,
     make_brokers,
@@ -49,6 +47,8 @@ from udfs.pairing.schemas import (
     ID_COLUMNS,
     PAIRING_COLUMNS,
     PARTITIONED,
+    REPEATED,
+    REPEATED_DDL,
     REPLY_COLUMNS,
 )
 from udfs.sink.parquet import WRITTEN

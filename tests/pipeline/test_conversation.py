@@ -17,11 +17,11 @@ from codec.compiler.limits import Limits
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES
 from codec.variant import encode
 from pipeline.decoding import config
-from udfs.arrow.fields import fields, hexed, text_or_hex, valid_utf8
+from udfs.arrow.fields import hexed, text_or_hex, valid_utf8
 from udfs.arrow.types import VARIANT
 from udfs.conversation import sessions
+from udfs.conversation.methods import FrameBatch
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.roles import READ_ARGUMENTS
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 
@@ -38,7 +38,7 @@ def followed(frames: pa.Table, size: int) -> dict[str, list[str]]:
     """What workers make of frames that come in batches of `size` rows, each row as text."""
     conversation, found = Conversation(config(True)), {name: list[str]() for name in TABLES}
     batches = frames.combine_chunks().to_batches(max_chunksize=size)
-    fed = (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)) for batch in batches)
+    fed = (conversation.feed(FrameBatch(batch)) for batch in batches)
     for parts in (*fed, conversation.finish()):
         for table, rows in parts:
             found[table] += map(str, rows.to_pylist())
@@ -133,7 +133,7 @@ def test_messages_of_two_links_lie_between_each_other() -> None:
     conversation = Conversation(config(payload=True))
     rows: list[tuple[str, pa.RecordBatch]] = []
     for batch in table(frames).to_batches(max_chunksize=1):
-        rows += conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS))
+        rows += conversation.feed(FrameBatch(batch))
     rows += conversation.finish()
     messages = [row for part, batch in rows if part == "messages" for row in batch.to_pylist()]
     found = [tuple(row[n] for n in ("link", "address", "first_frame_no", "last_frame_no", "body")) for row in messages]
@@ -161,7 +161,7 @@ def test_above_the_limit_the_oldest_messages_are_emitted_unsettled(
     of_all = Conversation(config())
     batches = table(frames).to_batches(max_chunksize=1)
     for parts in (
-        *(of_all.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)) for batch in batches),
+        *(of_all.feed(FrameBatch(batch)) for batch in batches),
         of_all.finish(),
     ):
         rows += [row for name, batch in parts if name == "messages" for row in batch.to_pylist()]
@@ -182,7 +182,7 @@ def replies(frames: list[dict[str, Any]], settled_at: int = 0) -> tuple[dict[int
                 found.update((row["frame_no"], row["reply_frame_no"]) for row in rows.to_pylist())
 
     for batch in table(frames).to_batches(max_chunksize=1):
-        take(followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)))
+        take(followed.feed(FrameBatch(batch)))
         if batch["frame_no"][0].as_py() == settled_at:
             take(followed.settle())
             left = len(found)

@@ -21,15 +21,13 @@ from wire import CLIENT, SERVER, Wire, write_capture
 
 from pipeline.decoding import config
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
-from udfs.arrow.fields import fields
 from udfs.arrow.rows import from_spark
 from udfs.arrow.types import arrow_schema
-from udfs.conversation.methods import streams_of
+from udfs.conversation.methods import FrameBatch, streams_of
 from udfs.pairing.flows import TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import messages_to_pair
 from udfs.pairing.schemas import BROKER_COLUMNS, MESSAGE_COLUMNS
-from udfs.roles import READ_ARGUMENTS
 from udfs.tables.conversation import Conversation
 
 V = "0-9-1"
@@ -49,7 +47,7 @@ def flows_of(path: Path, wires: Iterable[Wire]) -> list[Row]:
     )
     batch = from_spark(frames.combine_chunks().to_batches()[0])
     conversation, parts = Conversation(config()), list[pa.RecordBatch]()
-    for found in (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)), conversation.finish()):
+    for found in (conversation.feed(FrameBatch(batch)), conversation.finish()):
         parts += [rows for table, rows in found if table == "messages"]
     messages = pa.Table.from_batches([rows.select(MESSAGE_COLUMNS) for rows in parts]).combine_chunks()
     known = "".join(f"{queue}\n" for queue in sorted(set(streams_of(batch)["queue"].to_pylist())))

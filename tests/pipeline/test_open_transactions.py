@@ -14,9 +14,8 @@ from benchmarks.processes import RESET_PEAK, peak_bytes
 from codec.compiler.limits import Limits
 from codec.variant import encode
 from pipeline.decoding import config
-from udfs.arrow.fields import fields
 from udfs.arrow.types import VARIANT
-from udfs.roles import READ_ARGUMENTS
+from udfs.conversation.methods import FrameBatch
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 
@@ -83,7 +82,7 @@ def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
 def outcomes_of(count: int) -> tuple[list[str], Conversation]:
     found, followed = list[str](), Conversation(config())
     for batch in accepted_transfers(count):
-        for name, rows in followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)):
+        for name, rows in followed.feed(FrameBatch(batch)):
             found += rows["outcome"].to_pylist() if name == "messages" else []
     for name, rows in followed.finish():
         found += rows["outcome"].to_pylist() if name == "messages" else []
@@ -96,7 +95,7 @@ def test_outcomes_of_emitted_messages_are_dropped(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
     followed, events = Conversation(config()), []
     for batch in accepted_transfers(8 * BATCH):
-        for _ in followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)):
+        for _ in followed.feed(FrameBatch(batch)):
             pass
         events.append(followed._sessions.record_bytes)
     # For the last two frames, nothing final is looked for: the discharge and its disposition are an event each, of 13

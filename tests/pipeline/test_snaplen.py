@@ -23,6 +23,7 @@ from wire import CLIENT, SERVER, Wire
 
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.rows import values_cut
+from udfs.conversation.methods import FrameBatch
 from udfs.conversation.performatives import performatives
 
 Row = dict[str, Any]
@@ -226,7 +227,7 @@ def cut_table(folder: Path, name: str) -> pa.RecordBatch:
 def test_a_disposition_whose_end_is_missing_settles_nothing(tmp_path: Path) -> None:
     """`first` and `last` of four are there, `settled` and `state` are not."""
     frames = cut_table(tmp_path, "10_qpidd_transactions.pcap")
-    found = performatives(frames, Numbers([""]))
+    found = performatives(FrameBatch(frames), Numbers([""]))
     assert found is not None
     rows = found.rows()
     cut_ones = np.array([error == CUT_VALUES for error in found.frames["error"].to_pylist()])

@@ -18,9 +18,8 @@ from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, method_name, methods
 from pipeline.decoding import config
-from udfs.arrow.fields import fields
 from udfs.arrow.rows import from_spark
-from udfs.roles import READ_ARGUMENTS
+from udfs.conversation.methods import FrameBatch
 from udfs.tables.conversation import Conversation
 
 every_version = pytest.mark.parametrize("version", CLASSIC_VERSIONS)
@@ -170,7 +169,7 @@ def messages(frames: pa.Table) -> list[dict[str, Any]]:
     """Rows of table messages of one connection."""
     conversation, found = Conversation(config()), []
     batch = from_spark(frames.combine_chunks().to_batches()[0])
-    for parts in (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)), conversation.finish()):
+    for parts in (conversation.feed(FrameBatch(batch)), conversation.finish()):
         found += [rows for table, rows in parts if table == "messages"]
     plain = [row for rows in found for row in rows.select(["first_frame_no", "outcome"]).to_pylist()]
     return sorted(plain, key=lambda row: row["first_frame_no"])

@@ -25,13 +25,12 @@ from codec.compiler.limits import LIMITS, Limits
 from codec.variant import encode
 from pipeline.decoding import config
 from pipeline.schemas import TABLES, WORKER_TABLES
-from udfs.arrow.fields import fields
 from udfs.arrow.types import VARIANT, ColumnError, arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation import states
 from udfs.conversation.contents import Contents
+from udfs.conversation.methods import FrameBatch
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.roles import HOT_ARGUMENTS
 from udfs.tables import TableRows, conversation
 
 MODULES = (test_tables_channels, test_tables_messages, test_tables_methods, test_tables_settlement)
@@ -238,7 +237,7 @@ def test_memory_of_a_waiting_body_does_not_grow() -> None:
     seen = []
     for batch in long_body(20):
         goes_on = np.unique(batch["connection_id"].to_numpy())
-        list(contents.feed(batch, fields(batch["arguments"], HOT_ARGUMENTS), None, goes_on))
+        list(contents.feed(FrameBatch(batch), None, goes_on))
         del batch
         seen.append(pa.total_allocated_bytes())
     assert max(seen[5:]) < seen[1] + 100_000

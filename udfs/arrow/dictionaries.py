@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.text import escaped
@@ -56,6 +57,20 @@ def each_once(
     places = np.full(len(keys), -1)
     places[chosen] = index.reshape(-1)
     return pa.array([made(key) for key in distinct.tolist()], kind).take(nullable(places))
+
+
+def by_distinct(function: Callable[..., Any], kind: pa.DataType, *columns: pa.Array) -> pa.Array:
+    """`function` of the values of each row, called once for each distinct row; null where one of `columns` is null."""
+    codes = columns[0].dictionary_encode().indices
+    for column in columns[1:]:
+        encoded = column.dictionary_encode()
+        # Numbers stay below rows², however many columns follow.
+        number = pc.add(pc.multiply(codes.cast(pa.int64()), len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
+        codes = number.dictionary_encode().indices
+    distinct, first = np.unique(codes.fill_null(-1), return_index=True)
+    places = pa.array(first[distinct >= 0])
+    rows = zip(*(column.take(places).to_pylist() for column in columns), strict=True)
+    return pa.array([function(*row) for row in rows], kind).take(codes)
 
 
 class Numbers:

@@ -30,6 +30,7 @@ from codec.variant.reading import (
     read_fields,
     read_values,
 )
+from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.rows import picked
 from udfs.arrow.types import TIMESTAMP, VARIANT, binary_column
 
@@ -274,8 +275,7 @@ def hexed(column: pa.Array) -> pa.Array:
 
 def valid_utf8(column: pa.Array) -> pa.Array:
     """Texts or octets as text; null if they are not UTF-8. Each distinct value is decoded once."""
-    encoded = column.cast(pa.binary()).dictionary_encode()
-    return pa.array([_text(octets) for octets in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
+    return by_distinct(_text, pa.string(), column.cast(pa.binary()))
 
 
 def text_or_hex(column: pa.Array) -> pa.Array:
@@ -285,9 +285,8 @@ def text_or_hex(column: pa.Array) -> pa.Array:
     if pc.all(ascii_only).as_py() is not False:
         return text
     others = pc.invert(ascii_only)
-    encoded = column.filter(others).dictionary_encode()
-    texts = [_text(octets) or octets.hex() for octets in encoded.dictionary.to_pylist()]
-    return pc.replace_with_mask(text, others, pa.array(texts, pa.string()).take(encoded.indices))
+    texts = by_distinct(lambda octets: _text(octets) or octets.hex(), pa.string(), column.filter(others))
+    return pc.replace_with_mask(text, others, texts)
 
 
 def _text(octets: bytes) -> str | None:

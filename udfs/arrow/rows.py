@@ -57,13 +57,7 @@ def in_groups(
         yield group
 
 
-def numbers_of(column: Column) -> NDArray[np.int64]:
-    """A column of integers; null is 0."""
-    numbers: NDArray[np.int64] = _filled(column, 0).to_numpy().astype(np.int64, copy=False)
-    return numbers
-
-
-def integers(column: Column, null: int = 0) -> NDArray[np.int64]:
+def numbers_of(column: Column, null: int = 0) -> NDArray[np.int64]:
     """A column of numbers or booleans, null as `null`; `fixed`."""
     numbers = column if column.type == pa.int64() else column.cast(pa.int64())
     return fixed(_filled(in_one(numbers), null).to_numpy(zero_copy_only=False))
@@ -107,8 +101,8 @@ def numbered(column: Column, values: Collection[str]) -> NDArray[np.int64]:
     """The 1-based index of each text in `values`; 0 if it is not there."""
     texts, known = in_one(column), pa.array(values, pa.string())
     if not pa.types.is_dictionary(texts.type):
-        return integers(pc.add(pc.index_in(texts, known).cast(pa.int64()), 1))
-    indices = np.append(integers(pc.add(pc.index_in(texts.dictionary, known).cast(pa.int64()), 1)), 0)
+        return numbers_of(pc.index_in(texts, known), null=-1) + 1
+    indices = np.append(numbers_of(pc.index_in(texts.dictionary, known), null=-1), -1) + 1
     found: NDArray[np.int64] = indices.take(codes_of(texts), mode="wrap")
     return found
 
@@ -216,6 +210,11 @@ class Index:
         self._connections = Sorted(np.unique(connections))
         self._most = int(frames.max()) + 1 if len(frames) else 1
         self._frames = Sorted(self._keys(connections, frames))
+
+    @classmethod
+    def of(cls, rows: pa.Table | pa.RecordBatch, frame: str = "frame_no") -> Index:
+        """Of the frames that columns `connection_id` and `frame` name."""
+        return cls(numbers_of(rows["connection_id"]), numbers_of(rows[frame]))
 
     def find(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """The index of each frame among the given ones; -1 if it is not there."""

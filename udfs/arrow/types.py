@@ -62,6 +62,12 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
 
 
+def ddl(schema: pa.Schema) -> str:
+    """The schema as Spark writes one, of columns with simple types."""
+    names = {arrow: kind.typeName() for kind, arrow in ARROW_TYPES.items()} | {pa.int64(): "bigint", pa.int32(): "int"}
+    return ", ".join(f"{field.name} {names[field.type]}" for field in schema)
+
+
 def nulls(count: int, kind: pa.DataType) -> pa.Array:
     """`count` nulls; the children of a VARIANT are never null."""
     if kind != VARIANT:

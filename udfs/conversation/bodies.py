@@ -40,8 +40,7 @@ class Bodies:
 
     def of(self, connections: NDArray[np.int64], contents: NDArray[np.int64], complete: NDArray[np.bool_]) -> pa.Array:
         """The bodies of some contents; empty where they are complete without any payload, else null."""
-        of_row, sizes, counts = self._current(connections, contents)
-        order = np.argsort(of_row, kind="stable")[np.count_nonzero(of_row < 0) :]
+        order, sizes, counts = self._current(connections, contents)
         column = gathered(self._payload.take(pa.array(order)), sizes, (counts > 0) | complete)
         pieces, done = [], 0
         for at, parts in self._earlier(connections, contents):
@@ -52,8 +51,7 @@ class Bodies:
 
     def keep(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> None:
         """Store the payloads of these contents, which are incomplete, and drop all others."""
-        of_row, _, counts = self._current(connections, contents)
-        order = np.argsort(of_row, kind="stable")[np.count_nonzero(of_row < 0) :]
+        order, _, counts = self._current(connections, contents)
         payload, ends = self._payload.take(pa.array(order)), np.cumsum(counts)
         pending = {}
         for at, key in enumerate(zip(connections.tolist(), contents.tolist(), strict=True)):
@@ -85,14 +83,13 @@ class Bodies:
     def _current(
         self, connections: NDArray[np.int64], contents: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The content of each current payload, -1 for none; bytes and number of payloads of each content."""
+        """The current payloads of these contents, content by content; bytes and number of payloads of each content."""
         of_row = Index(connections, contents).find(self._connections, self._contents)
-        found = of_row >= 0
-        ends = heap_of(self._payload).ends
-        counts, sizes = np.zeros(len(connections), np.int64), np.zeros(len(connections), np.int64)
-        np.add.at(counts, of_row[found], 1)
-        np.add.at(sizes, of_row[found], np.diff(ends)[found])
-        return of_row, sizes, counts
+        order = np.argsort(of_row, kind="stable")[np.count_nonzero(of_row < 0) :]
+        sizes, counts = np.zeros((2, len(connections)), np.int64)
+        np.add.at(counts, of_row[order], 1)
+        np.add.at(sizes, of_row[order], np.diff(heap_of(self._payload).ends)[order])
+        return order, sizes, counts
 
     def _earlier(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> list[tuple[int, list[pa.Array]]]:
         """Places of the contents with earlier payloads, in order, and these."""

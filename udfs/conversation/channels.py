@@ -1,14 +1,14 @@
 """Tracks the channels of the classic family: frames in; messages, settlement events, incarnations, links, replies out.
 
     tracker = ChannelTracker()
-    for kind, records in tracker.feed(frames, arguments).items(): tracker.to_arrow(kind, records)
+    for kind, records in tracker.feed(frames).items(): tracker.to_arrow(kind, records)
 
 What a method does is data (`udfs.roles`). Python works per batch, the kernel of `codec.conversation.channels` per row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.conversation.channels.connections import (
     LAYOUT,
     NO_FRAME,
@@ -43,69 +44,44 @@ from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.memory import fixed
 from codec.sides import SIDES
-from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.rows import integers, is_among, places_where, taken, values_cut
-from udfs.conversation.methods import method_frames, method_marks, queue_types
+from udfs.arrow.dictionaries import Numbers, nullable
+from udfs.arrow.rows import is_among, numbers_of, places_where, taken, values_cut
+from udfs.conversation.methods import FrameBatch, method_frames, queue_types
 from udfs.conversation.states import NO_NUMBERS, Tracker
 from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, method_roles
 
 Records = NDArray[Any]
-_SENDERS = pa.array(SIDES)
+_OF_CHANNEL = (
+    ("connection_id", "connection", "number"), ("channel", "channel", "number"),
+    ("channel_life", "incarnation", "number"),
+)  # fmt: skip
+_OF_FRAME = (("connection_id", "connection", "number"), ("frame_no", "frame_no", "number"))
 # Kind -> its columns: (name, field of the record, what the field holds).
 KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "message": (
-        ("connection_id", "connection", "number"),
-        ("frame_no", "frame_no", "number"),
-        ("channel", "channel", "number"),
-        ("channel_life", "incarnation", "number"),
-        ("operation", "operation", "operations"),
-        ("queue", "queue", "texts"),
-        ("link", "link", "texts"),
-        ("delivery_tag", "tag", "number or null"),
-        ("outcome", "outcome", "outcomes"),
+        *_OF_FRAME, *_OF_CHANNEL[1:], ("operation", "operation", "operations"), ("queue", "queue", "texts"),
+        ("link", "link", "texts"), ("delivery_tag", "tag", "number or null"), ("outcome", "outcome", "outcomes"),
     ),
     "event": (),  # they stay records
     "incarnation": (
-        ("connection_id", "connection", "number"),
-        ("channel", "channel", "number"),
-        ("channel_life", "incarnation", "number"),
-        ("opened_ns", "opened_ns", "number or null"),
-        ("closed_ns", "close_ns", "number or null"),
-        ("close_initiator", "close_sender", "senders"),
-        ("close_code", "close_code", "number or null"),
-        ("close_text", "close_text", "texts"),
-        ("mode", "mode", "modes"),
-        ("prefetch_count", "prefetch_count", "number or null"),
-        ("prefetch_size", "prefetch_size", "number or null"),
-        ("published", "published", "number"),
-        ("delivered", "delivered", "number"),
-        ("returned", "returned", "number"),
-        ("opened", "opened", "number"),
+        *_OF_CHANNEL, ("opened_ns", "opened_ns", "number or null"), ("closed_ns", "close_ns", "number or null"),
+        ("close_initiator", "close_sender", "senders"), ("close_code", "close_code", "number or null"),
+        ("close_text", "close_text", "texts"), ("mode", "mode", "modes"),
+        ("prefetch_count", "prefetch_count", "number or null"), ("prefetch_size", "prefetch_size", "number or null"),
+        ("published", "published", "number"), ("delivered", "delivered", "number"), ("returned", "returned", "number"),
     ),
     "link": (
-        ("connection_id", "connection", "number"),
-        ("channel", "channel", "number"),
-        ("channel_life", "incarnation", "number"),
-        ("kind", "kind", "kinds"),
-        ("name", "name", "texts"),
-        ("queue", "queue", "texts"),
-        ("queue_type", "queue_type", "texts"),
-        ("no_ack", "no_ack", "truth"),
-        ("exclusive", "exclusive", "truth"),
-        ("opened_ns", "opened_ns", "number or null"),
-        ("closed_ns", "closed_ns", "number or null"),
-        ("closed_by", "closing_sender", "senders"),
-        ("closing_name", "closing_name", "names"),
+        *_OF_CHANNEL, ("kind", "kind", "kinds"), ("name", "name", "texts"), ("queue", "queue", "texts"),
+        ("queue_type", "queue_type", "texts"), ("no_ack", "no_ack", "truth"), ("exclusive", "exclusive", "truth"),
+        ("opened_ns", "opened_ns", "number or null"), ("closed_ns", "closed_ns", "number or null"),
+        ("closed_by", "closing_sender", "senders"), ("closing_name", "closing_name", "names"),
         ("transfers", "transfers", "number"),
     ),
     "reply": (
-        ("connection_id", "connection", "number"),
-        ("frame_no", "frame_no", "number"),
-        ("reply_frame_no", "reply_frame_no", "number"),
-        ("reply_name", "reply_name", "names"),
+        *_OF_FRAME, ("reply_frame_no", "reply_frame_no", "number"), ("reply_name", "reply_name", "names"),
         ("reply_latency_ns", "latency_ns", "number or null"),
     ),
-}
+}  # fmt: skip
 
 
 def _schema(kind: str) -> pa.Schema:
@@ -116,10 +92,8 @@ def _schema(kind: str) -> pa.Schema:
 
 MESSAGES, REPLIES = _schema("message"), _schema("reply")
 # Columns of frames, and fields of their arguments, that the tracker reads.
-METHOD_COLUMNS = (
-    "connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status", "name", "error",
-    "notes",
-)  # fmt: skip
+OF_FRAMES = ("connection_id", "frame_no", "ts_ns", "channel")
+METHOD_COLUMNS = (*OF_FRAMES, "sender", "version", "frame_type", "status", "name", "error")
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
 ARGUMENTS = (
     *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",
@@ -156,11 +130,10 @@ class ChannelTracker(Tracker):
         """The texts of each kind by number."""
         return {**self._known_texts, "texts": self._texts}
 
-    def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> dict[str, Records]:
-        """Follow the next frames (METHOD_COLUMNS; of a connection together, in order), with fields ARGUMENTS of theirs
-        -> records by kind, for `to_arrow`, with all of connections that have ended."""
-        last = frames["connection_id"][-1].as_py() if frames.num_rows else None
-        rows = self._rows(frames, arguments)
+    def feed(self, frames: FrameBatch) -> dict[str, Records]:
+        """Follow the next frames -> records by kind, for `to_arrow`, with all of connections that have ended."""
+        last = frames["connection_id"][-1].as_py() if len(frames) else None
+        rows = self._rows(frames)
         count = len(rows.frame_no)
         ids, ends, before, after = self._load(rows.connection_id, count)
         self._state = with_room(self._state, before.largest() + count)
@@ -173,20 +146,27 @@ class ChannelTracker(Tracker):
                 found[kind] = np.concatenate([found[kind], records]) if kind in found else records
         return found
 
-    def _rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
+    def _rows(self, batch: FrameBatch) -> Rows:
         """The frames that the kernel reads, as its columns."""
-        chosen = places_where(method_frames(frames))
-        fields_of = {name: taken(arguments[name], chosen) for name in ARGUMENTS}
-        fields_of["queue_type"] = queue_types(frames, chosen, passive=False)
-        frames = frames.select(METHOD_COLUMNS).take(chosen)
+        is_read = method_frames(batch)
+        chosen = places_where(is_read)
+        fields_of = {name: taken(batch.arguments[name], chosen) for name in ARGUMENTS}
+        fields_of["queue_type"] = queue_types(batch.rows, chosen, passive=False)
+        frames = batch.rows.select(METHOD_COLUMNS).take(chosen)
         cut = values_cut(frames)
         if cut.any():
             fields_of = {name: pc.if_else(pa.array(~cut), column, None) for name, column in fields_of.items()}
         texts = {name: self._texts.of(fields_of[name]) for name in (*TEXT_ARGUMENTS, "queue_type")}
-        numbers = {name: integers(column, null=-1) for name, column in fields_of.items() if name not in texts}
-        numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
+        numbers = {name: numbers_of(column, null=-1) for name, column in fields_of.items() if name not in texts}
+        numbers |= {name: numbers_of(frames[name], null=-1) for name in OF_FRAMES}
         numbers["no_ack"] = fixed(np.where(is_among(frames["name"], *NEEDS_NO_ACK), 1, numbers["no_ack"]))
-        numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in method_marks(frames).items()}
+        marks = {
+            "sender": is_among(frames["sender"], SIDES[1]),
+            "loss": batch.lost[is_read],
+            "on_connection": (numbers["channel"] == 0) & is_among(frames["version"], *CLASSIC_VERSIONS),
+            **{name: marked[is_read] for name, marked in batch.late.items()},
+        }
+        numbers |= {name: fixed(marked.astype(np.int64)) for name, marked in marks.items()}
         return Rows(name=self._names.of(frames["name"]), **texts, **numbers)
 
     def _results(self, states: ConnectionStates, rows: int) -> Results:
@@ -236,10 +216,8 @@ class ChannelTracker(Tracker):
 
     def to_arrow(self, kind: str, records: Records) -> pa.RecordBatch:
         """Records of one kind as the columns of KINDS."""
-        texts = self.texts
-        columns = {
-            name: _column(np.ascontiguousarray(records[field]), holds, texts) for name, field, holds in KINDS[kind]
-        }
+        made = _MADE | {name: texts.column for name, texts in self.texts.items()}
+        columns = {name: made[holds](np.ascontiguousarray(records[field])) for name, field, holds in KINDS[kind]}
         return pa.RecordBatch.from_pydict(columns)
 
 
@@ -249,13 +227,10 @@ def _records(results: Results) -> dict[str, Records]:
     return {kind: rows[:count] for kind, rows, count in zip(KINDS, records, results.counts, strict=True) if count}
 
 
-def _column(values: NDArray[np.int64], holds: str, known: Mapping[str, Numbers]) -> pa.Array:
-    if holds == "number":
-        return pa.array(values)
-    if holds == "truth":
-        return pa.array(values == 1, mask=values < 0)
-    if holds == "number or null":
-        return pa.array(values, mask=values < 0)
-    if holds == "senders":
-        return _SENDERS.take(pa.array(values, mask=values < 0))
-    return known[holds].column(values)
+# How columns that are not texts by number are made of a field.
+_MADE: dict[str, Callable[[NDArray[np.int64]], pa.Array]] = {
+    "number": pa.array,
+    "number or null": nullable,
+    "truth": lambda values: pa.array(values == 1, mask=values < 0),
+    "senders": lambda values: pa.array(SIDES).take(nullable(values)),
+}

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from codec.amqp.versions import E_UNEXPECTED_SEGMENT, ERRORS, fact_table
 from codec.checks import records_0_10, records_1_0, v0_10, v1_0
@@ -23,9 +22,9 @@ from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, texts, values_of
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import integers, is_among, is_there, numbered, places_where
+from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, places_where
 from udfs.arrow.types import arrow_schema, typed
-from udfs.schemas import field
+from udfs.schemas import INT, LONG, STRING, table
 
 Integers = NDArray[np.int64]
 METHOD_COLUMNS = (
@@ -33,21 +32,19 @@ METHOD_COLUMNS = (
     "size", "payload_size", "arguments",
     "grace_ns", "last_ns", "agreed_channel_max", "transaction_command", "discharged",
 )  # fmt: skip
-ODD = StructType(
-    [
-        field("connection_id", LongType(), "TCP connection"),
-        field("frame_no", LongType(), "frame that is odd, or that was not answered"),
-        field("ts_ns", LongType(), "when that was noticed, ns since 1970-01-01 UTC"),
-        field("version", StringType(), "AMQP version"),
-        field("sender", StringType(), "who is odd: 'client' or 'server'"),
-        field("channel", IntegerType(), "channel number, as in table channels; null: about the connection"),
-        field("channel_life", LongType(), "which incarnation of the channel number, see channels"),
-        field("oddity", StringType(), "name of what was noticed"),
-        field("observed", LongType(), "the number that is odd"),
-        field("expected", LongType(), "the number in its place, or the limit"),
-        field("about_frame_no", LongType(), "frame that begins the link or message it is about"),
-        field("waited_ns", LongType(), "how long an answer took, or had not come at the end, ns"),
-    ]
+ODD = table(
+    ("connection_id", LONG, "TCP connection"),
+    ("frame_no", LONG, "frame that is odd, or that was not answered"),
+    ("ts_ns", LONG, "when that was noticed, ns since 1970-01-01 UTC"),
+    ("version", STRING, "AMQP version"),
+    ("sender", STRING, "who is odd: 'client' or 'server'"),
+    ("channel", INT, "channel number, as in table channels; null: about the connection"),
+    ("channel_life", LONG, "which incarnation of the channel number, see channels"),
+    ("oddity", STRING, "name of what was noticed"),
+    ("observed", LONG, "the number that is odd"),
+    ("expected", LONG, "the number in its place, or the limit"),
+    ("about_frame_no", LONG, "frame that begins the link or message it is about"),
+    ("waited_ns", LONG, "how long an answer took, or had not come at the end, ns"),
 )
 OF_1_0 = {
     "channel_max": "bigint", "max_frame_size": "bigint", "remote_channel": "bigint", "next_outgoing_id": "bigint",
@@ -155,8 +152,8 @@ def rows_1_0(methods: pa.RecordBatch) -> records_1_0.Rows:
     return records_1_0.Rows(
         **_common_columns(methods),
         name=fixed(np.where(_readable(methods), numbered(methods["name"], v1_0.NAMES), 0)),
-        size=integers(methods["size"]),
-        payload_size=integers(methods["payload_size"]),
+        size=numbers_of(methods["size"]),
+        payload_size=numbers_of(methods["payload_size"]),
         error=fixed(are_objects(within["error"]).astype(np.int64)),
         link_name=fixed(hashed(arguments.column("name"))),
         is_receiver=fixed(receives),
@@ -189,7 +186,7 @@ def rows_0_10(methods: pa.RecordBatch) -> records_0_10.Rows:
     numbers = {column: fixed(arguments.numbers(column, NONE)) for column in NUMBERS_0_10}
     return records_0_10.Rows(
         **_common_columns(methods),
-        channel_max=integers(methods["agreed_channel_max"], null=NONE),
+        channel_max=numbers_of(methods["agreed_channel_max"], null=NONE),
         name=fixed(name),
         is_command=fixed((readable & is_among(methods["name"], *_named("commands"))).astype(np.int64)),
         gives_result=fixed(is_among(methods["name"], *GIVE_RESULTS).astype(np.int64)),
@@ -206,7 +203,7 @@ def rows_0_10(methods: pa.RecordBatch) -> records_0_10.Rows:
 def _common_columns(methods: pa.RecordBatch) -> dict[str, Integers]:
     names = ("connection_id", "frame_no", "ts_ns", "grace_ns", "last_ns", "channel")
     sender = fixed(is_among(methods["sender"], SIDES[1]).astype(np.int64))
-    return {"sender": sender, **{name: integers(methods[name]) for name in names}}
+    return {"sender": sender, **{name: numbers_of(methods[name]) for name in names}}
 
 
 def _begins(methods: pa.RecordBatch) -> Integers:

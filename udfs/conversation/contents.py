@@ -1,7 +1,7 @@
 """Rows of table messages of one family, assembled from their frames: method, header, bodies.
 
     contents = Contents(family, schema, payload)
-    rows = contents.feed(frames, arguments, messages, open_ids)
+    rows = contents.feed(frames, messages, open_ids)
 
 Contents of several channels are interleaved, but each channel and sender (in 1.0 each of their links) has one at a
 time: a content waits until it is complete, or until the next one begins in its place. Of the bodies of a waiting
@@ -10,7 +10,7 @@ content only sums are stored, and octets only with `payload`. Python works per b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from udfs.attributes import Family
 from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
 from udfs.conversation.bodies import PENDING_BODIES, Bodies
 from udfs.conversation.channels import MESSAGES as OF_CHANNELS
+from udfs.conversation.methods import FrameBatch
 from udfs.conversation.properties import ONLY_DERIVED_FROM, derived
 from udfs.conversation.properties import properties as read_properties
 from udfs.conversation.session_rows import BEGUN_MESSAGES as OF_SESSIONS
@@ -84,20 +85,19 @@ class Contents:
 
     def feed(
         self,
-        frames: pa.RecordBatch,
-        arguments: Mapping[str, pa.Array],
+        frames: FrameBatch,
         messages: pa.RecordBatch | pa.Table | None,
         open_ids: NDArray[np.int64],
     ) -> Iterator[pa.RecordBatch]:
-        """Take frames, fields of their arguments, and the messages that a tracker found in them -> rows of table
-        messages without SETTLEMENT. `open_ids`: connections that may have more frames."""
+        """Take frames, and the messages that a tracker found in them -> rows of table messages without SETTLEMENT.
+        `open_ids`: connections that may have more frames."""
         own = self._carry_contents(frames)
         if self._frames is None and not own.any():
             return
         if self._payload:
-            self._bodies.add(frames.select(OF_BODIES).take(places_where(own)))
+            self._bodies.add(frames.rows.select(OF_BODIES).take(places_where(own)))
         known = {name: frames[name] for name in FRAME_COLUMNS}
-        known |= {name: arguments[name] for name in self._family.arguments}
+        known |= {name: frames.arguments[name] for name in self._family.arguments}
         waiting = 0 if self._frames is None else self._frames.num_rows
         own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own)])
         new = pa.table(known)
@@ -108,7 +108,7 @@ class Contents:
         # In one chunk: each column is read several times.
         yield from self._next(all_frames.combine_chunks(), own_at, joined(self._begun, messages), open_ids)
 
-    def _carry_contents(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
+    def _carry_contents(self, frames: FrameBatch) -> NDArray[np.bool_]:
         """Which frames carry contents of the family."""
         own: NDArray[np.bool_] = is_there(frames["content_frame_no"])
         if own.any():
@@ -158,12 +158,12 @@ class Contents:
             return
         groups = Groups(frames, own_at)
         waits = groups.waits(open_ids)
-        self._frames = groups.folded(waits)
+        self._frames = groups.folded(waits) if waits.any() else None
         at = groups.messages(messages)
         if messages is not None:
             later = np.zeros(messages.num_rows, bool)
             later[at[(at >= 0) & waits]] = True
-            self._begun = messages.filter(pa.array(later))
+            self._begun = messages.filter(pa.array(later)) if later.any() else None
         chosen = np.flatnonzero((at >= 0) & ~waits & groups.has_method)
         if len(chosen) and messages is not None:
             sizes = self._bodies.sizes(*groups.keys(chosen))
@@ -277,8 +277,7 @@ class Groups:
         """The place of each group in `messages`; -1 if it is not there."""
         if messages is None:
             return np.full(len(self.starts), -1)
-        index = Index(numbers_of(messages["connection_id"]), numbers_of(messages["frame_no"]))
-        return index.find(self.connections[self.starts], self.contents[self.starts])
+        return Index.of(messages).find(self.connections[self.starts], self.contents[self.starts])
 
     def first_where(self, condition: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The first row of each group for which `condition` (by row) holds; -1 for none."""
@@ -296,11 +295,9 @@ class Groups:
         return found
 
     def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
-        """The frames of some groups; those that continue a content are folded into the last one, with the bytes of the
-        body in them and the highest time."""
+        """The frames of some groups, at least one; those that continue a content are folded into the last one, with
+        the bytes of the body in them and the highest time."""
         rows, counts = np.flatnonzero(np.repeat(chosen, self.sizes)), self.sizes[chosen]
-        if not len(rows):
-            return self._frames.take(pa.array([], pa.int64()))
         starts, continues = np.cumsum(counts) - counts, self.continues[rows]
         sizes, times = self.numbers("payload_size")[rows], self.numbers("ts_ns")[rows]
         known = self.is_body[rows] & self.valid("payload_size")[rows]

@@ -1,8 +1,9 @@
-"""Rows of table methods, without replies; commands to transaction coordinators; queues that are streams."""
+"""Batches of frames; rows of table methods, without replies; which frames trackers read; queues that are streams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
-from codec.conversation.sessions.semantics import IN_SEGMENTS, NAMES, REQUEST_NAMES, SETTLES, VERSIONS
-from codec.memory import fixed
-from codec.sides import SIDES
+from codec.conversation.sessions.semantics import COORDINATES, IN_SEGMENTS, NAMES, REQUEST_NAMES, SETTLES, VERSIONS
 from udfs import roles
 from udfs.arrow.fields import Fields, fields, inside, values_of
 from udfs.arrow.rows import (
@@ -22,7 +20,6 @@ from udfs.arrow.rows import (
     is_among,
     is_noted,
     is_there,
-    numbers_of,
     one_of,
     picked,
     places_where,
@@ -33,38 +30,80 @@ from udfs.arrow.types import bound
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
+Flags = NDArray[np.bool_]
 
 
-def method_rows(
-    frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], schema: pa.Schema
-) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """`frames` and fields of their `arguments` (READ_ARGUMENTS) -> (rows of table methods that are no requests, rows of
-    requests), both with `schema`. The columns REPLY are null."""
-    chosen = is_among(frames["frame_type"], *roles.METHOD_FRAMES)
+class FrameBatch:
+    """Rows of frames, those of a connection together and in order, and what several tables need of them: each is
+    computed once, when it is first asked for. `batch[name]`: a column."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.rows = rows
+
+    def __getitem__(self, name: str) -> pa.Array:
+        return self.rows[name]
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    @cached_property
+    def arguments(self) -> dict[str, pa.Array]:
+        """The fields READ_ARGUMENTS of `arguments`."""
+        return fields(self["arguments"], roles.READ_ARGUMENTS)
+
+    @cached_property
+    def are_methods(self) -> Flags:
+        """True for frames with a method, control, command or performative."""
+        return is_among(self["frame_type"], *roles.METHOD_FRAMES)
+
+    @cached_property
+    def unfinished(self) -> Flags:
+        """True for frames of controls and commands of 0-10 that continue in the next frame, which has the arguments."""
+        begun = self.are_methods & is_among(self["version"], *IN_SEGMENTS)
+        return begun & is_among(self["status"], "ok") & ~is_there(self["arguments"])
+
+    @cached_property
+    def lost(self) -> Flags:
+        """True where frames may be missing, so that nothing may be paired across."""
+        found = np.zeros(len(self), bool)
+        for kind, column, value in roles.LOSSES:
+            is_kind, there = is_among(self["frame_type"], kind), is_there(self[column])
+            found |= is_kind & (~there if value is None else there & ~is_among(self[column], value))
+        return found
+
+    @cached_property
+    def late(self) -> dict[str, Flags]:
+        """`peer_late`, `late`: True for frames with these notes."""
+        return {"peer_late": is_noted(self["notes"], PEER_LATE), "late": is_noted(self["notes"], CAPTURED_LATE)}
+
+    @cached_property
+    def transaction_commands(self) -> pa.StringArray:
+        """The command to a transaction coordinator of 1.0 in each frame, or null: it is the body of a transfer (4.2,
+        4.5)."""
+        carries = is_among(self["name"], *roles.COMMANDS_TO)
+        if not carries.any():
+            return pa.nulls(len(self), pa.string())
+        bodies = inside(values_of(self["properties"]).taken(np.flatnonzero(carries)), "body")
+        kinds = fields(bodies, {"type": "string"})["type"]
+        kinds = pc.if_else(one_of(kinds, COORDINATES), kinds, pa.scalar(None, pa.string()))
+        return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
+
+
+def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(Rows of table methods that are no requests, rows of requests), both with `schema`. The columns REPLY are
+    null."""
     names_link = pa.array(is_among(frames["name"], *roles.NAMES_LINK))
-    link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
-    known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
-    known |= {"name": frames["name"], "transaction_command": transaction_commands(frames)}
-    may_be = is_among(frames["name"], *roles.replies(), *REQUEST_NAMES)
-    requests = chosen & (may_be | is_there(known["transaction_command"]))
+    known = {name: frames[name] for name in frames.rows.schema.names} | frames.arguments
+    known["name"] = frames["name"]
+    known["link_name"] = pc.if_else(names_link, frames.arguments["name"], pa.scalar(None, pa.string()))
+    known["transaction_command"] = frames.transaction_commands
+    may_be = is_among(frames["name"], *roles.replies(), *REQUEST_NAMES) | is_there(frames.transaction_commands)
 
-    def rows(places: pa.Int64Array) -> pa.RecordBatch:
-        columns = {name: taken(known[name], places) for name in schema.names if name not in REPLY}
-        return bound(columns, schema, REPLY)
+    def rows(chosen: Flags) -> pa.RecordBatch:
+        at = places_where(chosen)
+        return bound({name: taken(known[name], at) for name in schema.names if name not in REPLY}, schema, REPLY)
 
-    return rows(places_where(chosen & ~requests)), rows(places_where(requests))
-
-
-def transaction_commands(frames: pa.RecordBatch) -> pa.StringArray:
-    """The command to a transaction coordinator of 1.0 in each of `frames` (with `name`, `properties`), or null: it is
-    the body of a transfer (4.2, 4.5)."""
-    carries = is_among(frames["name"], *roles.COMMANDS_TO)
-    if not carries.any():
-        return pa.nulls(frames.num_rows, pa.string())
-    bodies = inside(values_of(frames["properties"]).taken(np.flatnonzero(carries)), "body")
-    kinds = fields(bodies, {"type": "string"})["type"]
-    kinds = pc.if_else(one_of(kinds, roles.COORDINATES), kinds, pa.scalar(None, pa.string()))
-    return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
+    return rows(frames.are_methods & ~may_be), rows(frames.are_methods & may_be)
 
 
 METHOD_COLUMNS = ("connection_id", "name", "arguments")
@@ -108,65 +147,26 @@ def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) ->
     return found
 
 
-Flags = NDArray[np.bool_]
-
-
-def lost(frames: pa.RecordBatch) -> Flags:
-    """True where frames may be missing, so that nothing may be paired across."""
-    found = np.zeros(frames.num_rows, bool)
-    for kind, column, value in roles.LOSSES:
-        is_kind, there = is_among(frames["frame_type"], kind), is_there(frames[column])
-        found |= is_kind & (~there if value is None else there & ~is_among(frames[column], value))
-    return found
-
-
-def method_frames(frames: pa.RecordBatch) -> Flags:
+def method_frames(frames: FrameBatch) -> Flags:
     """True for the frames that the channel tracker reads: methods of the classic family with a role, and where frames
     of a sender may be missing."""
-    method = is_among(frames["frame_type"], *roles.METHOD_FRAMES) & is_among(frames["name"], *roles.method_roles())
-    is_read = (method & is_there(frames["channel"])) | lost(frames)
-    return is_read & ~is_among(frames["version"], *roles.SESSION_VERSIONS)
+    method = frames.are_methods & is_among(frames["name"], *roles.method_roles()) & is_there(frames["channel"])
+    return (method | frames.lost) & ~is_among(frames["version"], *roles.SESSION_VERSIONS)
 
 
-def method_marks(frames: pa.RecordBatch) -> dict[str, Flags]:
-    """`sender` (1: the server), `loss`, `on_connection`, `peer_late`, `late` of these frames."""
-    channel_0 = (numbers_of(frames["channel"]) == 0) & is_there(frames["channel"])
-    return {
-        "sender": is_among(frames["sender"], SIDES[1]),
-        "loss": lost(frames),
-        "on_connection": channel_0 & is_among(frames["version"], *CLASSIC_VERSIONS),
-        "peer_late": is_noted(frames["notes"], PEER_LATE),
-        "late": is_noted(frames["notes"], CAPTURED_LATE),
-    }
-
-
-def performative_frames(frames: pa.RecordBatch) -> tuple[pa.Int64Array, dict[str, NDArray[np.int64]]]:
-    """The places of frames that the session tracker reads: performatives, controls and commands that it knows, and
-    losses; `loss`, `hides` (a settlement may be missing), `peer_late`, `late` of them."""
+def performative_frames(frames: FrameBatch) -> tuple[Flags, Flags]:
+    """True for the frames that the session tracker reads: performatives, controls and commands that it knows, and
+    losses; and for those that hide something: a settlement may be missing."""
     of_version = is_among(frames["version"], *VERSIONS)
-    hides = is_lost = lost(frames)
-    named = np.zeros(len(is_lost), bool)
+    hides, named = frames.lost, np.zeros(len(frames), bool)
     if of_version.any():
-        hides = is_lost | _partial_settlements(frames)
-        named = is_among(frames["name"], *NAMES) & is_there(frames["channel"]) & ~unfinished(frames)
+        hides = frames.lost | _partial_settlements(frames)
+        named = is_among(frames["name"], *NAMES) & is_there(frames["channel"]) & ~frames.unfinished
     # A loss without a version counts if other frames of the connection have one.
-    at = np.flatnonzero((of_version & (named | hides)) | (~is_there(frames["version"]) & is_lost))
-    marks = {
-        "loss": is_lost,
-        "hides": hides,
-        "peer_late": is_noted(frames["notes"], PEER_LATE),
-        "late": is_noted(frames["notes"], CAPTURED_LATE),
-    }
-    return pa.array(at), {name: fixed(mark[at].astype(np.int64)) for name, mark in marks.items()}
+    return (of_version & (named | hides)) | (~is_there(frames["version"]) & frames.lost), hides
 
 
-def unfinished(frames: pa.RecordBatch) -> Flags:
-    """True for frames of controls and commands of 0-10 that continue in the next frame, which has the arguments."""
-    begun = is_among(frames["version"], *IN_SEGMENTS) & is_among(frames["frame_type"], *roles.METHOD_FRAMES)
-    return begun & is_among(frames["status"], "ok") & ~is_there(frames["arguments"])
-
-
-def _partial_settlements(frames: pa.RecordBatch) -> Flags:
+def _partial_settlements(frames: FrameBatch) -> Flags:
     """True for frames that are not whole and may settle something."""
     partial = is_there(frames["status"]) & ~is_among(frames["status"], "ok")
     spans = is_among(frames["frame_type"], *(kind for kind, _, _ in roles.LOSSES))

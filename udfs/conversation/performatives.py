@@ -16,10 +16,10 @@ from codec.conversation.sessions.state import NO_LIMIT, NONE, Rows
 from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hexed, valid_utf8, values_of
+from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, hexed, inside, valid_utf8, values_of
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import integers, is_among, is_there, numbered, picked, values_cut
-from udfs.conversation.methods import performative_frames
+from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, values_cut
+from udfs.conversation.methods import FrameBatch, performative_frames
 from udfs.conversation.properties import as_text
 
 Integers = NDArray[np.int64]
@@ -53,20 +53,20 @@ _BY_NAME = outcome_numbers(NAMES)
 
 @dataclass(frozen=True)
 class Performatives:
-    """Frames that the tracker reads: FRAME_COLUMNS, their `arguments` and `properties`, and the `marks` of
-    `performative_frames`; `texts` of all batches."""
+    """Frames that the tracker reads: FRAME_COLUMNS, their `arguments`, the sections of messages with `commands` to
+    transaction coordinators, and `marks`; `texts` of all batches."""
 
     frames: pa.RecordBatch
     arguments: Fields
-    properties: Values
-    marks: dict[str, Integers]
+    commands: Values
+    marks: dict[str, NDArray[np.bool_]]
     texts: Numbers
 
     def rows(self) -> Rows:
         """Their columns for the kernels."""
         frames, arguments = self.frames, self.arguments
         name, sender = self.names, is_among(frames["sender"], SIDES[1]).astype(np.int64)
-        content, frame_no = integers(frames["content_frame_no"], null=NONE), integers(frames["frame_no"])
+        content, frame_no = numbers_of(frames["content_frame_no"], null=NONE), numbers_of(frames["frame_no"])
         # Its last frame has the arguments of a transfer of 0-10, its first one the message.
         carries = self._named("transfers") & is_among(frames["version"], *semantics.IN_SEGMENTS) & (content != NONE)
         frame_no = fixed(np.where(carries, content, frame_no))
@@ -76,7 +76,7 @@ class Performatives:
         state = Fields(arguments.inside("state"), STATE, ("outcome",))
         errors = arguments.inside("error")
         error = Fields(errors, ERROR)
-        operation = Fields(Fields(self.properties, {}, ("body",)).inside("body"), OPERATION)
+        operation = Fields(inside(self.commands, "body"), OPERATION)
         states = numbered(state.column("type"), (*STATES, semantics.TRANSACTIONAL))
         transactional, declares = states > len(STATES), states == STATES.index(semantics.DECLARED) + 1
         excepts = self._named("refuses")
@@ -125,18 +125,17 @@ class Performatives:
         receiver = np.where((sender == 0) != (arguments.numbers("role", NONE) == 1), 1, 0)
         range_at, range_first, range_last = self._ranges(receiver)
         default = numbered(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
-        found = numbers | truths | {
+        found = numbers | truths | self.marks | {
             "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
             "outcome": outcome, "final": final, "key": key, "ends": ends, "range_at": range_at,
             "range_first": range_first, "range_last": range_last,
         }  # fmt: skip
         return Rows(
-            connection_id=integers(frames["connection_id"]),
+            connection_id=numbers_of(frames["connection_id"]),
             frame_no=frame_no,
-            ts_ns=integers(frames["ts_ns"]),
-            channel=integers(frames["channel"], null=NONE),
+            ts_ns=numbers_of(frames["ts_ns"]),
+            channel=numbers_of(frames["channel"], null=NONE),
             content_frame_no=content,
-            **self.marks,
             **{each: self.texts.of(column) for each, column in texts.items()},
             **{each: fixed(column.astype(np.int64, copy=False)) for each, column in found.items()},
         )
@@ -177,7 +176,7 @@ class Performatives:
             return np.zeros(len(begins), np.int64), ends
         named = pc.if_else(pa.array(inside_one), state.column("txn_id"), pa.scalar(None, pa.binary()))
         named = pc.if_else(pa.array(discharges & ~inside_one), operation.column("txn_id"), named)
-        branch = fields(self.arguments.inside("xid"), BRANCH)
+        branch = Fields(self.arguments.inside("xid"), BRANCH).columns()
         parts = (branch["format"].cast(pa.string()), hexed(branch["global_id"]), hexed(branch["branch_id"]))
         whole = pc.binary_join_element_wise(*(part.fill_null("") for part in parts), " ")
         key = self.texts.of(pc.if_else(pa.array(on_branch), whole, hexed(named)))
@@ -265,14 +264,19 @@ def objects_as_text(values: Values) -> pa.Array:
     return picked(as_text(values.taken(at)), where)
 
 
-def performatives(frames: pa.RecordBatch, texts: Numbers) -> Performatives | None:
-    """Those of `frames` that the session tracker reads; None if there are none."""
-    places, marks = performative_frames(frames)
-    if not len(places):
+def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
+    """Those of a batch that the session tracker reads; None if there are none."""
+    is_read, hides = performative_frames(batch)
+    at = np.flatnonzero(is_read)
+    if not len(at):
         return None
-    chosen, at = frames.select(FRAME_COLUMNS).take(places), places.to_numpy()
-    arguments, properties = (values_of(frames[name]).taken(at) for name in ("arguments", "properties"))
-    cut = values_cut(chosen)
+    frames = batch.rows.select(FRAME_COLUMNS).take(pa.array(at))
+    arguments, properties = (values_of(batch[name]).taken(at) for name in ("arguments", "properties"))
+    cut = values_cut(frames)
     if cut.any():
         arguments = arguments.at(arguments.starts, np.where(cut, arguments.starts, arguments.stops))
-    return Performatives(chosen, Fields(arguments, ARGUMENTS, CONTAINERS), properties, marks, texts)
+    carries_command = is_there(batch.transaction_commands)[at]  # others need not be read
+    commands = properties.at(properties.starts, np.where(carries_command, properties.stops, properties.starts))
+    marks = {"loss": batch.lost, "hides": hides, **batch.late}
+    of_rows = {name: marked[at] for name, marked in marks.items()}
+    return Performatives(frames, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)

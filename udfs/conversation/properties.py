@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from codec.variant.reading import OTHER, TIME
+from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, values_of
 from udfs.attributes import PERSISTENT, Place
 
@@ -134,9 +135,7 @@ def trace_context(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def whole_numbers(texts: pa.Array) -> pa.Array:
     """Texts that are whole numbers, as Spark's try_cast to BIGINT reads them; the others null."""
-    encoded = texts.dictionary_encode()
-    values = [_whole_number(text) for text in encoded.dictionary.cast(pa.binary()).to_pylist()]
-    return pa.array(values, pa.int64()).take(encoded.indices)
+    return by_distinct(_whole_number, pa.int64(), texts.cast(pa.binary()))
 
 
 def _whole_number(octets: bytes) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,23 +30,12 @@ from codec.conversation.settled import Frames
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import Index, elapsed, in_one_text, is_among, picked, timestamps
+from udfs.arrow.rows import Index, elapsed, in_one_text, is_among, timestamps
 from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
-_SIDES = pa.array(SIDES)
 # Arguments of the frame that begins a message.
 _OF_TRANSFERS = ("destination", "delivery_tag", "message_format", "resume", "acquire_mode")
-_OPERATIONS = pa.array(semantics.OPERATIONS)
-_TEXTS = {
-    name: pa.array([None, *texts], pa.string())
-    for name, texts in (
-        ("outcomes", semantics.OUTCOMES), ("transactions", semantics.TRANSACTIONS), ("kinds", semantics.LINK_KINDS),
-        ("modes", semantics.MODES),
-    )
-}  # fmt: skip
-
-
 COUNTS = (len(SIDES), len(semantics.OUTCOMES) + 1)
 _TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
 # Messages that begin (`begun_messages`).
@@ -69,8 +60,9 @@ def _known(values: Integers) -> pa.Array:
     return pa.array(values, mask=values == NONE)
 
 
-def _text(kind: str, numbers: Integers) -> pa.Array:
-    return _TEXTS[kind].take(pa.array(numbers))
+def _one_of(texts: Sequence[str], places: Integers) -> pa.Array:
+    """The text at each place, null where there is none."""
+    return pa.array(texts).take(pa.array(places, mask=(places < 0) | (places >= len(texts))))
 
 
 def _error_texts(records: NDArray[np.void], texts: Numbers) -> pa.Array:
@@ -98,7 +90,7 @@ def begun_messages(begun: SessionRecords, performatives: Performatives, texts: N
             "version": frames["version"].cast(pa.string()).take(rows),
             "channel": begun.sessions["channel"][messages["session"]],
             "channel_life": begun.sessions["incarnation"][messages["session"]],
-            "operation": _OPERATIONS.take(pa.array(messages["sender"])),
+            "operation": _one_of(semantics.OPERATIONS, messages["sender"]),
             "exchange": pc.if_else(
                 pc.and_(to_destination, by_client), pc.if_else(readable, pc.fill_null(own["destination"], ""), nothing),
                 nothing,
@@ -151,10 +143,10 @@ def channel_rows(records: SessionRecords, counts: Integers, texts: Numbers) -> p
         "remote_channel": _known(sessions["remote_channel"]),
         "opened_ts": timestamps(_known(sessions["opened_ns"])),
         "closed_ts": timestamps(_known(sessions["closed_ns"])),
-        "close_initiator": _SIDES.take(_known(sessions["close_sender"])),
+        "close_initiator": _one_of(SIDES, sessions["close_sender"]),
         "close_code": _known(code),
         "close_text": _error_texts(sessions, texts),
-        "mode": pc.fill_null(_text("modes", sessions["mode"]), "none"),
+        "mode": pc.fill_null(_one_of(semantics.MODES, sessions["mode"] - 1), "none"),
         "incoming_window": _known(sessions["incoming_window"]),
         "outgoing_window": _known(sessions["outgoing_window"]),
         "published": count(CLIENT, semantics.OUTCOMES),
@@ -180,10 +172,10 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
             "first_frame_no": messages["frame_no"],
             "address": texts.column(address),
             "browsed": pa.array(browsed == 1, mask=browsed == NONE),
-            "outcome": _text("outcomes", outcomes.outcome),
+            "outcome": _one_of(semantics.OUTCOMES, outcomes.outcome - 1),
             "settled_ts_ns": _known(outcomes.settled_ns),
             "settled_frame_no": _known(outcomes.settled_frame_no),
-            "transaction": _text("transactions", outcomes.transaction),
+            "transaction": _one_of(semantics.TRANSACTIONS, outcomes.transaction - 1),
         }
     )
 
@@ -193,26 +185,24 @@ def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray
     answered = chosen & (outcomes.reply_frame_no != NONE)
     messages, events, reply_frame_no = records.messages[answered], records.events, outcomes.reply_frame_no[answered]
     at = Index(events["connection"], events["frame_no"]).find(messages["connection"], reply_frame_no)
-    times = messages["ts_ns"], outcomes.reply_ns[answered]
-    return pa.table(
-        {
-            "connection_id": messages["connection"],
-            "frame_no": messages["frame_no"],
-            "reply_frame_no": reply_frame_no,
-            "reply_name": picked(pa.array(semantics.NAMES), np.where(at >= 0, events["name"][at] - 1, NONE)),
-            "reply_latency_ns": elapsed(*(pa.array(np.ascontiguousarray(ns)) for ns in times)),
-        }
-    )
+    names = np.where(at >= 0, events["name"][at], 0)
+    return _replies(messages, reply_frame_no, names, outcomes.reply_ns[answered])
 
 
 def request_replies(replies: NDArray[np.void]) -> pa.Table:
     """Replies to other requests, as `codec.conversation.sessions.state.take_replies` returns them."""
-    times = (pa.array(np.ascontiguousarray(replies[name])) for name in ("ts_ns", "reply_ts_ns"))
+    return _replies(replies, *(replies[name] for name in ("reply_frame_no", "name", "reply_ts_ns")))
+
+
+def _replies(requests: NDArray[np.void], frame_no: Integers, names: Integers, reply_ns: Integers) -> pa.Table:
+    """The replies to `requests`: their frames, `names` (of `semantics.NAMES` from 1 on; 0: not known), and times."""
+    times = (pa.array(np.ascontiguousarray(ns)) for ns in (requests["ts_ns"], reply_ns))
     return pa.table(
         {
-            **{name: replies[field] for name, field in (("connection_id", "connection"), ("frame_no", "frame_no"))},
-            "reply_frame_no": replies["reply_frame_no"],
-            "reply_name": pa.array(semantics.NAMES).take(pa.array(replies["name"] - 1)),
+            "connection_id": requests["connection"],
+            "frame_no": requests["frame_no"],
+            "reply_frame_no": frame_no,
+            "reply_name": _one_of(semantics.NAMES, names - 1),
             "reply_latency_ns": elapsed(*times),
         }
     )
@@ -246,11 +236,6 @@ def _by_side(links: NDArray[np.void], by_client: NDArray[np.bool_], name: str) -
     return [np.where(by_client, links[f"{a}_{name}"], links[f"{b}_{name}"]) for a, b in (SIDES, SIDES[::-1])]
 
 
-def _one_of(texts: tuple[str, ...], numbers: Integers) -> pa.Array:
-    """The texts by number, else null."""
-    return pa.array(texts).take(pa.array(numbers, mask=~np.isin(numbers, range(len(texts)))))
-
-
 def _first(links: NDArray[np.void], one: str, other: str) -> Integers:
     """The address that side `one` states, else that of the other: the server knows the address of a dynamic node."""
     addresses: Integers = np.where(links[f"{one}_address"] > 0, links[f"{one}_address"], links[f"{other}_address"])
@@ -265,9 +250,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     # A link that is attached when its session has already ended never was; it ended when it began.
     with_session = np.where(session["closed_ns"] == NONE, NONE, np.maximum(session["closed_ns"], links["opened_ns"]))
     closed_ns = np.where(links["closing_ns"] != NONE, links["closing_ns"], with_session)
-    snd_mode, rcv_mode = _modes(links)
-    snd_mode = pc.if_else(pa.array(of_1_0 & known), snd_mode, pa.scalar(None, pa.string()))
-    rcv_mode = pc.if_else(pa.array(of_1_0 & known), rcv_mode, pa.scalar(None, pa.string()))
+    snd_mode, rcv_mode = _modes(links, of_1_0 & known)
     no_ack = pc.if_else(
         pa.array(of_1_0), pc.equal(snd_mode, "settled"), pa.array(links["no_ack"] == 1, mask=links["no_ack"] == NONE)
     )
@@ -288,7 +271,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
         "connection_id": pa.array(links["connection"]),
         "channel": pa.array(session["channel"]),
         "channel_life": pa.array(session["incarnation"]),
-        "kind": _text("kinds", links["kind"]),
+        "kind": _one_of(semantics.LINK_KINDS, links["kind"] - 1),
         "name": texts.column(links["name"]),
         "handle": _known(handle),
         "address": texts.column(address),
@@ -315,7 +298,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     return pa.table(columns).filter(pa.array(listed))
 
 
-def _modes(links: NDArray[np.void]) -> tuple[pa.Array, pa.Array]:
+def _modes(links: NDArray[np.void], have_modes: NDArray[np.bool_]) -> list[pa.Array]:
     """The settle modes of sender and receiver: of the side that decides it, else as the other side requests it."""
     client_sends = links["kind"] == SENDER
     found = []
@@ -325,8 +308,8 @@ def _modes(links: NDArray[np.void]) -> tuple[pa.Array, pa.Array]:
     ):
         attached, _ = _by_side(links, client_decides, "attached")
         mode = np.where(attached == 1, *_by_side(links, client_decides, name))
-        found.append(_one_of(modes, np.where(mode == NONE, default, mode)))
-    return found[0], found[1]
+        found.append(_one_of(modes, np.where(have_modes, np.where(mode == NONE, default, mode), NONE)))
+    return found
 
 
 def _starved(links: NDArray[np.void], session: NDArray[np.void], closed_ns: Integers) -> Integers:

@@ -9,7 +9,7 @@ Python works per batch, the kernels of `codec.conversation.sessions` per row; ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +44,10 @@ from codec.conversation.sessions.tracker import end_connection
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from codec.conversation.states import spread
-from udfs.conversation.credits import Credits, Octets
+from udfs.arrow.rows import joined
+from udfs.conversation.credits import COMPLETED, COUNT, Credits, Octets, SessionPlaces, joined_settled
+from udfs.conversation.methods import FrameBatch
 from udfs.conversation.performatives import performatives
-from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled
 from udfs.conversation.session_rows import (
     COUNTS,
     begun_messages,
@@ -65,31 +66,29 @@ Integers = NDArray[np.int64]
 FEW_PLACES = 1 << 10
 
 
-@dataclass(frozen=True)
-class EndedSessions:
-    """Rows of connections that have ended: columns of tables `channels` and `links`; `messages`: their outcomes, by
-    connection and first frame; `replies` to commands, as REPLIES of `udfs.conversation.channels`."""
+class SessionTables(NamedTuple):
+    """Rows that are final, None for no rows: columns of tables `channels` and `links`; `messages`: their outcomes, by
+    connection and first frame; `replies` to requests, as REPLIES of `udfs.conversation.channels`."""
 
-    channels: pa.Table
-    links: pa.Table
-    messages: pa.Table
-    replies: pa.Table
+    channels: pa.Table | None = None
+    links: pa.Table | None = None
+    messages: pa.Table | None = None
+    replies: pa.Table | None = None
+
+    def and_also(self, other: SessionTables) -> SessionTables:
+        return SessionTables(*(joined(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
 
 
-@dataclass(frozen=True)
-class Final:
-    """What is final of open connections, as in `EndedSessions`; `channels` and `links` are None for no rows. `replies`
-    also has those to other requests than commands, of all connections. `waiting` are the frames of messages that wait
-    for their outcome. Two kinds of frames may still be answered: `commands` of 0-10, which may be many, and other
-    `requests`, of which each connection, session and link has only a few."""
+class Final(NamedTuple):
+    """`tables`: what is final of open connections, with replies to other requests than commands of all connections.
+    `waiting` are the frames of messages that wait for their outcome. Two kinds of frames may still be answered:
+    `commands` of 0-10, which may be many, and other `requests`, of which each connection, session and link has only a
+    few."""
 
-    messages: pa.Table
-    replies: pa.Table
+    tables: SessionTables
     waiting: Frames
     commands: Frames
     requests: Frames
-    channels: pa.Table | None
-    links: pa.Table | None
 
 
 class SessionTracker(Tracker):
@@ -106,7 +105,7 @@ class SessionTracker(Tracker):
         self._places_left = 0  # `_places` after some were removed
         self._replies: list[NDArray[np.void]] = []  # since the last `final`
 
-    def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
+    def feed(self, frames: FrameBatch) -> pa.Table | None:
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
         messages = None
         found = performatives(frames, self._texts)
@@ -116,7 +115,7 @@ class SessionTracker(Tracker):
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
         numbers = self._state.numbers
-        if frames.num_rows and numbers[STARTED] and numbers[CONNECTION] != frames["connection_id"][-1].as_py():
+        if len(frames) and numbers[STARTED] and numbers[CONNECTION] != frames["connection_id"][-1].as_py():
             end_connection(self._state)
         return messages
 
@@ -140,11 +139,11 @@ class SessionTracker(Tracker):
         """End all connections: there are no more frames."""
         end_connection(self._state)
 
-    def ended(self, open_ids: Integers) -> EndedSessions | None:
-        """Remove and return the rows of connections that have ended, all but `open_ids`; None if there are none."""
+    def ended(self, open_ids: Integers) -> SessionTables:
+        """Remove and return the rows of connections that have ended, all but `open_ids`."""
         records = self._ended(open_ids)
         if not len(records.sessions):
-            return None
+            return SessionTables()
         octets, _ = self._octets.by_change(records.changes)
         outcomes = outcomes_of(records)
         begins = SessionPlaces(records.sessions)
@@ -156,7 +155,7 @@ class SessionTracker(Tracker):
         begins.add(self._counts, counts)
         for of_open in (self._counts, self._completed, self._octets):
             of_open.only(open_ids)
-        return EndedSessions(
+        return SessionTables(
             channel_rows(records, counts, self._texts),
             link_rows(records, idle_ns, self._texts),
             message_outcomes(records, outcomes, self._texts),
@@ -213,20 +212,16 @@ class SessionTracker(Tracker):
         final = ~needed.messages
         self._add_counts(records, outcomes, final & ~command)
         self._apply_credit(records, outcomes.completed)
-        found = (
-            message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command)),
-            self._take_replies(command_replies(records, outcomes, final)),
-            _frames(messages[~final & ~command]),
-            _frames(messages[~final & command & (messages["link"] == NONE)]),
-            Frames.of(
-                _frames(messages[~final & command & (messages["link"] != NONE)]),
-                waiting_requests(records, self._numbers()),
-            ),
-        )
+        found = message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command))
+        replies = self._take_replies(command_replies(records, outcomes, final))
+        on_link = messages["link"] != NONE
+        waiting, commands = _frames(messages[~final & ~command]), _frames(messages[~final & command & ~on_link])
+        of_coordinators = _frames(messages[~final & command & on_link])
+        requests = Frames.of(of_coordinators, waiting_requests(records, self._numbers()))
         self._keep("messages", ~final)
         for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
             self._keep(name, which)
-        return Final(*found, *self._without_ended())
+        return Final(SessionTables(*self._without_ended(), found, replies), waiting, commands, requests)
 
     def _take_replies(self, to_commands: pa.Table) -> pa.Table:
         """Replies to commands, and remove and return those to other requests."""
@@ -286,7 +281,7 @@ class SessionTracker(Tracker):
         return self._open_count("sessions") + self._open_count("links")
 
     def give_up(self, frames: Frames) -> pa.Table | None:
-        """Remove these messages and commands -> the messages as in `EndedSessions`; the outcome of those not settled is
+        """Remove these messages and commands -> the messages as in `SessionTables`; the outcome of those not settled is
         unknown. Commands that end a transaction still end it."""
         records = self._open()
         removed = frames.among(records.messages["connection"], records.messages["frame_no"])

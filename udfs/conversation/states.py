@@ -20,8 +20,9 @@ from codec.conversation.states import ConnectionStates, Layout, places
 from codec.memory import fixed
 from codec.packing import Reader, Writer
 from udfs.arrow.dictionaries import MOST_TEXTS, Numbers
-from udfs.arrow.fields import heap_of
+from udfs.arrow.fields import heap_of, offsets_of
 from udfs.arrow.rows import connections_of, in_one, is_there, numbers_of
+from udfs.arrow.types import binary_column
 
 OCTETS, TRUTH, LENGTHS = np.dtype("u1"), np.dtype("u1"), np.dtype("<u4")
 Integers = NDArray[np.int64]
@@ -233,20 +234,15 @@ def _take(field: pa.Field, counts: Integers, reader: Reader) -> pa.Array:
     if pa.types.is_struct(kind):
         return pa.StructArray.from_arrays([_take(part, counts, reader) for part in kind], fields=list(kind), mask=mask)
     if pa.types.is_list(kind):
-        lengths = reader.take(LENGTHS, counts)
+        lengths = reader.take(LENGTHS, counts).astype(np.int64)
         items = _take(kind.value_field, sums(lengths, counts), reader)
-        ends = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
-        return pa.ListArray.from_arrays(ends, items, type=kind, mask=mask)
-    valid = pa.py_buffer(np.packbits(there, bitorder="little")) if mask is not None and field.nullable else None
+        return pa.ListArray.from_arrays(pa.array(offsets_of(lengths)), items, type=kind, mask=mask)
     if _is_octets(kind):
-        lengths = reader.take(LENGTHS, counts)
+        lengths = reader.take(LENGTHS, counts).astype(np.int64)
         octets = reader.take(OCTETS, sums(lengths, counts))
-        ends = np.append(0, np.cumsum(lengths)).astype(np.int32)
-        return pa.Array.from_buffers(kind, len(there), [valid, pa.py_buffer(ends), pa.py_buffer(octets)])
+        return binary_column(octets, offsets_of(lengths), there if mask is not None and field.nullable else None, kind)
     values = reader.take(_fixed(kind), counts)
-    if pa.types.is_boolean(kind):
-        return pa.array(values.astype(bool), mask=~there)
-    return pa.Array.from_buffers(kind, len(there), [valid, pa.py_buffer(values)])
+    return pa.array(values.astype(bool) if pa.types.is_boolean(kind) else values, mask=~there).cast(kind)
 
 
 def _is_octets(kind: pa.DataType) -> bool:

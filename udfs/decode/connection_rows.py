@@ -23,7 +23,7 @@ from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
-from udfs.arrow.dictionaries import TextTable, each_once, missing, nullable
+from udfs.arrow.dictionaries import TextTable, by_distinct, each_once, missing, nullable
 from udfs.arrow.types import arrow_type, binary_column, padded
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.schemas import FACTS, LEDGER
@@ -113,9 +113,7 @@ def _fixed_texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
 
 def _addresses(octets: NDArray[np.uint8]) -> pa.Array:
     """The usual texts of addresses, uint8 (n, 16); IPv4 ones are mapped."""
-    encoded = _fixed_texts(octets, IP_BYTES).view(pa.binary()).dictionary_encode()
-    texts = [address_text(address) for address in encoded.dictionary.to_pylist()]
-    return pa.array(texts, pa.string()).take(encoded.indices)
+    return by_distinct(address_text, pa.string(), _fixed_texts(octets, IP_BYTES).view(pa.binary()))
 
 
 def _offered(ended: EndedConnections) -> pa.Array:

@@ -75,31 +75,6 @@ def joined(parts: Iterator[pa.Array], kind: pa.DataType) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)
 
 
-def by_distinct(columns: list[pa.Array], function: Callable[..., Any], kind: pa.DataType) -> pa.Array:
-    """`function` of every distinct row of `columns`, called once for each; null where one of them is null.
-
-    Columns are dictionary-encoded one after the other, so that only distinct values become Python objects.
-    """
-    rows = len(columns[0])
-    known = np.ones(rows, bool)
-    number = np.zeros(rows, np.int64)
-    for column in columns:
-        encoded = column.dictionary_encode()
-        known &= column.is_valid().to_numpy(zero_copy_only=False)
-        codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        # numbers stay below rows², however many columns follow
-        number = pa.array(number * max(1, len(encoded.dictionary)) + codes).dictionary_encode().indices.to_numpy()
-        number = number.astype(np.int64)
-    number = np.where(known, number, -1)
-    distinct, first = np.unique(number, return_index=True)
-    first = first[distinct >= 0]
-    chosen = [column.take(pa.array(first)).to_pylist() for column in columns]
-    found = pa.array([function(*values) for values in zip(*chosen, strict=True)], kind)
-    place = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
-    place[distinct[distinct >= 0]] = np.arange(len(first))
-    return found.take(pa.array(np.where(known, place[number] if len(place) else 0, 0), mask=~known))
-
-
 _own = threading.local()
 
 

@@ -15,8 +15,9 @@ from codec.amqp.v0_10.tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
 from codec.amqp.v1_0.tables import descriptors
 from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, name_flows
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6, key_of, pseudonym
+from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.types import binary_column
-from udfs.functions.columns import by_distinct, each_version, octets_of, version_code
+from udfs.functions.columns import each_version, octets_of, version_code
 
 WITH_PORTS = (IPPROTO_TCP, 17, 132)  # TCP, UDP, SCTP (the Internet's protocol numbers)
 
@@ -44,17 +45,17 @@ def _descriptors() -> dict[int, str]:
 
 def method_name(class_id: pa.Array, method_id: pa.Array, version: pa.Array) -> pa.Array:
     """'basic.publish' for class 60 and method 40 of 0-9-1; null if the version does not define it."""
-    return by_distinct([class_id, method_id, version], lambda c, m, v: _methods(v).get((c, m)), pa.string())
+    return by_distinct(lambda c, m, v: _methods(v).get((c, m)), pa.string(), class_id, method_id, version)
 
 
 def class_name(class_id: pa.Array, version: pa.Array) -> pa.Array:
     """'basic' for class 60 of 0-9-1; null if the version does not define it (1.0 has no classes)."""
-    return by_distinct([class_id, version], lambda c, v: _classes(v).get(c), pa.string())
+    return by_distinct(lambda c, v: _classes(v).get(c), pa.string(), class_id, version)
 
 
 def descriptor_name(code: pa.Array) -> pa.Array:
     """'transfer' for descriptor 0x14 of 1.0: performatives, sections, outcomes and all other types of the standard."""
-    return by_distinct([code], _descriptors().get, pa.string())
+    return by_distinct(_descriptors().get, pa.string(), code)
 
 
 def flow_id(
@@ -67,8 +68,8 @@ def flow_id(
 ) -> pa.Array:
     """Community ID, version 1, of each flow, the same for both orders of its ends; null where an address, a port, the
     protocol (TCP, UDP or SCTP by number) or the seed is invalid. Defaults: TCP, seed 0."""
-    columns = [ip, port, other_ip, other_port, _default(protocol, IPPROTO_TCP, ip), _default(seed, 0, ip)]
-    return by_distinct(columns, _community, pa.string())
+    numbers = (_default(protocol, IPPROTO_TCP, ip), _default(seed, 0, ip))
+    return by_distinct(_community, pa.string(), ip, port, other_ip, other_port, *numbers)
 
 
 def _default(column: pa.Array, otherwise: int, like: pa.Array) -> pa.Array:
@@ -145,7 +146,7 @@ def pseudonyms(name: pa.Array, prefix: pa.Array, key: pa.Array = None) -> pa.Arr
     """'queue-3f9a2c71b0de' for each name with the prefix 'queue', the same digits for the same name under `key`."""
     if key is None:
         raise ValueError(_keyless("amqp_pseudonym(name, prefix, key)"))
-    return by_distinct([name, prefix, key], lambda n, p, k: pseudonym(n, key_of(k), p), pa.string())
+    return by_distinct(lambda n, p, k: pseudonym(n, key_of(k), p), pa.string(), name, prefix, key)
 
 
 def _keyless(call: str) -> str:

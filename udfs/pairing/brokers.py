@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
 from udfs.pairing.hash_partitions import whole_keys
-from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS
+from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
 from udfs.roles import DELIVERIES
 
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
@@ -27,8 +27,6 @@ _LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0)
 MAY_HAVE_MESSAGES = pc.field("version").is_valid() | _LOST
 
 IDS = pa.schema({"key": pa.int64(), "broker": pa.string(), "vhost": pa.string()})
-REPEATED = pa.schema({"broker": pa.string(), "vhost": pa.string()})
-REPEATED_DDL = "broker string, vhost string"
 
 
 def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Table:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from codec.memory import fixed
 from codec.pairing.engine import pairs_of
 from codec.pairing.state import ANY, DELIVERY, NONE, PUBLISH, Pairs, Rows
-from udfs.arrow.rows import Index, elapsed, integers, picked
+from udfs.arrow.rows import Index, elapsed, numbers_of, picked
 from udfs.arrow.types import arrow_schema, typed
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.sink.parquet import write_folders
@@ -83,7 +83,7 @@ class WriteFlows:
 
 def _flows(rows: pa.Table) -> dict[str, pa.Array]:
     """The flows of all messages of some keys: a publish and a delivery, or one without the other."""
-    is_reply = integers(rows["side"]) == RPC_REPLY
+    is_reply = numbers_of(rows["side"]) == RPC_REPLY
     messages = Messages(rows, np.flatnonzero(~is_reply))
     columns = messages.columns
     pairs = pairs_of(columns)
@@ -101,9 +101,9 @@ class Messages:
 
     def __init__(self, rows: pa.Table, places: NDArray[np.int64]) -> None:
         self._rows = rows
-        columns = Rows(*(integers(rows[name])[places] for name in Rows._fields))
+        columns = Rows(*(numbers_of(rows[name])[places] for name in Rows._fields))
         time = np.where(columns.side == DELIVERY, columns.first_ns, columns.last_ns)
-        named = (integers(rows[name])[places] for name in ("frame_no", "connection_id"))
+        named = (numbers_of(rows[name])[places] for name in ("frame_no", "connection_id"))
         order = np.lexsort((*named, time, columns.source, columns.side, columns.key))
         self._places = places[order]
         self.columns = Rows(*(fixed(column[order]) for column in columns))
@@ -114,7 +114,7 @@ class Messages:
         return lambda name: picked(self._rows[name], there)
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        return integers(self._rows[name])[self._places]
+        return numbers_of(self._rows[name])[self._places]
 
 
 def _appended(of_deliveries: NDArray[np.int64], unpaired: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -126,7 +126,7 @@ def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.
     """How long each of the `publishes` waited for its reply; null without one."""
     replied, requested = (
         [number(name) for name in ("connection_id", "frame_no")]
-        for number in (lambda name: integers(replies[name]), messages.numbers)
+        for number in (lambda name: numbers_of(replies[name]), messages.numbers)
     )
     of_messages = Index(*replied).find(*requested)
     return picked(replies["rpc_latency_ns"], np.where(publishes == NONE, -1, of_messages[publishes]))

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from udfs.arrow.fields import offsets_of
 from udfs.arrow.files import Spool
 from udfs.arrow.rows import in_groups, in_one, numbers_of, stretches
-from udfs.arrow.types import typed
+from udfs.arrow.types import binary_column, typed
+from udfs.pairing.schemas import ARROW_PARTITIONED
 
-_PARTITIONED = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 KEY = "key"  # the column that rows are partitioned by
 BUFFER_BYTES = 32 << 20  # rows that the partitioner collects before it groups them
 BATCH_BYTES = 8 << 20
@@ -129,7 +129,5 @@ def _split(rows: pa.RecordBatch, numbers: NDArray[np.uint64]) -> Iterator[tuple[
 
 
 def _batch(numbers: list[int], parts: list[pa.Buffer]) -> pa.RecordBatch:
-    offsets = offsets_of(np.array([part.size for part in parts], np.int64))
-    octets = pa.py_buffer(b"".join(parts))
-    rows = pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), octets])
-    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), rows], schema=_PARTITIONED)
+    rows = binary_column(b"".join(parts), offsets_of(np.array([part.size for part in parts], np.int64)))
+    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), rows], schema=ARROW_PARTITIONED)

@@ -49,16 +49,16 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
     rows, correlation = rows.filter(correlation.is_valid()), correlation.drop_null()
     direct = pc.starts_with(rows["reply_to"], DIRECT_REPLY)
     place = pc.if_else(direct, _direct_place(rows), rows["reply_to"])
-    return pa.RecordBatch.from_arrays(
-        [
-            _key(rows, correlation, place),
-            pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
-            _numbers(0, rows),
-            pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "broker", "vhost")}),
-            rows["connection_id"],
-            rows["first_frame_no"],
-        ],
-        schema=RPC_ROWS,
+    return typed(
+        {
+            "key": _key(rows, correlation, place),
+            "at_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
+            "is_reply": _numbers(0, rows),
+            "of_request": pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "broker", "vhost")}),
+            "connection_id": rows["connection_id"],
+            "frame_no": rows["first_frame_no"],
+        },
+        RPC_ROWS,
     )
 
 
@@ -71,10 +71,8 @@ def _replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for place in (*places, pc.if_else(to_direct, _direct_place(rows), None)):
         there = place.is_valid()
         of, place = rows.filter(there), place.drop_null()
-        nothing = _numbers(0, of)
-        at_ns = pc.coalesce(of["last_ts_ns"], of["ts_ns"])
-        columns = [_key(of, of["correlation_id"], place), at_ns, _numbers(1, of), nothing, nothing, nothing]
-        yield pa.RecordBatch.from_arrays(columns, schema=RPC_ROWS)
+        key, at_ns = _key(of, of["correlation_id"], place), pc.coalesce(of["last_ts_ns"], of["ts_ns"])
+        yield typed({"key": key, "at_ns": at_ns, "is_reply": _numbers(1, of)}, RPC_ROWS)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from udfs.arrow.types import ddl
+
 # Columns of table messages.
 MESSAGE_COLUMNS = (
     "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
@@ -34,8 +36,11 @@ BROKER_COLUMNS = {
     "ids_repeat": pa.bool_(), "streams": pa.string(),
 }  # fmt: skip
 BROKERS = pa.schema({"connection_id": pa.int64(), **BROKER_COLUMNS})
-BROKERS_DDL = """connection_id bigint, version string, server string, broker string, vhost string,
-    lossy boolean, ids_repeat boolean, streams string"""
+BROKERS_DDL = ddl(BROKERS)
+# Brokers at which a message-id occurs twice.
+REPEATED = pa.schema({"broker": pa.string(), "vhost": pa.string()})
+REPEATED_DDL = ddl(REPEATED)
 
 # Shuffled rows: those of a bucket, serialized (`udfs.pairing.hash_partitions`).
-PARTITIONED = "bucket int, rows binary"
+ARROW_PARTITIONED = pa.schema({"bucket": pa.int32(), "rows": pa.binary()})
+PARTITIONED = ddl(ARROW_PARTITIONED)

@@ -23,6 +23,7 @@ from pyarrow import fs
 from pyspark.sql.types import StructType, VariantType
 
 from udfs.arrow.rows import codes_of, in_one
+from udfs.arrow.types import ddl
 from udfs.processes import private
 from udfs.sink.footer import with_variants
 
@@ -53,7 +54,7 @@ BATCH_VALUES = 1 << 14  # encoded at a time
 MAGIC = b"PAR1"
 # The files that a worker has written.
 ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64())])
-WRITTEN = "folder string, file string, rows bigint"
+WRITTEN = ddl(ARROW_WRITTEN)
 
 
 class Marked:

@@ -20,6 +20,7 @@ from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
 from codec.variant.python_values import decode
+from udfs.arrow.types import ddl
 from udfs.conversation.methods import STREAMS, streams_of
 from udfs.decode.key_logs import SecretFiles
 from udfs.schemas import ACCOUNTS, STATES, STREAM_QUEUES, Config
@@ -32,8 +33,8 @@ CONNECTION = "connection_id"
 # Results of workers: written files, and notes, whose `folder` is ACCOUNT (JSON of the account of a split), UNREAD (a
 # connection whose state this release cannot read: its id) or STREAM_QUEUES (JSON of a queue: its connection and name).
 ACCOUNT, UNREAD = "account", "unread"
-WRITTEN = f"{parquet.WRITTEN}, note string"
 ARROW_WRITTEN = parquet.ARROW_WRITTEN.append(pa.field("note", pa.string()))
+WRITTEN = ddl(ARROW_WRITTEN)
 LOST_SIGHT = "lost sight of"  # connections.tcp_end
 
 OF_ACCOUNTS = StructType([StructField("account", StringType())])  # each as JSON

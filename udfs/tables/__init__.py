@@ -46,15 +46,14 @@ from codec.amqp.connections.state import ConnectionState, restore_states, save_s
 from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
-from udfs.arrow.fields import fields
 from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
+from udfs.conversation.methods import FrameBatch
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import frame_rows
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import Files, Group, flows_in_order
-from udfs.roles import READ_ARGUMENTS
 from udfs.schemas import ACCOUNTS, STATES, Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
@@ -116,7 +115,7 @@ class Tables:
     open until their facts come, as for `Conversation`."""
 
     def __init__(self, config: Config, keep: bool = False) -> None:
-        self._frames = arrow_schema(config.schemas["frames"])
+        self._frame_columns = config.schemas["frames"].names
         self._with_conversation = bool(config.tables & OF_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
         self._conversation = Conversation(config, keep)
@@ -128,12 +127,13 @@ class Tables:
         """Decoded rows of kind 'frame' -> table, rows."""
         if not frames.num_rows:
             return
-        frames = frames.select(self._frames.names)
+        frames = frames.select(self._frame_columns)
         yield "frames", frames
+        batch = FrameBatch(frames)
         if self._with_connections:
-            self._connections.add(frames)
+            self._connections.add(batch)
         if self._with_conversation:
-            yield from self._conversation.feed(frames, fields(frames["arguments"], READ_ARGUMENTS))
+            yield from self._conversation.feed(batch)
 
     def end(self, facts: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'connection', behind the frames of these connections."""
@@ -170,7 +170,7 @@ class _Decoding:
 
     def __init__(self, config: Config, states: Mapping[bytes, bytes] | None, keep_open: bool, layers: Layers) -> None:
         self.files = Files()
-        self._config = config
+        self._config, self._frame_columns = config, config.schemas["frames"].names
         self._tables = Tables(config, keep=states is not None)
         self._carried = None if states is None else _Carried(self._tables, states, keep_open, self.files)
         self._open_frames: list[pa.RecordBatch] = []
@@ -193,7 +193,7 @@ class _Decoding:
     def _rows(self, batches: Iterator[Batch]) -> Iterator[Part]:
         for batch in batches:
             yield from self._ended()
-            rows = frame_rows(batch, self.files.names, self._config.payload, encoded=True)
+            rows = frame_rows(batch, self.files.names, self._config.payload, self._frame_columns, encoded=True)
             if batch.still_open is not None:
                 self._open_frames.append(rows.filter(pa.array(batch.still_open)))
                 rows = rows.filter(pa.array(~batch.still_open))

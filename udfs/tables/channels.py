@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from codec.conversation.channels.state import MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT, TRANSACTED
 from codec.conversation.settlement import Settled
-from codec.conversation.states import blank
+from codec.conversation.states import blank, numbered
 from udfs.arrow.rows import timestamps
 from udfs.conversation.channels import ChannelTracker, Records
+from udfs.roles import TEXTS
 
 COUNTED = ("confirmed", "nacked", "acked", "rejected", "requeued")  # outcomes that are columns
 MAP_MASK = (1 << MAP_INCARNATION_SHIFT) - 1  # of an incarnation, in the number of an unsettled map
@@ -30,30 +31,20 @@ def counted(counts: NDArray[np.void], settled: Settled) -> NDArray[np.void]:
     if not chosen.any():
         return counts
     more = np.zeros(int(chosen.sum()), COUNT)
-    more["connection"], more["incarnation"] = (
-        settled.connection[chosen],
-        settled.map_no[chosen] >> MAP_INCARNATION_SHIFT,
-    )
-    more["outcome"], more["count"] = settled.outcome[chosen], 1
+    more["connection"], more["outcome"] = settled.connection[chosen], settled.outcome[chosen]
+    more["incarnation"], more["count"] = settled.map_no[chosen] >> MAP_INCARNATION_SHIFT, 1
     whole = np.concatenate([counts, more])
-    keys = ["connection", "incarnation", "outcome"]
-    order = np.lexsort([whole[name] for name in keys])
-    whole = whole[order]
-    changes = np.zeros(len(whole), bool)
-    changes[:1] = True
-    for name in keys:
-        changes[1:] |= whole[name][1:] != whole[name][:-1]
-    starts = np.flatnonzero(changes)
-    found = whole[starts]
-    found["count"] = np.add.reduceat(whole["count"], starts)
+    alike = numbered(whole["connection"], whole["incarnation"], whole["outcome"])
+    found = whole[np.unique(alike, return_index=True)[1]]
+    found["count"] = 0
+    np.add.at(found["count"], alike, whole["count"])
     return found
 
 
 def incarnation_of(records: Records) -> NDArray[np.int64]:
     """The numbers of incarnations, which are those of their unsettled maps without the last bits."""
-    number: NDArray[np.int64] = (records["channel"] << (MAP_CHANNEL_SHIFT - MAP_INCARNATION_SHIFT)) | records[
-        "incarnation"
-    ]
+    shift = MAP_CHANNEL_SHIFT - MAP_INCARNATION_SHIFT
+    number: NDArray[np.int64] = (records["channel"] << shift) | records["incarnation"]
     return number
 
 
@@ -66,25 +57,19 @@ def maps_of(records: Records) -> NDArray[np.int64]:
 def channel_columns(incarnations: Records, counts: NDArray[np.void], tracker: ChannelTracker) -> dict[str, pa.Array]:
     """Columns of table channels: one row for each of `incarnations`; `counts` of their messages."""
     shown = tracker.to_arrow("incarnation", incarnations)
-    outcomes = tracker.texts["outcomes"].numbers
-    own = np.column_stack([incarnations["connection"], incarnation_of(incarnations)])
-    theirs = np.column_stack([counts["connection"], counts["incarnation"]])
-    number = np.unique(np.concatenate([own, theirs]), axis=0, return_inverse=True)[1].reshape(-1)
-    of_counts = number[len(own) :]
-    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns") and name != "opened"}
-    for name in COUNTED:
-        these = counts["outcome"] == outcomes.get(name, 0)
-        sums = np.zeros(len(number) + 1, np.int64)
-        np.add.at(sums, of_counts[these], counts["count"][these])
-        columns[name] = pa.array(sums[number[: len(own)]])
-    ended = np.zeros(len(number) + 1, np.int64)
-    np.add.at(ended, of_counts, counts["count"])
+    connections = np.concatenate([incarnations["connection"], counts["connection"]])
+    number = numbered(connections, np.concatenate([incarnation_of(incarnations), counts["incarnation"]]))
+    own, of_counts = np.split(number, [len(incarnations)])
+    sums = np.zeros((len(TEXTS["outcomes"]) + 1, len(number)), np.int64)
+    np.add.at(sums, (counts["outcome"], of_counts), counts["count"])
+    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns")}
+    columns |= {name: pa.array(sums[TEXTS["outcomes"].index(name) + 1][own]) for name in COUNTED}
     return {
         **columns,
         "opened_ts": timestamps(shown["opened_ns"]),
         "closed_ts": timestamps(shown["closed_ns"]),
         "mode": pc.coalesce(shown["mode"], "none"),
-        "unsettled": pa.array(incarnations["opened"] - ended[number[: len(own)]]),
+        "unsettled": pa.array(incarnations["opened"] - sums.sum(axis=0)[own]),
     }
 
 

@@ -22,9 +22,10 @@ from codec.compiler.limits import OUTSTANDING
 from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
-from udfs.arrow.rows import elapsed, in_one, in_one_text, integers, is_there, numbers_of, picked, timestamps, truth_of
-from udfs.arrow.types import arrow_schema, bound
+from udfs.arrow.rows import elapsed, in_one, in_one_text, is_there, numbers_of, picked, timestamps, truth_of
+from udfs.arrow.types import bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
+from udfs.conversation.methods import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
@@ -58,14 +59,14 @@ class Connections:
         self._attributes, self._counts = list[pa.Table](), list[pa.Table]()
         self._blocks = ConnectionRecords(BLOCK, KEY)
 
-    def add(self, frames: pa.RecordBatch) -> None:
-        """Take frames, those of a connection together and in order."""
-        self._counts.append(pa.Table.from_batches([frame_counts(frames)]))
+    def add(self, frames: FrameBatch) -> None:
+        """Take frames."""
+        self._counts.append(frame_counts(frames))
         if len(self._counts) >= PIECES:
             self._counts = [self._all_counts()]
         chosen = handshake_frames(frames)
         if len(chosen):
-            self._attributes.append(self._first(attributes_of(frames.take(chosen))))
+            self._attributes.append(self._first(attributes_of(frames.rows.take(chosen))))
             if len(self._attributes) >= PIECES:
                 self._attributes = [self._all_attributes()]
 
@@ -84,12 +85,12 @@ class Connections:
 
     @property
     def schemas(self) -> list[pa.Schema]:
-        return [self._attribute_schema, arrow_schema(COUNTED)]
+        return [self._attribute_schema, COUNTED]
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the attributes and counts of these connections, which stay."""
         save_table(self._all_attributes(), self._attribute_schema, ids, writer)
-        save_table(self._all_counts(), arrow_schema(COUNTED), ids, writer)
+        save_table(self._all_counts(), COUNTED, ids, writer)
         self._blocks.save(ids, writer)
 
     def restore(self, reader: Reader) -> None:
@@ -105,9 +106,9 @@ class Connections:
 
     def _all_counts(self) -> pa.Table:
         """Numbers of frames, one row a connection."""
-        whole = pa.concat_tables([arrow_schema(COUNTED).empty_table(), *self._counts])
+        whole = pa.concat_tables([COUNTED.empty_table(), *self._counts])
         sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
-        return sums.select([KEY, *(f"{name}_sum" for name in MEASURES)]).rename_columns([KEY, *MEASURES])
+        return pa.table([sums[KEY], *(sums[f"{name}_sum"] for name in MEASURES)], schema=COUNTED)
 
     def _first(self, attributes: pa.Table) -> pa.Table:
         """One row a connection: the first value of each attribute, the furthest stage. Blocks move to `_blocks`."""
@@ -165,7 +166,6 @@ class Connections:
 
     def _concluded(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
         """Columns of table connections."""
-        count = len(known[KEY])
         both = {
             method: pc.and_(*(known[f"{side}_{method}_ns"].is_valid() for side in SIDES)) for method in REACHED_BY_BOTH
         }
@@ -178,7 +178,7 @@ class Connections:
         headers = pc.greater(known["headers"], 0).fill_null(False)
         steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in STEPS}
         steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], difference)
-        closed_ns = integers(known["closed_ts_ns"])
+        closed_ns = numbers_of(known["closed_ts_ns"])
         since = numbers_of(known["block.ts_ns"])
         still = np.where(numbers_of(known["block.on"]) == 1, np.maximum(closed_ns, since) - since, 0)
         table = self._schemas["connections"]
@@ -206,7 +206,7 @@ class Connections:
                 known["syn_seen"].fill_null(False), elapsed(known["opened_ts_ns"], open_ns), nothing
             ),
             "client_name": pc.coalesce(*(in_one_text([known[part] for part in name.split()], " ") for name in NAMES)),
-            "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES], count),
+            "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES]),
             "close_initiator": known["close_initiator"],
             "close_code": known["close_code"],
             "close_text": pc.coalesce(

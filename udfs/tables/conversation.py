@@ -1,7 +1,7 @@
 """Rows of tables methods, messages, channels and links from the frames of connections.
 
     conversation = Conversation(config)
-    for table, rows in conversation.feed(frames, arguments): ...
+    for table, rows in conversation.feed(frames): ...
     for table, rows in conversation.finish(): ...
 
 Rows are yielded once they are final: a message when it is settled, a request when it is answered, else when their
@@ -39,9 +39,9 @@ from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation.channels import REPLIES, ChannelTracker
 from udfs.conversation.contents import Contents
-from udfs.conversation.methods import REPLY, method_rows
+from udfs.conversation.methods import REPLY, FrameBatch, method_rows
 from udfs.conversation.session_rows import OUTCOMES
-from udfs.conversation.sessions import SessionTracker
+from udfs.conversation.sessions import SessionTables, SessionTracker
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.schemas import Config
 from udfs.tables.channels import (
@@ -67,7 +67,7 @@ class Conversation:
     """Follows connections; see the module's text."""
 
     def __init__(self, config: Config, keep: bool = False) -> None:
-        self._keep = keep
+        self._keep, self._with_methods = keep, "methods" in config.tables
         self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
         self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in FAMILIES]
@@ -83,21 +83,21 @@ class Conversation:
         self._event_bytes = self._events_left = self._sessions_left = 0
         self.gave_up = set[int]()  # connections in which too much was outstanding, until their facts are known
 
-    def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
-        """Take frames, those of a connection together and in order, at least one, and fields of
-        their arguments -> table, rows."""
+    def feed(self, frames: FrameBatch) -> Rows:
+        """Take frames, at least one -> table, rows."""
         connections = numbers_of(frames["connection_id"])
         open_ids = np.union1d(self._open_ids, connections) if self._keep else connections[-1:]
-        methods, requests = method_rows(frames, arguments, self._schemas["methods"])
-        yield "methods", methods
-        self._requests.add(requests)
-        found = self._channel_tracker.feed(frames, arguments)
+        if self._with_methods:
+            methods, requests = method_rows(frames, self._schemas["methods"])
+            yield "methods", methods
+            self._requests.add(requests)
+        found = self._channel_tracker.feed(frames)
         own = self._channel_tracker.to_arrow("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
         messages = (
             (contents, rows)
             for contents in self._contents
-            for rows in contents.feed(frames, arguments, contents.own(own, of_sessions), open_ids)
+            for rows in contents.feed(frames, contents.own(own, of_sessions), open_ids)
         )
         yield from self._take(found, messages)
         if self._is_much() or not (self._keep or np.array_equal(open_ids, self._open_ids)):
@@ -188,30 +188,27 @@ class Conversation:
 
     def _concluded(self, open_ids: Integers) -> Rows:
         """Yield all final rows; all connections but `open_ids` (sorted) have ended."""
-        of_sessions = self._sessions.ended(open_ids)
+        of_ended = self._sessions.ended(open_ids)
         until, requests = self._channel_tracker.pending(open_ids)
         of_open = self._incarnations.of(open_ids)
         over = np.repeat(of_open["connection"], 4), maps_of(of_open)
         found = final_messages(self._events.all(), open_ids, until, over)
         final = self._sessions.final()
-        early, waiting = final.messages, final.waiting
-        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids))
+        of_sessions = of_ended.and_also(final.tables)
+        outstanding = Frames.of(found.outstanding, final.waiting, self._returns.open_publishes(open_ids))
         given_up = Frames.of(outstanding, final.commands).surplus(LIMITS.outstanding_messages)
         if len(given_up.frame_no):
             found = without_oldest(found, given_up)
-            early = joined(early, self._sessions.give_up(given_up))
+            more = SessionTables(messages=self._sessions.give_up(given_up))
+            of_sessions = of_sessions.and_also(more)
             self._returns.give_up(given_up)
             self.gave_up |= set(given_up.connection.tolist())
         self._counts.replace(counted(self._counts.all(), found.settled))
         self._events.replace(found.events)
         self._event_bytes = 0
         self._events_left, self._sessions_left = found.events.nbytes, self._sessions.record_bytes
-        known = self._known.and_also(
-            Known(
-                ends_of(found.settled, self._channel_tracker.texts) if len(found.settled.frame_no) else None,
-                joined(of_sessions and of_sessions.messages, early),
-            )
-        )
+        settled = ends_of(found.settled, self._channel_tracker.texts) if len(found.settled.frame_no) else None
+        known = self._known.and_also(Known(settled, of_sessions.messages))
         begun = Frames.of(*(contents.incomplete for contents in self._contents))
         certain = until.copy()
         at = places(open_ids, begun.connection)
@@ -219,26 +216,21 @@ class Conversation:
         returned = self._returns.concluded(open_ids, certain, known.ends)
         unknown = unknown_ends(given_up) if len(given_up.frame_no) else None
         known = known.and_also(Known(ends=unknown, returned=returned))
-        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids)).without(given_up)
+        outstanding = Frames.of(found.outstanding, final.waiting, self._returns.open_publishes(open_ids)).without(
+            given_up
+        )
         yield from (("messages", rows) for rows in self._messages.release(outstanding, known.outcomes()))
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
-        replies = joined(of_sessions and of_sessions.replies, final.replies)
         may_be = Frames.of(requests, final.requests, final.commands.without(given_up))
-        yield from self._answered(may_be, replies)
-        of_ended = (of_sessions.channels, of_sessions.links) if of_sessions is not None else (None, None)
-        channels, links = (joined(*parts) for parts in zip(of_ended, (final.channels, final.links), strict=True))
-        yield from self._channels({"channels": channels, "links": links}, open_ids)
+        yield from self._answered(may_be, of_sessions.replies)
+        yield from self._channels({"channels": of_sessions.channels, "links": of_sessions.links}, open_ids)
         self._open_ids = open_ids
         self._channel_tracker.forget_texts()
         self._sessions.forget_texts()
 
     def _answered(self, may_be: Frames, of_commands: pa.Table | None) -> Rows:
         """Requests with their replies, without those that may still be answered; `of_commands`: more replies."""
-        replies = joined(self._replies, of_commands)
-
-        def answered(rows: pa.RecordBatch) -> pa.RecordBatch:
-            return rows if replies is None else with_replies(rows, replies)
-
+        answered = answered_by(joined(self._replies, of_commands))
         yield from (("methods", rows) for rows in self._requests.release(may_be, answered))
         self._replies = None
 
@@ -255,12 +247,18 @@ class Conversation:
                 yield table, bound(columns, self._schemas[table], NOT_OF_SESSIONS[table])
 
 
-def with_replies(rows: pa.RecordBatch, replies: pa.Table) -> pa.RecordBatch:
-    """Rows of table methods with the replies to them."""
-    index = Index(numbers_of(replies["connection_id"]), numbers_of(replies["frame_no"]))
-    # A command to a transaction coordinator may take several transfers: the first one is answered.
-    at = index.find(numbers_of(rows["connection_id"]), _first_there(rows, "content_frame_no", "frame_no"))
-    return changed(rows, {name: picked(replies[name], at) for name in REPLY})
+def answered_by(replies: pa.Table | None) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """The function that gives requests, rows of table methods, the replies to them."""
+    if replies is None:
+        return lambda rows: rows
+    known, index = replies.combine_chunks(), Index.of(replies)
+
+    def on(rows: pa.RecordBatch) -> pa.RecordBatch:
+        # A command to a transaction coordinator may take several transfers: the first one is answered.
+        at = index.find(numbers_of(rows["connection_id"]), _first_there(rows, "content_frame_no", "frame_no"))
+        return changed(rows, {name: picked(known[name], at) for name in REPLY})
+
+    return on
 
 
 # More than makes `udfs.tables.conversation` look for final rows: what is released soon need not be written.

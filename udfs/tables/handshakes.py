@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.conversation.sessions.semantics import IN_SEGMENTS
 from codec.sides import SIDES
 from codec.variant import decode, encode
 from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs import roles
+from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
-from udfs.arrow.rows import codes_of, is_among, is_there, numbered, numbers_of, picked, places_where
-from udfs.arrow.types import VARIANT, nulls, variants
+from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
+from udfs.arrow.types import VARIANT, nulls, with_parts
 from udfs.attributes import ATTRIBUTES, ArgumentPath
-from udfs.conversation.methods import transaction_commands, unfinished
+from udfs.conversation.methods import FrameBatch
 
 INT64 = np.iinfo(np.int64)
 
@@ -43,10 +43,10 @@ SPEAKS = tuple(
 )  # fmt: skip
 
 
-def handshake_frames(frames: pa.RecordBatch) -> pa.Int64Array:
+def handshake_frames(frames: FrameBatch) -> pa.Int64Array:
     """The places of frames with attributes."""
     named, of_type = is_among(frames["name"], *SPEAKS), is_among(frames["frame_type"], *SPEAKS)
-    named &= ~unfinished(frames)
+    named &= ~frames.unfinished
     return places_where(named | (of_type & ~is_there(frames["name"])))
 
 
@@ -171,56 +171,44 @@ def _number(thing: Any) -> int | None:
     return number if INT64.min <= number <= INT64.max else None
 
 
-def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
-    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT. Computed once for each
-    distinct pair."""
-    there = np.any([is_there(side) for side in sides], axis=0)
-    places = np.flatnonzero(there)
-    if not len(places):
-        return nulls(count, VARIANT)
-    parts = [part.dictionary_encode() for side in sides for part in picked(side, places).flatten()]
-    codes = np.column_stack([codes_of(part) for part in parts])
-    pairs, index = np.unique(codes, axis=0, return_inverse=True)
-    made = [
-        _both(*(part.dictionary[code].as_py() if code >= 0 else b"" for part, code in zip(parts, pair, strict=True)))
-        for pair in pairs
-    ]
-    at = np.full(count, -1)
-    at[places] = index.reshape(-1)
-    return picked(variants(made), at)
+def capabilities(sides: list[pa.StructArray]) -> pa.StructArray:
+    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT."""
+    parts = (part.fill_null(b"") for side in sides for part in side.flatten())
+    return with_parts(by_distinct(_both, VARIANT, *parts))
 
 
-def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> tuple[bytes, bytes]:
-    """{client, server} as value and metadata of a VARIANT, from those of each; empty: a side states none, or the result
-    is too large."""
+def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> dict[str, bytes] | None:
+    """{client, server} as a VARIANT, from value and metadata of each, which are empty if a side states none."""
+    if not client and not server:
+        return None
     values = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
     try:
-        return encode(dict(zip(SIDES, values, strict=True)))
+        return dict(zip(("value", "metadata"), encode(dict(zip(SIDES, values, strict=True))), strict=True))
     except ValueError:
-        return b"", b""
+        return None
 
 
 KINDS = ("frames", "methods", "heartbeats")
 MEASURES = (*(f"{side}_{kind}" for kind in KINDS for side in SIDES), "published", "delivered", "headers")
-COUNTED = StructType([StructField(name, LongType()) for name in ("connection_id", *MEASURES)])
+COUNTED = pa.schema([(name, pa.int64()) for name in ("connection_id", *MEASURES)])
 
 
-def frame_counts(frames: pa.RecordBatch) -> pa.RecordBatch:
-    """Frames, those of a connection together -> COUNTED, one row a connection."""
+def frame_counts(frames: FrameBatch) -> pa.Table:
+    """COUNTED, one row a connection."""
     connections = numbers_of(frames["connection_id"])
     starts = np.flatnonzero(np.diff(connections, prepend=connections[:1] - 1))
     columns = {"connection_id": connections[starts]}
     for name, adds in _measured(frames).items():
         columns[name] = np.add.reduceat(adds.astype(np.int64), starts)
-    return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in COUNTED.names], names=COUNTED.names)
+    return pa.table(columns, schema=COUNTED)
 
 
-def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[Any]]:
+def _measured(frames: FrameBatch) -> Mapping[str, NDArray[Any]]:
     """What each frame adds to each measure."""
     kind, name = frames["frame_type"], frames["name"]
     kinds = {
         "frames": ~is_among(kind, *roles.SPANS, roles.HEADER) & is_there(kind),
-        "methods": is_among(kind, *roles.METHOD_FRAMES),
+        "methods": frames.are_methods,
         "heartbeats": is_among(kind, *roles.BEAT_FRAMES) | is_among(name, *roles.BEAT_METHODS),
     }
     sides = {side: is_among(frames["sender"], side) for side in SIDES}
@@ -228,9 +216,9 @@ def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[Any]]:
     # command.
     # A transfer of 0-10 may take several frames; the last of them counts.
     contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
-    begins = is_among(name, *roles.TRANSFERS) & is_there(frames["content_frame_no"]) & ~unfinished(frames)
+    begins = is_among(name, *roles.TRANSFERS) & is_there(frames["content_frame_no"]) & ~frames.unfinished
     begins &= (contents == numbers) | is_among(frames["version"], *IN_SEGMENTS)
-    moves = begins.astype(np.int64) - is_there(transaction_commands(frames))
+    moves = begins.astype(np.int64) - is_there(frames.transaction_commands)
     return {
         **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
         "published": is_among(name, *roles.PUBLISHING) + moves * sides["client"],

@@ -65,7 +65,7 @@ def ends_of(settled: Settled, texts: Mapping[str, Numbers]) -> pa.Table:
         "settled_frame_no": pa.array(settled.settled_frame_no, mask=is_open),
         "transaction": texts["transactions"].column(transaction),
     }
-    return pa.table([columns[name] for name in ENDS.names], schema=ENDS)
+    return pa.table(columns, schema=ENDS)
 
 
 def unknown_ends(frames: Frames) -> pa.Table:
@@ -103,7 +103,11 @@ class Known(NamedTuple):
     def outcomes(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """The function that gives rows of table messages their outcomes. Each table is indexed once."""
         steps = zip((_settled, _of_sessions, _returned), self, strict=True)
-        known = [(step, *_indexed(table)) for step, table in steps if table is not None]
+        known = [
+            (step, table.combine_chunks(), Index.of(table, "first_frame_no"))
+            for step, table in steps
+            if table is not None
+        ]
 
         def on(rows: pa.RecordBatch) -> pa.RecordBatch:
             frames = numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"])
@@ -112,10 +116,6 @@ class Known(NamedTuple):
             return rows
 
         return on
-
-
-def _indexed(table: pa.Table) -> tuple[pa.Table, Index]:
-    return table.combine_chunks(), Index(numbers_of(table["connection_id"]), numbers_of(table["first_frame_no"]))
 
 
 def _settled(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:

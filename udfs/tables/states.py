@@ -25,10 +25,10 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import LAYOUT as SESSIONS
 from codec.conversation.sessions.credit import CREDIT
 from codec.layers.state import holds_secrets
+from udfs.arrow.types import typed
 from udfs.attributes import ATTRIBUTES
-from udfs.conversation.credits import OCTETS, USE
-from udfs.conversation.places import COMPLETED
-from udfs.conversation.places import COUNT as SESSION_COUNT
+from udfs.conversation.credits import COMPLETED, OCTETS, USE
+from udfs.conversation.credits import COUNT as SESSION_COUNT
 from udfs.roles import STAGES, TEXTS, method_roles
 from udfs.tables.channels import COUNT
 from udfs.tables.connections import BLOCK
@@ -68,26 +68,22 @@ def layout_digest(schemas: Sequence[pa.Schema]) -> bytes:
 
 def state_rows(states: Sequence[ConnectionState], octets: Sequence[bytes]) -> pa.RecordBatch:
     """ARROW_STATES of connections that are still open."""
-    columns: list[Sequence[object]] = [
-        [state.connection_id for state in states],
-        [state.flow for state in states],
-        [state.first_ns for state in states],
-        [state.last_ns for state in states],
-        [state.tcp_ended for state in states],
-        [state.layers is not None and holds_secrets(state.layers) for state in states],
-        octets,
-        [None] * len(states),
-    ]
-    return _rows(columns)
+    return _rows(
+        connection_id=[state.connection_id for state in states],
+        flow=[state.flow for state in states],
+        opened_ns=[state.first_ns for state in states],
+        last_ns=[state.last_ns for state in states],
+        over=[state.tcp_ended for state in states],
+        secrets=[state.layers is not None and holds_secrets(state.layers) for state in states],
+        octets=octets,
+    )
 
 
 def unread_rows(errors: Sequence[tuple[bytes, str]]) -> pa.RecordBatch:
     """ARROW_STATES of flows whose octets could not be read, and why."""
-    flows, texts = zip(*errors, strict=True) if errors else ((), ())
-    columns: dict[str, Sequence[object]] = {"flow": flows, "error": texts}
-    return _rows([columns.get(name, [None] * len(errors)) for name in ARROW_STATES.names])
+    return _rows(flow=[flow for flow, _ in errors], error=[text for _, text in errors])
 
 
-def _rows(columns: Sequence[Sequence[object]]) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_STATES, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_STATES)
+def _rows(**columns: Sequence[object]) -> pa.RecordBatch:
+    arrays = {name: pa.array(values, ARROW_STATES.field(name).type) for name, values in columns.items()}
+    return typed(arrays, ARROW_STATES)
