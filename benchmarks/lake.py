@@ -183,8 +183,8 @@ def _other_flow(flow: bytes, copy: int) -> bytes:
 def ingesting(lake: Path, traffic: Traffic) -> Iterator[Callable[[Path], float]]:
     """A running ingest, which has taken the opening of the traffic: a function that ingests a capture as a batch,
     deletes it, and returns the seconds."""
-    options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
-    with open_ingest(str(lake), options, session, LocalProcesses(), payload=False) as ingest:
+    options = Options(settle=0, pair_within=5 * BATCH_APART_NS / 10**9)
+    with open_ingest(str(lake), options, session, LocalProcesses(), False, {}) as ingest:
 
         def take(path: Path) -> float:
             began = time.perf_counter()

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import TABLES, WORKER_TABLES
-from pipeline.tables.exchange import Local, OnSpark, Rows, Source
+from pipeline.tables.exchange import ONE_ROW, Local, OnSpark, Rows
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
@@ -42,7 +42,7 @@ Decode = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 class PacketFilter(TypedDict, total=False):
-    """Which packets of the captures are read, and how: arguments of `pipeline.decode`."""
+    """Which packets of the captures are read, and how: arguments of `pipeline.decode`, which documents them."""
 
     ports: int | Sequence[int] | None
     hosts: str | Sequence[str] | None
@@ -58,12 +58,7 @@ def decoded(
     paths: str | Sequence[str],
     *,
     payload: bool = False,
-    ports: int | Sequence[int] | None = None,
-    hosts: str | Sequence[str] | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    split_bytes: int | None = None,
-    keylog: str | Sequence[str] | None = None,
+    **chosen: Unpack[PacketFilter],
 ) -> DataFrame:
     """Captures -> decoded rows (`udfs.schemas.DECODED`), lazy and not cached.
 
@@ -74,8 +69,8 @@ def decoded(
     from udfs.decode.decoder import decode_runs
 
     places = places_of(paths)
-    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
-    rows = by_flow(spark, places, decode_runs(payload, secrets=secret_files(places, keylog)), DECODED, chosen)
+    secrets = secret_files(places, chosen.get("keylog"))
+    rows = by_flow(spark, places, decode_runs(payload, secrets=secrets), DECODED, chosen)
     assert isinstance(rows, OnSpark)
     return rows.rows
 
@@ -196,8 +191,7 @@ def local_runs(processes: LocalProcesses, options: Mapping[str, str]) -> Local:
     """Runs of TCP segments, the runs of a flow together and in RUN_ORDER, in local processes."""
     from udfs.source.sources import ReadRuns, run_tasks
 
-    first = Source([pa.record_batch({"id": [0]})])
-    sources = [first.then(ReadRuns(options, [task])) for task in run_tasks(options)]
+    sources = [ONE_ROW.then(ReadRuns(options, [task])) for task in run_tasks(options)]
     return Local(processes, sources).shuffled(flow_buckets, RUN_ORDER)
 
 

@@ -2,7 +2,7 @@
 
 A capture is identified by its first bytes: one that was renamed or compressed after its ingestion is skipped, and a
 ring buffer's file that was overwritten under its old name is new. Of one that grew, only the new packets are decoded.
-A capture that changed within `settle_ns` is left for a later batch.
+A capture that changed within `settle` is left for a later batch.
 
 Costs one listing, one read of the first bytes of each capture not known by name and size, and a walk over the records
 of captures that begin before the latest packet of the lake.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
+from pipeline.lake.layout import NS, Options
 from udfs.source.files import CaptureFile
 from udfs.source.reading import CaptureBytes, in_blocks
 
@@ -73,17 +74,10 @@ class Listing:
 
 
 def find(
-    files: Iterable[CaptureFile],
-    known: Iterable[Taken],
-    *,
-    now_ns: int,
-    settle_ns: int,
-    newest_ns: int | None,
-    late_ns: int,
-    forget_ns: int,
+    files: Iterable[CaptureFile], known: Iterable[Taken], options: Options, now_ns: int, newest_ns: int | None
 ) -> Listing:
-    """Which of these files to ingest. `known`: those ingested before; one not listed for `forget_ns` is forgotten.
-    `newest_ns`: the latest packet in the lake; captures that end more than `late_ns` before it are late."""
+    """Which of these files to ingest. `known`: those ingested before; one not listed for `forget_after` is forgotten.
+    `newest_ns`: the latest packet in the lake; captures that end more than `late_after` before it are late."""
     by_name = {each.capture_file: each for each in known}
     heads = _KnownHeads(by_name.values())
     arrivals, copies, unsettled = list[Arrival](), list[tuple[str, str]](), 0
@@ -92,7 +86,7 @@ def find(
         if before and (before.byte_size, before.modified_ns) == (file.size, modified_ns):
             by_name[file.name] = replace(before, listed_ns=now_ns)
             continue
-        if modified_ns is not None and 0 <= now_ns - modified_ns < settle_ns:
+        if modified_ns is not None and 0 <= now_ns - modified_ns < options.settle * NS:
             unsettled += 1
             continue
         arrival = inspect(file)
@@ -109,10 +103,10 @@ def find(
             continue
         heads.add(arrival)
         if newest_ns is not None and not arrival.again:
-            arrival = replace(arrival, late=_ends_before(arrival, newest_ns - late_ns))
+            arrival = replace(arrival, late=_ends_before(arrival, newest_ns - int(options.late_after * NS)))
         arrivals.append(arrival)
     arrivals.sort(key=lambda each: (each.first_ns is None, each.first_ns or 0, each.file.uri))
-    remembered = [each for each in by_name.values() if now_ns - each.listed_ns < forget_ns]
+    remembered = [each for each in by_name.values() if now_ns - each.listed_ns < options.forget_after * NS]
     return Listing(arrivals, remembered, copies, unsettled)
 
 

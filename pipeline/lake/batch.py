@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,9 @@ from pipeline.lake.reading import day_of
 from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema
 from udfs.source.captures import capture_rows, captures_of
+
+if TYPE_CHECKING:
+    from pipeline.lake.work import LakeWork
 
 # Tables whose rows belong to one connection.
 OF_CONNECTIONS = tuple(name for name in TABLES if name not in ("captures", "message_flows"))
@@ -57,31 +60,12 @@ class Written:
         self.stream_queues.update(other.stream_queues)
 
 
-class Work(Protocol):
-    """Decodes and pairs; `pipeline.lake.work.LakeWork`, or a stand-in of the tests."""
-
-    def decode(
-        self,
-        number: int,
-        arrivals: Sequence[Arrival],
-        states: Sequence[LakeFile],
-        *,
-        only: Collection[int] | None = None,
-        keep_open: bool = True,
-        lost: bool = False,
-    ) -> Written: ...
-
-    def flows(
-        self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int
-    ) -> Change | None: ...
-
-
 @dataclass
 class Batch:
     """See the module's docstring; `newest_ns`: the latest packet of the lake so far."""
 
     log: Log
-    work: Work
+    work: LakeWork
     number: int
     options: Options
     newest_ns: int | None
@@ -104,7 +88,7 @@ class Batch:
         gone = touched | ended | lost
         changes = {name: self._connection_table(name, written, gone) for name in OF_CONNECTIONS}
         changes["states"], open_connections, state_bytes = self._states(states, written, gone)
-        cutoff_ns = (self.newest_ns or 0) - self.options.pair_ns
+        cutoff_ns = (self.newest_ns or 0) - int(self.options.pair_within * NS)
         open_messages = [file for file in self._after(changes["messages"], "messages") if file.open]
         if (flows := self.work.flows(self.number, written, open_messages, cutoff_ns)) is not None:
             changes["message_flows"] = flows
@@ -173,7 +157,7 @@ class Batch:
                 continue
             if (over and last_ns < self.newest_ns - LINGER_NS) or (secrets and not self.options.carry_secrets):
                 ended.add(connection)
-            elif last_ns < self.newest_ns - self.options.forget_ns or size > self.options.state_bytes:
+            elif last_ns < self.newest_ns - self.options.forget_after * NS or size > self.options.state_bytes:
                 lost.add(connection)
         return ended, lost
 

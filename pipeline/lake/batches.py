@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.lake import journal
 from pipeline.lake.arrivals import Arrival, Listing, Taken, find, split_into_batches, taken_from_rows
-from pipeline.lake.batch import Batch, Work
+from pipeline.lake.batch import Batch
 from pipeline.lake.files import read_rows
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import TAKEN, Options
@@ -29,6 +29,9 @@ from pipeline.output.place import PRIVATE
 from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema
 from udfs.source.paths import resolve
+
+if TYPE_CHECKING:
+    from pipeline.lake.work import LakeWork
 
 VACUUM_EVERY = 32  # batches
 
@@ -40,7 +43,7 @@ class Ingest:
     start."""
 
     log: Log
-    work: Callable[[], Work]
+    work: Callable[[], LakeWork]
     options: Options
     renew: Callable[[], None]
     clock: Callable[[], int] = time.time_ns
@@ -50,7 +53,7 @@ class Ingest:
 
     @classmethod
     @contextmanager
-    def into(cls, lake: str, work: Callable[[Log], Work], options: Options) -> Iterator[Ingest]:
+    def into(cls, lake: str, work: Callable[[Log], LakeWork], options: Options) -> Iterator[Ingest]:
         """An ingest into this lake, which is created if there is none. Raises LakeError."""
         root = open_or_create_lake(lake)
         with locked(root) as renew:
@@ -79,15 +82,7 @@ class Ingest:
 
     def _list(self, paths: Sequence[str]) -> Listing:
         known = taken_from_rows(read_rows(self.log.root, "taken", self.log.files("taken")).to_pylist())
-        return find(
-            resolve(paths),
-            known,
-            now_ns=self.clock(),
-            settle_ns=self.options.settle_ns,
-            newest_ns=self._newest(),
-            late_ns=self.options.late_ns,
-            forget_ns=self.options.forget_ns,
-        )
+        return find(resolve(paths), known, self.options, self.clock(), self._newest())
 
     def _newest(self) -> int | None:
         """Time of the latest packet of the lake, ns."""

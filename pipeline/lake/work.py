@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,7 @@ from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
-from pipeline.tables.exchange import Local, OnSpark, Rows, Source, planned
+from pipeline.tables.exchange import ONE_ROW, Local, OnSpark, Rows, planned
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
@@ -48,9 +49,9 @@ class LakeWork:
     `payload`: with message bodies; `chosen`: which connections; `key_logs`: read again for each batch; `carry_secrets`:
     as for `udfs.tables.tables_of`."""
 
+    log: Log
     start: Callable[[], SparkSession]
     processes: LocalProcesses | None
-    log: Log
     payload: bool
     chosen: PacketFilter
     key_logs: tuple[str, ...] = ()
@@ -73,28 +74,33 @@ class LakeWork:
     ) -> Written:
         """Write the rows of these captures, and of the connections of `states` (only those in `only`) that continue in
         them. `keep_open`, `lost`: as for `udfs.sink.writers.WriteBatch`."""
-        uris, paths = [arrival.file.uri for arrival in arrivals], tuple(self._paths("states", states))
+        uris, paths = tuple(arrival.file.uri for arrival in arrivals), tuple(self._paths("states", states))
         carried = StateFiles(self.log.root.files, paths, None if only is None else frozenset(only))
-        secrets = SecretFiles(self.key_logs, tuple(uris))
-        folders = self._folders(number)
+        folders, secrets = self._folders(number), SecretFiles(self.key_logs, uris)
         writer = WriteBatch(folders, config(self.payload), carried, keep_open, lost, secrets, self.carry_secrets)
-        if only is not None:
-            tasks = 1 + len(only) // LOCAL_CONNECTIONS
-            spark = self._local() if tasks == 1 else self.spark
-            with planned(spark):
-                rows: Rows
-                if isinstance(spark, LocalProcesses):
-                    rows = Local(spark, [Source([pa.record_batch({"id": [0]})])])
-                else:
-                    rows = OnSpark(spark.range(0, tasks, 1, tasks))
-                return self._written(rows.then(EndConnections(writer, tasks), WRITTEN))
+        return self._written(self._decoded(writer, arrivals) if only is None else self._ended(writer, len(only)))
+
+    def _decoded(self, writer: WriteBatch, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
+        uris = [arrival.file.uri for arrival in arrivals]
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
         size = sum(arrival.file.expected_size for arrival in arrivals)
         spark = self._local(size) if decoded_locally(uris) else self.spark
         with planned(spark):
-            return self._written(by_flow(spark, uris, writer, WRITTEN, self.chosen, read))
+            return by_flow(spark, uris, writer, WRITTEN, self.chosen, read).collected()
 
-    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change:
+    def _ended(self, writer: WriteBatch, connections: int) -> list[dict[str, Any]]:
+        """Close this number of connections."""
+        tasks = 1 + connections // LOCAL_CONNECTIONS
+        spark = self._local() if tasks == 1 else self.spark
+        with planned(spark):
+            rows: Rows
+            if isinstance(spark, LocalProcesses):
+                rows = Local(spark, [ONE_ROW])
+            else:
+                rows = OnSpark(spark.range(0, tasks, 1, tasks))
+            return rows.then(EndConnections(writer, tasks), WRITTEN).collected()
+
+    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
         """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns
         the change of message_flows."""
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
@@ -112,12 +118,13 @@ class LakeWork:
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )
             write_flows = WriteFlows(folders, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
-            written.add(self._written(paired(spark, groups, has_requests, known, scratch).then(write_flows, WRITTEN)))
+            of_flows = paired(spark, groups, has_requests, known, scratch).then(write_flows, WRITTEN)
+            written.add(self._written(of_flows.collected()))
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]
             keep = KeepMessages(folders, self._write_ids(scratch, "open_flows", sides), cutoff_ns)
             of_final = shares(spark, [group for group in groups if group[0] in final])
-            written.add(self._written(of_final.then(keep, WRITTEN)))
+            written.add(self._written(of_final.then(keep, WRITTEN).collected()))
         self._keep_brokers(number, written, brokers, open_messages, cutoff_ns)
         return Change(written.files["message_flows"], [file for file in self.log.files("message_flows") if file.open])
 
@@ -163,10 +170,10 @@ class LakeWork:
         )
         return LakeFolders(self.log.root.files, self.log.root.path, number, DAY_OF, schemas, options)
 
-    def _written(self, rows: Rows) -> Written:
+    def _written(self, rows: Iterable[Mapping[str, Any]]) -> Written:
         """The results of workers (rows of WRITTEN)."""
         found = Written()
-        for row in rows.collected():
+        for row in rows:
             if row["folder"] == ACCOUNT:
                 found.accounts.append(json.loads(row["note"]))
             elif row["folder"] == UNREAD:

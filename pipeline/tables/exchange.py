@@ -88,6 +88,9 @@ class Source:
         return rows
 
 
+ONE_ROW = Source([pa.record_batch({"id": [0]})])  # the input of a function that reads its own
+
+
 def _write(directory: str, buckets_of: Buckets, order: Sequence[str], source: Source) -> list[SortedFile]:
     return write_sorted(source(), directory, buckets_of, order)
 
