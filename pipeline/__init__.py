@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from codec.errors import WirehareError
 from pipeline import views
 from pipeline.audit import findings
-from pipeline.dataframes import PlannedTables, Tables, stream_queues
+from pipeline.dataframes import PlannedTables, Tables, empty, stream_queues, to_arrow, with_to_arrow
 from pipeline.decoding import PacketFilter, Time, decoded
 from pipeline.extract import cut
 from pipeline.lake import ingest, reading
@@ -43,7 +43,6 @@ from pipeline.output.writing import write
 from pipeline.schemas import TABLES
 from pipeline.session import ONE_PARTITION_BYTES
 from pipeline.summaries import backlog, consumers, heartbeats, latency, rates
-from pipeline.tables.shape import empty, to_arrow, with_to_arrow
 from udfs.source.files import public_uri
 from udfs.source.suggestions import suggesting
 
@@ -160,7 +159,7 @@ def _arrowed(tables: Mapping[str, DataFrame], byte_size: int | None) -> Tables:
     """Loaded tables. Small ones have one partition: more of them would be more tasks for every query."""
     small = byte_size is not None and byte_size < ONE_PARTITION_BYTES
     found = {name: with_to_arrow(rows.coalesce(1) if small else rows) for name, rows in tables.items()}
-    return Tables(**found, persisted=(), directory=None, byte_size=byte_size)
+    return Tables(**found, byte_size=byte_size)
 
 
 def _byte_size(directory: str) -> int | None:

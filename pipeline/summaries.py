@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.tables.shape import timestamp
+from pipeline.dataframes import timestamp
 from udfs.roles import DELIVERIES
 
 if TYPE_CHECKING:

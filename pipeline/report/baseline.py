@@ -1,7 +1,7 @@
 """Comparison of an audit with an earlier one: which findings are new, persisting, gone, or could not be checked.
 
 The JSON of an audit is the baseline of later ones: `document` writes it, `read` parses it. A finding is identified by
-its key, a hash of what it is about (`evidence.IDENTITY`); the number of occurrences does not matter.
+its key, a hash of what it is about (`sections.IDENTITY`); the number of occurrences does not matter.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from codec.errors import WirehareError
-from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
 from pipeline.report.facts import Facts, Unchecked
 from pipeline.report.groups import Groups
+from pipeline.report.sections import IDENTITIES, IDENTITY, SEVERITIES
 from pipeline.text import script_safe
 
 FORMAT = "wirehare-audit/1"

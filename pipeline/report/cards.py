@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline.audit.catalogue import Rule, catalogue, reason
 from pipeline.report.baseline import Comparison
-from pipeline.report.evidence import NAMED, SEVERITIES
 from pipeline.report.facts import Facts
+from pipeline.report.sections import NAMED, SEVERITIES
 
 # The most values of evidence that are shown; detectors give a handful.
 VALUES = 12
@@ -35,7 +35,7 @@ BEFORE_OTHERS = ("observed", "expected")
 
 @dataclass(frozen=True)
 class Example:
-    """One finding: a `row` of `evidence.examples`, its evidence by name, and the filters and the command that show it;
+    """One finding: a `row` of `sections.examples`, its evidence by name, and the filters and the command that show it;
     None for findings about a whole capture."""
 
     row: Mapping[str, Any]

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 from pipeline.audit.catalogue import GROUPS, Rule
 from pipeline.report.baseline import Comparison, KnownFinding, order
 from pipeline.report.cards import Card
-from pipeline.report.evidence import IDENTITIES, IDENTITY, at_least
 from pipeline.report.facts import Facts, Unchecked
+from pipeline.report.sections import IDENTITIES, IDENTITY, at_least
 from pipeline.report.verdict import NEVER, Verdict
 from pipeline.text import plain_text, plural
 

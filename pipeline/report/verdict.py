@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pipeline.audit.catalogue import Rule
 from pipeline.report.baseline import NEW, PERSISTING, Comparison
-from pipeline.report.evidence import at_least
 from pipeline.report.facts import Facts, rules_of, unchecked_on_midstream
+from pipeline.report.sections import at_least
 from pipeline.text import count, plural
 
 # What --fail-on takes: a severity, or 'never'.

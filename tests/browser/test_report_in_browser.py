@@ -21,10 +21,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from pipeline.report.baseline import compare
-from pipeline.report.evidence import FINDINGS
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
+from pipeline.report.sections import FINDINGS
 from pipeline.report.verdict import verdict
 
 PHONE = (390, 844)

@@ -14,10 +14,10 @@ from report_support import HOSTILE, SOURCES, everywhere, finding, group, identit
 from pipeline.audit.catalogue import catalogue
 from pipeline.report.baseline import Previous, compare, key
 from pipeline.report.cards import cards
-from pipeline.report.evidence import FINDINGS
 from pipeline.report.facts import unchecked
 from pipeline.report.formats import Audit, github, junit, sarif
 from pipeline.report.groups import Groups
+from pipeline.report.sections import FINDINGS
 from pipeline.report.verdict import verdict
 
 BROKEN = {"CH-09": "warning", "DL-03": "violation", "SEC-16": "info"}

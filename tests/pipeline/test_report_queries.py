@@ -11,11 +11,10 @@ from pyspark.sql import functions as F
 
 import pipeline
 from pipeline.report.cards import cards
-from pipeline.report.evidence import IDENTITIES, OF_ENTITIES
 from pipeline.report.facts import Facts, count_findings, count_tables
 from pipeline.report.groups import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
-from pipeline.report.sections import TABLES, bar_width_ns, sources
+from pipeline.report.sections import IDENTITIES, OF_ENTITIES, TABLES, bar_width_ns, sources
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from report_support import SOURCES, everywhere, finding, group, identity
 from pipeline.audit.catalogue import SEVERITIES, catalogue
 from pipeline.report.baseline import Previous, compare, key
 from pipeline.report.cards import MOST_IMPORTANT, cards, most_important
-from pipeline.report.evidence import FINDINGS
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
+from pipeline.report.sections import FINDINGS
 from pipeline.report.verdict import verdict
 
 ENDED_WORK = {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.report.evidence import AFFECTED, FINDINGS, IDENTITY
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups, Source
-from pipeline.report.sections import sources
+from pipeline.report.sections import AFFECTED, FINDINGS, IDENTITY, sources
 
 T0_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
 SOURCES = {source.table: source for source in sources(T0_NS, T0_NS + 60 * 10**9)}
@@ -63,7 +62,7 @@ def ends(text: str) -> dict[str, Any]:
 
 
 def finding(rule_id: str, text: str) -> dict[str, Any]:
-    """A row of `evidence.examples`."""
+    """A row of `sections.examples`."""
     import json
 
     return {
