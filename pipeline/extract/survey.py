@@ -91,9 +91,7 @@ class Survey:
 
 
 def survey(
-    originals: Sequence[Original],
-    connections: Sequence[Connection],
-    samples: Mapping[int, NDArray[np.int64]] | None = None,
+    originals: Sequence[Original], connections: Sequence[Connection], samples: Mapping[int, NDArray[np.int64]]
 ) -> Survey:
     """Find the packets of `connections`. `samples`: packet numbers whose payload is wanted too, by original."""
     flows = {flow: index for index, flow in enumerate(dict.fromkeys(each.flow for each in connections))}
@@ -104,7 +102,7 @@ def survey(
             continue
         account = Account(original.name, original.file.size)
         fragments = _Datagrams(datagrams)
-        sampled = (samples or {}).get(index, np.empty(0, np.int64))
+        sampled = samples.get(index, np.empty(0, np.int64))
         for block in read_blocks(Split(original.file), account, LIMITS.block_bytes, Filter()):
             part = _packets_of_flows(block, flows, wanted.matches(block.packets), index, fragments)
             found.append(part)
