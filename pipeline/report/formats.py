@@ -1,20 +1,23 @@
-"""The audit for other programs: SARIF 2.1.0 (code scanning), JUnit XML (build servers), and the workflow commands of
-GitHub Actions. Strings from the wire are escaped (`text.plain_text`)."""
+"""The result of an audit, and its form for other programs: SARIF 2.1.0 (code scanning), JUnit XML (build servers), and
+the workflow commands of GitHub Actions. Strings from the wire are escaped (`text.plain_text`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 from xml.etree import ElementTree
 
 from pipeline.audit.catalogue import GROUPS, Rule
-from pipeline.report.baseline import Comparison, KnownFinding, order
-from pipeline.report.cards import Card
-from pipeline.report.facts import Facts, Unchecked
-from pipeline.report.sections import IDENTITIES, IDENTITY, at_least
-from pipeline.report.verdict import NEVER, Verdict
+from pipeline.audit.config import Config
+from pipeline.report.baseline import Comparison, KnownFinding, document, order
+from pipeline.report.cards import Card, cards
+from pipeline.report.facts import Facts, Unchecked, rules_of, unchecked
+from pipeline.report.sections import EXAMPLES, IDENTITIES, IDENTITY, at_least
+from pipeline.report.verdict import NEVER, Verdict, verdict
 from pipeline.text import plain_text, plural
 
 CHARACTERS = 200  # of a name
@@ -28,14 +31,35 @@ ABOUT = IDENTITY[1:]  # without the rule
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit. `rules`: that were checked; `cards`: broken rules, the worst first."""
+    """The result of an audit. `found`: its findings, compared with an earlier audit; `fail_on`: the severity from which
+    on it failed, or NEVER; `tables`: the audited directory or URI, for commands."""
 
     facts: Facts
     found: Comparison
-    verdict: Verdict
-    rules: Mapping[str, Rule]
-    cards: Sequence[Card]
-    unchecked: Sequence[Unchecked]
+    fail_on: str
+    title: str
+    now: datetime
+    tables: str
+    config: Config | None = None
+
+    @cached_property
+    def rules(self) -> Mapping[str, Rule]:
+        """The rules that were checked, by id."""
+        return rules_of(self.config)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        return verdict(self.facts, self.found, self.fail_on, self.rules)
+
+    @cached_property
+    def unchecked(self) -> Sequence[Unchecked]:
+        """The rules that were not checked on all connections of their versions."""
+        return unchecked(self.facts, self.rules)
+
+    @cached_property
+    def cards(self) -> Sequence[Card]:
+        """The broken rules, the worst first."""
+        return cards(self.facts, self.found, EXAMPLES, self.tables, self.rules)
 
 
 def sarif(audit: Audit) -> str:
@@ -171,4 +195,4 @@ def command_text(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-FORMATS = {"sarif": sarif, "junit": junit, "github": github}
+FORMATS = {"json": document, "sarif": sarif, "junit": junit, "github": github}

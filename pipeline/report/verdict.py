@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pipeline.audit.catalogue import Rule
 from pipeline.report.baseline import NEW, PERSISTING, Comparison
-from pipeline.report.facts import Facts, rules_of, unchecked_on_midstream
+from pipeline.report.facts import Facts, unchecked_on_midstream
 from pipeline.report.sections import at_least
 from pipeline.text import count, plural
 
@@ -84,8 +84,8 @@ class Verdict:
         return sentences
 
 
-def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, Rule] | None = None) -> Verdict:
-    """The verdict on the facts. `rules`: that were checked, by default all of the catalogue."""
+def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, Rule]) -> Verdict:
+    """The verdict on the facts. `rules`: that were checked."""
     broken = facts.groups["rules"]
     numbers, affected = broken.counted("severity"), facts.groups["affected"].counted("severity")
     contents = facts.groups["versions"].counted("content")
@@ -105,6 +105,6 @@ def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, R
         amqp=sum(number for content, number in contents.items() if content not in UNREAD),
         encrypted=contents["tls"],
         begun_before=facts.total("versions", "begun_before"),
-        rules_not_checked=unchecked_on_midstream(facts, rules_of(None) if rules is None else rules),
+        rules_not_checked=unchecked_on_midstream(facts, rules),
         not_checked=len(found.not_checked) if compared else None,
     )
