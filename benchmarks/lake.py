@@ -32,7 +32,7 @@ from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
 from benchmarks.templates import CLIENT, SERVER
 from pipeline.lake import open_ingest
-from pipeline.lake.batch import OF_CONNECTIONS
+from pipeline.lake.batches import OF_CONNECTIONS
 from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log

@@ -1,7 +1,7 @@
 """The lake: Delta tables to which each batch of an `ingest` appends; open connections continue in the next batch.
 
-`layout`: what a lake consists of; `log`: the Delta logs; `batches`: the loop of an ingest; `batch`: one of its batches;
-`work`: what Spark's workers do for it; `journal`: its atomic commit; `reading`: the tables as DataFrames.
+`layout`: what a lake consists of; `log`: the Delta logs; `batches`: an ingest and its batches; `work`: what workers do
+for a batch; `journal`: its atomic commit; `reading`: the tables as DataFrames.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ of captures that begin before the latest packet of the lake.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
@@ -79,7 +79,7 @@ def find(
     """Which of these files to ingest. `known`: those ingested before; one not listed for `forget_after` is forgotten.
     `newest_ns`: the latest packet in the lake; captures that end more than `late_after` before it are late."""
     by_name = {each.capture_file: each for each in known}
-    heads = _KnownHeads(by_name.values())
+    heads = {(each.head_size, each.head): each for each in reversed(by_name.values()) if each.head}
     arrivals, copies, unsettled = list[Arrival](), list[tuple[str, str]](), 0
     for file in files:
         before, modified_ns = by_name.get(file.name), file.modified_ns
@@ -95,13 +95,14 @@ def find(
                 by_name[file.name] = replace(before, modified_ns=modified_ns, listed_ns=now_ns)
                 continue
             arrival = replace(arrival, read=before.packets, again=before, late=before.late)
-        elif original := heads.original(file, arrival):
+        elif original := _original(arrival, heads):
             copies.append((file.name, original.capture_file))
             by_name[file.name] = replace(
                 original, capture_file=file.name, byte_size=file.size, modified_ns=modified_ns, listed_ns=now_ns
             )
             continue
-        heads.add(arrival)
+        if arrival.head:
+            heads.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
         if newest_ns is not None and not arrival.again:
             arrival = replace(arrival, late=_ends_before(arrival, newest_ns - int(options.late_after * NS)))
         arrivals.append(arrival)
@@ -131,29 +132,17 @@ def split_into_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable
         yield batch
 
 
-class _KnownHeads:
-    """Finds captures by their first bytes."""
-
-    def __init__(self, known: Collection[Taken]) -> None:
-        self._by_head: dict[tuple[int, str], Taken] = {}
-        for each in known:
-            if each.head:
-                self._by_head.setdefault((each.head_size, each.head), each)
-
-    def add(self, arrival: Arrival) -> None:
-        if arrival.head:
-            self._by_head.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
-
-    def original(self, file: CaptureFile, arrival: Arrival) -> Taken | None:
-        """The known capture with the same first bytes, at least as long as this one."""
-        if arrival.head is None:
-            return None
-        octets = _first(file, HEAD_BYTES)
-        for size in sorted({size for size, _ in self._by_head if size <= len(octets)}, reverse=True):
-            found = self._by_head.get((size, _digest(octets[:size])))
-            if found is not None and (size == HEAD_BYTES or size == len(octets)):
-                return found
+def _original(arrival: Arrival, heads: Mapping[tuple[int, str], Taken]) -> Taken | None:
+    """The known capture with the same first bytes, at least as long as this one; `heads`: known ones by the number and
+    the digest of their first bytes."""
+    if arrival.head is None:
         return None
+    octets = _first(arrival.file, HEAD_BYTES)
+    for size in sorted({size for size, _ in heads if size <= len(octets)}, reverse=True):
+        found = heads.get((size, _digest(octets[:size])))
+        if found is not None and (size == HEAD_BYTES or size == len(octets)):
+            return found
+    return None
 
 
 def _ends_before(arrival: Arrival, moment_ns: int) -> bool:

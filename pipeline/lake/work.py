@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 from codec.compiler.kernel import all_compiled, interpreted
 from pipeline.decoding import PacketFilter, by_flow, config, decoded_locally
 from pipeline.lake.arrivals import Arrival
-from pipeline.lake.batch import Written
 from pipeline.lake.files import lake_file, read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import OF_BROKERS, LakeFile
@@ -41,6 +40,24 @@ QUEUES = "stream_queues"
 LOCAL_CONNECTIONS = 1000  # to close in this process, or per task of Spark: a second's work
 LOCAL_MESSAGES = 4_000_000  # to pair in processes of this machine
 MESSAGE_BYTES = 1 << 10  # of a capture, for each message
+
+
+@dataclass(frozen=True)
+class Written:
+    """Results of workers: `files` by table; `accounts` of the splits; `unread`: connections whose state could not be
+    read; `stream_queues`: (connection, queue) of queues that are streams."""
+
+    files: dict[str, list[LakeFile]] = field(default_factory=lambda: defaultdict(list))
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    unread: set[int] = field(default_factory=set)
+    stream_queues: set[tuple[int, str]] = field(default_factory=set)
+
+    def add(self, other: Written) -> None:
+        for name, files in other.files.items():
+            self.files[name].extend(files)
+        self.accounts.extend(other.accounts)
+        self.unread.update(other.unread)
+        self.stream_queues.update(other.stream_queues)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from jobs.cli import main
 from jobs.ingest import line
 from jobs.running import OK, UNREADABLE
 from pipeline.decoding import config
-from pipeline.lake.batch import OF_CONNECTIONS
-from pipeline.lake.batches import Ingest
+from pipeline.lake.batches import OF_CONNECTIONS, Ingest
 from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
