@@ -128,8 +128,8 @@ class Ingest:
 
 @dataclass
 class Batch:
-    """Captures and the states of open connections in, files for the lake out. `newest_ns`: the latest packet of the lake
-    so far.
+    """Captures and the states of open connections in, files for the lake out. `newest_ns`: time of the latest packet of
+    the lake so far.
 
     It reads from the lake only what may still change (states, open rows, messages that may still be paired), so its
     cost does not depend on the size of the lake. Rows of connections without a packet in the batch are only copied.

@@ -16,9 +16,9 @@ from pipeline.audit.config import Accepted, Config
 from pipeline.audit.detectors import DETECTORS
 from pipeline.report.baseline import compare, document, read
 from pipeline.report.facts import Facts, coverage_check, rules_of, unchecked
+from pipeline.report.formats import Verdict
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.verdict import Verdict
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 PIKA = {"client_product": "pika", "user": "guest", "vhost": "/", "server": "10.0.0.2:5672", "version": "0-9-1"}
