@@ -8,12 +8,13 @@ latency is also null if the answer was captured before the request, as happens w
 
 from __future__ import annotations
 
-from pyspark.sql.types import DataType, MapType, StructType
+from pyspark.sql.types import DataType, MapType, StructField, StructType
 
 from udfs.schemas import (
     BINARY,
     BOOLEAN,
     DECODED,
+    FACTS,
     FRAMES,
     INT,
     LEDGER,
@@ -21,7 +22,6 @@ from udfs.schemas import (
     STRING,
     STRINGS,
     TIMESTAMP,
-    TLS,
     VARIANT,
     Column,
     table,
@@ -33,6 +33,11 @@ __all__ = ["DECODED", "FINDINGS", "FRAMES", "ROWS", "TABLES"]
 def by_sender(name: str, data_type: DataType, comment: str, whose: str = ", sent by the {}") -> list[Column]:
     """The same measure of the client's and of the server's direction."""
     return [(f"{side}_{name}", data_type, comment, whose.format(side)) for side in ("client", "server")]
+
+
+def facts(*names: str) -> list[StructField]:
+    """Columns that the decoder fills (`udfs.schemas.FACTS`)."""
+    return [FACTS[name] for name in names]
 
 
 CAPTURES = table(
@@ -57,31 +62,13 @@ STREAMS = table(
 
 CONNECTIONS = table(
     ("connection_id", LONG, "TCP connection, one row each, of any protocol"),
-    ("community_id", STRING, "Community ID flow hash, version 1, as Zeek and Suricata compute it"),
-    ("client_ip", STRING, "address of the client"),
-    ("client_port", INT, "TCP port of the client"),
-    ("server_ip", STRING, "address of the server"),
-    ("server_port", INT, "TCP port of the server"),
-    ("sides_known_by", STRING, "what determined client and server: 'syn' 'header' 'method' 'port'"),
-    ("content", STRING, "'amqp' 'tls' 'foreign' 'none'"),
+    *facts("community_id", "client_ip", "client_port", "server_ip", "server_port", "sides_known_by", "content"),
     ("version", STRING, "AMQP version; null without AMQP"),
-    (
-        "versions_offered",
-        STRINGS,
-        "protocol headers in order, 'client 0-9-1'; and a start with another version, 'server 0-8'",
-    ),
+    *facts("versions_offered"),
     ("version_known", BOOLEAN, "true: from a protocol header or connection.start; false: inferred from the frames"),
-    ("transport", STRING, "what carries AMQP: 'tcp' 'tls' 'websocket' 'websocket+tls'"),
-    (
-        "unread_because",
-        STRING,
-        "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the capture' ",
-        "'handshake not captured' 'cipher not known' 'version not known' 'authentication failed' 'renegotiation' ",
-        "'no record of TLS' 'upgrade refused' 'upgrade not captured' 'permessage-deflate' 'no frame of WebSocket'",
-    ),
-    ("tls", TLS, "encryption of the connection"),
+    *facts("transport", "unread_because", "tls"),
     ("state", STRING, "furthest stage reached: tcp header start secure tune open closing closed"),
-    ("capture_file", STRING, "URI of the capture that holds the first packet"),
+    *facts("capture_file"),
     ("opened_ts", TIMESTAMP, "first packet"),
     ("closed_ts", TIMESTAMP, "last packet"),
     (
@@ -89,7 +76,7 @@ CONNECTIONS = table(
         LONG,
         "first packet to connection.open-ok (1.0: to the later open), ns; only when the TCP handshake was captured",
     ),
-    ("tcp_rtt_ns", LONG, "round trip time of the TCP handshake, ns"),
+    *facts("tcp_rtt_ns"),
     ("start_latency_ns", LONG, "client's protocol header to connection.start (1.0: to the server's header), ns"),
     ("login_latency_ns", LONG, "connection.start-ok to connection.tune (1.0: sasl-init to sasl-outcome), ns"),
     ("open_latency_ns", LONG, "connection.open to connection.open-ok (1.0: from one open to the other), ns"),
@@ -123,8 +110,7 @@ CONNECTIONS = table(
     ("close_initiator", STRING, "who sent the first close: 'client' or 'server'"),
     ("close_code", INT, "reply code of that close; 1.0 has none"),
     ("close_text", STRING, "reply text of that close; 1.0: condition and description of its error"),
-    ("tcp_end", STRING, "'fin' 'rst' 'none'; in a lake also 'lost sight of': no packet for too long"),
-    ("tcp_end_by", STRING, "who ended the TCP connection: 'client' or 'server'"),
+    *facts("tcp_end", "tcp_end_by"),
     ("blocked_ns", LONG, "time between blocked and unblocked (or the end), ns"),
     *by_sender("packets", LONG, "packets"),
     *by_sender("bytes", LONG, "bytes of the stream captured"),
@@ -135,7 +121,7 @@ CONNECTIONS = table(
     ("messages_delivered", LONG, "messages the server delivered, including gets"),
     ("retransmitted_bytes", LONG, "bytes captured more than once, both directions"),
     ("out_of_order_segments", LONG, "segments out of order, both directions"),
-    ("conflicting_overlap_bytes", LONG, "bytes captured twice with different values (the first ones count)"),
+    *facts("conflicting_overlap_bytes"),
     ("missing_bytes", LONG, "bytes sent and not captured, both directions"),
     (
         "undecoded_bytes",
@@ -149,7 +135,7 @@ CONNECTIONS = table(
         "time during which the TCP receive window",
         " of the {} was closed, because it did not read, ns",
     ),
-    ("limits", STRINGS, "names of the decoder's limits that this connection reached"),
+    *facts("limits"),
 )
 
 CHANNELS = table(
