@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import TABLES, WORKER_TABLES
-from pipeline.tables.exchange import ONE_ROW, Local, OnSpark, Rows
+from pipeline.tables.exchange import Local, OnSpark, Rows, Source, task_numbers
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
@@ -184,14 +184,15 @@ def by_flow(
         return local_runs(spark, options).then(decode, schema)
     if chosen.get("split_bytes") or not in_one_task(places):
         return OnSpark(sorted_runs(spark, options).mapInArrow(decode, schema))
-    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(InOneTask(options, decode), schema))
+    return task_numbers(spark).then(InOneTask(options, decode), schema)
 
 
 def local_runs(processes: LocalProcesses, options: Mapping[str, str]) -> Local:
     """Runs of TCP segments, the runs of a flow together and in RUN_ORDER, in local processes."""
     from udfs.source.sources import ReadRuns, run_tasks
 
-    sources = [ONE_ROW.then(ReadRuns(options, [task])) for task in run_tasks(options)]
+    first = Source([pa.record_batch({"id": [0]})])
+    sources = [first.then(ReadRuns(options, [task])) for task in run_tasks(options)]
     return Local(processes, sources).shuffled(flow_buckets, RUN_ORDER)
 
 
@@ -200,7 +201,7 @@ def sorted_runs(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     from udfs.source.sources import ListTasks, ReadRuns, run_tasks
 
     if is_remote():  # the captures may be on the server
-        listed = spark.range(0, 1, 1, 1).mapInArrow(ListTasks(options), "task binary").collect()
+        listed = task_numbers(spark).then(ListTasks(options), "task binary").collected()
         tasks = [bytes(row["task"]) for row in listed]
     else:
         tasks = run_tasks(options)

@@ -23,7 +23,7 @@ from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
-from pipeline.tables.exchange import ONE_ROW, Local, OnSpark, Rows, planned
+from pipeline.tables.exchange import planned, task_numbers
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
@@ -110,12 +110,7 @@ class LakeWork:
         tasks = 1 + connections // LOCAL_CONNECTIONS
         spark = self._local() if tasks == 1 else self.spark
         with planned(spark):
-            rows: Rows
-            if isinstance(spark, LocalProcesses):
-                rows = Local(spark, [ONE_ROW])
-            else:
-                rows = OnSpark(spark.range(0, tasks, 1, tasks))
-            return rows.then(EndConnections(writer, tasks), WRITTEN).collected()
+            return task_numbers(spark, tasks).then(EndConnections(writer, tasks), WRITTEN).collected()
 
     def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
         """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns

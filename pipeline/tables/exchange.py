@@ -88,9 +88,6 @@ class Source:
         return rows
 
 
-ONE_ROW = Source([pa.record_batch({"id": [0]})])  # the input of a function that reads its own
-
-
 def _write(directory: str, buckets_of: Buckets, order: Sequence[str], source: Source) -> list[SortedFile]:
     return write_sorted(source(), directory, buckets_of, order)
 
@@ -144,6 +141,13 @@ def _balanced(files: Sequence[SortedFile], tasks: int) -> list[list[int]]:
         buckets.append(bucket)
         heapq.heapreplace(groups, (filled + size, number, buckets))
     return [buckets for _, _, buckets in sorted(groups, reverse=True) if buckets]
+
+
+def task_numbers(spark: SparkSession | LocalProcesses, tasks: int = 1) -> Rows:
+    """A row for each task, its number: the input of functions that read their own."""
+    if isinstance(spark, LocalProcesses):
+        return Local(spark, [Source([pa.record_batch({"id": [number]})]) for number in range(tasks)])
+    return OnSpark(spark.range(0, tasks, 1, tasks))
 
 
 def planned(
