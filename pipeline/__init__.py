@@ -159,7 +159,7 @@ def _arrowed(tables: Mapping[str, DataFrame], byte_size: int | None) -> Tables:
     """Loaded tables. Small ones have one partition: more of them would be more tasks for every query."""
     small = byte_size is not None and byte_size < ONE_PARTITION_BYTES
     found = {name: with_to_arrow(rows.coalesce(1) if small else rows) for name, rows in tables.items()}
-    return Tables(**found, byte_size=byte_size)
+    return Tables(**found, persisted=(), directory=None, byte_size=byte_size)
 
 
 def _byte_size(directory: str) -> int | None:
