@@ -126,7 +126,8 @@ def stream_queues(methods: DataFrame) -> DataFrame:
 class PlannedTables(Tables):
     """Tables of `decoded` rows, each planned on first access, which takes Spark seconds for some of them. Spark caches
     rows that several tables derive from once they are computed; with `payload` they include message bodies.
-    `decoded_here`: `decoded` is cached, too; it has all rows of a connection in one partition, in order. Thread-safe."""
+    `decoded_here`: `decoded` is cached, too, and all rows of a connection are in one partition, in order.
+    Thread-safe."""
 
     _decoded: DataFrame
     _payload: bool
