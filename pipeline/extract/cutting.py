@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import BinaryIO
 
@@ -15,9 +15,9 @@ from pipeline.extract.choice import Choice, Pair, Rows, connections, excluding, 
 from pipeline.extract.decryption import decrypt, rewrite_in_clear
 from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered, select_packets
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
-from pipeline.extract.originals import Original, microseconds, originals
+from pipeline.extract.originals import Original, originals
 from pipeline.extract.redaction import frames_with_secrets, visible_ranges, without_secrets
-from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
+from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, survey
 from pipeline.extract.writing import Selected, Writer, write
 from udfs.source.files import public_uri
 
@@ -147,20 +147,7 @@ def with_neighbours(rows: Rows, wanted: Collection[int]) -> list[Connection]:
     types = (pa.string(), pa.int32(), pa.string(), pa.int32())
     keys = pa.table({name: pa.array([ends[at] for ends in both], types[at]) for at, name in enumerate(ENDS)})
     all_of_them = {row["connection_id"]: row for row in rows("connections", CONNECTION_COLUMNS, keys).to_pylist()}
-    return [_connection(row) for row in all_of_them.values()]
-
-
-def _connection(row: Mapping[str, object]) -> Connection:
-    flow, client = flow_of(row)
-    return Connection(
-        int(str(row["connection_id"])),
-        flow,
-        client,
-        microseconds(row["opened_ts"]),  # type: ignore[arg-type]
-        microseconds(row["closed_ts"]),  # type: ignore[arg-type]
-        bool(row["conflicting_overlap_bytes"]),
-        row["transport"],  # type: ignore[arg-type]
-    )
+    return [Connection.of(row) for row in all_of_them.values()]
 
 
 def _readable(
