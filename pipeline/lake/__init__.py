@@ -6,8 +6,8 @@ for a batch; `journal`: its atomic commit; `reading`: the tables as DataFrames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -58,7 +58,6 @@ def ingest(
             return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
 
 
-@contextmanager
 def open_ingest(
     lake: str,
     options: Options,
@@ -66,7 +65,7 @@ def open_ingest(
     processes: LocalProcesses | None,
     payload: bool,
     chosen: PacketFilter,
-) -> Iterator[Ingest]:
+) -> AbstractContextManager[Ingest]:
     """An ingest into a lake. `start`: starts the session when it is needed; `processes`: decode batches of local
     captures, None: all on Spark. Raises LakeError, KeyLogError."""
     # Imported here: the kernels take a second to load, and reading tables needs none.
@@ -79,5 +78,4 @@ def open_ingest(
 
         return LakeWork(log, start, processes, payload, chosen, key_logs, options.carry_secrets)
 
-    with Ingest.into(lake, work, options) as ingesting:
-        yield ingesting
+    return Ingest.into(lake, work, options)

@@ -71,8 +71,8 @@ class LakeWork:
     processes: LocalProcesses | None
     payload: bool
     chosen: PacketFilter
-    key_logs: tuple[str, ...] = ()
-    carry_secrets: bool = False
+    key_logs: tuple[str, ...]
+    carry_secrets: bool
 
     @cached_property
     def spark(self) -> SparkSession:
