@@ -28,10 +28,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pipeline
+from pipeline.dataframes import shaped
 from pipeline.output import parquet
 from pipeline.schemas import CONNECTIONS, MESSAGES
 from pipeline.session import session
-from pipeline.tables.shape import shaped
 
 MILLION = 10**6
 KINDS = ("ids", "bodies", "hot", "equal", "rpc")

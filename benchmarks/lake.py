@@ -32,7 +32,7 @@ from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
 from benchmarks.templates import CLIENT, SERVER
 from pipeline.lake import open_ingest
-from pipeline.lake.batch import OF_CONNECTIONS
+from pipeline.lake.batches import OF_CONNECTIONS
 from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
@@ -183,8 +183,8 @@ def _other_flow(flow: bytes, copy: int) -> bytes:
 def ingesting(lake: Path, traffic: Traffic) -> Iterator[Callable[[Path], float]]:
     """A running ingest, which has taken the opening of the traffic: a function that ingests a capture as a batch,
     deletes it, and returns the seconds."""
-    options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
-    with open_ingest(str(lake), options, session, LocalProcesses(), payload=False) as ingest:
+    options = Options(settle=0, pair_within=5 * BATCH_APART_NS / 10**9)
+    with open_ingest(str(lake), options, session, LocalProcesses(), False, {}) as ingest:
 
         def take(path: Path) -> float:
             began = time.perf_counter()

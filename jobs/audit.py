@@ -12,7 +12,6 @@ import shlex
 import textwrap
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 
     from pipeline.audit.config import Config
     from pipeline.output.place import Place
-    from pipeline.report.baseline import Comparison, Previous
+    from pipeline.report.baseline import Previous
     from pipeline.report.cards import Card
     from pipeline.report.facts import Facts
-    from pipeline.report.verdict import Verdict
+    from pipeline.report.formats import Audit
 
 EPILOG = """examples:
   wirehare decode captures/ --output tables
@@ -58,7 +57,6 @@ UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMA
 # Auditing a byte of tables is as much work as decoding this many bytes of captures. Decides which JIT compiler Java
 # uses: with the full one the audit of 420,000 messages took 59 CPU seconds, with the quick one 34.
 DECODE_FACTOR = 2
-FINDINGS_SHOWN = 4  # findings of a rule in the report
 # Limits of the text for a terminal.
 WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 40, 120
 
@@ -185,45 +183,37 @@ def audit_tables(
     from pipeline.output.swap import staged_child
     from pipeline.output.writing import FINDINGS
     from pipeline.session import on_one_machine, settings
-    from udfs.source.files import public_uri
 
-    now = datetime.now(UTC)
     with staged_child(arguments.tables, FINDINGS) as stage:
         if not on_one_machine(spark):
             stage.publish()  # executors of another user write there
         with settings(spark, audit_settings(spark, byte_size)):
-            facts, compare, verdict = run_interruptibly(
+            audit = run_interruptibly(
                 lambda: find_and_compare(spark, arguments, source, stage, wanted, byte_size), [spark]
             )
         with step("writing the report", "Report written"):
-            from pipeline.report.baseline import document
-            from pipeline.report.cards import cards, most_important
-            from pipeline.report.facts import rules_of, unchecked
-            from pipeline.report.formats import FORMATS, Audit
+            from pipeline.report.cards import most_important
+            from pipeline.report.formats import FORMATS
             from pipeline.report.page import page
 
-            rules, uri = rules_of(wanted.config), public_uri(arguments.tables)
-            left = unchecked(facts, rules)
-            as_json = document(facts, compare, asdict(verdict), arguments.title, now, left)
-            broken = cards(facts, compare, FINDINGS_SHOWN, uri, rules)
-            html = page(facts, compare, verdict, arguments.title, source.display_name, now, wanted.config)
+            html, as_json = page(audit, source.display_name), FORMATS["json"](audit)
     write_text(wanted.outputs[arguments.report], html)
     if arguments.json:
         write_text(wanted.outputs[arguments.json], as_json)
     print_line = print_result if arguments.format == "text" else print_status
     if arguments.format != "text":
-        audit = Audit(facts, compare, verdict, rules, broken, left)
-        print(FORMATS[arguments.format](audit) if arguments.format in FORMATS else as_json)
-    print_line(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
-    worst = most_important(broken)
+        print(FORMATS[arguments.format](audit))
+    print_line(f"{audit.verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
+    worst = most_important(audit.cards)
     for card in worst:
         print_line(card_text(card))
     print_line(f"The report is {wanted.outputs[arguments.report].display_name}")
     if worst:
         rule_id = worst[0].rule_id
-        command = shlex.join(["wirehare", "cut", uri, "--finding", rule_id, "-o", f"{rule_id.lower()}.pcapng"])
+        output = f"{rule_id.lower()}.pcapng"
+        command = shlex.join(["wirehare", "cut", audit.tables, "--finding", rule_id, "-o", output])
         print_line(f"Next: open it, or cut out the packets that {rule_id} is about: {command}")
-    return FOUND if verdict.failed else OK
+    return FOUND if audit.verdict.failed else OK
 
 
 def card_text(card: Card) -> str:
@@ -248,18 +238,21 @@ def card_text(card: Card) -> str:
 
 def find_and_compare(
     spark: SparkSession, arguments: argparse.Namespace, source: Place, stage: Place, wanted: Inputs, byte_size: int
-) -> tuple[Facts, Comparison, Verdict]:
-    """Write the findings to `stage`; return facts of the report, comparison with the baseline, verdict. Raises
-    TablesError if files of a table cannot be read."""
+) -> Audit:
+    """Write the findings to `stage`; return the result, compared with the baseline. Raises TablesError if files of a
+    table cannot be read."""
     import pipeline
     from pipeline.lake.place import is_lake
     from pipeline.output import parquet
     from pipeline.output.place import TablesError
     from pipeline.report.baseline import compare
     from pipeline.report.facts import count_findings, count_tables, coverage_check, rules_of
-    from pipeline.report.verdict import verdict
+    from pipeline.report.formats import Audit
     from pipeline.schemas import FINDINGS as SCHEMA
     from pipeline.session import INTERPRETED_BYTES, ONE_PARTITION_BYTES
+    from udfs.source.files import public_uri
+
+    now = datetime.now(UTC)
 
     def counting() -> Future[Facts]:
         flows, large = "message_flows" in (source.entries() or ()), byte_size >= INTERPRETED_BYTES
@@ -289,7 +282,8 @@ def find_and_compare(
             raise
     rules, exceptions = rules_of(wanted.config), wanted.config.exceptions if wanted.config else ()
     difference = compare(facts.groups["identities"], wanted.previous, coverage_check(facts, rules, exceptions))
-    return facts, difference, verdict(facts, difference, arguments.fail_on, rules)
+    uri = public_uri(arguments.tables)
+    return Audit(facts, difference, arguments.fail_on, arguments.title, now, uri, wanted.config)
 
 
 def tables_size(source: Place, arguments: argparse.Namespace) -> int:

@@ -249,7 +249,7 @@ def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> 
     return chosen
 
 
-def has_findings(directory: Place, required: bool = False) -> bool:
+def has_findings(directory: Place, required: bool) -> bool:
     """Whether the directory has the findings of an audit. Raises TablesError if they are `required` and missing."""
     from pipeline.extract import TablesError
 

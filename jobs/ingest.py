@@ -95,19 +95,16 @@ def run(arguments: argparse.Namespace) -> int:
     from udfs.processes import without_pandas
 
     with without_pandas():
+        from pipeline.decoding import PacketFilter
         from pipeline.lake import open_ingest
     from pipeline.lake.layout import Options
     from pipeline.session import has_session
     from pipeline.tables.processes import LocalProcesses
     from udfs.source.paths import PathError, resolve
 
-    options = Options.of(
-        settle=arguments.settle,
-        pair_within=arguments.pair_within,
-        forget_after=arguments.forget_after,
-        late_after=arguments.late_after,
-        carry_secrets=arguments.carry_secrets,
-    )
+    times = (arguments.settle, arguments.pair_within, arguments.forget_after, arguments.late_after)
+    options = Options(*times, arguments.carry_secrets)
+    chosen = PacketFilter(ports=arguments.port, hosts=arguments.host, keylog=arguments.keylog)
     processes = LocalProcesses()
     sessions: list[SparkSession | LocalProcesses] = [processes]
 
@@ -117,16 +114,8 @@ def run(arguments: argparse.Namespace) -> int:
         return spark
 
     def follow() -> int:
-        with open_ingest(
-            arguments.lake,
-            options,
-            begin,
-            None if has_session() else processes,
-            payload=arguments.payload,
-            keylog=arguments.keylog,
-            ports=arguments.port,
-            hosts=arguments.host,
-        ) as ingest:
+        local = None if has_session() else processes
+        with open_ingest(arguments.lake, options, begin, local, arguments.payload, chosen) as ingest:
             if arguments.once:  # a loop has time to compile
                 with suppress(PathError):  # reported when they are ingested
                     interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))

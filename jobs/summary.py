@@ -6,9 +6,10 @@ messages, and no Spark job is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from pyarrow.dataset import Dataset
 from jobs.console import table
 from pipeline.text import duration, endpoint_text, size
 
+Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], object]]  # heading -> value
 # The summary fits on one screen; the tables have the rest.
 MAX_ROWS = 20
 TEXT_WIDTH = 60
@@ -34,7 +37,7 @@ CLOSED_WITH_ERROR = (pc.field("close_code") >= FIRST_ERROR) | (
 )
 
 
-def summarize(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Dataset]) -> dict[str, Any]:
+def summarize(captures: Sequence[Row], tables: Mapping[str, Dataset]) -> dict[str, Any]:
     """Facts for the summary, from the rows of table captures and the files of the written tables. Only the first
     connections are included; facts of tables that were not written are left out."""
     facts: dict[str, Any] = {"captures": sorted(map(capture, captures), key=lambda each: str(each["capture_file"]))}
@@ -48,12 +51,14 @@ def summarize(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Datase
 
 
 def summary_text(facts: Mapping[str, Any]) -> str:
-    parts = [captures_table(facts["captures"])]
+    captures = facts["captures"]
+    parts = [listed(f"Captures: {len(captures)}", CAPTURES, captures[:MAX_ROWS]) + more(len(captures))]
     if "connections" in facts:
         parts.append(connections_table(facts["connections"]))
-        parts.append(without_amqp(facts["captures"], facts["connections"]["by_content"]))
+        parts.append(without_amqp(captures, facts["connections"]["by_content"]))
     if "messages" in facts:
-        parts.append(messages_table(facts["messages"]))
+        groups = facts["messages"]
+        parts.append(listed(f"Messages: {sum(row['messages'] for row in groups)}", MESSAGES, groups))
     parts.append(errors_table(facts["closed_with_error"]))
     parts.append(table("Tables written", ("table", "rows"), list(facts["tables"].items())))
     return "\n".join(part for part in parts if part)
@@ -64,22 +69,8 @@ def capture(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "skipped_packets": dict(row["skipped_packets"] or ())}
 
 
-def captures_table(captures: Sequence[Mapping[str, Any]]) -> str:
-    """One row per capture: what it is, and what in it could not be used."""
-    rows = [
-        (
-            short(row["capture_file"]),
-            row["format"],
-            size(max(row["byte_size"] or 0, 0)),
-            row["packets"],
-            row["first_ts"],
-            time_span(row["first_ts"], row["last_ts"]),
-            remarks(row),
-        )
-        for row in captures
-    ]
-    columns = ("file", "format", "size", "packets", "first packet (UTC)", "spans", "remarks")
-    return table(f"Captures: {len(rows)}", columns, rows[:MAX_ROWS]) + more(len(rows))
+def listed(title: str, columns: Columns, rows: Sequence[Row]) -> str:
+    return table(title, list(columns), [[value(row) for value in columns.values()] for row in rows])
 
 
 def time_span(first: datetime | None, last: datetime | None) -> str | None:
@@ -99,6 +90,37 @@ def remarks(capture: Mapping[str, Any]) -> str:
     return ", ".join(notes)
 
 
+# What a capture is, and what in it could not be used.
+CAPTURES: Columns = {
+    "file": lambda row: short(row["capture_file"]),
+    "format": itemgetter("format"),
+    "size": lambda row: size(max(row["byte_size"] or 0, 0)),
+    "packets": itemgetter("packets"),
+    "first packet (UTC)": itemgetter("first_ts"),
+    "spans": lambda row: time_span(row["first_ts"], row["last_ts"]),
+    "remarks": remarks,
+}
+# The ends of a connection, the state it reached, how much it carried.
+CONNECTIONS: Columns = {
+    "client": lambda row: endpoint_text(row["client_ip"], row["client_port"]),
+    "server": lambda row: endpoint_text(row["server_ip"], row["server_port"]),
+    "version": lambda row: row["version"] or row["content"],
+    "vhost": itemgetter("vhost"),
+    "user": itemgetter("user"),
+    "application": itemgetter("client_name"),
+    "state": itemgetter("state"),
+    "frames": lambda row: (row["client_frames"] or 0) + (row["server_frames"] or 0),
+    "published": itemgetter("messages_published"),
+    "delivered": itemgetter("messages_delivered"),
+}
+MESSAGES: Columns = {
+    "operation": itemgetter("operation"),
+    "outcome": itemgetter("outcome"),
+    "messages": itemgetter("messages"),
+    "bodies": lambda row: size(row["body_bytes"] or 0),
+    "settled after (median)": lambda row: duration(row["median_settle_ns"]),
+    "(longest)": lambda row: duration(row["longest_settle_ns"]),
+}
 CONNECTION_COLUMNS = [
     *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_name"),
     *("state", "client_frames", "server_frames", "messages_published", "messages_delivered"),
@@ -128,32 +150,13 @@ def earliest(connections: pa.Table) -> pa.Table:
 
 
 def connections_table(connections: Mapping[str, Any]) -> str:
-    """One row per connection: its ends, the state it reached, how much it carried."""
-    columns = (
-        "client", "server", "version", "vhost", "user", "application", "state", "frames", "published", "delivered",
-    )  # fmt: skip
-    cells = [
-        (
-            endpoint_text(row["client_ip"], row["client_port"]),
-            endpoint_text(row["server_ip"], row["server_port"]),
-            row["version"] or row["content"],
-            row["vhost"],
-            row["user"],
-            row["client_name"],
-            row["state"],
-            (row["client_frames"] or 0) + (row["server_frames"] or 0),
-            row["messages_published"],
-            row["messages_delivered"],
-        )
-        for row in connections["first"]
-    ]
     count, by_content = connections["count"], connections["by_content"]
     parts = ", ".join(f"{by_content[name]} {what}" for name, what in CARRIED.items() if name in by_content)
     title = f"Connections: {count}" if by_content.get("amqp") == count else f"Connections: {count} ({parts})"
-    return table(title, columns, cells) + more(count)
+    return listed(title, CONNECTIONS, connections["first"]) + more(count)
 
 
-def without_amqp(captures: Sequence[Mapping[str, Any]], by_content: Mapping[str, int]) -> str:
+def without_amqp(captures: Sequence[Row], by_content: Mapping[str, int]) -> str:
     """Why there may be no AMQP; empty if there is some."""
     if "amqp" in by_content:
         return ""
@@ -179,22 +182,6 @@ def message_groups(messages: Dataset) -> list[dict[str, Any]]:
         ("settle_latency_ns", "hash_max", None, "longest_settle_ns"),
     ]
     return sorted(grouped(messages, keys, measures), key=lambda row: (row["operation"], row["outcome"] or ""))
-
-
-def messages_table(groups: Sequence[Mapping[str, Any]]) -> str:
-    cells = [
-        (
-            row["operation"],
-            row["outcome"],
-            row["messages"],
-            size(row["body_bytes"] or 0),
-            duration(row["median_settle_ns"]),
-            duration(row["longest_settle_ns"]),
-        )
-        for row in groups
-    ]
-    columns = ("operation", "outcome", "messages", "bodies", "settled after (median)", "(longest)")
-    return table(f"Messages: {sum(row['messages'] for row in groups)}", columns, cells)
 
 
 def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
@@ -223,7 +210,7 @@ def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["times"], row["code"] or 0, row["text"] or ""))
 
 
-def errors_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def errors_table(rows: Sequence[Row]) -> str:
     texts = distinguishable([row["text"] for row in rows[:MAX_ROWS]])
     cells = [
         (row["times"], row["closed"], row["by"], row["code"], text)

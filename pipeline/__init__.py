@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,8 +33,8 @@ from pyspark.sql.types import StructType
 from codec.errors import WirehareError
 from pipeline import views
 from pipeline.audit import findings
-from pipeline.dataframes import PlannedTables, Tables, stream_queues
-from pipeline.decoding import Time, decoded
+from pipeline.dataframes import PlannedTables, Tables, empty, stream_queues, to_arrow, with_to_arrow
+from pipeline.decoding import PacketFilter, Time, decoded
 from pipeline.extract import cut
 from pipeline.lake import ingest, reading
 from pipeline.lake.reading import Span
@@ -42,7 +43,6 @@ from pipeline.output.writing import write
 from pipeline.schemas import TABLES
 from pipeline.session import ONE_PARTITION_BYTES
 from pipeline.summaries import backlog, consumers, heartbeats, latency, rates
-from pipeline.tables.shape import empty, to_arrow, with_to_arrow
 from udfs.source.files import public_uri
 from udfs.source.suggestions import suggesting
 
@@ -70,12 +70,7 @@ def decode(
     paths: str | Sequence[str],
     *,
     payload: bool = False,
-    ports: int | Sequence[int] | None = None,
-    hosts: str | Sequence[str] | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    split_bytes: int | None = None,
-    keylog: str | Sequence[str] | None = None,
+    **chosen: Unpack[PacketFilter],
 ) -> Tables:
     """The tables of captures, for notebooks.
 
@@ -99,18 +94,7 @@ def decode(
         Key logs with the secrets of TLS connections, as SSLKEYLOGFILE makes them (see docs/tls.md). Secrets in the
         captures themselves (Decryption Secrets Blocks of pcapng) are found without it.
     """
-    rows = decoded(
-        spark,
-        paths,
-        payload=payload,
-        ports=ports,
-        hosts=hosts,
-        since=since,
-        until=until,
-        split_bytes=split_bytes,
-        keylog=keylog,
-    )
-    return PlannedTables(rows, payload, decoded_here=True)
+    return PlannedTables(decoded(spark, paths, payload=payload, **chosen), payload, decoded_here=True)
 
 
 class NoTables(WirehareError, ValueError):

@@ -1,4 +1,5 @@
-"""The tables as lazy DataFrames; those of decoded rows are made by the code of the workers, when they are requested."""
+"""The tables as lazy DataFrames: exactly the columns and types of their schemas, and `toArrow` with VARIANT columns.
+Tables of decoded rows are made by the code of the workers, when they are requested."""
 
 from __future__ import annotations
 
@@ -7,19 +8,23 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from threading import RLock
+from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipeline.decoding import config
 from pipeline.output.place import OutputError, Place, place
 from pipeline.schemas import CAPTURES, FRAMES, ROWS, SPARK_TABLES, TABLES, WORKER_TABLES
-from pipeline.tables.shape import shaped, with_to_arrow
 from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.roles import QUEUE_TYPES_BY
 from udfs.source.captures import MakeCaptures
 from udfs.source.files import public_uri
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_FILES = 100  # of a table, to read their footers for row counts
 SPARK_DERIVED = (*SPARK_TABLES, "frames")
@@ -121,7 +126,7 @@ def stream_queues(methods: DataFrame) -> DataFrame:
 class PlannedTables(Tables):
     """Tables of `decoded` rows, each planned on first access, which takes Spark seconds for some of them. Spark caches
     rows that several tables derive from once they are computed; with `payload` they include message bodies.
-    `decoded_here`: so it does with `decoded`, of which all rows of a connection are in one partition, in order.
+    `decoded_here`: `decoded` is cached, too, and all rows of a connection are in one partition, in order.
     Thread-safe."""
 
     _decoded: DataFrame
@@ -176,3 +181,50 @@ class PlannedTables(Tables):
             of_connections = of_connections.repartition("connection_id")
         in_order = of_connections.sortWithinPartitions("connection_id", F.desc("kind"), "frame_no")
         return self._persist(in_order.mapInArrow(rows, rows.schema))
+
+
+def shaped(rows: DataFrame, schema: StructType) -> DataFrame:
+    """The columns of `schema`, in order, with its types; a column that `rows` lacks is null."""
+    present = set(rows.columns)
+    columns = []
+    for column in schema.fields:
+        value = f"`{column.name}`" if column.name in present else "NULL"
+        value = f"CAST({value} AS {column.dataType.simpleString()})"
+        found = F.expr(value)
+        if isinstance(column.dataType, StructType):  # in SQL its fields lose their comments
+            found = found.cast(column.dataType)
+        columns.append(found.alias(column.name, metadata=column.metadata))
+    return rows.select(*columns)
+
+
+def empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A DataFrame without rows that Spark optimizes away; for an empty list it would start tasks with Python
+    workers."""
+    nulls = [F.lit(None).cast(column.dataType).alias(column.name, metadata=column.metadata) for column in schema.fields]
+    return spark.range(1).where("false").select(*nulls)
+
+
+def timestamp(nanoseconds: str) -> Column:
+    """Column of nanoseconds since 1970 -> TIMESTAMP, microseconds, rounded down."""
+    return F.expr(f"timestamp_micros({nanoseconds} div 1000)")
+
+
+def to_arrow(rows: DataFrame) -> pa.Table:
+    """All of `rows` as a pyarrow.Table. A VARIANT is a struct of its `value` and `metadata`, as in Parquet files.
+
+    Replaces `rows.toArrow()`, which raises ArrowInvalid if a VARIANT is null (pyspark 4.1 to 4.3, pyarrow 26). Such
+    columns are converted in Python workers.
+    """
+    from udfs.arrow.types import as_structs, as_variants, struct_schema, variant_columns
+
+    columns = variant_columns(rows.schema)
+    if not columns:
+        return type(rows).toArrow(rows)
+    plain = rows.mapInArrow(as_structs, struct_schema(rows.schema))
+    return as_variants(plain.toArrow(), columns)
+
+
+def with_to_arrow(rows: DataFrame) -> DataFrame:
+    """`rows` with `to_arrow` as their method `toArrow`; DataFrames derived from them have pyspark's."""
+    rows.__dict__["toArrow"] = lambda: to_arrow(rows)
+    return rows

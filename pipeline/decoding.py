@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import TABLES, WORKER_TABLES
-from pipeline.tables.exchange import Local, OnSpark, Rows, Source
+from pipeline.tables.exchange import Local, OnSpark, Rows, Source, task_numbers
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
@@ -42,7 +42,7 @@ Decode = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 class PacketFilter(TypedDict, total=False):
-    """Which packets of the captures are read, and how: arguments of `pipeline.decode`."""
+    """Which packets of the captures are read, and how: arguments of `pipeline.decode`, which documents them."""
 
     ports: int | Sequence[int] | None
     hosts: str | Sequence[str] | None
@@ -58,12 +58,7 @@ def decoded(
     paths: str | Sequence[str],
     *,
     payload: bool = False,
-    ports: int | Sequence[int] | None = None,
-    hosts: str | Sequence[str] | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    split_bytes: int | None = None,
-    keylog: str | Sequence[str] | None = None,
+    **chosen: Unpack[PacketFilter],
 ) -> DataFrame:
     """Captures -> decoded rows (`udfs.schemas.DECODED`), lazy and not cached.
 
@@ -74,8 +69,8 @@ def decoded(
     from udfs.decode.decoder import decode_runs
 
     places = places_of(paths)
-    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
-    rows = by_flow(spark, places, decode_runs(payload, secrets=secret_files(places, keylog)), DECODED, chosen)
+    secrets = secret_files(places, chosen.get("keylog"))
+    rows = by_flow(spark, places, decode_runs(payload, secrets=secrets), DECODED, chosen)
     assert isinstance(rows, OnSpark)
     return rows.rows
 
@@ -189,7 +184,7 @@ def by_flow(
         return local_runs(spark, options).then(decode, schema)
     if chosen.get("split_bytes") or not in_one_task(places):
         return OnSpark(sorted_runs(spark, options).mapInArrow(decode, schema))
-    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(InOneTask(options, decode), schema))
+    return task_numbers(spark).then(InOneTask(options, decode), schema)
 
 
 def local_runs(processes: LocalProcesses, options: Mapping[str, str]) -> Local:
@@ -206,7 +201,7 @@ def sorted_runs(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     from udfs.source.sources import ListTasks, ReadRuns, run_tasks
 
     if is_remote():  # the captures may be on the server
-        listed = spark.range(0, 1, 1, 1).mapInArrow(ListTasks(options), "task binary").collect()
+        listed = task_numbers(spark).then(ListTasks(options), "task binary").collected()
         tasks = [bytes(row["task"]) for row in listed]
     else:
         tasks = run_tasks(options)

@@ -31,9 +31,9 @@ from udfs.schemas import (
 __all__ = ["DECODED", "FINDINGS", "FRAMES", "ROWS", "TABLES"]
 
 
-def by_sender(name: str, data_type: DataType, comment: str) -> list[Column]:
+def by_sender(name: str, data_type: DataType, comment: str, whose: str = ", sent by the {}") -> list[Column]:
     """The same measure of the client's and of the server's direction."""
-    return [(f"{sender}_{name}", data_type, f"{comment}, sent by the {sender}") for sender in ("client", "server")]
+    return [(f"{side}_{name}", data_type, comment, whose.format(side)) for side in ("client", "server")]
 
 
 CAPTURES = table(
@@ -127,13 +127,11 @@ CONNECTIONS = table(
         "bytes skipped, foreign (except a PROXY header), or in an unfinished last frame, both directions",
     ),
     *by_sender("max_silence_ns", LONG, "longest time between two packets, ns"),
-    *(
-        (
-            f"{side}_zero_window_ns",
-            LONG,
-            f"time during which the TCP receive window of the {side} was closed, because it did not read, ns",
-        )
-        for side in ("client", "server")
+    *by_sender(
+        "zero_window_ns",
+        LONG,
+        "time during which the TCP receive window",
+        " of the {} was closed, because it did not read, ns",
     ),
     FACTS["limits"],
 )

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.tables.shape import timestamp
+from pipeline.dataframes import timestamp
 from udfs.roles import DELIVERIES
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def _short(measure: str) -> str:
 
 def _flows(tables: Tables, by: Sequence[str]) -> DataFrame:
     """Message flows with `by` and `ts_ns`."""
-    connection = F.coalesce("publish_connection_id", "deliver_connection_id")
-    flows = _with_columns(tables.message_flows, by, tables, connection)
+    flows = _with_columns(tables.message_flows, by, tables)
     return flows.withColumn("ts_ns", F.coalesce("publish_ts_ns", "deliver_ts_ns"))
 
 
@@ -110,7 +109,7 @@ def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> Da
     `every`: an interval as Spark writes it ('1 second', '5 minutes'). `by`: as for `latency`, of table messages or of
     table connections. Publishes that were rolled back count: they were sent. Raises ValueError for any other column.
     """
-    rows = _with_columns(tables.messages, by, tables, F.col("connection_id"))
+    rows = _with_columns(tables.messages, by, tables)
     published = F.col("operation") == "publish"
     delivered = F.col("operation").isin(*DELIVERIES)
     size = F.coalesce("body_size", "body_seen", F.lit(0))
@@ -233,7 +232,7 @@ def _long(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFr
     return named.unpivot(list(by), tuple(short.values()), "measure", "ns").filter(F.col("ns").isNotNull())
 
 
-def _with_columns(rows: DataFrame, by: Sequence[str], tables: Tables, connection: Column) -> DataFrame:
+def _with_columns(rows: DataFrame, by: Sequence[str], tables: Tables) -> DataFrame:
     """`rows` with the columns of `by` that only table connections has; `queue` falls back to the address."""
     if "queue" in by and "address" not in by:
         rows = rows.withColumn("queue", F.coalesce("queue", "address"))
@@ -241,9 +240,15 @@ def _with_columns(rows: DataFrame, by: Sequence[str], tables: Tables, connection
     for name in missing:
         if name not in tables.connections.columns:
             raise ValueError(f"no column {name!r} to group by; expected one of {', '.join(sorted(set(rows.columns)))}")
-    if not missing:
-        return rows
-    of_connection = tables.connections.select(F.col("connection_id").alias("of_connection"), *missing)
+    return with_connections(rows, tables, missing) if missing else rows
+
+
+def with_connections(rows: DataFrame, tables: Tables, names: Sequence[str]) -> DataFrame:
+    """`rows` with these columns of their connection. A flow belongs to the publishing connection, or without one to the
+    delivering one."""
+    own = [name for name in ("publish_connection_id", "deliver_connection_id") if name in rows.columns]
+    connection = F.coalesce(*own) if own else F.col("connection_id")
+    of_connection = tables.connections.select(F.col("connection_id").alias("of_connection"), *names)
     return rows.join(of_connection, connection == F.col("of_connection"), "left").drop("of_connection")
 
 

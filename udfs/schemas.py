@@ -135,7 +135,8 @@ TLS = table(
     ("server_certificate", CERTIFICATE, "of the server, if it was captured in clear (TLS 1.2) or decrypted"),
     ("client_certificate", CERTIFICATE, "of the client, likewise"),
 )
-# What is known of a TCP connection when it has ended, besides what it shares with frames.
+# What is known of a TCP connection when it has ended, besides what it shares with frames. Most are columns of table
+# connections, too.
 FACTS = table(
     ("client_ip", STRING, "address of the client"),
     ("client_port", INT, "TCP port of the client"),

@@ -25,9 +25,9 @@ from pipeline.audit.contexts import CONTEXTS, RELATIONS
 from pipeline.audit.contexts.sources import CHANNEL, FEW, PUSH_DOWN_VALUES, SMALL, Relation, Sources, audit_settings
 from pipeline.audit.detectors import DETECTORS, Detector
 from pipeline.audit.engine import OF_FINDINGS, PLACED, TO_FINDINGS, hits, rule_rows
+from pipeline.dataframes import shaped
 from pipeline.schemas import FINDINGS, TABLES
 from pipeline.session import settings
-from pipeline.tables.shape import shaped
 
 if TYPE_CHECKING:
     from pipeline import Tables

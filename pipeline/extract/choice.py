@@ -186,27 +186,21 @@ def from_files(directory: Place, uri: str) -> Rows:
     lake = is_lake(directory)
 
     def rows(table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
-        try:
-            return found(table, columns, keys)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise TablesError(
-                f"{directory.display_name}: table {table} cannot be read; expected a directory that `wirehare decode` "
-                "has written"
-            ) from error
-
-    def found(table: str, columns: Sequence[str], keys: pa.Table | None) -> pa.Table:
-        of_lake = lake and table in TABLES
-        dataset = reading.dataset(directory, uri, table) if of_lake else directory.child(table).dataset()
-        if dataset is None or not dataset.schema.names:  # a table without a file
-            raise TablesError(f"{directory.display_name}: table {table} is empty")
+        named = f"{directory.display_name}: table {table}"
         first = None if keys is None else pc.field(keys.column_names[0]).isin(keys.column(0).unique())
         wanted = list(dict.fromkeys([*columns, *(keys.column_names if keys is not None else ())]))
-        missing = [name for name in wanted if name not in dataset.schema.names]
-        if missing:
-            raise TablesError(
-                f"{directory.display_name}: table {table} has no column {missing[0]}; expected one of `wirehare decode`"
-            )
-        return with_keys(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
+        try:
+            of_lake = lake and table in TABLES
+            dataset = reading.dataset(directory, uri, table) if of_lake else directory.child(table).dataset()
+            if dataset is None or not dataset.schema.names:  # a table without a file
+                raise TablesError(f"{named} is empty")
+            missing = [name for name in wanted if name not in dataset.schema.names]
+            if missing:
+                raise TablesError(f"{named} has no column {missing[0]}; expected one of `wirehare decode`")
+            return with_keys(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
+        except (OSError, pa.ArrowInvalid) as error:
+            expected = "expected a directory that `wirehare decode` has written"
+            raise TablesError(f"{named} cannot be read; {expected}") from error
 
     return rows
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import BinaryIO
 
@@ -16,9 +15,9 @@ from pipeline.extract.choice import Choice, Pair, Rows, connections, excluding, 
 from pipeline.extract.decryption import decrypt, rewrite_in_clear
 from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered, select_packets
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
-from pipeline.extract.originals import Original, microseconds, originals
+from pipeline.extract.originals import Original, originals
 from pipeline.extract.redaction import frames_with_secrets, visible_ranges, without_secrets
-from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
+from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, survey
 from pipeline.extract.writing import Selected, Writer, write
 from udfs.source.files import public_uri
 
@@ -51,10 +50,9 @@ def cut_rows(
         selections = []
         if decrypted:
             named = {} if options.key is not None else {each.name: each.display_name for each in captures}
-            selections.append(_select(clear.rows, clear.chosen(chosen, named), options, [clear.original], writer))
-            selections[0].result.captures = sorted(
-                {each.display_name for each in captures if each.name in opened.files.numbers}
-            )
+            packets, result = _select(clear.rows, clear.chosen(chosen, named), options, [clear.original], writer)
+            result.captures = sorted({each.display_name for each in captures if each.name in opened.files.numbers})
+            selections.append((packets, result))
         if wanted - decrypted:
             selections.append(_select(rows, excluding(chosen, decrypted), options, captures, writer))
         result = _write_selections(selections, writer)
@@ -62,29 +60,22 @@ def cut_rows(
     return result
 
 
-@dataclass
-class _Selection:
-    """Packets to write, and the result as far as it is known before."""
-
-    packets: Selected
-    result: Result
-
-
-def _write_selections(selections: Sequence[_Selection], writer: Writer) -> Result:
-    """Write the selected packets in the order of time."""
-    result = Result(write([each.packets for each in selections], writer))
-    for each in selections:
-        result.connections += each.result.connections
-        result.captures = list(dict.fromkeys([*result.captures, *each.result.captures]))
-        result.blanked += each.result.blanked
-        result.problems += [problem for problem in each.result.problems if problem not in result.problems]
-    return result
+def _write_selections(selections: Sequence[tuple[Selected, Result]], writer: Writer) -> Result:
+    """Write the selected packets in the order of time; the sum of the results."""
+    whole = Result(write([packets for packets, _ in selections], writer))
+    for _, result in selections:
+        whole.connections += result.connections
+        whole.captures = list(dict.fromkeys([*whole.captures, *result.captures]))
+        whole.blanked += result.blanked
+        whole.problems += [problem for problem in result.problems if problem not in whole.problems]
+    return whole
 
 
 def _select(
     rows: Rows, chosen: Choice, options: CutOptions, captures: Sequence[Original], writer: Writer
-) -> _Selection:
-    """Select the packets of a choice. Secrets, if requested, are written to `writer` at once."""
+) -> tuple[Selected, Result]:
+    """Select the packets of a choice; the result lacks only their number. Secrets, if requested, are written to
+    `writer` at once."""
     if options.whole:
         chosen.connections = chosen.all_connections
     pairs = set() if options.whole else resolve(chosen, rows)
@@ -127,7 +118,7 @@ def _select(
         int(_wholly_blanked(written, seen).sum()) if options.redact else 0,
         problems,
     )
-    return _Selection(Selected(seen, selected, found, comments, visible, options.key), result)
+    return Selected(seen, selected, found, comments, visible, options.key), result
 
 
 def _require_frames(
@@ -156,20 +147,7 @@ def with_neighbours(rows: Rows, wanted: Collection[int]) -> list[Connection]:
     types = (pa.string(), pa.int32(), pa.string(), pa.int32())
     keys = pa.table({name: pa.array([ends[at] for ends in both], types[at]) for at, name in enumerate(ENDS)})
     all_of_them = {row["connection_id"]: row for row in rows("connections", CONNECTION_COLUMNS, keys).to_pylist()}
-    return [_connection(row) for row in all_of_them.values()]
-
-
-def _connection(row: Mapping[str, object]) -> Connection:
-    flow, client = flow_of(row)
-    return Connection(
-        int(str(row["connection_id"])),
-        flow,
-        client,
-        microseconds(row["opened_ts"]),  # type: ignore[arg-type]
-        microseconds(row["closed_ts"]),  # type: ignore[arg-type]
-        bool(row["conflicting_overlap_bytes"]),
-        row["transport"],  # type: ignore[arg-type]
-    )
+    return [Connection.of(row) for row in all_of_them.values()]
 
 
 def _readable(

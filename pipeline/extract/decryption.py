@@ -95,10 +95,7 @@ class Decrypted:
 
 
 def decrypt(
-    captures: Sequence[Original],
-    candidates: Sequence[Connection],
-    wanted: Collection[int],
-    key_logs: Sequence[str] = (),
+    captures: Sequence[Original], candidates: Sequence[Connection], wanted: Collection[int], key_logs: Sequence[str]
 ) -> Decrypted:
     """Read the connections `candidates` that are `wanted` (ids), with the secrets in key logs and in the captures
     themselves. Those of one set of addresses and ports must all be there."""

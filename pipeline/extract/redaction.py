@@ -55,29 +55,19 @@ Patch = tuple[NDArray[np.int64], NDArray[np.uint8]]  # where octets are overwrit
 @cache
 def methods_with_secrets() -> Mapping[str, tuple[str, ...]]:
     """Names of methods, controls and performatives with a secret field, or content in a field, by version."""
-    found: dict[str, tuple[str, ...]] = {
-        version: tuple(
-            each.name
-            for each in methods(version)
-            if any(field.kind in (*SECRET_KINDS, kinds.CONTENT) for field in each.fields)
-        )
-        for version in CLASSIC_VERSIONS
+    classic = {version: _with_fields(version, *SECRET_KINDS, kinds.CONTENT) for version in CLASSIC_VERSIONS}
+    others = {
+        version: tuple(each.name for each in known if any(field.disclosure != SHOW_ALL for field in each.fields or ()))
+        for version, known in (("0-10", entries()), ("1.0", descriptors()))
     }
-    found["0-10"] = tuple(each.name for each in entries() if any(field.disclosure != SHOW_ALL for field in each.fields))
-    found["1.0"] = tuple(
-        each.name for each in descriptors() if any(field.disclosure != SHOW_ALL for field in each.fields or ())
-    )
-    return found
+    return classic | others
 
 
 @cache
-def _with_content(version: str) -> frozenset[str]:
-    """Names of the methods with content in a field (0-9, class message)."""
-    if version not in CLASSIC_VERSIONS:
-        return frozenset()
-    return frozenset(
-        each.name for each in methods(version) if any(field.kind == kinds.CONTENT for field in each.fields)
-    )
+def _with_fields(version: str, *of_kinds: int) -> tuple[str, ...]:
+    """Names of the methods of a classic version with a field of one of these kinds; of other versions none."""
+    known = methods(version) if version in CLASSIC_VERSIONS else ()
+    return tuple(each.name for each in known if any(field.kind in of_kinds for field in each.fields))
 
 
 def frames_with_secrets(frames: Frames) -> NDArray[np.int64]:
@@ -101,7 +91,7 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
 def _blanked(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
     version, name = frames.version[index].as_py(), frames.name[index].as_py()
     octets = _octets_of(frames, survey, these, index)
-    if octets is None or frames.status[index].as_py() != "ok" or name in _with_content(version):
+    if octets is None or frames.status[index].as_py() != "ok" or name in _with_fields(version, kinds.CONTENT):
         return None
     located = blank_secrets(octets, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
     return octets if located.all() else None

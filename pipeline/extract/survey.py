@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from codec.net.runs import first_of, group_flows
 from codec.net.segments import RST, SYN
 from codec.tcp.reassembly import OUT_OF_WINDOW
 from pipeline.extract.headers import datagram_of
-from pipeline.extract.originals import Original
+from pipeline.extract.originals import Original, microseconds
 from udfs.source.splits import Account, Block, Split, read_blocks
 
 PORT_BYTES = 2
@@ -66,15 +67,22 @@ class Connection:
     conflicting: bool  # copies of some bytes differ
     transport: str | None = None  # what carries AMQP, if it is not TCP itself
 
-
-def flow_of(ends: Mapping[str, object]) -> tuple[bytes, int]:
-    """The flow key of client_ip, client_port, server_ip, server_port, and the client's direction in it."""
-    sides = []
-    for side in ("client", "server"):
-        (octets,) = host_bytes([ip_address(str(ends[f"{side}_ip"]))])
-        sides.append((octets, int(str(ends[f"{side}_port"])).to_bytes(PORT_BYTES, "big")))
-    low, high = sorted(sides)
-    return low[0] + high[0] + low[1] + high[1], sides.index(low)
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Connection:
+        """The connection of a row of table connections."""
+        hosts = host_bytes(ip_address(row[f"{side}_ip"]) for side in ("client", "server"))
+        ports = (int(row[f"{side}_port"]).to_bytes(PORT_BYTES, "big") for side in ("client", "server"))
+        sides = list(zip(hosts, ports, strict=True))
+        low, high = sorted(sides)
+        return cls(
+            row["connection_id"],
+            low[0] + high[0] + low[1] + high[1],
+            sides.index(low),
+            microseconds(row["opened_ts"]),
+            microseconds(row["closed_ts"]),
+            bool(row["conflicting_overlap_bytes"]),
+            row["transport"],
+        )
 
 
 @dataclass(frozen=True)
@@ -91,9 +99,7 @@ class Survey:
 
 
 def survey(
-    originals: Sequence[Original],
-    connections: Sequence[Connection],
-    samples: Mapping[int, NDArray[np.int64]] | None = None,
+    originals: Sequence[Original], connections: Sequence[Connection], samples: Mapping[int, NDArray[np.int64]]
 ) -> Survey:
     """Find the packets of `connections`. `samples`: packet numbers whose payload is wanted too, by original."""
     flows = {flow: index for index, flow in enumerate(dict.fromkeys(each.flow for each in connections))}
@@ -104,7 +110,7 @@ def survey(
             continue
         account = Account(original.name, original.file.size)
         fragments = _Datagrams(datagrams)
-        sampled = (samples or {}).get(index, np.empty(0, np.int64))
+        sampled = samples.get(index, np.empty(0, np.int64))
         for block in read_blocks(Split(original.file), account, LIMITS.block_bytes, Filter()):
             part = _packets_of_flows(block, flows, wanted.matches(block.packets), index, fragments)
             found.append(part)

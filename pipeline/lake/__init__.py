@@ -1,14 +1,14 @@
 """The lake: Delta tables to which each batch of an `ingest` appends; open connections continue in the next batch.
 
-`layout`: what a lake consists of; `log`: the Delta logs; `batches`: the loop of an ingest; `batch`: one of its batches;
-`work`: what Spark's workers do for it; `journal`: its atomic commit; `reading`: the tables as DataFrames.
+`layout`: what a lake consists of; `log`: the Delta logs; `batches`: an ingest and its batches; `work`: what workers do
+for a batch; `journal`: its atomic commit; `reading`: the tables as DataFrames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -17,9 +17,9 @@ from pipeline.lake.layout import Options
 from pipeline.tables.processes import LocalProcesses
 
 if TYPE_CHECKING:
-    from pipeline.lake.batch import Work
     from pipeline.lake.batches import Ingest
     from pipeline.lake.log import Log
+    from pipeline.lake.work import LakeWork
 
 
 def ingest(
@@ -50,46 +50,32 @@ def ingest(
 
     Raises LakeError, PathError, KeyLogError. After any failure the lake is as of its last batch.
     """
-    options = Options.of(
-        settle=settle,
-        pair_within=pair_within,
-        forget_after=forget_after,
-        late_after=late_after,
-        carry_secrets=carry_secrets,
-    )
-    processes = LocalProcesses()
-    start = spark if callable(spark) else lambda: spark
-    with (
-        processes,
-        open_ingest(
-            lake, options, start, processes if callable(spark) else None, payload=payload, keylog=keylog, ports=ports,
-            hosts=hosts,
-        ) as ingesting,
-    ):  # fmt: skip
-        return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
+    options = Options(settle, pair_within, forget_after, late_after, carry_secrets)
+    chosen = PacketFilter(ports=ports, hosts=hosts, keylog=keylog)
+    with LocalProcesses() as processes:
+        start, local = (spark, processes) if callable(spark) else (lambda: spark, None)
+        with open_ingest(lake, options, start, local, payload, chosen) as ingesting:
+            return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
 
 
-@contextmanager
 def open_ingest(
     lake: str,
     options: Options,
     start: Callable[[], SparkSession],
     processes: LocalProcesses | None,
-    *,
     payload: bool,
-    **chosen: Unpack[PacketFilter],
-) -> Iterator[Ingest]:
-    """An ingest into a lake. `start`: starts the session when it is needed; `processes` decode batches of local
-    captures. Raises LakeError, KeyLogError."""
+    chosen: PacketFilter,
+) -> AbstractContextManager[Ingest]:
+    """An ingest into a lake. `start`: starts the session when it is needed; `processes`: decode batches of local
+    captures, None: all on Spark. Raises LakeError, KeyLogError."""
     # Imported here: the kernels take a second to load, and reading tables needs none.
     from pipeline.lake.batches import Ingest
 
     key_logs = checked_key_logs(chosen.get("keylog"))
 
-    def work(log: Log) -> Work:
+    def work(log: Log) -> LakeWork:
         from pipeline.lake.work import LakeWork
 
-        return LakeWork(start, processes, log, payload, chosen, key_logs, options.carry_secrets)
+        return LakeWork(log, start, processes, payload, chosen, key_logs, options.carry_secrets)
 
-    with Ingest.into(lake, work, options) as ingesting:
-        yield ingesting
+    return Ingest.into(lake, work, options)

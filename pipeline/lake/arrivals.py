@@ -2,7 +2,7 @@
 
 A capture is identified by its first bytes: one that was renamed or compressed after its ingestion is skipped, and a
 ring buffer's file that was overwritten under its old name is new. Of one that grew, only the new packets are decoded.
-A capture that changed within `settle_ns` is left for a later batch.
+A capture that changed within `settle` is left for a later batch.
 
 Costs one listing, one read of the first bytes of each capture not known by name and size, and a walk over the records
 of captures that begin before the latest packet of the lake.
@@ -11,12 +11,13 @@ of captures that begin before the latest packet of the lake.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
+from pipeline.lake.layout import NS, Options
 from udfs.source.files import CaptureFile
 from udfs.source.reading import CaptureBytes, in_blocks
 
@@ -73,26 +74,19 @@ class Listing:
 
 
 def find(
-    files: Iterable[CaptureFile],
-    known: Iterable[Taken],
-    *,
-    now_ns: int,
-    settle_ns: int,
-    newest_ns: int | None,
-    late_ns: int,
-    forget_ns: int,
+    files: Iterable[CaptureFile], known: Iterable[Taken], options: Options, now_ns: int, newest_ns: int | None
 ) -> Listing:
-    """Which of these files to ingest. `known`: those ingested before; one not listed for `forget_ns` is forgotten.
-    `newest_ns`: the latest packet in the lake; captures that end more than `late_ns` before it are late."""
+    """Which of these files to ingest. `known`: those ingested before; one not listed for `forget_after` is forgotten.
+    `newest_ns`: the latest packet in the lake; captures that end more than `late_after` before it are late."""
     by_name = {each.capture_file: each for each in known}
-    heads = _KnownHeads(by_name.values())
+    heads = {(each.head_size, each.head): each for each in reversed(by_name.values()) if each.head}
     arrivals, copies, unsettled = list[Arrival](), list[tuple[str, str]](), 0
     for file in files:
         before, modified_ns = by_name.get(file.name), file.modified_ns
         if before and (before.byte_size, before.modified_ns) == (file.size, modified_ns):
             by_name[file.name] = replace(before, listed_ns=now_ns)
             continue
-        if modified_ns is not None and 0 <= now_ns - modified_ns < settle_ns:
+        if modified_ns is not None and 0 <= now_ns - modified_ns < options.settle * NS:
             unsettled += 1
             continue
         arrival = inspect(file)
@@ -101,18 +95,19 @@ def find(
                 by_name[file.name] = replace(before, modified_ns=modified_ns, listed_ns=now_ns)
                 continue
             arrival = replace(arrival, read=before.packets, again=before, late=before.late)
-        elif original := heads.original(file, arrival):
+        elif original := _original(arrival, heads):
             copies.append((file.name, original.capture_file))
             by_name[file.name] = replace(
                 original, capture_file=file.name, byte_size=file.size, modified_ns=modified_ns, listed_ns=now_ns
             )
             continue
-        heads.add(arrival)
+        if arrival.head:
+            heads.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
         if newest_ns is not None and not arrival.again:
-            arrival = replace(arrival, late=_ends_before(arrival, newest_ns - late_ns))
+            arrival = replace(arrival, late=_ends_before(arrival, newest_ns - int(options.late_after * NS)))
         arrivals.append(arrival)
     arrivals.sort(key=lambda each: (each.first_ns is None, each.first_ns or 0, each.file.uri))
-    remembered = [each for each in by_name.values() if now_ns - each.listed_ns < forget_ns]
+    remembered = [each for each in by_name.values() if now_ns - each.listed_ns < options.forget_after * NS]
     return Listing(arrivals, remembered, copies, unsettled)
 
 
@@ -137,29 +132,17 @@ def split_into_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable
         yield batch
 
 
-class _KnownHeads:
-    """Finds captures by their first bytes."""
-
-    def __init__(self, known: Collection[Taken]) -> None:
-        self._by_head: dict[tuple[int, str], Taken] = {}
-        for each in known:
-            if each.head:
-                self._by_head.setdefault((each.head_size, each.head), each)
-
-    def add(self, arrival: Arrival) -> None:
-        if arrival.head:
-            self._by_head.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
-
-    def original(self, file: CaptureFile, arrival: Arrival) -> Taken | None:
-        """The known capture with the same first bytes, at least as long as this one."""
-        if arrival.head is None:
-            return None
-        octets = _first(file, HEAD_BYTES)
-        for size in sorted({size for size, _ in self._by_head if size <= len(octets)}, reverse=True):
-            found = self._by_head.get((size, _digest(octets[:size])))
-            if found is not None and (size == HEAD_BYTES or size == len(octets)):
-                return found
+def _original(arrival: Arrival, heads: Mapping[tuple[int, str], Taken]) -> Taken | None:
+    """The known capture with the same first bytes, at least as long as this one; `heads`: known ones by the number and
+    the digest of their first bytes."""
+    if arrival.head is None:
         return None
+    octets = _first(arrival.file, HEAD_BYTES)
+    for size in sorted({size for size, _ in heads if size <= len(octets)}, reverse=True):
+        found = heads.get((size, _digest(octets[:size])))
+        if found is not None and (size == HEAD_BYTES or size == len(octets)):
+            return found
+    return None
 
 
 def _ends_before(arrival: Arrival, moment_ns: int) -> bool:

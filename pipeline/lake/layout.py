@@ -142,23 +142,16 @@ def lake_tables() -> dict[str, LakeTable]:
 
 @dataclass(frozen=True)
 class Options:
-    """How an ingest works; times in ns. See `pipeline.ingest`."""
+    """How an ingest works. Times in seconds, see `pipeline.ingest`. `batch_bytes`: of the captures in a batch, about;
+    `state_bytes`: of the states of all open connections, at most."""
 
-    pair_ns: int = 3600 * NS
-    forget_ns: int = 7 * 24 * 3600 * NS
-    late_ns: int = 300 * NS
-    settle_ns: int = 30 * NS
+    settle: float = 30
+    pair_within: float = 3600
+    forget_after: float = 7 * 24 * 3600
+    late_after: float = 300
+    carry_secrets: bool = False
     batch_bytes: int = 2 << 30
     state_bytes: int = 8 << 30
-    carry_secrets: bool = False
-
-    @classmethod
-    def of(
-        cls, *, settle: float, pair_within: float, forget_after: float, late_after: float, carry_secrets: bool
-    ) -> Options:
-        """From the arguments of `pipeline.ingest` and the command line, in seconds."""
-        pair_ns, forget_ns, late_ns, settle_ns = (int(s * NS) for s in (pair_within, forget_after, late_after, settle))
-        return cls(pair_ns, forget_ns, late_ns, settle_ns, carry_secrets=carry_secrets)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,14 +17,13 @@ from pyspark.sql import SparkSession
 from codec.compiler.kernel import all_compiled, interpreted
 from pipeline.decoding import PacketFilter, by_flow, config, decoded_locally
 from pipeline.lake.arrivals import Arrival
-from pipeline.lake.batch import Written
 from pipeline.lake.files import lake_file, read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
-from pipeline.tables.exchange import Local, OnSpark, Rows, Source, planned
+from pipeline.tables.exchange import planned, task_numbers
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
@@ -43,18 +43,36 @@ MESSAGE_BYTES = 1 << 10  # of a capture, for each message
 
 
 @dataclass(frozen=True)
+class Written:
+    """Results of workers: `files` by table; `accounts` of the splits; `unread`: connections whose state could not be
+    read; `stream_queues`: (connection, queue) of queues that are streams."""
+
+    files: dict[str, list[LakeFile]] = field(default_factory=lambda: defaultdict(list))
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    unread: set[int] = field(default_factory=set)
+    stream_queues: set[tuple[int, str]] = field(default_factory=set)
+
+    def add(self, other: Written) -> None:
+        for name, files in other.files.items():
+            self.files[name].extend(files)
+        self.accounts.extend(other.accounts)
+        self.unread.update(other.unread)
+        self.stream_queues.update(other.stream_queues)
+
+
+@dataclass(frozen=True)
 class LakeWork:
     """`start`: starts the session when it is needed; `processes`: for batches of local captures, None: all on Spark.
     `payload`: with message bodies; `chosen`: which connections; `key_logs`: read again for each batch; `carry_secrets`:
     as for `udfs.tables.tables_of`."""
 
+    log: Log
     start: Callable[[], SparkSession]
     processes: LocalProcesses | None
-    log: Log
     payload: bool
     chosen: PacketFilter
-    key_logs: tuple[str, ...] = ()
-    carry_secrets: bool = False
+    key_logs: tuple[str, ...]
+    carry_secrets: bool
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -73,28 +91,28 @@ class LakeWork:
     ) -> Written:
         """Write the rows of these captures, and of the connections of `states` (only those in `only`) that continue in
         them. `keep_open`, `lost`: as for `udfs.sink.writers.WriteBatch`."""
-        uris, paths = [arrival.file.uri for arrival in arrivals], tuple(self._paths("states", states))
+        uris, paths = tuple(arrival.file.uri for arrival in arrivals), tuple(self._paths("states", states))
         carried = StateFiles(self.log.root.files, paths, None if only is None else frozenset(only))
-        secrets = SecretFiles(self.key_logs, tuple(uris))
-        folders = self._folders(number)
+        folders, secrets = self._folders(number), SecretFiles(self.key_logs, uris)
         writer = WriteBatch(folders, config(self.payload), carried, keep_open, lost, secrets, self.carry_secrets)
-        if only is not None:
-            tasks = 1 + len(only) // LOCAL_CONNECTIONS
-            spark = self._local() if tasks == 1 else self.spark
-            with planned(spark):
-                rows: Rows
-                if isinstance(spark, LocalProcesses):
-                    rows = Local(spark, [Source([pa.record_batch({"id": [0]})])])
-                else:
-                    rows = OnSpark(spark.range(0, tasks, 1, tasks))
-                return self._written(rows.then(EndConnections(writer, tasks), WRITTEN))
+        return self._written(self._decoded(writer, arrivals) if only is None else self._ended(writer, len(only)))
+
+    def _decoded(self, writer: WriteBatch, arrivals: Sequence[Arrival]) -> list[dict[str, Any]]:
+        uris = [arrival.file.uri for arrival in arrivals]
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
         size = sum(arrival.file.expected_size for arrival in arrivals)
         spark = self._local(size) if decoded_locally(uris) else self.spark
         with planned(spark):
-            return self._written(by_flow(spark, uris, writer, WRITTEN, self.chosen, read))
+            return by_flow(spark, uris, writer, WRITTEN, self.chosen, read).collected()
 
-    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change:
+    def _ended(self, writer: WriteBatch, connections: int) -> list[dict[str, Any]]:
+        """Close this number of connections."""
+        tasks = 1 + connections // LOCAL_CONNECTIONS
+        spark = self._local() if tasks == 1 else self.spark
+        with planned(spark):
+            return task_numbers(spark, tasks).then(EndConnections(writer, tasks), WRITTEN).collected()
+
+    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
         """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns
         the change of message_flows."""
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
@@ -112,12 +130,13 @@ class LakeWork:
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )
             write_flows = WriteFlows(folders, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
-            written.add(self._written(paired(spark, groups, has_requests, known, scratch).then(write_flows, WRITTEN)))
+            of_flows = paired(spark, groups, has_requests, known, scratch).then(write_flows, WRITTEN)
+            written.add(self._written(of_flows.collected()))
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]
             keep = KeepMessages(folders, self._write_ids(scratch, "open_flows", sides), cutoff_ns)
             of_final = shares(spark, [group for group in groups if group[0] in final])
-            written.add(self._written(of_final.then(keep, WRITTEN)))
+            written.add(self._written(of_final.then(keep, WRITTEN).collected()))
         self._keep_brokers(number, written, brokers, open_messages, cutoff_ns)
         return Change(written.files["message_flows"], [file for file in self.log.files("message_flows") if file.open])
 
@@ -163,10 +182,10 @@ class LakeWork:
         )
         return LakeFolders(self.log.root.files, self.log.root.path, number, DAY_OF, schemas, options)
 
-    def _written(self, rows: Rows) -> Written:
+    def _written(self, rows: Iterable[Mapping[str, Any]]) -> Written:
         """The results of workers (rows of WRITTEN)."""
         found = Written()
-        for row in rows.collected():
+        for row in rows:
             if row["folder"] == ACCOUNT:
                 found.accounts.append(json.loads(row["note"]))
             elif row["folder"] == UNREAD:

@@ -25,11 +25,10 @@ import altair as alt
 from altair.utils import html
 
 from pipeline import theme
-from pipeline.plots.composition import frame_sizes, versions
 from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time
 from pipeline.plots.lifetimes import connections, heartbeats
-from pipeline.plots.traffic import backlog, rates
+from pipeline.plots.traffic import backlog, frame_sizes, rates, versions
 from pipeline.text import script_safe
 
 __all__ = [

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline import theme
+from pipeline.summaries import with_connections
 from pipeline.text import duration
 from pipeline.theme import LIGHT
 
@@ -47,14 +48,10 @@ INTERVALS = 120
 MOST_INTERVALS = 5_000
 # The name that clients of some libraries give to their connection.
 GIVEN_NAME = "try_variant_get(client_properties, '$.connection_name', 'string')"
-FLOW_SIDES = ("publish_connection_id", "deliver_connection_id")
 
 
 def filtered(tables: Tables, name: str, where: str | None) -> DataFrame:
-    """The rows of table `name` for which `where` is true; all of them if it is None.
-
-    A flow belongs to the publishing connection, or without one to the delivering one.
-    """
+    """The rows of table `name` for which `where` is true; all of them if it is None."""
     rows: DataFrame = getattr(tables, name)
     if where is None:
         return rows
@@ -62,10 +59,7 @@ def filtered(tables: Tables, name: str, where: str | None) -> DataFrame:
     extra = [column for column in tables.connections.columns if column in words and column not in rows.columns]
     if not extra:
         return rows.filter(where)
-    of_connection = tables.connections.select(F.col("connection_id").alias("of_connection"), *extra)
-    key = F.coalesce(*FLOW_SIDES) if name == "message_flows" else F.col("connection_id")
-    joined = rows.join(of_connection, key == F.col("of_connection"), "left")
-    return joined.filter(where).select(*rows.columns)
+    return with_connections(rows, tables, extra).filter(where).select(*rows.columns)
 
 
 def filtered_tables(tables: Tables, where: str | None, *names: str) -> Tables:

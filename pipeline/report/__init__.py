@@ -2,11 +2,12 @@
 
 The data passes through these modules:
 
-    sections, evidence           what is counted of the tables and of the findings, as data
+    sections                     what is counted of the tables and of the findings, as data
     groups                       counts all sections in one Spark query with a bounded number of rows; percentiles
     facts                        the collected results, and what was checked; no Spark from here on
-    baseline, verdict            what is new since the last audit, the overall result
+    baseline                     what is new since the last audit
     cards                        broken rules of the page
     charts, topology             charts as SVG
-    page, formats                the HTML page with its tables, limited in size; SARIF, JUnit, GitHub
+    formats                      the result with its verdict; JSON, SARIF, JUnit, GitHub
+    page                         the HTML page with its tables, limited in size
 """

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any
 
-from pipeline.audit.catalogue import Rule, catalogue, reason
+from pipeline.audit.catalogue import Rule, reason
 from pipeline.report.baseline import Comparison
-from pipeline.report.evidence import NAMED, SEVERITIES
 from pipeline.report.facts import Facts
+from pipeline.report.sections import NAMED, SEVERITIES
 
 # The most values of evidence that are shown; detectors give a handful.
 VALUES = 12
@@ -24,8 +24,6 @@ VALUES = 12
 NEARLY_ALL, MANY = 0.9, 5
 # Cards on the first screen.
 MOST_IMPORTANT = 5
-# Placeholder for the directory of the tables in commands.
-TABLES = "TABLES"
 # Evidence that is text of a peer; and the number of other values that replace it.
 PEER_TEXTS = ("reply text", "text", "description", "condition", "error")
 EVIDENCE_VALUES = 3
@@ -35,7 +33,7 @@ BEFORE_OTHERS = ("observed", "expected")
 
 @dataclass(frozen=True)
 class Example:
-    """One finding: a `row` of `evidence.examples`, its evidence by name, and the filters and the command that show it;
+    """One finding: a `row` of `sections.examples`, its evidence by name, and the filters and the command that show it;
     None for findings about a whole capture."""
 
     row: Mapping[str, Any]
@@ -100,15 +98,12 @@ class Card:
         return f"SELECT * FROM findings WHERE rule_id = '{self.rule_id}' ORDER BY ts"
 
 
-def cards(
-    facts: Facts, found: Comparison, examples: int, tables: str = TABLES, rules: Mapping[str, Rule] | None = None
-) -> list[Card]:
+def cards(facts: Facts, found: Comparison, examples: int, tables: str, rules: Mapping[str, Rule]) -> list[Card]:
     """The broken rules, each with up to `examples` examples: the worst first; within a severity rules that cost work
     first, then the most frequent. A rule that nearly every connection breaks has only one example.
 
-    `tables`: the audited directory, for commands; `rules`: by default those of the catalogue.
+    `tables`: the audited directory, for commands; `rules`: that were checked.
     """
-    known_rules = catalogue() if rules is None else rules
     named = names(facts)
     whole = facts.groups["versions"].counted("content")["amqp"]
     status = Counter((known.about["rule_id"], known.status) for known in found.known)
@@ -131,7 +126,7 @@ def cards(
             connections=sum(group.get("connections") or 0 for group in groups),
             of=whole,
             names={name: named.get(rule_id, {}).get(name, []) for name in NAMED},
-            rule=known_rules.get(rule_id),
+            rule=rules.get(rule_id),
         )
         for rule_id, groups in merged.items()
     ]
@@ -166,7 +161,7 @@ def names(facts: Facts) -> dict[str, dict[str, list[str]]]:
     }
 
 
-def example(row: Mapping[str, Any], tables: str = TABLES) -> Example:
+def example(row: Mapping[str, Any], tables: str) -> Example:
     """A finding with its evidence parsed."""
     about = row["rule_id"], row["connection_id"], row["frame_no"]
     return Example(

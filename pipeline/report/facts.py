@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_custom
 from pipeline.audit.config import CONNECTION_KEYS, Accepted, Config
-from pipeline.report import evidence, sections
+from pipeline.report import sections
 from pipeline.report.groups import Groups, count_groups
 from pipeline.summaries import latency
 
@@ -32,7 +32,7 @@ Examples = Mapping[str, list[dict[str, Any]]]  # by rule
 
 @dataclass(frozen=True)
 class Facts:
-    """`groups`: by the names of the sections in `sections` and `evidence`; `examples`: by rule.
+    """`groups`: by the names of the sections in `sections`; `examples`: by rule.
 
     `flows`: latencies of messages through the broker, rows of `pipeline.latency`.
     `first_ns`, `last_ns`: times of the first and last packet, ns since 1970 UTC; both 0 where there is none.
@@ -67,7 +67,7 @@ def count_tables(all_tables: Tables, *, flows: bool = True, large: bool = True) 
             sections.section_tables(tables, flows),
             sections.LARGE if large else (),
         )
-        unsettled = evidence.with_ends(groups["unsettled_channels"], tables["connections"], tables["links"])
+        unsettled = sections.with_ends(groups["unsettled_channels"], tables["connections"], tables["links"])
         through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
         return Facts({**groups, "unsettled_channels": unsettled}, {}, through, first_ns, last_ns)
 
@@ -75,9 +75,9 @@ def count_tables(all_tables: Tables, *, flows: bool = True, large: bool = True) 
 def count_findings(findings: DataFrame, connections: DataFrame) -> tuple[dict[str, Groups], Examples]:
     """Query the findings of an audit: their sections, and the first findings of each rule."""
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(evidence.examples, findings, connections)
-        tables = evidence.evidence_tables(findings, connections)
-        return count_groups([evidence.FINDINGS, evidence.AFFECTED], tables), found.result()
+        found = pool.submit(sections.examples, findings, connections)
+        tables = sections.evidence_tables(findings, connections)
+        return count_groups([sections.FINDINGS, sections.AFFECTED], tables), found.result()
 
 
 @dataclass(frozen=True)

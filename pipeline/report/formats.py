@@ -1,22 +1,33 @@
-"""The audit for other programs: SARIF 2.1.0 (code scanning), JUnit XML (build servers), and the workflow commands of
-GitHub Actions. Strings from the wire are escaped (`text.plain_text`)."""
+"""The result of an audit with its verdict, and its form for other programs: SARIF 2.1.0 (code scanning), JUnit XML
+(build servers), and the workflow commands of GitHub Actions.
+
+The verdict is findings by severity, affected connections and what could not be checked, as numbers and sentences.
+Strings from the wire are escaped (`text.plain_text`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 from xml.etree import ElementTree
 
 from pipeline.audit.catalogue import GROUPS, Rule
-from pipeline.report.baseline import Comparison, KnownFinding, order
-from pipeline.report.cards import Card
-from pipeline.report.evidence import IDENTITIES, IDENTITY, at_least
-from pipeline.report.facts import Facts, Unchecked
-from pipeline.report.verdict import NEVER, Verdict
-from pipeline.text import plain_text, plural
+from pipeline.audit.config import Config
+from pipeline.report.baseline import NEW, PERSISTING, Comparison, KnownFinding, document, order
+from pipeline.report.cards import Card, cards
+from pipeline.report.facts import Facts, Unchecked, rules_of, unchecked, unchecked_on_midstream
+from pipeline.report.sections import EXAMPLES, IDENTITIES, IDENTITY, at_least
+from pipeline.text import count, plain_text, plural
 
+# What --fail-on takes: a severity, or 'never'.
+NEVER = "never"
+# Contents of connections (column `content`) of which no frame is read.
+UNREAD = ("tls", "foreign", "none")
+NOUNS = {"violation": "violation", "warning": "warning", "info": "note"}
 CHARACTERS = 200  # of a name
 NAMES = 10  # of applications, queues ... in one message
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -27,15 +38,123 @@ ABOUT = IDENTITY[1:]  # without the rule
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """`failed`: there are findings of severity `fail_on` or worse. `violation` to `rules`, `new` to `gone`: numbers of
+    findings. `connections`: all; `affected`: with a warning or a violation; `amqp`: readable; `begun_before`: readable,
+    but begun before the capture, so that `rules_not_checked` rules could not be checked on them. `not_checked`:
+    findings of the baseline."""
+
+    failed: bool
+    fail_on: str
+    violation: int
+    warning: int
+    info: int
+    rules: int
+    connections: int
+    affected: int
+    new: int | None
+    persisting: int | None
+    gone: int | None
+    amqp: int = 0
+    encrypted: int = 0
+    begun_before: int = 0
+    rules_not_checked: int = 0
+    not_checked: int | None = None
+
+    @property
+    def worst(self) -> str:
+        """The worst severity, for the colour of the page; 'clean' if there are only notes, 'unchecked' if there are
+        only notes but not all connections could be checked."""
+        if self.violation or self.warning:
+            return "violation" if self.violation else "warning"
+        return "unchecked" if self.begun_before or self.encrypted or not self.amqp else "clean"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as text: what was found, and what could not be checked."""
+        return " ".join([self.found, *self.doubts])
+
+    @property
+    def found(self) -> str:
+        if not self.connections:
+            return "There is no connection in these captures. Nothing was checked."
+        if not self.violation and not self.warning:
+            if not self.amqp:
+                return f"No AMQP was read in {plural(self.connections, 'connection')}. Nothing was checked."
+            return f"Nothing wrong was found in {plural(self.amqp, 'connection')}."
+        parts = [
+            plural(number, NOUNS[name])
+            for name, number in (("violation", self.violation), ("warning", self.warning))
+            if number
+        ]
+        return f"{' and '.join(parts)} in {count(self.affected)} of {plural(self.connections, 'connection')}."
+
+    @property
+    def doubts(self) -> list[str]:
+        """What could not be checked, one sentence each."""
+        sentences = []
+        if self.begun_before:
+            began = plural(self.begun_before, "connection")
+            rules = plural(self.rules_not_checked, "rule")
+            sentences.append(f"{began} began before the capture: {rules} could not be checked there.")
+        if self.encrypted:
+            sentences.append(f"{plural(self.encrypted, 'connection')} could not be read: TLS.")
+        return sentences
+
+
+@dataclass(frozen=True)
 class Audit:
-    """The result of an audit. `rules`: that were checked; `cards`: broken rules, the worst first."""
+    """The result of an audit. `found`: its findings, compared with an earlier audit; `fail_on`: the severity from which
+    on it failed, or NEVER; `tables`: the audited directory or URI, for commands."""
 
     facts: Facts
     found: Comparison
-    verdict: Verdict
-    rules: Mapping[str, Rule]
-    cards: Sequence[Card]
-    unchecked: Sequence[Unchecked]
+    fail_on: str
+    title: str
+    now: datetime
+    tables: str
+    config: Config | None = None
+
+    @cached_property
+    def rules(self) -> Mapping[str, Rule]:
+        """The rules that were checked, by id."""
+        return rules_of(self.config)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        facts, found = self.facts, self.found
+        broken = facts.groups["rules"]
+        numbers, affected = broken.counted("severity"), facts.groups["affected"].counted("severity")
+        contents = facts.groups["versions"].counted("content")
+        compared = found.previous is not None
+        return Verdict(
+            failed=self.fail_on != NEVER and any(numbers[severity] for severity in at_least(self.fail_on)),
+            fail_on=self.fail_on,
+            violation=numbers["violation"],
+            warning=numbers["warning"],
+            info=numbers["info"],
+            rules=len(broken.counted("rule_id")),
+            connections=facts.total("versions"),
+            affected=affected["violation"] + affected["warning"],
+            new=found.number(NEW) if compared else None,
+            persisting=found.number(PERSISTING) if compared else None,
+            gone=len(found.gone) if compared else None,
+            amqp=sum(number for content, number in contents.items() if content not in UNREAD),
+            encrypted=contents["tls"],
+            begun_before=facts.total("versions", "begun_before"),
+            rules_not_checked=unchecked_on_midstream(facts, self.rules),
+            not_checked=len(found.not_checked) if compared else None,
+        )
+
+    @cached_property
+    def unchecked(self) -> Sequence[Unchecked]:
+        """The rules that were not checked on all connections of their versions."""
+        return unchecked(self.facts, self.rules)
+
+    @cached_property
+    def cards(self) -> Sequence[Card]:
+        """The broken rules, the worst first."""
+        return cards(self.facts, self.found, EXAMPLES, self.tables, self.rules)
 
 
 def sarif(audit: Audit) -> str:
@@ -171,4 +290,4 @@ def command_text(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-FORMATS = {"sarif": sarif, "junit": junit, "github": github}
+FORMATS = {"json": document, "sarif": sarif, "junit": junit, "github": github}

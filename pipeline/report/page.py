@@ -10,7 +10,6 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.audit.config import Config
 from pipeline.report import charts
-from pipeline.report.baseline import Comparison
 from pipeline.report.cards import cards, connection_filter, most_important
-from pipeline.report.facts import Facts, rules_of, unchecked
+from pipeline.report.facts import Facts
+from pipeline.report.formats import Audit
 from pipeline.report.groups import Groups, Latency, flow_latencies, latencies
 from pipeline.report.sections import TABLES
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
-from pipeline.report.verdict import Verdict
 from pipeline.text import NOTHING, count, duration, moment, share, size, wire
 
 TEMPLATES = Path(__file__).with_name("template")
@@ -71,21 +68,11 @@ PAGE_LIMITS = (
 )
 
 
-def page(
-    facts: Facts,
-    found: Comparison,
-    verdict: Verdict,
-    title: str,
-    source: str,
-    now: datetime,
-    config: Config | None = None,
-) -> str:
-    """The report as HTML. `source`: where the tables are, for display; `config`: of the audit."""
-    drawn = draw_charts(facts)
-    header = {"title": title, "source": source, "now": now, "config": config}
-    html = ""
+def page(audit: Audit, source: str) -> str:
+    """The report as HTML. `source`: where the tables are, for display."""
+    drawn, html = draw_charts(audit.facts), ""
     for limits in PAGE_LIMITS:
-        html = render(limits, facts, found, verdict, drawn, header)
+        html = render(limits, audit, source, drawn)
         if len(html.encode(errors="replace")) <= LARGEST:
             break
     return html
@@ -113,29 +100,30 @@ def ledger(facts: Facts) -> dict[str, int]:
     return {name: facts.total("ledger", name) for name in (*charts.LEDGER, "payload", "retransmitted")}
 
 
-def render(
-    limits: PageLimits, facts: Facts, found: Comparison, verdict: Verdict, drawn: dict[str, Any], header: dict[str, Any]
-) -> str:
+def render(limits: PageLimits, audit: Audit, source: str, drawn: dict[str, Any]) -> str:
+    facts = audit.facts
     style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
     totals = ledger(facts)
     groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}
     tables = {name: table(name, groups[name], limits.rows, limits.characters) for name in TABLES}
     tables |= {name: latency_table(name, drawn[name], limits.rows) for name in LATENCY_TABLES}
-    rules = rules_of(header["config"])
-    broken = cards(facts, found, limits.examples, header["source"], rules)
+    broken = cards(facts, audit.found, limits.examples, source, audit.rules)
     return (
         environment(limits.characters)
         .get_template("page.html.j2")
         .render(
-            **header,
+            title=audit.title,
+            source=source,
+            now=audit.now,
+            config=audit.config,
             facts=facts,
-            found=found,
-            verdict=verdict,
+            found=audit.found,
+            verdict=audit.verdict,
             drawn=drawn,
             limits=limits,
             cards=broken,
             first=most_important(broken),
-            unchecked=unchecked(facts, rules),
+            unchecked=audit.unchecked,
             tables=tables,
             picture=picture(facts.groups["topology"].rows, facts.last_ns - facts.first_ns),
             headings=HEADINGS,

@@ -143,6 +143,13 @@ def _balanced(files: Sequence[SortedFile], tasks: int) -> list[list[int]]:
     return [buckets for _, _, buckets in sorted(groups, reverse=True) if buckets]
 
 
+def task_numbers(spark: SparkSession | LocalProcesses, tasks: int = 1) -> Rows:
+    """A row for each task, its number: the input of functions that read their own."""
+    if isinstance(spark, LocalProcesses):
+        return Local(spark, [Source([pa.record_batch({"id": [number]})]) for number in range(tasks)])
+    return OnSpark(spark.range(0, tasks, 1, tasks))
+
+
 def planned(
     spark: SparkSession | LocalProcesses, *, small: bool = True, one_partition: bool = False, pairing: bool = False
 ) -> AbstractContextManager[None]:

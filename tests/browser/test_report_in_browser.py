@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser_support import DESK, chromium, events
-from report_support import HOSTILE, everywhere, finding, group, identity
+from report_support import HOSTILE, audit_of, everywhere, finding, group, identity
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from pipeline.report.baseline import compare
-from pipeline.report.evidence import FINDINGS
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.verdict import verdict
+from pipeline.report.sections import FINDINGS
 
 PHONE = (390, 844)
 # A picture shows the first rooms of the house, not the roof.
@@ -64,10 +61,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "REPORT" in os.environ:
         return Path(os.environ["REPORT"]).resolve()
     found = facts()
-    known = compare(found.groups["identities"], None)
-    now = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
     path = tmp_path_factory.mktemp("browser") / "audit.html"
-    path.write_text(page(found, known, verdict(found, known, "violation"), HOSTILE, "/data/tables", now))
+    path.write_text(page(audit_of(found, title=HOSTILE), "/data/tables"))
     return path
 
 
@@ -248,10 +243,8 @@ def test_ten_thousand_findings_open_in_a_second(tmp_path: Path) -> None:
     ]
     found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples, [],
                   *made_span(made))  # fmt: skip
-    known = compare(found.groups["identities"], None)
     path = tmp_path / "large.html"
-    now = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
-    path.write_text(page(found, known, verdict(found, known, "violation"), "Large", "/data/tables", now))
+    path.write_text(page(audit_of(found, title="Large"), "/data/tables"))
     with chromium(tmp_path / "profile") as driver:
         assert min(seconds_to_open(driver, path) for _ in range(3)) < 1
         assert len(all_of(driver, "article.card")) == 300

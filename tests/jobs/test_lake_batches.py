@@ -31,8 +31,7 @@ from jobs.cli import main
 from jobs.ingest import line
 from jobs.running import OK, UNREADABLE
 from pipeline.decoding import config
-from pipeline.lake.batch import OF_CONNECTIONS
-from pipeline.lake.batches import Ingest
+from pipeline.lake.batches import OF_CONNECTIONS, Ingest
 from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
@@ -46,7 +45,7 @@ CAPTURES = (
     "08_amqplib_session.pcap", "09_qpid_client.pcap", "091_tx.pcap", "091_loss.pcap", "091_tls12.pcap",
     "010_tx.pcap", "010_mid_stream.pcap", "10_qpidd_transactions.pcap", "10_rabbitmq_multi_frame_transfer.pcap",
 )  # fmt: skip
-UNSETTLED = Options(settle_ns=0)
+UNSETTLED = Options(settle=0)
 FILES, BATCHES = 60, 3
 # Where a packet is depends on the file that it is in.
 OF_FILES = ("capture_file", "packet_no", "first_packet_no")
@@ -165,7 +164,7 @@ def test_a_capture_that_is_being_written_is_taken_later(tmp_path: Path, pieces: 
     lake, now = tmp_path / "lake", time.time()
     for path, seconds in zip(pieces, (300, 300, 1), strict=True):
         os.utime(path, (now - seconds, now - seconds))
-    options = replace(UNSETTLED, settle_ns=30 * SECOND)
+    options = replace(UNSETTLED, settle=30)
     assert files(ingest(lake, pieces, options)) == [2]
     os.utime(pieces[2], (now - 31, now - 31))
     assert files(ingest(lake, pieces, options)) == [1]
@@ -210,7 +209,7 @@ def test_a_ring_buffer_file_that_is_overwritten_is_a_new_capture(tmp_path: Path,
 
 
 def test_a_late_capture_is_decoded_separately(tmp_path: Path, pieces: list[Path]) -> None:
-    lake, options = tmp_path / "lake", replace(UNSETTLED, late_ns=0)
+    lake, options = tmp_path / "lake", replace(UNSETTLED, late_after=0)
     for arrived in ([pieces[0], pieces[2]], [pieces[1]]):
         ingest(lake, arrived, options)
     assert {name: row["late"] for name, row in captures(lake).items()} == {
@@ -251,7 +250,7 @@ def test_the_state_of_a_connection_is_dropped_after_a_long_silence(tmp_path: Pat
     (other,) = golden.captures()["10_qpidd_transactions.pcap"].paths
     header, packets = records(other)
     later.write_bytes(header + b"".join(packets[:3]))
-    (batch,) = ingest(lake, [later], replace(UNSETTLED, forget_ns=0))
+    (batch,) = ingest(lake, [later], replace(UNSETTLED, forget_after=0))
     assert batch["forgotten_connections"] == 1
     log = Log(open_lake(str(lake)))
     final = [file for file in log.files("connections") if not file.open]
@@ -266,7 +265,7 @@ def test_the_oldest_states_are_dropped_when_all_states_are_too_large(tmp_path: P
         (capture,) = golden.captures()[name].paths
         found.append(next(rotated(capture, tmp_path / name, 2)))
     found.sort(key=lambda path: records(path)[1][0][:4][::-1])  # by their times
-    options = replace(UNSETTLED, forget_ns=10**18, state_bytes=1)
+    options = replace(UNSETTLED, forget_after=10**9, state_bytes=1)
     (batch,) = ingest(lake, found[:2], options)
     assert (batch["open_connections"], batch["forgotten_connections"]) == (2, 0), "they have packets in this batch"
     (batch,) = ingest(lake, found, options)

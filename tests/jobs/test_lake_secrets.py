@@ -24,12 +24,12 @@ from pipeline.lake.place import open_lake
 from udfs.decode.key_logs import SecretFiles
 
 CAPTURES = Path(__file__).parents[1] / "captures"
-IN_TIME = 10**18  # ns; no capture is late
+IN_TIME = 10**9  # s; no capture is late
 HEAD = 18  # bytes before what is compressed in a state: magic, version, digest, checksum
 
 
 def ingest(lake: Path, found: list[Path], key_log: Path, *, carry: bool) -> None:
-    options = Options(settle_ns=0, late_ns=IN_TIME, carry_secrets=carry)
+    options = Options(settle=0, late_after=IN_TIME, carry_secrets=carry)
     with Ingest.into(str(lake), lambda log: LocalWork(log, (str(key_log),), carry), options) as ingesting:
         for _ in ingesting.batches([str(path) for path in found]):
             pass
@@ -113,7 +113,7 @@ def test_a_key_log_is_read_again_when_it_has_grown(tmp_path: Path) -> None:
         name: in_one([CAPTURES / f"{name}.pcap"], SecretFiles((str(CAPTURES / f"{name}.keylog.txt"),)))
         for name in names
     }
-    options = Options(settle_ns=0, late_ns=IN_TIME)
+    options = Options(settle=0, late_after=IN_TIME)
     with Ingest.into(str(lake), lambda log: LocalWork(log, (str(key_log),)), options) as ingesting:
         for name in names:
             with key_log.open("ab") as file:

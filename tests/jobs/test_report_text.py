@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.cli import command_line
 from pipeline.report.cards import connection_filter, cut_command, packet_filter
-from pipeline.report.evidence import SEVERITIES, at_least
+from pipeline.report.sections import SEVERITIES, at_least
 from pipeline.text import MARKUP_BYTES, MAX_CHARACTERS, count, moment, share, wire
 
 # Every tag that `wire` may write, none with an attribute but the class of a placeholder.

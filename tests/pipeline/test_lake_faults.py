@@ -165,7 +165,7 @@ def test_a_capture_dated_in_the_future_makes_no_capture_late_and_no_day_old(tmp_
 def test_a_clock_that_jumps_takes_no_capture_twice(tmp_path: Path) -> None:
     pieces, lake, now = list(rotated(SESSION, tmp_path / "captures", 2)), tmp_path / "lake", time.time_ns()
     os.utime(pieces[1], ns=(now + 3600 * SECOND, now + 3600 * SECOND))  # changed in an hour from now
-    with Ingest.into(str(lake), LocalWork, replace(UNSETTLED, settle_ns=30 * SECOND)) as ingesting:
+    with Ingest.into(str(lake), LocalWork, replace(UNSETTLED, settle=30)) as ingesting:
         taken = []
         for jump in (0, -7200, 10 * 365 * 86400, 0):
             ingesting.clock = lambda jump=jump: now + 60 * SECOND + jump * SECOND  # type: ignore[misc]

@@ -17,7 +17,7 @@ from test_lake_batches import compared, in_one, ingest, rows_in
 
 from pipeline.lake import files, journal
 from pipeline.lake.arrivals import find
-from pipeline.lake.layout import LakeError
+from pipeline.lake.layout import LakeError, Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import locked, open_lake, open_or_create_lake
 from udfs.source.paths import resolve
@@ -76,7 +76,7 @@ def test_checking_for_new_captures_is_one_listing(store: Store, tmp_path: Path) 
     store.put(*pieces, folder="many")
     files = resolve([store.uri("many")])
     assert len(files) == len(pieces)
-    look = partial(find, now_ns=0, settle_ns=0, newest_ns=None, late_ns=0, forget_ns=1)
+    look = partial(find, options=Options(settle=0), now_ns=0, newest_ns=None)
     known = [arrival.taken(1, 0, 0) for arrival in look(files, []).arrivals]
     asked = len(store.requests)
     found = look(resolve([store.uri("many")]), known)

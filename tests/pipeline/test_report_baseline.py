@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 
 import pytest
-from report_support import everywhere, identity
+from report_support import audit_of, everywhere, identity
 
 from pipeline.report.baseline import BaselineError, Comparison, Previous, compare, document, read
 from pipeline.report.groups import Groups
-
-NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 
 
 def night(*identities: dict[str, object], total: int | None = None) -> Groups:
@@ -19,7 +16,7 @@ def night(*identities: dict[str, object], total: int | None = None) -> Groups:
 
 
 def written(found: Comparison) -> Previous:
-    return read(document(everywhere("x"), found, {}, "title", NOW))
+    return read(document(audit_of(everywhere("x"), found)))
 
 
 def statuses(found: Comparison) -> dict[str, str | None]:
@@ -78,10 +75,10 @@ def test_a_file_that_is_not_an_audit_is_refused_in_one_line(text: str, reason: s
 
 def test_the_document_is_for_machines() -> None:
     found = compare(night(identity("SEC-01", "warning"), identity("HB-01")), None)
-    entry = json.loads(document(everywhere("x"), found, {"failed": True}, "title", NOW))
+    entry = json.loads(document(audit_of(everywhere("x"), found)))
     assert entry["format"] == "wirehare-audit/1"
     assert entry["audited"] == "2026-11-21T02:00:00+00:00"
-    assert entry["verdict"] == {"failed": True}
+    assert (entry["verdict"]["failed"], entry["verdict"]["fail_on"]) == (True, "violation")
     assert [one["rule_id"] for one in entry["findings"]] == ["HB-01", "SEC-01"]  # the worst first
     assert set(entry["findings"][0]) == {
         "key", "rule_id", "client_product", "user", "vhost", "server", "entities", "severity", "findings",
@@ -92,7 +89,8 @@ def test_the_document_is_for_machines() -> None:
 def test_the_document_can_be_embedded_in_a_script() -> None:
     """Names in it are those of the wire; what reads it back gets them as they were."""
     name = "</script><script src=x.js>&\u2028<!--"
-    text = document(everywhere(name), compare(night(identity("HB-01", client_product=name)), None), {}, name, NOW)
+    found = compare(night(identity("HB-01", client_product=name)), None)
+    text = document(audit_of(everywhere(name), found, title=name))
     assert not set("<>&\u2028") & set(text)
     ((entry,),) = [json.loads(text)["findings"]]
     assert (entry["client_product"], json.loads(text)["title"]) == (name, name)

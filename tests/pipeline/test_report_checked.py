@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from report_support import SOURCES, everywhere, group, identity
+from report_support import SOURCES, audit_of, everywhere, group, identity
 
 from pipeline.audit.catalogue import KNOWLEDGE, catalogue
 from pipeline.audit.config import Accepted, Config
 from pipeline.audit.detectors import DETECTORS
 from pipeline.report.baseline import compare, document, read
 from pipeline.report.facts import Facts, coverage_check, rules_of, unchecked
+from pipeline.report.formats import Verdict
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.verdict import Verdict, verdict
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 PIKA = {"client_product": "pika", "user": "guest", "vhost": "/", "server": "10.0.0.2:5672", "version": "0-9-1"}
@@ -55,7 +55,7 @@ def facts_of(*kinds: tuple[dict[str, Any], int], contents: dict[str, int] | None
 
 
 def judged(facts: Facts) -> Verdict:
-    return verdict(facts, compare(Groups(), None), "violation")
+    return audit_of(facts, compare(Groups(), None)).verdict
 
 
 def test_connections_that_began_before_are_counted_in_the_headline() -> None:
@@ -82,7 +82,7 @@ def test_a_capture_without_amqp_is_not_all_clear(contents: dict[str, int], sente
     facts = facts_of(contents=contents or {"none": 0})
     found = judged(facts)
     assert (found.sentence, found.worst) == (sentence, "unchecked")
-    html = page(facts, compare(Groups(), None), found, "t", "/data", NOW)
+    html = page(audit_of(facts, compare(Groups(), None)), "/data")
     assert '<header class="unchecked">' in html
     assert sentence.split(".")[0] in html
 
@@ -98,12 +98,10 @@ def test_rules_that_could_not_be_checked_are_named() -> None:
         ("CL-03", 3, 5, ("bytes are missing",)),
         ("HS-08", 2, 5, ("capture began mid-stream",)),
     ]
-    found = compare(Groups(), None)
-    text = document(facts, found, asdict(judged(facts)), "t", NOW, unchecked(facts, rules))
-    assert json.loads(text)["rules_not_checked"][0] == {
-        "rule_id": "CL-03", "connections": 3, "of": 5, "reasons": ["bytes are missing"],
-    }  # fmt: skip
-    assert "rules were not checked on some connections" in page(facts, found, judged(facts), "t", "/data", NOW)
+    audit = audit_of(facts, compare(Groups(), None))
+    entry = {"rule_id": "CL-03", "connections": 3, "of": 5, "reasons": ["bytes are missing"]}
+    assert entry in json.loads(document(audit))["rules_not_checked"]
+    assert "rules were not checked on some connections" in page(audit, "/data")
 
 
 @pytest.mark.parametrize(
@@ -119,20 +117,20 @@ def test_rules_that_could_not_be_checked_are_named() -> None:
     ],
 )
 def test_only_findings_of_checked_rules_are_gone(kinds: list[dict[str, Any]], gone: bool) -> None:
-    last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    last = read(document(audit_of(everywhere("x"), compare(Groups([identity("HS-08")], 1), None))))
     facts = facts_of(*((kind, 1) for kind in kinds))
     found = compare(Groups(), last, coverage_check(facts, rules_of(None)))
     assert [len(found.gone), len(found.not_checked)] == [gone, not gone]
-    judged = verdict(facts, found, "violation")
+    judged = audit_of(facts, found).verdict
     assert (judged.gone, judged.not_checked) == (int(gone), int(not gone))
     # What was not checked stands as it stood, for the night after.
-    after = read(document(facts, found, asdict(judged), "t", NOW))
+    after = read(document(audit_of(facts, found)))
     again = compare(Groups([identity("HS-08")], 1), after)
     assert again.known[0].status == ("new" if gone else "persisting")
 
 
 def test_a_rule_that_is_switched_off_is_not_checked() -> None:
-    last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    last = read(document(audit_of(everywhere("x"), compare(Groups([identity("HS-08")], 1), None))))
     rules = rules_of(Config(disabled=("HS",)))
     assert "HS-08" not in rules
     found = compare(Groups(), last, coverage_check(facts_of(({**PIKA, **ALL_KNOWN}, 1)), rules))
@@ -140,7 +138,7 @@ def test_a_rule_that_is_switched_off_is_not_checked() -> None:
 
 
 def test_accepted_findings_are_not_gone() -> None:
-    last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    last = read(document(audit_of(everywhere("x"), compare(Groups([identity("HS-08")], 1), None))))
     facts = facts_of(({**PIKA, **ALL_KNOWN}, 1))
     for user, until, gone in (("guest", 21, 0), ("other", 21, 1), ("guest", 20, 1)):
         accepted = Accepted("HS-08", "known", date(2026, 11, until), user=user)

@@ -9,16 +9,13 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from report_support import HOSTILE, SOURCES, everywhere, finding, group, identity
+from report_support import HOSTILE, SOURCES, audit_of, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import catalogue
 from pipeline.report.baseline import Previous, compare, key
-from pipeline.report.cards import cards
-from pipeline.report.evidence import FINDINGS
-from pipeline.report.facts import unchecked
 from pipeline.report.formats import Audit, github, junit, sarif
 from pipeline.report.groups import Groups
-from pipeline.report.verdict import verdict
+from pipeline.report.sections import FINDINGS
 
 BROKEN = {"CH-09": "warning", "DL-03": "violation", "SEC-16": "info"}
 GONE: dict[str, Any] = {"key": "0123456789abcdef", **dict.fromkeys(("user", "vhost", "server", "entities")),
@@ -46,9 +43,7 @@ def audited(fail_on: str = "violation", text: str = "billing", begun_before: boo
     )
     before = Previous({key(identity("CH-09", client_product=text)): {}, GONE["key"]: GONE})
     found = compare(facts.groups["identities"], before)
-    rules = dict(catalogue())
-    listed = cards(facts, found, 1, "/data/tables", rules)
-    return Audit(facts, found, verdict(facts, found, fail_on, rules), rules, listed, unchecked(facts, rules))
+    return audit_of(facts, found, fail_on=fail_on)
 
 
 def results(audit: Audit) -> list[dict[str, Any]]:

@@ -13,14 +13,13 @@ from typing import Any
 import html5lib
 import pytest
 from markupsafe import Markup
-from report_support import HOSTILE, everywhere, identity
+from report_support import HOSTILE, audit_of, everywhere, identity
 
 from pipeline.report import charts
 from pipeline.report.baseline import compare, read
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups, latencies
 from pipeline.report.page import LARGEST, page
-from pipeline.report.verdict import verdict
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 VOID = {"meta", "link", "input", "br", "img"}
@@ -81,7 +80,7 @@ class Outline(HTMLParser):
 
 def written(facts: Facts, title: str = "Audit", previous: str | None = None, fail_on: str = "violation") -> str:
     found = compare(facts.groups["identities"], read(previous) if previous else None)
-    return page(facts, found, verdict(facts, found, fail_on), title, "/data/tables", NOW)
+    return page(audit_of(facts, found, fail_on=fail_on, title=title), "/data/tables")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,7 +156,7 @@ def test_the_threshold_decides(fail_on: str, failed: bool) -> None:
     facts = everywhere("x")
     rules = [{**facts.groups["rules"].rows[0], "severity": "warning"}]
     facts = replace(facts, groups={**facts.groups, "rules": Groups(rules, 1)})
-    assert verdict(facts, compare(facts.groups["identities"], None), fail_on).failed is failed
+    assert audit_of(facts, fail_on=fail_on).verdict.failed is failed
 
 
 def test_nothing_found_and_nothing_captured_read_well() -> None:
@@ -175,7 +174,7 @@ def test_the_baseline_shows() -> None:
     found = compare(Groups([gone], 1), None)
     from pipeline.report.baseline import document
 
-    text = Outline(written(facts, previous=document(facts, found, {}, "t", NOW))).text
+    text = Outline(written(facts, previous=document(audit_of(facts, found)))).text
     assert "Compared with the audit of 2026-11-21 02:00:00+00:00: 1 new, 0 persisting, 1 gone." in text
     assert "GONE-01" in text
 

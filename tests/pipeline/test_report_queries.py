@@ -8,14 +8,13 @@ import pytest
 from audit_support import BEGIN_NS, HOSTILE_QUEUE, MS, found, write_tables
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from report_support import audit_of
 
 import pipeline
-from pipeline.report.cards import cards
-from pipeline.report.evidence import IDENTITIES, OF_ENTITIES
 from pipeline.report.facts import Facts, count_findings, count_tables
 from pipeline.report.groups import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
-from pipeline.report.sections import TABLES, bar_width_ns, sources
+from pipeline.report.sections import IDENTITIES, OF_ENTITIES, TABLES, bar_width_ns, sources
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +125,7 @@ def test_findings_by_rule_and_by_what_they_are_about(facts: Facts) -> None:
 
 
 def test_certain_examples_come_first(facts: Facts) -> None:
-    from pipeline.report.baseline import compare
-
-    by_rule = {card.rule_id: card for card in cards(facts, compare(facts.groups["identities"], None), 4)}
+    by_rule = {card.rule_id: card for card in audit_of(facts).cards}
     assert list(by_rule) == ["NM-03", "SEC-01", "CAP-01"]
     assert (by_rule["NM-03"].severity, by_rule["NM-03"].findings, by_rule["NM-03"].occurrences) == ("violation", 2, 4)
     first, second = by_rule["NM-03"].examples
@@ -173,11 +170,10 @@ def test_large_tables_are_counted_in_two_steps_to_the_same(tables: pipeline.Tabl
 
 
 def test_the_queries_for_the_rest_run(spark: SparkSession, tables: pipeline.Tables, facts: Facts) -> None:
-    from pipeline.report.baseline import compare
 
     for name, table in (*tables.items(), ("findings", found(spark))):
         table.createOrReplaceTempView(name)
-    rules = cards(facts, compare(facts.groups["identities"], None), 1)
+    rules = audit_of(facts).cards
     queries = [REPLIES, *(each.query for each in TABLES.values()), *(card.query for card in rules)]
     for query in queries:
         assert spark.sql(query).columns

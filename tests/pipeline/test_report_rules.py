@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
-from report_support import SOURCES, everywhere, finding, group, identity
+from report_support import SOURCES, audit_of, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import SEVERITIES, catalogue
 from pipeline.report.baseline import Previous, compare, key
-from pipeline.report.cards import MOST_IMPORTANT, cards, most_important
-from pipeline.report.evidence import FINDINGS
+from pipeline.report.cards import MOST_IMPORTANT, most_important
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.verdict import verdict
+from pipeline.report.sections import FINDINGS
 
 ENDED_WORK = {
     "CF-05", "CH-09", "CL-04", "CL-08", "CO-05", "CT-15", "HS-17", "HS-18", "MT-03", "T10-52", "T10-56", "L10-23",
@@ -43,7 +41,7 @@ def facts_of(connections: int, **broken: tuple[str, int]) -> Facts:
 
 
 def order(facts: Facts) -> list[str]:
-    return [card.rule_id for card in cards(facts, compare(facts.groups["identities"], None), 4)]
+    return [card.rule_id for card in audit_of(facts).cards]
 
 
 def test_findings_that_ended_work_come_before_hygiene() -> None:
@@ -65,16 +63,15 @@ def test_the_catalogue_says_what_costs_work() -> None:
 )
 def test_findings_of_nearly_every_connection_are_listed_once(connections: int, severity: str, common: bool) -> None:
     facts = facts_of(20, SEC_07=(severity, connections), NM_02=(severity, 3))
-    (card,) = [card for card in cards(facts, compare(Groups(), None), 4) if card.rule_id == "SEC-07"]
+    (card,) = [card for card in audit_of(facts).cards if card.rule_id == "SEC-07"]
     assert (card.common, len(card.examples)) == (common, 1 if common else 4)
     assert order(facts) == (["NM-02", "SEC-07"] if common else ["SEC-07", "NM-02"])
-    found = compare(facts.groups["identities"], None)
-    html = page(facts, found, verdict(facts, found, "violation"), "t", "/data", datetime(2026, 11, 21, tzinfo=UTC))
+    html = page(audit_of(facts), "/data")
     assert bool(re.search("Nearly every connection, 19 of 20: shown once.", html)) == common
 
 
 def test_nearly_every_connection_needs_a_minimum_of_connections() -> None:
-    (card,) = cards(facts_of(4, SEC_07=("info", 4)), compare(Groups(), None), 4)
+    (card,) = audit_of(facts_of(4, SEC_07=("info", 4))).cards
     assert not card.common
 
 
@@ -83,17 +80,16 @@ def test_the_first_screen_lists_interrupted_work_then_the_worst_then_the_new() -
         20, SEC_01=("warning", 15), CL_08=("warning", 1), HS_03=("violation", 1), SEC_02=("warning", 19),
         SEC_16=("info", 9), NM_01=("warning", 2), DL_03=("violation", 1),
     )  # fmt: skip
-    first = most_important(cards(facts, compare(facts.groups["identities"], None), 4))
+    first = most_important(audit_of(facts).cards)
     assert [card.rule_id for card in first] == ["CL-08", "DL-03", "HS-03", "SEC-01", "NM-01"]
     assert len(first) == MOST_IMPORTANT
     before = facts_of(20, SEC_01=("warning", 15), NM_01=("warning", 2))
     known = compare(before.groups["identities"], Previous({key(identity("SEC-01")): {}}))
-    assert [card.rule_id for card in most_important(cards(before, known, 4))] == ["NM-01", "SEC-01"]
+    assert [card.rule_id for card in most_important(audit_of(before, known).cards)] == ["NM-01", "SEC-01"]
 
 
 def html_of(facts: Facts) -> str:
-    found = compare(facts.groups["identities"], None)
-    return page(facts, found, verdict(facts, found, "violation"), "t", "/data/a b", datetime(2026, 11, 21, tzinfo=UTC))
+    return page(audit_of(facts), "/data/a b")
 
 
 def test_the_first_screen_has_the_application_the_event_and_the_remedy() -> None:

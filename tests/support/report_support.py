@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.report.evidence import AFFECTED, FINDINGS, IDENTITY
+from pipeline.report.baseline import Comparison, compare
 from pipeline.report.facts import Facts
+from pipeline.report.formats import Audit
 from pipeline.report.groups import Groups, Source
-from pipeline.report.sections import sources
+from pipeline.report.sections import AFFECTED, FINDINGS, IDENTITY, sources
 
+NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 T0_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
 SOURCES = {source.table: source for source in sources(T0_NS, T0_NS + 60 * 10**9)}
 HOSTILE = '<script>alert("x")</script><img src=//evil.example/x onerror=alert(1)>\u202egnp.exe\x07\x1b[2J'
@@ -53,6 +56,11 @@ def everywhere(text: str, rows: int = 1, examples: int = 0, rules: int = 1) -> F
     return Facts(groups, examples_of, [], T0_NS, T0_NS + 60 * 10**9)
 
 
+def audit_of(facts: Facts, found: Comparison | None = None, *, fail_on: str = "violation", title: str = "t") -> Audit:
+    """An audit of /data/tables with these facts and all rules; without `found` there is no baseline."""
+    return Audit(facts, found or compare(facts.groups["identities"], None), fail_on, title, NOW, "/data/tables")
+
+
 def ends(text: str) -> dict[str, Any]:
     """Who a connection is between."""
     return {
@@ -63,7 +71,7 @@ def ends(text: str) -> dict[str, Any]:
 
 
 def finding(rule_id: str, text: str) -> dict[str, Any]:
-    """A row of `evidence.examples`."""
+    """A row of `sections.examples`."""
     import json
 
     return {

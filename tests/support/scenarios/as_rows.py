@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from pipeline.dataframes import shaped
 from pipeline.schemas import CONNECTIONS, MESSAGES
-from pipeline.tables.shape import shaped
 from scenarios import truth
 from scenarios.script import PORT, Event, Script
 from udfs.pairing.schemas import MESSAGE_COLUMNS
