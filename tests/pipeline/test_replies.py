@@ -29,7 +29,9 @@ def latency(request: dict[str, Any], reply: dict[str, Any], connection: int = 1)
     partitioner = HashPartitioner(TO_PAIR, 1)
     replies = PairReplies(partitioner)(HashPartitioner(RPC_ROWS, 1)(requests_and_replies(rows)))
     flows = PairMessages(MESSAGE_FLOWS)(iter([*partitioner(messages_to_pair(rows)), *replies]))
-    found = [row["rpc_latency_ns"] for batch in flows for row in batch.to_pylist() if row["publish_frame_no"]]
+    found: list[int | None] = [
+        row["rpc_latency_ns"] for batch in flows for row in batch.to_pylist() if row["publish_frame_no"]
+    ]
     (latency_ns,) = found
     return latency_ns
 
