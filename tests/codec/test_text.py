@@ -74,7 +74,7 @@ def test_different_octets_are_shown_differently(one: bytes, other: bytes) -> Non
 
 
 def test_parts_of_addresses_and_server_names_are_text() -> None:
-    _, exchanges, keys = nodes(pa.array(["/exchanges/caf%E9/k%ff"]))
+    _, exchanges, keys, _ = nodes(pa.array(["/exchanges/caf%E9/k%ff"]))
     assert (exchanges.to_pylist(), keys.to_pylist()) == ([r"caf\xe9"], [r"k\xff"])
     exchanges.validate(full=True)
     name = b"h\xf6st"

@@ -270,3 +270,41 @@ def test_equal_messages_that_come_again_once_each_are_spread(tmp_path: Path) -> 
     ]
     rows = flows_of(tmp_path / "a.pcap", wires)
     assert [row["redeliveries"] for row in rows] == [1] * 50
+
+
+# ---- several queues of one address ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("published_to", "delivered_from"),
+    [
+        ("t", ("t/Subscriptions/a", "t/Subscriptions/b")),  # Service Bus
+        ("t", ("t::a", "t::b")),  # Artemis
+        ("topic://t", ("topic://t", "topic://t")),  # ActiveMQ
+        ("hub", ("hub/ConsumerGroups/a/Partitions/0", "hub/ConsumerGroups/b/Partitions/0")),  # Event Hubs
+        ("q", ("q", "q/$DeadLetterQueue")),
+    ],
+)
+def test_each_queue_of_an_address_delivers_what_is_published_there(
+    published_to: str, delivered_from: tuple[str, str]
+) -> None:
+    """A subscription is a queue that gets each message of its topic; dead letters come from a queue of their own."""
+    sent = [message("1.0", "publish", n, 10 + n, address=published_to) for n in range(3)]
+    seen = [
+        message("1.0", "deliver", n, 100 * reader + n, reader, link=f"l{reader}", address=address)
+        for reader, address in enumerate(delivered_from, start=1) for n in range(3)
+    ]  # fmt: skip
+    rows = paired(messages(*sent, *seen), BROKER)
+    assert sorted((row["publish_frame_no"], row["deliver_frame_no"]) for row in rows) == [
+        (10 + n, 100 * reader + n) for n in range(3) for reader in (1, 2)
+    ]
+    assert {(row["match"], row["ambiguous"], row["redeliveries"]) for row in rows} == {("fingerprint", False, 0)}
+
+
+def test_a_queue_of_activemq_has_two_names() -> None:
+    """queue://q and q (ActiveMQ, AMQP: destinations without a prefix are queues)."""
+    sent = [message("1.0", "publish", n, 10 + n, address=("queue://q", "q")[n]) for n in range(2)]
+    seen = [message("1.0", "deliver", n, 100 + n, 2, link="l", address=("q", "queue://q")[n]) for n in range(2)]
+    rows = paired(messages(*sent, *seen), BROKER)
+    assert couples(rows) == {0: 0, 1: 1}
+    assert {row["ambiguous"] for row in rows} == {False}

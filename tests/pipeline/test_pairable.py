@@ -17,27 +17,35 @@ from codec.hashes import rows as hashing
 from udfs.arrow.hashing import hashed
 from udfs.pairing.routes import broker_fields, nodes
 
+# Address -> kind, exchange and routing key of what is published there, the queue that it is delivered from.
 ADDRESSES = {
     # RabbitMQ 4: percent-encoded.
-    "/exchanges/orders/eu.new": ("exchange", "orders", "eu.new"),
-    "/exchanges/orders": ("exchange", "orders", ""),
-    "/exchanges/a%2Fb/c%20d%2B+": ("exchange", "a/b", "c d++"),
-    "/exchanges/%C3%A4/%zz": ("exchange", "ä", "%zz"),
-    "/queues/a%2Fb": ("queue", "", "a/b"),
+    "/exchanges/orders/eu.new": ("exchange", "orders", "eu.new", None),
+    "/exchanges/orders": ("exchange", "orders", "", None),
+    "/exchanges/a%2Fb/c%20d%2B+": ("exchange", "a/b", "c d++", None),
+    "/exchanges/%C3%A4/%zz": ("exchange", "ä", "%zz", None),
+    "/queues/a%2Fb": ("queue", "", "a/b", "a/b"),
     # RabbitMQ 3: as they are.
-    "/exchange/orders/eu%2Fnew": ("exchange", "orders", "eu%2Fnew"),
-    "/topic/eu.new": ("exchange", "amq.topic", "eu.new"),
-    "/queue/jobs": ("queue", "", "jobs"),
-    "/amq/queue/jobs": ("queue", "", "jobs"),
-    # Artemis, Service Bus, any other broker.
-    "prices::prices.eu": ("name", "", "prices"),
-    "prices/Subscriptions/eu": ("name", "", "prices"),
-    "prices/subscriptions/eu": ("name", "", "prices"),
-    "jobs": ("name", "", "jobs"),
-    "": ("name", "", ""),
-    "/queues/two\nlines": ("queue", "", "two\nlines"),
-    "two::\nlines::x": ("name", "", "two::\nlines"),
-    None: (None, None, None),
+    "/exchange/orders/eu%2Fnew": ("exchange", "orders", "eu%2Fnew", None),
+    "/topic/eu.new": ("exchange", "amq.topic", "eu.new", None),
+    "/queue/jobs": ("queue", "", "jobs", "jobs"),
+    "/amq/queue/jobs": ("queue", "", "jobs", "jobs"),
+    # ActiveMQ, Artemis, Service Bus, Event Hubs, any other broker.
+    "queue://jobs": ("queue", "", "jobs", "jobs"),
+    "topic://prices": ("exchange", "topic://", "prices", None),
+    "prices::prices.eu": ("name", "", "prices", "prices.eu"),
+    "prices/Subscriptions/eu": ("name", "", "prices", "prices/Subscriptions/eu"),
+    "prices/subscriptions/eu": ("name", "", "prices", "prices/subscriptions/eu"),
+    "prices/Subscriptions/eu/$DeadLetterQueue": ("name", "", "prices", "prices/Subscriptions/eu/$DeadLetterQueue"),
+    "jobs/$deadletterqueue": ("name", "", "jobs", "jobs/$deadletterqueue"),
+    "jobs/$deadletterqueue/x": ("name", "", "jobs/$deadletterqueue/x", "jobs/$deadletterqueue/x"),
+    "hub/ConsumerGroups/$Default/Partitions/0": ("name", "", "hub", "hub/ConsumerGroups/$Default/Partitions/0"),
+    "hub/Partitions/0": ("name", "", "hub", "hub/Partitions/0"),
+    "jobs": ("name", "", "jobs", "jobs"),
+    "": ("name", "", "", ""),
+    "/queues/two\nlines": ("queue", "", "two\nlines", "two\nlines"),
+    "two::\nlines::x": ("name", "", "two::\nlines", "x"),
+    None: (None, None, None, None),
 }
 
 
@@ -49,10 +57,12 @@ def test_addresses_are_read_as_documented() -> None:
 def test_addresses_need_not_be_utf8() -> None:
     octets = [b"/exchanges/\xff/%FE", b"\xc3"]
     found = nodes(pa.array(octets, pa.binary()).view(pa.string()))
-    assert [part.cast(pa.binary()).to_pylist() for part in found[1:]] == [[rb"\xff", b""], [rb"\xfe", rb"\xc3"]]
+    assert [part.cast(pa.binary()).to_pylist() for part in found[1:3]] == [[rb"\xff", b""], [rb"\xfe", rb"\xc3"]]
 
 
-@pytest.mark.parametrize("text", [":", "/exchange/a", "/subscriptions", "/queues/%", "a"])
+@pytest.mark.parametrize(
+    "text", [":", "/exchange/a", "/subscriptions", "/$deadletterqueue", "/partitions", "/queues/%", "a"]
+)
 def test_long_addresses_take_linear_time(text: str) -> None:
     """A quarter of a million octets with a line end inside; in quadratic time they took minutes."""
     started = time.process_time()

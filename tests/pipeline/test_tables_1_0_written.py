@@ -199,6 +199,14 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, disposed(RECEIVES, 1, outcome=within) + moved(1, 1, payload=discharge()))
     wire.add(SERVER, disposed(RECEIVES, 1, outcome=described(P.ACCEPTED)))
 
+    # Its sender settles the first message with the transfer, and aborts the second.
+    wire = wires["settled by its sender in a transaction"] = sending()
+    wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
+    wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
+    wire.add(CLIENT, moved(0, within=b"T", settled=True) + moved(1, within=b"T", more=True))
+    wire.add(CLIENT, moved(1, within=b"T", first=False, aborted=True) + moved(2, 1, payload=discharge(fail=True)))
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=described(P.ACCEPTED)))
+
     # Accepted in the transaction and settled after it, once without and once with the outcome again (4.4.2).
     wire = wires["settled after the commit"] = receiving()
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
@@ -568,6 +576,14 @@ def test_a_transaction_that_is_rolled_back_settles_nothing(written: Written) -> 
     rows = written.rows("messages", "transaction", "operation", "outcome", "transaction")
     assert rows[:2] == [("deliver", "unsettled", "rolled-back"), ("deliver", "acked", "committed")]
     assert written.rows("channels", "transaction", "mode") == [("tx",)]
+
+
+def test_a_rollback_does_not_undo_what_the_sender_itself_has_settled(written: Written) -> None:
+    """2.6.12: the sender forgets a delivery that it settles. Nothing is to come for it."""
+    script = "settled by its sender in a transaction"
+    rows = written.rows("messages", script, "outcome", "transaction")
+    assert rows == [("presettled", "rolled-back"), ("aborted", "rolled-back")]
+    assert written.rows("channels", script, "published", "unsettled") == [(2, 0)]
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,9 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     family = _families(rows["version"])
     annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
     broker = broker_fields(_where(delivered, rows["headers"]), _where(annotated, rows["properties"]))
-    address_kind, address_exchange, address_key = nodes(rows["address"])
-    source = pc.coalesce(rows["queue"], pc.if_else(pc.not_equal(address_kind, "exchange"), address_key, None))
+    address_kind, address_exchange, address_key, address_queue = nodes(rows["address"])
+    named = pc.coalesce(rows["queue"], pc.if_else(address_queue.is_valid(), address_key, None))
+    source = pc.coalesce(rows["queue"], address_queue)
     if pc.and_(delivered, source.is_null()).true_count:
         source = pc.coalesce(source, _links(rows))
     destinations = (  # the first that is known
@@ -72,7 +73,7 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         routing_key = pc.if_else(known, pc.coalesce(to_key, ""), routing_key)
     route = hashed(exchange, routing_key, seed=ROUTE)
     route = np.where(exchange.is_valid().to_numpy(zero_copy_only=False), route, 0)
-    queue_route = hashed(pa.repeat("", len(delivered)), source, seed=ROUTE)
+    queue_route = hashed(pa.repeat("", len(delivered)), pc.coalesce(named, source), seed=ROUTE)
     # A message that stays in its queue (browsed, or in a stream) is delivered to each reader.
     copied = truth_of(pc.or_(rows["browsed"].fill_null(False), _of_streams(rows["streams"], source)))
     reader = pa.nulls(len(delivered), pa.string())

@@ -1,7 +1,9 @@
 """Latencies of RPC: from a request (a publish with reply-to) to the delivery of its reply.
 
 A reply has the correlation-id of its request, or else its message-id, and is delivered from the reply-to of the
-request. The next such delivery counts, since ids may be used again.
+request. The next such delivery counts, since ids may be used again. Two kinds of replies come over the connection of
+the request, whatever the reply-to: direct replies of RabbitMQ, and those of 1.0 nodes that serve requests themselves,
+whose reply-to is only a name for the link of the requester (AMQP Management 1.0, AMQP Claims-based Security 1.0).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from udfs.pairing.schemas import KEY_COLUMNS
 from udfs.roles import DELIVERIES
 
 DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: replies to this pseudo-queue come over the same channel
+SERVES = r"(^|/)\$(management|cbs)$|^/management$"  # addresses of such nodes: Azure and Qpid, RabbitMQ
 # Requests and replies. `key`: a hash of correlation-id and reply-to; `of_request`: the pairing key of the request.
 RPC_ROWS = pa.schema(
     {
@@ -47,8 +50,9 @@ def requests_and_replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
     correlation = pc.coalesce(rows["correlation_id"], rows["message_id"])
     rows, correlation = rows.filter(correlation.is_valid()), correlation.drop_null()
-    direct = pc.starts_with(rows["reply_to"], DIRECT_REPLY)
-    place = pc.if_else(direct, _direct_place(rows), rows["reply_to"])
+    served = pc.match_substring_regex(rows["address"], SERVES).fill_null(False)
+    over_it = pc.or_(served, pc.starts_with(rows["reply_to"], DIRECT_REPLY))
+    place = pc.if_else(over_it, _over_connection(rows), rows["reply_to"])
     return typed(
         {
             "key": _key(rows, correlation, place),
@@ -66,9 +70,10 @@ def _replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A row for each value of reply-to that a reply may answer."""
     route = in_one_text([rows["exchange"], rows["routing_key"]], "/").fill_null("")
     places = [rows["queue"], rows["address"], rows["routing_key"], route]
-    directly = [pc.starts_with(place, DIRECT_REPLY).fill_null(False) for place in places]
-    to_direct = pc.or_(pc.or_(directly[0], directly[1]), pc.or_(directly[2], directly[3]))
-    for place in (*places, pc.if_else(to_direct, _direct_place(rows), None)):
+    over_it = pc.equal(rows["version"], "1.0").fill_null(False)
+    for place in places:
+        over_it = pc.or_(over_it, pc.starts_with(place, DIRECT_REPLY).fill_null(False))
+    for place in (*places, pc.if_else(over_it, _over_connection(rows), None)):
         there = place.is_valid()
         of, place = rows.filter(there), place.drop_null()
         key, at_ns = _key(of, of["correlation_id"], place), pc.coalesce(of["last_ts_ns"], of["ts_ns"])
@@ -110,8 +115,8 @@ def _key(rows: pa.RecordBatch, correlation: pa.Array, place: pa.Array) -> pa.Arr
     return pa.array(hashed(rows["broker"], rows["vhost"], correlation, place))
 
 
-def _direct_place(rows: pa.RecordBatch) -> pa.Array:
-    """The place of direct replies, which belong to one connection."""
+def _over_connection(rows: pa.RecordBatch) -> pa.Array:
+    """The place of replies that come over the connection of their request."""
     return pc.binary_join_element_wise(DIRECT_REPLY, rows["connection_id"].cast(pa.string()), "\0")
 
 

@@ -2,8 +2,10 @@
 
 Addresses: RabbitMQ has '/exchanges/EXCHANGE/KEY' and '/queues/QUEUE' (percent-encoded), before version 4
 '/exchange/EXCHANGE/KEY', '/queue/QUEUE', '/amq/queue/QUEUE', '/topic/KEY' (its documentation, AMQP 1.0, addresses).
-Artemis separates the queue of an address by '::', Service Bus the subscription of a topic by '/Subscriptions/'. Any
-other address is a name; only the broker knows whether it is that of a queue.
+ActiveMQ has 'queue://QUEUE' and 'topic://TOPIC'. Artemis separates the queue of an address by '::', Service Bus the
+subscription of a topic by '/Subscriptions/' and dead letters by '/$DeadLetterQueue', Event Hubs what reads a hub, and
+its parts, by '/ConsumerGroups/' and '/Partitions/'. Any other address is a name; only the broker knows whether it is
+that of a queue.
 
 Dead-lettering: the header x-death lists queues, reasons and counts, the newest first; x-first-death-* repeat the
 oldest. For 1.0, since version 4, both are message annotations, beside the route of every message (RabbitMQ's
@@ -120,46 +122,53 @@ def _first_texts(lists: Values) -> pa.Array:
     return picked(texts(elements(lists, counts)), np.where(counts > 0, np.cumsum(counts) - counts, -1))
 
 
-# (kind, pattern, exchange or None for the first group, group of the routing key, percent-encoded)
+# (kind, pattern, exchange or None for the first group, groups of the routing key and of the queue, percent-encoded)
 ADDRESS_FORMS = tuple(
-    (kind, re.compile(pattern, re.DOTALL), exchange, group, encoded)  # each is read in time linear in the address
-    for kind, pattern, exchange, group, encoded in (
-        ("exchange", rb"/exchanges/([^/]+)/?(.*)", None, 2, True),
-        ("exchange", rb"/exchange/([^/]+)/?(.*)", None, 2, False),
-        ("exchange", rb"/topic/(.*)", b"amq.topic", 1, False),
-        ("queue", rb"/queues/(.*)", b"", 1, True),
-        ("queue", rb"/(?:amq/)?queue/(.*)", b"", 1, False),
-        ("name", rb"(.+)::", b"", 1, False),
-        ("name", rb"(?i)(.+)/subscriptions/", b"", 1, False),
+    (kind, re.compile(pattern, re.DOTALL), exchange, *groups)  # each is read in time linear in the address
+    for kind, pattern, exchange, *groups in (
+        ("exchange", rb"/exchanges/([^/]+)/?(.*)", None, 2, None, True),
+        ("exchange", rb"/exchange/([^/]+)/?(.*)", None, 2, None, False),
+        ("exchange", rb"/topic/(.*)", b"amq.topic", 1, None, False),
+        ("queue", rb"/queues/(.*)", b"", 1, 1, True),
+        ("queue", rb"/(?:amq/)?queue/(.*)", b"", 1, 1, False),
+        ("queue", rb"queue://(.*)", b"", 1, 1, False),
+        ("exchange", rb"(topic://)(.*)", None, 2, None, False),
+        ("name", rb"(.+)::(.*)", b"", 1, 2, False),
+        ("name", rb"(?i)(.+)/subscriptions/.*", b"", 1, 0, False),
+        ("name", rb"(?i)(.+)/\$deadletterqueue\Z", b"", 1, 0, False),
+        ("name", rb"(?i)([^/]+)/(?:consumergroups|partitions)/.*", b"", 1, 0, False),
     )
 )
 INVALID_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class Node(NamedTuple):
-    """What an address names: `kind` 'exchange' 'queue' 'name'."""
+    """What an address names: `kind` 'exchange' 'queue' 'name'; the route of what is published there; the `queue` from
+    which it is delivered, None where each reader has its own."""
 
     kind: str
     exchange: bytes
     routing_key: bytes
+    queue: bytes | None
 
 
 def node(address: bytes) -> Node:
-    for kind, pattern, exchange, group, encoded in ADDRESS_FORMS:
+    for kind, pattern, exchange, key, queue, encoded in ADDRESS_FORMS:
         found = pattern.match(address)
         if found:
             named = _part(found[1], encoded) if exchange is None else exchange
-            return Node(kind, named, _part(found[group], encoded))
-    return Node("name", b"", address)
+            read = None if queue is None else _part(found[queue], encoded)
+            return Node(kind, named, _part(found[key], encoded), read)
+    return Node("name", b"", address, address)
 
 
-def nodes(addresses: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Kind, exchange and routing key (strings) of each address; null without one. Each distinct one is read once."""
+def nodes(addresses: pa.Array) -> tuple[pa.Array, ...]:
+    """The fields of `Node` (strings) of each address; null without one. Each distinct address is read once."""
     encoded = addresses.dictionary_encode()
     known = [node(address) for address in encoded.dictionary.cast(pa.binary()).to_pylist()]
     kinds = pa.array([each.kind for each in known], pa.string())
-    exchanges, keys = (texts_of(pa.array([each[i] for each in known], pa.binary())) for i in (1, 2))
-    return kinds.take(encoded.indices), exchanges.take(encoded.indices), keys.take(encoded.indices)
+    others = (texts_of(pa.array([each[i] for each in known], pa.binary())) for i in (1, 2, 3))
+    return tuple(column.take(encoded.indices) for column in (kinds, *others))
 
 
 def _part(octets: bytes, encoded: bool) -> bytes:

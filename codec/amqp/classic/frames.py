@@ -57,7 +57,7 @@ def frame_kind(t, version, number):
 
 @inlined
 def next_frame(c, d, direction, s, rows, contents, t):
-    """Decode the frame at `pos`: TAKEN (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
+    """Decode the frame at `pos`: DECODED (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
     begins here), ROWS_FULL (nothing changed)."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes

@@ -28,7 +28,7 @@ KINDS = np.array([V.CONTROL, V.COMMAND, V.HEADER, V.BODY], np.int64)
 
 @inlined
 def next_frame(c, d, direction, s, rows, contents, a, t):
-    """Decode the frame at `pos`: TAKEN (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
+    """Decode the frame at `pos`: DECODED (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
     begins here), ROWS_FULL (nothing changed)."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes

@@ -29,7 +29,7 @@ from codec.tcp.direction import LOST, TLS
 
 @inlined
 def next_frame(c, d, direction, s, rows, dl, t):
-    """Decode the frame at `pos`: TAKEN (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
+    """Decode the frame at `pos`: DECODED (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
     begins here), ROWS_FULL (nothing changed)."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes

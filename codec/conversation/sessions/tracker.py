@@ -84,7 +84,7 @@ def _begin_connection(s, connection):
 
 
 @inlined
-def _on_handle(s, rows, i, role, place, session, key, begins):
+def _on_handle(s, rows, i, role, place, session, begins):
     """A row with a handle: update the link of the handle; returns its place."""
     own_losses = s.numbers[LOSSES_CLIENT] if rows.sender[i] == CLIENT else s.numbers[LOSSES_SERVER]
     if role.attaches:
@@ -95,7 +95,7 @@ def _on_handle(s, rows, i, role, place, session, key, begins):
         binding.delivery_id = rows.number[i]
         binding.presettled = 0
     if role.transfers:
-        settle_own(s, rows, i, place, binding, key)
+        settle_own(s, rows, i, place, binding)
     if rows.handle[i] == NONE:
         return NONE
     kind = SENDER if rows.sender[i] == CLIENT else RECEIVER
@@ -152,7 +152,7 @@ def _row(s, roles, rows, i):
     begins = role.transfers and rows.content_frame_no[i] == rows.frame_no[i]
     link = NONE
     if role.on_handle:
-        link = _on_handle(s, rows, i, role, place, session, key, begins)
+        link = _on_handle(s, rows, i, role, place, session, begins)
     elif role.on_destination and rows.destination[i] and (rows.sender[i] == CLIENT) != (role.transfers == 1):
         link = _on_destination(s, rows, i, role, place, begins)
     if begins:

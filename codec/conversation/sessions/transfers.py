@@ -130,19 +130,20 @@ def await_reply(s, rows, i, place):
 
 
 @inlined
-def settle_own(s, rows, i, place, binding, key):
-    """Any transfer of a delivery may settle it, until the last one also abort it."""
+def settle_own(s, rows, i, place, binding):
+    """Any transfer of a delivery may settle it, until the last one also abort it: for good, whatever becomes of the
+    transaction that it is in."""
     number = binding.delivery_id
     if number == NONE or binding.delivery_frame != rows.content_frame_no[i]:
         return
     map_no = place * MAPS + rows.sender[i]
     if rows.aborted[i] == 1:
-        _write_event(s, rows, i, map_no, 0, number, number, ABORTED, 1, key, 0)
+        _write_event(s, rows, i, map_no, 0, number, number, ABORTED, 1, 0, 0)
         return
     is_last = rows.more[i] != 1
     if rows.settled[i] == 1 or (binding.presettled and is_last):
         binding.presettled = 1
-        _write_event(s, rows, i, map_no, 0, number, number, PRESETTLED, is_last, key, 0)
+        _write_event(s, rows, i, map_no, 0, number, number, PRESETTLED, is_last, 0, 0)
 
 
 @kernel
