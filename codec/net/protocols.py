@@ -62,13 +62,14 @@ PROTOCOL_LAYERS = ((PROTOCOL_GRE, GRE), (PROTOCOL_MPLS, MPLS))
 # Encapsulations: name, and name of their number.
 (
     IN_VXLAN, IN_GENEVE, IN_GRE, IN_ERSPAN_I, IN_ERSPAN_II, IN_ERSPAN_III, IN_MPLS, IN_PPPOE,
-    IPV4_IN_IPV4, IPV6_IN_IPV4, IPV4_IN_IPV6, IPV6_IN_IPV6, IN_VXLAN_GPE, IN_GTP_U,
-) = range(1, 15)  # fmt: skip
+    IPV4_IN_IPV4, IPV6_IN_IPV4, IPV4_IN_IPV6, IPV6_IN_IPV6, IN_VXLAN_GPE, IN_GTP_U, IN_PPTP,
+) = range(1, 16)  # fmt: skip
 TUNNEL_NAMES = {
     IN_VXLAN: ("vxlan", "vni"), IN_GENEVE: ("geneve", "vni"), IN_GRE: ("gre", "key"), IN_ERSPAN_I: ("erspan-i", ""),
     IN_ERSPAN_II: ("erspan-ii", "session"), IN_ERSPAN_III: ("erspan-iii", "session"), IN_MPLS: ("mpls", "label"),
     IN_PPPOE: ("pppoe", "session"), IPV4_IN_IPV4: ("4in4", ""), IPV6_IN_IPV4: ("6in4", ""), IPV4_IN_IPV6: ("4in6", ""),
     IPV6_IN_IPV6: ("6in6", ""), IN_VXLAN_GPE: ("vxlan-gpe", "vni"), IN_GTP_U: ("gtp-u", "teid"),
+    IN_PPTP: ("pptp", "call"),
 }  # fmt: skip
 NO_NUMBER = 0xFFFFFFFF + 1  # above all keys of 32 bits
 TUNNEL_STEP = 1 << 33  # the code of a tunnel is its type times this, plus its number

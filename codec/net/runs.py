@@ -75,12 +75,15 @@ def refer_runs(
     )
 
 
-def gather_payloads(block: Bytes, segments: NDArray[np.void]) -> tuple[Bytes, NDArray[np.int64]]:
-    """Captured payloads of SEGMENTs that point into `block`, end to end (uint8), and their n + 1 offsets (int64)."""
+def gather_payloads(
+    block: Bytes, segments: NDArray[np.void], payload: Bytes | None = None
+) -> tuple[Bytes, NDArray[np.int64]]:
+    """Captured payloads of SEGMENTs that point into `block`, end to end (uint8, in `payload` if given), and their n + 1
+    offsets (int64)."""
     offsets = np.concatenate([[0], np.cumsum(segments["cap_len"].astype(np.int64))])
-    payload = np.empty(offsets[-1], np.uint8)
+    payload = np.empty(offsets[-1], np.uint8) if payload is None else payload
     octets = block.view()
-    octets.flags.writeable = False  # files are mapped readonly, and kernels are compiled for one kind of array
+    octets.flags.writeable = False  # those of Arrow are, and kernels are compiled for one kind of array
     _gather_payloads(octets, segments, offsets, payload)
     return payload, offsets
 

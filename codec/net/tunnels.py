@@ -2,8 +2,8 @@
 
 Steps are as in `codec.net.headers`. The state has the encapsulations of a packet, outermost first; all other columns
 (addresses, flow, lengths) are those of the innermost packet. Sources: RFC 7348 (VXLAN), RFC 8926 (Geneve), RFC 2784 and
-2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662 (PPP),
-draft-ietf-nvo3-vxlan-gpe, 3GPP TS 29.281 (GTP-U).
+2890 (GRE), RFC 2637 (PPTP), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662
+(PPP), draft-ietf-nvo3-vxlan-gpe, 3GPP TS 29.281 (GTP-U).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ GTP_BYTES, GTP_OPTIONAL_BYTES, GTP_PDU = 8, 4, 0xFF
 GTP_KIND, GTP_VERSION_1, GTP_OPTIONS, GTP_EXTENSION = 0xF0, 0x30, 0x07, 0x04  # GTP, not GTP'
 GENEVE_BYTES = 8
 GRE_CHECKSUM, GRE_ROUTING, GRE_KEY, GRE_SEQUENCE, GRE_VERSION = 0x8000, 0x4000, 0x2000, 0x1000, 0x0007
+PPTP_VERSION, PPTP_BYTES, PPTP_ACKNOWLEDGED = 1, 12, 0x0080
 ERSPAN_II_BYTES, ERSPAN_III_BYTES, ERSPAN_PLATFORM_BYTES = 8, 12, 8
 ERSPAN_SESSION = 0x3FF
 ERSPAN_FRAME_ETHERNET, ERSPAN_FRAME_IP = 0, 2
@@ -119,11 +120,13 @@ def _geneve(block, state):
 
 @kernel
 def _gre(block, state):
-    """RFC 2784 section 2, RFC 2890. Source routing (RFC 1701) and version 1 (PPTP) are not followed."""
+    """RFC 2784 section 2, RFC 2890. Source routing (RFC 1701) is not followed."""
     at, end = state[P.AT], state[P.END]
     if not fits(at, 4, end):
         return P.TRUNCATED
     flags, kind = u16(block, at, end), u16(block, at + 2, end)
+    if flags & GRE_VERSION == PPTP_VERSION and flags & GRE_SEQUENCE:
+        return _pptp(block, state, flags & PPTP_ACKNOWLEDGED)
     if flags & (GRE_ROUTING | GRE_VERSION) or kind < P.ETHERTYPE_LEAST:
         return P.PROTOCOL_CODES + P.PROTOCOL_GRE
     at += 8 if flags & GRE_CHECKSUM else 4
@@ -143,6 +146,17 @@ def _gre(block, state):
     state[P.VALUE] = kind
     state[P.LAYER] = P.ETHERTYPE
     return enter(state, P.IN_GRE, number)
+
+
+@kernel
+def _pptp(block, state, acknowledged):
+    """RFC 2637 section 4.1: GRE version 1 carries PPP. Packets without a sequence number only acknowledge."""
+    at = state[P.AT]
+    if not fits(at, PPTP_BYTES, state[P.END]):
+        return P.TRUNCATED
+    state[P.AT] = at + PPTP_BYTES + (4 if acknowledged else 0)
+    state[P.LAYER] = P.PPP
+    return enter(state, P.IN_PPTP, u16(block, at + 6, state[P.END]))
 
 
 @kernel
@@ -178,8 +192,8 @@ def _mpls(block, state):
     """A label stack (RFC 3032 section 2.1) is one encapsulation; its number is the label at the bottom.
 
     The first four bits after it identify the payload: IP, or the control word of a pseudowire (RFC 4385 section 3),
-    which is assumed to carry Ethernet. Without a control word they may be zero, too: then the EtherType is at another
-    place.
+    which is assumed to carry Ethernet. Without a control word they are the first ones of a hardware address: then the
+    EtherType is at another place.
     """
     at, end = state[P.AT], state[P.END]
     entry = u32(block, at, end)
@@ -195,13 +209,13 @@ def _mpls(block, state):
         state[P.LAYER] = P.IPV4
     elif kind == 6:
         state[P.LAYER] = P.IPV6
-    elif kind == 0:
-        state[P.LAYER] = P.ETHERNET
-        kind_inside = u16(block, at + CONTROL_WORD_BYTES + 12, end)
-        if u16(block, at + 12, end) not in IN_ETHERNET or kind_inside in IN_ETHERNET:
-            at += CONTROL_WORD_BYTES
     else:
-        return P.MPLS_OTHER
+        state[P.LAYER] = P.ETHERNET
+        bare = u16(block, at + 12, end) in IN_ETHERNET
+        if kind == 0 and (not bare or u16(block, at + CONTROL_WORD_BYTES + 12, end) in IN_ETHERNET):
+            at += CONTROL_WORD_BYTES
+        elif not bare:
+            return P.TRUNCATED if end < at + 14 <= state[P.WIRE_END] else P.MPLS_OTHER
     state[P.AT] = at
     return enter(state, P.IN_MPLS, entry >> 12)
 

@@ -17,6 +17,7 @@ from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 
 from benchmarks.generate import generate
+from udfs.decode.runs import Files, Group, flows_in_order
 
 CAPTURES = sorted(golden.captures().values(), key=lambda capture: capture.file)
 
@@ -89,3 +90,20 @@ def test_a_capture_that_has_become_shorter_is_reported(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(OSError, match=r"cut\.pcap: cannot be read again \(no such file or directory\)"):
         decode_table(table)
+
+
+def test_payloads_remain_when_their_capture_is_truncated(tmp_path: Path) -> None:
+    """As when a ring of captures begins again. Payloads in memory maps would end the process."""
+    original = golden.captures()["091_confirms_and_return.pcap"].paths[0]
+    path = tmp_path / "ring.pcap"
+    shutil.copy(original, path)
+    group = next(part for part in flows_in_order(referring([path]).to_batches(), Files()) if isinstance(part, Group))
+    path.write_bytes(b"")
+    begins = group.segments["payload_at"]
+    payloads = [
+        group.payload[begin : begin + size].tobytes()
+        for begin, size in zip(begins, group.segments["cap_len"], strict=True)
+    ]
+    in_file = [tcp_payload(data) for _, _, data in independent_tcp.records(original)]
+    assert payloads == in_file[: len(payloads)]
+    assert any(payloads)

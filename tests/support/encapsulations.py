@@ -14,7 +14,7 @@ from scapy.contrib.mpls import MPLS, EoMCW
 from scapy.fields import CharEnumField
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
-from scapy.layers.l2 import GRE, LLC, SNAP, CookedLinux, Dot1Q, Ether
+from scapy.layers.l2 import GRE, GRE_PPTP, LLC, SNAP, CookedLinux, Dot1Q, Ether
 from scapy.layers.ppp import HDLC, PPP, PPPoE
 from scapy.layers.vxlan import VXLAN
 from scapy.packet import Packet, Raw
@@ -75,6 +75,10 @@ def gpe(protocol: int) -> Packet:
 
 def gtp_u(teid: int = 7, **options: Any) -> Packet:
     return UDP(sport=2152, dport=2152) / GTP_U_Header(teid=teid, gtp_type=255, **options)
+
+
+def pptp(call: int, **options: Any) -> Packet:
+    return GRE_PPTP(call_id=call, seqnum_present=1, **options)
 
 
 def geneve(proto: int = BRIDGED, options: Iterable[Packet] = ()) -> Packet:
@@ -148,6 +152,15 @@ WRAPS = {
     ),
     "mpls pseudowire": Wrap("mpls label=101", Ether(**MACS, type=0x8847) / MPLS(label=101, s=1) / EoMCW(seq=7)),
     "mpls pseudowire without control word": Wrap("mpls label=102", Ether(**MACS, type=0x8847) / MPLS(label=102, s=1)),
+    "mpls pseudowire without control word, hardware address with another first digit": Wrap(
+        "mpls label=102",
+        Ether(**MACS, type=0x8847) / MPLS(label=102, s=1) / Ether(dst="ac:de:48:00:00:02", type=0x0800),
+        IPV4,
+    ),
+    "pptp": Wrap("pptp call=4660", OUTER / pptp(0x1234, acknum_present=1) / HDLC() / PPP(proto=0x21), IPV4),
+    "pptp of ipv6, without acknowledgement, address and control": Wrap(
+        "pptp call=65535", OUTER / pptp(0xFFFF) / PPP(proto=0x57), IPV6
+    ),
     "vxlan-gpe": Wrap("vxlan-gpe vni=42", OUTER / gpe(3)),
     "vxlan-gpe of ip": Wrap("vxlan-gpe vni=42", OUTER / gpe(1), IPV4),
     "vxlan-gpe of ipv6": Wrap("vxlan-gpe vni=42", OUTER_6 / gpe(2), IPV6),

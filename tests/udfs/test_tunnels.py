@@ -99,6 +99,7 @@ def test_segment_is_the_one_that_tshark_finds(link: int, tmp_path: Path) -> None
     path.write_bytes(pcap([(n, wrap(inner(wrap))) for n, wrap in enumerate(wraps)], link))
     names = ["ip.src", "ipv6.src", "tcp.srcport", "tcp.dstport", "tcp.seq_raw", "tcp.payload"]
     names += ["vxlan.vni", "geneve.vni", "gre.key", "erspan.spanid", "mpls.label", "pppoe.session_id", "gtp.teid"]
+    names += ["gre.key.call_id"]
     command = ["tshark", "-n", "-r", str(path), "-T", "json", "-d", "udp.port==8472,vxlan"]
     command += ["-d", "mpls.label==101,pwethcw", "-d", "mpls.label==102,pwethnocw"]
     command += [part for name in names for part in ("-e", name)]
@@ -202,7 +203,8 @@ def test_tunnels_nest_four_deep_and_no_deeper() -> None:
         ("udp", OUTER / vxlan(4790, flags=8 + 4), 1),  # VXLAN-GPE of no protocol
         ("udp", OUTER / UDP(dport=2152) / Raw(bytes.fromhex("30 01 0000 00000007")), 1),  # echo request of GTP-U
         ("truncated-header", OUTER / gtp_u(E=1, next_ex=0x85) / Raw(b"\1\0\5"), 1),
-        ("gre", carrying(47) / Raw(bytes.fromhex("2001 880b 0000 0001")), 1),  # version 1 is PPTP
+        ("gre", carrying(47) / Raw(bytes.fromhex("2081 880b 0000 0001 00000007")), 1),  # acknowledgement of PPTP
+        ("ppp-0x00fd", carrying(47) / Raw(bytes.fromhex("3001 880b 0004 0001 00000007 fd 900000")), 1),  # encrypted
         ("gre", carrying(47) / Raw(bytes.fromhex("4000 0800 0000 0000")), 1),  # source routing
         ("gre", carrying(47) / Raw(bytes.fromhex("0000 0000")), 1),  # keep-alive of a tunnel
         ("gre", carrying(47) / Raw(bytes.fromhex("0000 22eb 2005 2155 01020304 0009 0414")), 1),  # frame type 1

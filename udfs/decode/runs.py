@@ -8,12 +8,14 @@ Runs of one flow may overlap in time when several files captured it. So of the l
 before its last run are passed on: no later run can precede those. Packets are decoded strictly in the order (order_ns,
 file, packet_no), however they were cut. Memory holds a group and the runs that overlap.
 
-`Payloads` reads the payloads of runs that refer to their capture file instead of carrying them through the shuffle.
+`Payloads` reads the payloads of runs that refer to their capture file instead of carrying them through the shuffle. It
+copies them: a file that is truncated while it is memory-mapped ends the process.
 """
 
 from __future__ import annotations
 
-import mmap
+import io
+import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -32,9 +34,9 @@ GROUP_SEGMENTS = 1 << 16
 CARRIED = -1  # instead of the number of a file: runs that carry their payloads
 OPEN_FILES = 16
 SHORTER = "has become shorter while it was read"
-# Resident bytes of the maps before their pages are released, and bytes that reading one segment may load: Linux maps up
-# to 16 pages around the one that is read. So the memory of a worker does not grow with the file.
-RESIDENT_BYTES, TOUCHED_BYTES = 32 << 20, 64 << 10
+# Payloads so near to each other in the file are read at once, with the bytes between them, which is faster than one by
+# one; all bytes between the payloads of a group are at most the second number.
+GAP_BYTES, GAPS_BYTES = 8 << 10, 16 << 20
 
 
 class Group(NamedTuple):
@@ -132,18 +134,17 @@ def _in_one_array(
     parts: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
 ) -> tuple[NDArray[np.uint8], list[NDArray[np.void]]]:
     """(segments, the octets they refer to) of each part -> the octets of all parts, and segments that refer to these.
-    Nothing is copied if all refer to the same array, as the segments of one capture file do."""
-    octets = parts[0][1]
-    if all(each is octets for _, each in parts):
-        return octets, [segments for segments, _ in parts]
-    payloads, moved, size = list[NDArray[np.uint8]](), list[NDArray[np.void]](), 0
-    for segments, each in parts:
-        payload, offsets = gather_payloads(each, segments)
+    Nothing is copied if there is one part."""
+    if len(parts) == 1:
+        return parts[0][1], [parts[0][0]]
+    sizes = [int(segments["cap_len"].sum(dtype=np.int64)) for segments, _ in parts]
+    payload, moved, at = np.empty(sum(sizes), np.uint8), list[NDArray[np.void]](), 0
+    for (segments, octets), size in zip(parts, sizes, strict=True):
+        _, offsets = gather_payloads(octets, segments, payload[at : at + size])
         moved.append(segments.copy())
-        moved[-1]["payload_at"] = offsets[:-1] + size
-        payloads.append(payload)
-        size += len(payload)
-    return np.concatenate(payloads), moved
+        moved[-1]["payload_at"] = offsets[:-1] + at
+        at += size
+    return payload, moved
 
 
 def flows_in_order(runs: Iterable[pa.RecordBatch], files: Files) -> Generator[Group | str, None, None]:
@@ -191,7 +192,7 @@ def _group(
     parts = [segments if len(sources) == 1 else segments[source == number] for number in sources]
     payload, moved = _in_one_array(
         [
-            (part, carried if number == CARRIED else payloads.of(files.names[number], part))
+            (part, carried) if number == CARRIED else payloads.read(files.names[number], part)
             for number, part in zip(sources, parts, strict=True)
         ]
     )
@@ -202,57 +203,55 @@ def _group(
     return Group(keys[last], ends[last], segments, payload), int(ends[-1] - counts[-1])
 
 
-class Mapped(NamedTuple):
-    """A capture file: `octets` uint8, read-only, the whole file."""
-
-    map: mmap.mmap
-    octets: NDArray[np.uint8]
-
-
 class Payloads:
-    """Local capture files, memory-mapped when their first payload is read."""
+    """Reads the payloads of segments in local capture files, which stay open."""
 
     def __init__(self) -> None:
-        self._maps: dict[str, Mapped] = {}
-        self._touched = 0
+        self._files: dict[str, io.FileIO] = {}
 
-    def of(self, capture: str, segments: NDArray[np.void]) -> NDArray[np.uint8]:
-        """The octets of the capture file, to which `payload_at` of these SEGMENTs refers; usually the same array.
-        Raises OSError if the file was removed or is too short. If it is truncated while it is decoded, the worker dies,
-        and the retried task raises."""
-        there = segments[segments["cap_len"] > 0]
-        if not len(there):
-            return np.zeros(0, np.uint8)
-        end = int((there["payload_at"] + there["cap_len"]).max())
-        found = self._mapped(capture, end)
-        self._touched += min(end - int(there["payload_at"].min()), len(there) * TOUCHED_BYTES)
-        if self._touched > RESIDENT_BYTES:
-            self._touched = 0
-            for mapped in self._maps.values():
-                mapped.map.madvise(mmap.MADV_DONTNEED)
-        return found.octets
+    def read(self, capture: str, segments: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
+        """SEGMENTs that refer to the octets (uint8) beside them, from those that refer to a capture file.
 
-    def _mapped(self, capture: str, end: int) -> Mapped:
-        """The map of a file that has at least `end` bytes."""
-        found = self._maps.get(capture)
-        if found is None or len(found.octets) < end:
-            found = self._maps[capture] = self._map(capture)
-        if found.map.size() < end:
-            raise OSError(f"{capture}: {SHORTER}")
-        return found
+        Raises OSError if the file was removed or is too short."""
+        there = np.flatnonzero(segments["cap_len"])
+        there = there[np.argsort(segments["payload_at"][there], kind="stable")]
+        begins = segments["payload_at"][there]
+        ends = np.maximum.accumulate(begins + segments["cap_len"][there])
+        gap = min(GAP_BYTES, GAPS_BYTES // max(1, len(there)))
+        apart = begins[1:] > ends[:-1] + gap
+        part = np.append(0, np.cumsum(apart))[: len(there)]
+        starts = begins[np.append(True, apart)[: len(there)]]
+        offsets = np.append(0, np.cumsum(ends[np.append(apart, True)[: len(there)]] - starts))
+        octets = np.empty(offsets[-1], np.uint8)
+        moved = segments.copy()
+        moved["payload_at"][there] += (offsets[:-1] - starts)[part]
+        self._fill(capture, octets, starts.tolist(), offsets.tolist())
+        return moved, octets
 
-    def _map(self, capture: str) -> Mapped:
-        if capture not in self._maps and len(self._maps) >= OPEN_FILES:
-            self.close()
+    def _fill(self, capture: str, octets: NDArray[np.uint8], starts: list[int], offsets: list[int]) -> None:
+        """Read from `starts` of the file on, each part to its place in `octets`."""
         try:
-            with open(locate(capture).path, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError as error:  # an empty file
+            file = self._open(capture).fileno()
+            for start, at, end in zip(starts, offsets[:-1], offsets[1:], strict=True):
+                while at < end:
+                    count = os.preadv(file, [octets.data[at:end]], start)
+                    if not count:
+                        raise EOFError
+                    at, start = at + count, start + count
+        except EOFError as error:
             raise OSError(f"{capture}: {SHORTER}") from error
         except OSError as error:
             raise OSError(f"{capture}: cannot be read again ({error_line(error, capture)})") from error
-        return Mapped(mapped, np.frombuffer(mapped, np.uint8))
+
+    def _open(self, capture: str) -> io.FileIO:
+        if capture not in self._files:
+            if len(self._files) >= OPEN_FILES:
+                self.close()
+            self._files[capture] = open(locate(capture).path, "rb", buffering=0)  # noqa: SIM115
+        return self._files[capture]
 
     def close(self) -> None:
-        """Drop all files; a map is closed when its octets are no longer referenced."""
-        self._maps.clear()
+        """Close all files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
