@@ -247,16 +247,6 @@ def test_an_attach_may_be_refused_with_detached() -> None:
     assert found == {1: 2, 2: None}
 
 
-def test_a_request_for_a_timeout_is_answered_by_the_timeout_that_the_other_side_grants() -> None:
-    """0-10 specification, session.request-timeout, response timeout. A side may state one without a request, too."""
-    ask, grant = (of_0_10("client", f"session.{name}", timeout=300) for name in ("request-timeout", "timeout"))
-    granted = of_0_10("server", "session.timeout", timeout=100)
-    found, _ = replies([*flows(0), granted, ask, grant, granted, granted])
-    assert {frame_no: reply for frame_no, reply in found.items() if reply} == {1: 2, 4: 6}
-    found, left = replies([*flows(0), ask, granted], settled_at=3)
-    assert (found, left) == ({1: 2, 2: None, 3: 4, 4: None}, 2)
-
-
 def test_every_name_with_a_role_is_in_the_specification() -> None:
     known = {
         f"{class_['name']}.{method['name']}"

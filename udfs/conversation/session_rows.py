@@ -212,7 +212,7 @@ def waiting_requests(records: SessionRecords, numbers: Integers) -> Frames:
     """Frames of requests that may still be answered: those of sessions and links, and of connections themselves by
     their `numbers` (n, CELLS)."""
     sessions, links = records.sessions, records.links
-    found = [(sessions, name) for name in ("begin_frame", "end_frame", "timeout_frame")]
+    found = [(sessions, name) for name in ("begin_frame", "end_frame")]
     found += [(links, name) for name in ("attach_frame", "detach_frame")]
     frames = [_frames_of(rows["connection"], rows[name]) for rows, name in found]
     cells = range(REQUESTS + WAITING_FRAME, CELLS, WAITING_CELLS)

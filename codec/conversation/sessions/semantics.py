@@ -114,7 +114,6 @@ ROLES: dict[str, dict[str, int]] = {
     **{name: {"of_connection": 1, **role} for name, role in _OF_CONNECTION.items()},
     "session.attach": {**_OF_0_10, "opens_session": 1},
     "session.attached": {**_OF_0_10, "answers_attach": 1},
-    "session.request-timeout": {"asks_timeout": 1},
     "session.timeout": {**_OF_0_10, "grants_timeout": 1},
     "session.detach": {**_OF_0_10, "closes_session": 1},
     "session.detached": {**_OF_0_10, "closes_session": 1, "answers_detach": 1},
@@ -150,7 +149,7 @@ NAMES = tuple(ROLES)
 # Frames that settle: a partial one hides a settlement.
 SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
 # Frames that the other side answers.
-_ASK = {"requests", "awaits", "attaches", "detaches", "opens_session", "closes_session", "asks_timeout"}
+_ASK = {"requests", "awaits", "attaches", "detaches", "opens_session", "closes_session"}
 REQUEST_NAMES = tuple(name for name, role in ROLES.items() if role.keys() & _ASK and not role.get("answers_detach"))
 
 

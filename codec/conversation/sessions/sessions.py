@@ -101,8 +101,8 @@ def _await_reply(s, rows, i, session):
 
 @kernel
 def _pair_of_session(s, rows, i, role, session, opener):
-    """Row `i` answers what opened or ended its session, or asked for its timeout; an end that answers none waits for an
-    answer. An attach may be answered by session.detached, with an error."""
+    """Row `i` answers what opened or ended its session; an end that answers none waits for an answer. An attach may be
+    answered by session.detached, with an error."""
     lost = losses(s.numbers)
     answers = role.answers_attach != 0 or (role.opens_session != 0 and rows.remote_channel[i] != NONE)
     refuses = role.answers_detach != 0 and rows.code[i] > 0 and session.end_frame == NONE
@@ -110,15 +110,6 @@ def _pair_of_session(s, rows, i, role, session, opener):
         if session.begin_losses == lost:
             add_reply(s, rows, i, session.begin_frame, session.begin_ns)
         session.begin_frame = NONE
-    if role.asks_timeout:
-        session.timeout_frame = rows.frame_no[i]
-        session.timeout_ns = rows.ts_ns[i]
-        session.timeout_losses = lost
-        session.timeout_sender = rows.sender[i]
-    elif role.grants_timeout and session.timeout_frame != NONE and session.timeout_sender != rows.sender[i]:
-        if session.timeout_losses == lost:
-            add_reply(s, rows, i, session.timeout_frame, session.timeout_ns)
-        session.timeout_frame = NONE
     if role.closes_session == 0:
         return
     waits = session.end_frame != NONE and session.end_losses == lost

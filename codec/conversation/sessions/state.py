@@ -36,8 +36,8 @@ ROLE_FIELDS = (
     "on_destination",
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
-    "may_return", "reports_status", "closes_connection", "asks_timeout", "grants_timeout", "answers_attach",
-    "answers_detach", "of_connection", "requests", "replies", "awaits",
+    "may_return", "reports_status", "closes_connection", "grants_timeout", "answers_attach", "answers_detach",
+    "of_connection", "requests", "replies", "awaits",
 )  # fmt: skip
 
 
@@ -50,8 +50,7 @@ NEW_SESSION = blank(
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
     "cancelled_first? cancelled_last? attached_to opener begun_losses? behind detaching detached_before "
-    "begin_frame? begin_ns begin_losses end_frame? end_ns end_losses end_sender end_answered "
-    "timeout_frame? timeout_ns timeout_losses timeout_sender"
+    "begin_frame? begin_ns begin_losses end_frame? end_ns end_losses end_sender end_answered"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
