@@ -432,6 +432,16 @@ def scripts() -> dict[str, Wire]:
         wire.add(SERVER, control("session.attached", name=b"s") + point(following) + transfer("d"))
         wire.add(CLIENT, control("message.accept", transfers=[(1, 2) if following else (0, 0)]))
 
+    # Attached although it is attached; then after a detach that is not answered yet.
+    wire = wires["attached twice"] = subscribed(opened(), "q")
+    wire.add(SERVER, transfer("d"))
+    wire.add(CLIENT, control("session.attach", name=b"s"))
+    wire.add(SERVER, control("session.attached", name=b"s") + point(1) + transfer("d"))
+    wire.add(CLIENT, control("message.accept", transfers=[(0, 1)]))
+    wire.add(CLIENT, control("session.detach", name=b"s") + control("session.attach", name=b"s") + point(0))
+    wire.add(SERVER, control("session.detached", name=b"s", code=0) + control("session.attached", name=b"s"))
+    wire.add(CLIENT, transfer("amq.direct"))
+
     # The channel of a session is attached again at once: to another one (packet 5), to the same one, whose state is
     # preserved. The server goes on with what was before until it answers the detach.
     wire = wires["attached before the detach is answered"] = opened()
@@ -564,6 +574,14 @@ def test_a_session_goes_on_while_its_state_is_preserved(written: Written, script
     assert rows == [(number, "acked", 1, "q") for number in (0, 1, 2)]
     assert written.rows("links", script, "name", "transfers", "closed_ts") == [("d", 3, None)]
     assert written.rows("channels", script, "channel_life", "acked", "unsettled", "closed_ts") == [(1, 3, 0, None)]
+
+
+def test_a_session_that_is_attached_twice_is_one_session(written: Written) -> None:
+    """0-10 specification, class session, rule idempotence: an attach to the current transport succeeds."""
+    rows = written.rows("messages", "attached twice", "delivery_id", "outcome", "channel_life", "queue")
+    assert rows == [(0, "acked", 1, "q"), (1, "acked", 1, "q"), (0, "unsettled", 2, None)]
+    assert written.rows("channels", "attached twice", "channel_life", "acked", "published") == [(1, 2, 0), (2, 0, 1)]
+    assert written.rows("links", "attached twice", "name", "transfers") == [("d", 2)]
 
 
 def test_a_session_goes_on_with_another_channel(written: Written) -> None:

@@ -51,11 +51,21 @@ def key_of(kind, session, side, number):
 
 @kernel
 def goes_on(name, of_session, timeout_s, closed_ns, ts_ns):
-    """Whether an attach of `name` continues an earlier session, whose name is `of_session`. `closed_ns`: NONE if that
-    is attached."""
-    if name == 0 or name != of_session or timeout_s <= 0:
+    """Whether an attach of `name` continues the session whose name is `of_session`: it is attached, which changes
+    nothing (`closed_ns` NONE; 0-10 specification, session.attach, idempotence), or its timeout has not expired."""
+    if name == 0 or name != of_session:
         return False
-    return closed_ns == NONE or ts_ns - closed_ns <= timeout_s * SECOND_NS
+    return closed_ns == NONE or (timeout_s > 0 and ts_ns - closed_ns <= timeout_s * SECOND_NS)
+
+
+@kernel
+def _continues(s, rows, i, session):
+    """Whether the attach in row `i` continues a session. One without a timeout may have been detached in lost bytes, or
+    in what is captured later."""
+    in_order = session.begin_losses == losses(s.numbers) and not rows.peer_late[i]
+    if session.failed or (session.closed_ns == NONE and session.timeout_s <= 0 and not in_order):
+        return False
+    return goes_on(rows.session_name[i], session.name, session.timeout_s, session.closed_ns, rows.ts_ns[i])
 
 
 @kernel
@@ -227,10 +237,9 @@ def session_of(s, rows, i, role):
             if place == NONE:
                 continue
             session = s.sessions.rows[first + place]
-            own_name, timeout_s = session.name, 0 if session.failed else session.timeout_s
             if key == named and session.closed_ns == NONE:
                 renames = found(s.found_by, key_of(LATEST, opener, 0, session.attached_to)) != place
-            elif goes_on(rows.session_name[i], own_name, timeout_s, session.closed_ns, rows.ts_ns[i]):
+            elif _continues(s, rows, i, session):
                 _await_detached(s, rows, i, session, key_of(WAITING, opener, 0, number), found(s.found_by, latest))
                 session.attached_to = number
                 _await_reply(s, rows, i, session)
