@@ -6,9 +6,9 @@ sender; a sender may settle with the transfer, or abort the delivery (1.0 core s
 settled when the server completes the command, a transfer with accept-mode none needs no settlement (0-10
 specification, classes session, execution, message).
 
-The outcome is unknown (`named`) of what was settled before it was captured, where the capture is out of order; of what
-was captured late, where the directions are far apart, unless it needs no settlement; and of all messages of a session
-that may have got settlements of the session before.
+The outcome of a message is unknown (`named`) if a settlement of its number, or of a later one, was captured before it;
+if it was captured late and needs a settlement; and if its session is `doubted`: settlements of another session may
+count for it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def await_reply(s, rows, i, place):
 
 @inlined
 def settle_own(s, rows, i, place, binding, key):
-    """Any transfer of a delivery may settle it, until the last one also abort it."""
+    """Row `i` may settle, or abort, the delivery of which it is a transfer."""
     number = binding.delivery_id
     if number == NONE or binding.delivery_frame != rows.content_frame_no[i]:
         return
@@ -143,8 +143,8 @@ def settle_own(s, rows, i, place, binding, key):
 
 @kernel
 def _settle_range(s, rows, i, map_no, first, last, outcome, final, key, waits):
-    """Settle the numbers from `first` to `last`, which wrap; ignored if `last` is before `first` (more than half of all
-    numbers away)."""
+    """Settle the numbers from `first` to `last`, modulo SERIAL; nothing if `last` is before `first`, which is half of
+    all numbers or more away."""
     if first == NONE or last == NONE or (last - first) % SERIAL >= SERIAL // 2:
         return
     if map_no % MAPS < COMPLETIONS:
