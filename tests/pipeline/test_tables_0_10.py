@@ -248,6 +248,22 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, control("session.detach", name=b"s"))
     wire.add(SERVER, control("session.detached", name=b"s", code=0))
 
+    # Packets from 5 on; the last flush may have lost its reply.
+    wire = wires["requests of a session"] = opened()
+    wire.add(CLIENT, control("session.request-timeout", timeout=300))
+    wire.add(SERVER, control("session.timeout", timeout=300))
+    wire.add(CLIENT, control("queue.declare", queue="q") + control("session.flush", completed=True))  # 7
+    wire.add(SERVER, control("session.confirmed", commands=[(0, 0)]))
+    wire.add(SERVER, control("session.completed", commands=[(0, 0)], timely_reply=True))  # 9
+    wire.add(CLIENT, control("session.known-completed", commands=[(0, 0)]))
+    wire.add(SERVER, control("session.flush", confirmed=True, expected=True))  # 11
+    wire.add(CLIENT, control("session.completed", commands=[]) + control("session.expected", commands=[]))
+    wire.add(CLIENT, control("session.confirmed", commands=[]))  # 13
+    wire.add(SERVER, control("session.flush"))
+    wire.add(CLIENT, control("session.flush", expected=True))
+    wire.lose(SERVER, len(control("session.expected", commands=[])))
+    wire.add(SERVER, control("session.expected", commands=[]))
+
     wire = wires["refused"] = opened()
     wire.add(CLIENT, transfer("amq.direct", accept=1) * 2)
     wire.add(SERVER, control("execution.exception", error_code=404, command_id=0))
@@ -527,6 +543,21 @@ def test_commands_are_answered_by_their_result_exception_or_completion(written: 
         ("session.detach", "session.detached", 1000),
     ]
     assert {row[3] for row in rows if row[1] == "server"} == {None}
+
+
+def test_what_is_asked_of_a_session_has_its_answer(written: Written) -> None:
+    """0-10 specification, class session: request-timeout, completed with timely-reply, flush. The reply to a flush for
+    several sets is the first of completed, confirmed and expected that it asks for."""
+    script = "requests of a session"
+    rows = written.rows("methods", script, "frame_no", "sender", "name", "reply_name", "reply_latency_ns")
+    assert [row[1:] for row in sorted(rows) if row[3]] == [
+        ("client", "session.attach", "session.attached", 1000),
+        ("client", "session.request-timeout", "session.timeout", 1000),
+        ("client", "queue.declare", "session.completed", (9 - 7) * 1000),
+        ("client", "session.flush", "session.completed", (9 - 7) * 1000),
+        ("server", "session.completed", "session.known-completed", 1000),
+        ("server", "session.flush", "session.confirmed", (13 - 11) * 1000),
+    ]
 
 
 def test_messages_that_are_not_acquired_are_browsed(written: Written) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
-from codec.conversation.sessions.semantics import IN_SEGMENTS, NAMES, REQUEST_NAMES, SETTLES, VERSIONS
+from codec.conversation.sessions.semantics import ASKS, IN_SEGMENTS, NAMES, REQUEST_NAMES, SETTLES, VERSIONS
 from codec.memory import fixed
 from codec.sides import SIDES
 from udfs import roles
@@ -46,7 +46,7 @@ def method_rows(
     known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
     known |= {"name": frames["name"], "transaction_command": transaction_commands(frames)}
     may_be = is_among(frames["name"], *roles.replies(), *REQUEST_NAMES)
-    requests = chosen & (may_be | is_there(known["transaction_command"]))
+    requests = chosen & (may_be | is_there(known["transaction_command"]) | _asks(frames))
 
     def rows(places: pa.Int64Array) -> pa.RecordBatch:
         columns = {name: taken(known[name], places) for name in schema.names if name not in REPLY}
@@ -65,6 +65,17 @@ def transaction_commands(frames: pa.RecordBatch) -> pa.StringArray:
     kinds = fields(bodies, {"type": "string"})["type"]
     kinds = pc.if_else(one_of(kinds, roles.COORDINATES), kinds, pa.scalar(None, pa.string()))
     return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
+
+
+def _asks(frames: pa.RecordBatch) -> NDArray[np.bool_]:
+    """True for the frames of ASKS that ask for a reply."""
+    found = np.zeros(frames.num_rows, bool)
+    for name, exchanges in ASKS.items():
+        at = np.flatnonzero(is_among(frames["name"], name))
+        if len(at):
+            own = Fields(values_of(frames["arguments"]).taken(at), dict.fromkeys(exchanges, "boolean"))
+            found[at] = np.logical_or.reduce([own.numbers(argument, 0) == 1 for argument in exchanges])
+    return found
 
 
 METHOD_COLUMNS = ("connection_id", "name", "arguments")
