@@ -171,8 +171,8 @@ def _on_channel(s, rows, i):
 @kernel
 def _goes_on(rows, i, c):
     """Whether the attach in row `i` continues the session of channel `c`."""
-    closed_ns = c.detached_ns if c.attached == R.OVER else S.NONE
-    return goes_on(rows.key[i], c.name, c.timeout_s if c.failed == S.NONE else 0, closed_ns, rows.ts_ns[i])
+    closed_ns = c.detached_ns if c.attached == R.OVER else c.detach_ns
+    return c.failed == S.NONE and goes_on(rows.key[i], c.name, c.timeout_s, closed_ns, rows.ts_ns[i])
 
 
 @kernel

@@ -20,10 +20,11 @@ Parts = Mapping[str, NDArray[Any]]
 NUMBERS = np.dtype("i8")
 
 
-def blank(fields: str, of_sides: str = "") -> NDArray[Any]:
-    """A record as it is when it is new: of int64 fields, and of int64 (2,) fields, for client and server. A field is 0,
-    or -1 if a '?' follows its name."""
-    kinds = [(name, ()) for name in fields.split()] + [(name, (2,)) for name in of_sides.split()]
+def blank(fields: str, of_sides: str = "", **cells: int) -> NDArray[Any]:
+    """A record as it is when it is new: of int64 fields, of int64 (2,) fields, for client and server, and of as many
+    `cells`. A field is 0, or -1 if a '?' follows its name."""
+    kinds: list[tuple[str, tuple[int, ...]]] = [(name, ()) for name in fields.split()]
+    kinds += [(name, (2,)) for name in of_sides.split()] + [(name, (size,)) for name, size in cells.items()]
     record = np.zeros(1, [(name.rstrip("?"), "i8", shape) for name, shape in kinds])
     record[0] = tuple(np.full(shape, -name.endswith("?")) for name, shape in kinds)
     return record

@@ -248,6 +248,22 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, control("session.detach", name=b"s"))
     wire.add(SERVER, control("session.detached", name=b"s", code=0))
 
+    # Packets from 5 on; the last flush may have lost its reply.
+    wire = wires["requests of a session"] = opened()
+    wire.add(CLIENT, control("session.request-timeout", timeout=300))
+    wire.add(SERVER, control("session.timeout", timeout=300))
+    wire.add(CLIENT, control("queue.declare", queue="q") + control("session.flush", completed=True))  # 7
+    wire.add(SERVER, control("session.confirmed", commands=[(0, 0)]))
+    wire.add(SERVER, control("session.completed", commands=[(0, 0)], timely_reply=True))  # 9
+    wire.add(CLIENT, control("session.known-completed", commands=[(0, 0)]))
+    wire.add(SERVER, control("session.flush", confirmed=True, expected=True))  # 11
+    wire.add(CLIENT, control("session.completed", commands=[]) + control("session.expected", commands=[]))
+    wire.add(CLIENT, control("session.confirmed", commands=[]))  # 13
+    wire.add(SERVER, control("session.flush"))
+    wire.add(CLIENT, control("session.flush", expected=True))
+    wire.lose(SERVER, len(control("session.expected", commands=[])))
+    wire.add(SERVER, control("session.expected", commands=[]))
+
     wire = wires["refused"] = opened()
     wire.add(CLIENT, transfer("amq.direct", accept=1) * 2)
     wire.add(SERVER, control("execution.exception", error_code=404, command_id=0))
@@ -432,6 +448,16 @@ def scripts() -> dict[str, Wire]:
         wire.add(SERVER, control("session.attached", name=b"s") + point(following) + transfer("d"))
         wire.add(CLIENT, control("message.accept", transfers=[(1, 2) if following else (0, 0)]))
 
+    # Attached although it is attached; then after a detach that is not answered yet.
+    wire = wires["attached twice"] = subscribed(opened(), "q")
+    wire.add(SERVER, transfer("d"))
+    wire.add(CLIENT, control("session.attach", name=b"s"))
+    wire.add(SERVER, control("session.attached", name=b"s") + point(1) + transfer("d"))
+    wire.add(CLIENT, control("message.accept", transfers=[(0, 1)]))
+    wire.add(CLIENT, control("session.detach", name=b"s") + control("session.attach", name=b"s") + point(0))
+    wire.add(SERVER, control("session.detached", name=b"s", code=0) + control("session.attached", name=b"s"))
+    wire.add(CLIENT, transfer("amq.direct"))
+
     # The channel of a session is attached again at once: to another one (packet 5), to the same one, whose state is
     # preserved. The server goes on with what was before until it answers the detach.
     wire = wires["attached before the detach is answered"] = opened()
@@ -519,6 +545,21 @@ def test_commands_are_answered_by_their_result_exception_or_completion(written: 
     assert {row[3] for row in rows if row[1] == "server"} == {None}
 
 
+def test_what_is_asked_of_a_session_has_its_answer(written: Written) -> None:
+    """0-10 specification, class session: request-timeout, completed with timely-reply, flush. The reply to a flush for
+    several sets is the first of completed, confirmed and expected that it asks for."""
+    script = "requests of a session"
+    rows = written.rows("methods", script, "frame_no", "sender", "name", "reply_name", "reply_latency_ns")
+    assert [row[1:] for row in sorted(rows) if row[3]] == [
+        ("client", "session.attach", "session.attached", 1000),
+        ("client", "session.request-timeout", "session.timeout", 1000),
+        ("client", "queue.declare", "session.completed", (9 - 7) * 1000),
+        ("client", "session.flush", "session.completed", (9 - 7) * 1000),
+        ("server", "session.completed", "session.known-completed", 1000),
+        ("server", "session.flush", "session.confirmed", (13 - 11) * 1000),
+    ]
+
+
 def test_messages_that_are_not_acquired_are_browsed(written: Written) -> None:
     rows = written.rows("messages", "browsing", "operation", "browsed")
     assert rows == [("deliver", False), ("deliver", True), ("deliver", None), ("publish", None)]
@@ -564,6 +605,14 @@ def test_a_session_goes_on_while_its_state_is_preserved(written: Written, script
     assert rows == [(number, "acked", 1, "q") for number in (0, 1, 2)]
     assert written.rows("links", script, "name", "transfers", "closed_ts") == [("d", 3, None)]
     assert written.rows("channels", script, "channel_life", "acked", "unsettled", "closed_ts") == [(1, 3, 0, None)]
+
+
+def test_a_session_that_is_attached_twice_is_one_session(written: Written) -> None:
+    """0-10 specification, class session, rule idempotence: an attach to the current transport succeeds."""
+    rows = written.rows("messages", "attached twice", "delivery_id", "outcome", "channel_life", "queue")
+    assert rows == [(0, "acked", 1, "q"), (1, "acked", 1, "q"), (0, "unsettled", 2, None)]
+    assert written.rows("channels", "attached twice", "channel_life", "acked", "published") == [(1, 2, 0), (2, 0, 1)]
+    assert written.rows("links", "attached twice", "name", "transfers") == [("d", 2)]
 
 
 def test_a_session_goes_on_with_another_channel(written: Written) -> None:

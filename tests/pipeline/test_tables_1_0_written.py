@@ -59,11 +59,14 @@ def disposed(
     return performative_frame(P.DISPOSITION, channel, role=role, first=first, last=last, settled=settled, state=outcome)
 
 
-def flow(delivery_count: int | None = 0, credit: int | None = None, drain: bool = False, handle: int = 0) -> bytes:
+def flow(
+    delivery_count: int | None = 0, credit: int | None = None, drain: bool = False, handle: int = 0,
+    echo: bool | None = None,
+) -> bytes:  # fmt: skip
     """Without credit, of the session only."""
     link = {"handle": handle, "delivery_count": delivery_count, "link_credit": credit, "drain": drain}
     windows = {"incoming_window": 9, "next_outgoing_id": 0, "outgoing_window": 9}
-    return performative_frame(P.FLOW, **windows, **({} if credit is None else link))
+    return performative_frame(P.FLOW, **windows, **({} if credit is None else link), echo=echo)
 
 
 def detach(handle: int, error: Any = None, closed: bool = True) -> bytes:
@@ -444,6 +447,22 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, frame(performative(P.END)) + frame(performative(P.CLOSE)))
     wire.add(CLIENT, frame(performative(P.CLOSE)))
 
+    # Packets from 7 on. The handle of link 'l' is 0 on both sides, that of link 'r' is 1 and 5.
+    wire = wires["echo"] = sending()
+    wire.add(SERVER, attach("r", 1, SENDS, source="q"))
+    wire.add(CLIENT, attach("r", 5, RECEIVES, source="q"))
+    wire.add(CLIENT, flow(0, 2, handle=5, echo=True))  # 9
+    wire.add(SERVER, flow(0, 4, handle=0) + flow())  # of another link, of the session
+    wire.add(CLIENT, flow(0, 3, handle=5, echo=True))  # once more
+    wire.add(SERVER, flow(0, 3, handle=1))  # 12
+    wire.add(CLIENT, flow(echo=True))
+    wire.add(CLIENT, flow(0, 3, handle=5))  # of the same side
+    wire.add(SERVER, flow(0, 3, handle=1, echo=True))  # 15, of any link
+    wire.add(CLIENT, flow(0, 3, handle=5))
+    wire.add(SERVER, flow(0, 3, handle=1, echo=True))  # 17, whose reply may be lost
+    wire.lose(CLIENT, len(flow(0, 3, handle=5)))
+    wire.add(CLIENT, flow(0, 3, handle=5))
+
     # Of the first two transfers only content is missing; of the fourth, its handle.
     wire = wires["lost bodies"] = sending()
     wire.add(SERVER, flow(0, 3))
@@ -700,6 +719,26 @@ def test_what_one_side_opens_or_ends_is_answered_by_the_other(written: Written) 
         ("server", "end", None, None),
         ("server", "close", "close", 1000),
         ("client", "close", None, None),
+    ]
+
+
+def test_a_flow_that_asks_for_an_echo_is_answered_by_the_next_flow(written: Written) -> None:
+    """2.7.4: of the same link, or of any link of the session if only its state is asked for; one flow may answer many
+    requests."""
+    columns = ("sender", "name", "reply_name", "reply_latency_ns", "handle")
+    rows = [row for row in methods(written, "echo", *columns) if row[1] == "flow"]
+    assert [(sender, handle, name, latency) for sender, _, name, latency, handle in rows] == [
+        ("client", 5, "flow", (12 - 9) * 1000),
+        ("server", 0, None, None),
+        ("server", None, None, None),
+        ("client", 5, None, None),
+        ("server", 1, None, None),
+        ("client", None, "flow", (15 - 13) * 1000),
+        ("client", 5, None, None),
+        ("server", 1, "flow", (16 - 15) * 1000),
+        ("client", 5, None, None),
+        ("server", 1, None, None),
+        ("client", 5, None, None),
     ]
 
 

@@ -266,7 +266,7 @@ class Groups:
         if LINK_OF_FRAME in self._frames.schema.names:
             slots.append(self.numbers(LINK_OF_FRAME)[self.starts])
         slot = np.where(is_open, numbered(*slots), -1)
-        # The last group of each slot: the first one when looked at from the end.
+        # The last group of each slot is the first one in reverse order.
         _, from_end = np.unique(slot[::-1], return_index=True)
         newest = np.zeros(len(slot), bool)
         newest[len(slot) - 1 - from_end] = True

@@ -123,9 +123,9 @@ class Credits:
     def apply(
         self, records: SessionRecords, completed: Settled, octets: Integers, ended: bool = False
     ) -> tuple[Truths, Truths]:
-        """Apply what is certain -> which changes, and which of the `completed` transfers, are
-        over with. `octets`: those that each change uses; the last transfer of a session may get more, unless both sides
-        have ended it, or (`ended`) its connection has."""
+        """Apply the changes before which no other can come -> which changes were applied, and which of the `completed`
+        transfers have returned their credit. `octets`: those that each change uses; the last transfer of a session may
+        get more, unless both sides have ended it, or (`ended`) its connection has."""
         sessions, changes = records.sessions, records.changes
         sent = changes["sent"] == 1
         limit = np.full(len(sessions), -1)
@@ -189,7 +189,7 @@ class Credits:
         self._store(left, credits, uses)
 
     def used(self, records: SessionRecords) -> Integers:
-        """The links whose transfers use credit that they may return."""
+        """The links with transfers whose credit may still be returned."""
         links: Integers = self._uses(records, np.zeros(len(records.changes), bool), NOTHING)["link"]
         return links
 

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
-from codec.conversation.sessions.semantics import COORDINATES, IN_SEGMENTS, NAMES, REQUEST_NAMES, SETTLES, VERSIONS
+from codec.conversation.sessions.semantics import (
+    ASKS,
+    COORDINATES,
+    IN_SEGMENTS,
+    NAMES,
+    REQUEST_NAMES,
+    SETTLES,
+    VERSIONS,
+)
 from udfs import roles
 from udfs.arrow.fields import Fields, fields, inside, values_of
 from udfs.arrow.rows import (
@@ -98,12 +106,24 @@ def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, 
     known["link_name"] = pc.if_else(names_link, frames.arguments["name"], pa.scalar(None, pa.string()))
     known["transaction_command"] = frames.transaction_commands
     may_be = is_among(frames["name"], *roles.replies(), *REQUEST_NAMES) | is_there(frames.transaction_commands)
+    may_be |= _asks(frames)
 
     def rows(chosen: Flags) -> pa.RecordBatch:
         at = places_where(chosen)
         return bound({name: taken(known[name], at) for name in schema.names if name not in REPLY}, schema, REPLY)
 
     return rows(frames.are_methods & ~may_be), rows(frames.are_methods & may_be)
+
+
+def _asks(frames: FrameBatch) -> Flags:
+    """True for the frames of ASKS that ask for a reply."""
+    found = np.zeros(len(frames), bool)
+    for name, exchanges in ASKS.items():
+        at = np.flatnonzero(is_among(frames["name"], name))
+        if len(at):
+            own = Fields(values_of(frames["arguments"]).taken(at), dict.fromkeys(exchanges, "boolean"))
+            found[at] = np.logical_or.reduce([own.numbers(argument, 0) == 1 for argument in exchanges])
+    return found
 
 
 METHOD_COLUMNS = ("connection_id", "name", "arguments")

@@ -34,6 +34,7 @@ ARGUMENTS = {
     "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
     "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
+    **{name: "boolean" for names in semantics.ASKS.values() for name in names},
     "unit": "int", "value": "bigint", "code": "int", "error_code": "int", "description": "string", "timeout": "bigint",
 }  # fmt: skip
 CONTAINERS = ("source", "target", "state", "error", "value", "transfers", "commands", "xid", "unsettled")
@@ -67,7 +68,7 @@ class Performatives:
         frames, arguments = self.frames, self.arguments
         name, sender = self.names, is_among(frames["sender"], SIDES[1]).astype(np.int64)
         content, frame_no = numbers_of(frames["content_frame_no"], null=NONE), numbers_of(frames["frame_no"])
-        # Its last frame has the arguments of a transfer of 0-10, its first one the message.
+        # A transfer of 0-10 in several frames: the last one has its arguments, the first one begins the message.
         carries = self._named("transfers") & is_among(frames["version"], *semantics.IN_SEGMENTS) & (content != NONE)
         frame_no = fixed(np.where(carries, content, frame_no))
         begins = self._named("transfers") & (content == frame_no)
@@ -112,6 +113,7 @@ class Performatives:
             },
         }  # fmt: skip
         truths = {
+            "asks": self._asks(),
             "readable": arguments.are_there,
             "error": excepts | are_objects(errors),
             "source": are_objects(arguments.inside("source")),
@@ -151,6 +153,16 @@ class Performatives:
         """bool (n,): rows whose name has this role (semantics.ROLES)."""
         named: NDArray[np.bool_] = (_ROLES[role] != 0)[self.names]
         return named
+
+    def _asks(self) -> Integers:
+        """The exchange in which each asks for a reply by one of its arguments, else 0."""
+        found: Integers = np.zeros(len(self.names), np.int64)
+        for name, exchanges in semantics.ASKS.items():
+            of_name = self.names == NAMES.index(name) + 1
+            for argument, exchange in exchanges.items() if of_name.any() else ():
+                true = of_name & (found == 0) & (self.arguments.numbers(argument, NONE) == 1)
+                found = np.where(true, exchange, found)
+        return found
 
     def _session_names(self, arguments: Fields) -> pa.Array:
         """Names of sessions, which are octets, as text."""
@@ -219,8 +231,8 @@ class Performatives:
         return maps & is_among(self.frames["status"], "ok")
 
     def _ranges(self, receiver: Integers) -> tuple[Integers, Integers, Integers]:
-        """The ranges of numbers that each names: where they begin by row, the first and the last of each; of an attach,
-        the tag and the outcome of each delivery that it lists, whose `receiver` gave it."""
+        """The ranges of numbers in each row: where they begin by row, the first and the last number of each. An attach
+        has the tag and the outcome of each unsettled delivery in their place; the `receiver` has given the outcome."""
         arguments, completes = self.arguments, self._named("completes")
         unsettled = arguments.inside("unsettled")
         lists = self._named("attaches") & (unsettled.stops > unsettled.starts)

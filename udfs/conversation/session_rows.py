@@ -13,17 +13,16 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.outcomes import Outcomes
 from codec.conversation.sessions.semantics import names_with
 from codec.conversation.sessions.state import (
-    CELLS,
     CLIENT,
     CONNECTION,
     NO_LIMIT,
     NONE,
+    REQUEST_CELLS,
+    REQUEST_FRAME,
     REQUESTS,
     SENDER,
     SERVER,
     SUBSCRIPTION,
-    WAITING_CELLS,
-    WAITING_FRAME,
     SessionRecords,
 )
 from codec.conversation.settled import Frames
@@ -211,17 +210,15 @@ def _replies(requests: NDArray[np.void], frame_no: Integers, names: Integers, re
 def waiting_requests(records: SessionRecords, numbers: Integers) -> Frames:
     """Frames of requests that may still be answered: those of sessions and links, and of connections themselves by
     their `numbers` (n, CELLS)."""
-    sessions, links = records.sessions, records.links
-    found = [(sessions, name) for name in ("begin_frame", "end_frame")]
-    found += [(links, name) for name in ("attach_frame", "detach_frame")]
-    frames = [_frames_of(rows["connection"], rows[name]) for rows, name in found]
-    cells = range(REQUESTS + WAITING_FRAME, CELLS, WAITING_CELLS)
-    return Frames.of(*frames, *(_frames_of(numbers[:, CONNECTION], numbers[:, cell] - 1) for cell in cells))
+    found = [(rows["connection"], rows["waiting"]) for rows in (records.sessions, records.links)]
+    found.append((numbers[:, CONNECTION], numbers[:, REQUESTS:]))
+    return Frames.of(*(_frames_of(connection, cells[:, REQUEST_FRAME::REQUEST_CELLS]) for connection, cells in found))
 
 
-def _frames_of(connection: Integers, frame_no: Integers) -> Frames:
-    there = frame_no != NONE
-    return Frames(connection[there], frame_no[there])
+def _frames_of(connection: Integers, frames: Integers) -> Frames:
+    """`frames` (n, m): 1 + the numbers of frames of each connection, 0 for none."""
+    at, _ = waits = np.nonzero(frames)
+    return Frames(connection[at], frames[waits] - 1)
 
 
 def _of_sender(links: NDArray[np.void], name: str, unknown: int = NONE) -> Integers:
@@ -232,7 +229,8 @@ def _of_sender(links: NDArray[np.void], name: str, unknown: int = NONE) -> Integ
 
 
 def _by_side(links: NDArray[np.void], by_client: NDArray[np.bool_], name: str) -> list[Integers]:
-    """A field as the client of each link states it where `by_client`, else as the server does; and the other way."""
+    """A field as the client of each link states it where `by_client`, else as the server does; and as the other side of
+    each states it."""
     return [np.where(by_client, links[f"{a}_{name}"], links[f"{b}_{name}"]) for a, b in (SIDES, SIDES[::-1])]
 
 
@@ -247,7 +245,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     links = records.links
     session = records.sessions[links["session"]]
     of_1_0, known = links["kind"] != SUBSCRIPTION, links["known"] == 1
-    # A link that is attached when its session has already ended never was; it ended when it began.
+    # A link that is attached when its session has already ended ends at once.
     with_session = np.where(session["closed_ns"] == NONE, NONE, np.maximum(session["closed_ns"], links["opened_ns"]))
     closed_ns = np.where(links["closing_ns"] != NONE, links["closing_ns"], with_session)
     snd_mode, rcv_mode = _modes(links, of_1_0 & known)

@@ -20,15 +20,19 @@ from codec.conversation.sessions.connections import LAYOUT, follow_connections, 
 from codec.conversation.sessions.ended import ended_in, without
 from codec.conversation.sessions.events import events_about
 from codec.conversation.sessions.outcomes import Outcomes, outcomes_of, still_needed
+from codec.conversation.sessions.replies import request_cell
 from codec.conversation.sessions.semantics import compiled_roles
 from codec.conversation.sessions.state import (
     CELLS,
+    CLIENT,
+    CLOSING,
     CONNECTION,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KINDS,
     MAPS,
     NONE,
+    SERVER,
     STARTED,
     Rows,
     SessionRecords,
@@ -102,7 +106,7 @@ class SessionTracker(Tracker):
         self._octets, self._credits = Octets(), Credits()
         records = (self._counts, self._completed, self._octets, self._credits.uses, self._credits.known)
         super().__init__(LAYOUT, new_state(), keep, records)
-        self._places_left = 0  # `_places` after some were removed
+        self._places_left = 0  # `_places()` when ended ones were last looked for
         self._replies: list[NDArray[np.void]] = []  # since the last `final`
 
     def feed(self, frames: FrameBatch) -> pa.Table | None:
@@ -206,7 +210,9 @@ class SessionTracker(Tracker):
         final = outcomes.final & (links_are_known(records) | command)
         # Nothing answers a command of a session that both sides have ended, and that does not go on.
         sessions = records.sessions[messages["session"]]
-        final |= command & (sessions["end_answered"] == 1) & ((sessions["timeout_s"] <= 0) | (sessions["failed"] == 1))
+        over = (sessions["close_client_hidden"] != NONE) & (sessions["close_server_hidden"] != NONE)
+        over &= (sessions["waiting"][:, [request_cell(CLOSING, side) for side in (CLIENT, SERVER)]] == 0).all(axis=1)
+        final |= command & over & ((sessions["timeout_s"] <= 0) | (sessions["failed"] == 1))
         outcomes = outcomes._replace(final=final)
         needed = still_needed(records, outcomes)
         final = ~needed.messages

@@ -77,7 +77,7 @@ class ConnectionRecords:
 
 class Tracker:
     """What the trackers of channels and of sessions share. With `keep`, `_states` has all connections; else it is None,
-    and `_state`, that of the kernels, has the only one. `records`: more of connections."""
+    and `_state`, which kernels read, has the only one. `records`: other records of the connections."""
 
     def __init__(self, layout: Layout, state: Any, keep: bool, records: Sequence[ConnectionRecords] = ()) -> None:
         self._layout, self._state, self._records = layout, state, records

@@ -1,9 +1,8 @@
 """Sessions and links that no later frame can change, and states without them.
 
-A row finds its session by a channel number, or by its name as long as that may go on, and its link by a handle or name
-of that session. So a session is over once all numbers that led to it lead to a later one, and a link once it is
-detached, or its cancel is completed, and no handle or name leads to it; until then both have everything that a later
-frame may need. What other records name stays.
+A frame finds its session by a channel number, or by the name of a session that may go on, and its link by a handle or
+name of that session. So a session is over once no number leads to it, and a link once it is detached, or its cancel is
+completed, and no handle or name leads to it. Sessions and links that other records name stay.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from codec.conversation.sessions.sessions import (
     DESTINATION,
     HANDLE,
     KIND_SHIFT,
-    LATEST,
     NAMED,
     SECOND_NS,
     SESSION_SHIFT,
@@ -33,7 +31,7 @@ Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 _SESSIONS = (1 << (KIND_SHIFT - SESSION_SHIFT)) - 1
 # What keys lead to, and whether they contain the place of a session.
-_LEADS = ((BEGUN, "sessions", False), (LATEST, "sessions", False), (WAITING, "sessions", False),
+_LEADS = ((BEGUN, "sessions", False), (WAITING, "sessions", False),
           (UNOPENED, "sessions", False), (NAMED, "sessions", False),
           (HANDLE, "bindings", True), (DESTINATION, "bindings", True), (ATTACHED, "attachings", True))  # fmt: skip
 
@@ -54,20 +52,21 @@ def ended_in(states: ConnectionStates, used: Integers) -> Ended:
     kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
     dropped = {name: _none(states, name) for name in ("bindings", "attachings", "keys")}
-    for each, part, _ in _LEADS[:5]:
+    for each, part, _ in _LEADS[:4]:
         which = kind == each
         at = absolute(states, part, owner[which], values[which])
         current[at] |= (each != NAMED) | _may_go_on(parts["sessions"][at], owner[which], states)
         dropped["keys"][which] = ~current[at]
     attachings = parts["attachings"]
-    for each, part, _ in _LEADS[5:]:
+    for each, part, _ in _LEADS[4:]:
         which = np.flatnonzero(kind == each)
         session = absolute(states, "sessions", owner[which], session_of[which])
         at = absolute(states, part, owner[which], values[which])
         over = ~current[session]
         if each == ATTACHED:  # the next attach of this name would find what a new record has
             opened = parts["sessions"]["opened_losses"][session]
-            over |= (attachings["over"][at] == 1) & (attachings["epoch"][at] == opened)
+            detached = (attachings["ends"][at] == 0) & (attachings["head"][at] == NONE)
+            over |= detached & (attachings["epoch"][at] == opened)
         elif each == DESTINATION:
             over |= (parts["bindings"]["link"][at] == NONE) & (parts["bindings"]["unknown"][at] == NONE)
         dropped[part][at] = over

@@ -11,16 +11,19 @@ Messages with an undefined handle or destination belong to a link that is not `k
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
-from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, add_reply, key_of
+from codec.conversation.sessions.replies import ask, reply, request_cell
+from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, key_of
 from codec.conversation.sessions.state import (
     ALL_LISTED,
     CLIENT,
+    CLOSING,
     CONNECTION,
     FIRST,
     LISTED,
     LOSSES_CLIENT,
     NO_LIMIT,
     NONE,
+    OPENING,
     RECEIVER,
     SENDER,
     SERIAL,
@@ -81,7 +84,7 @@ def bound_link(s, binding, place, kind, name, own_losses):
 
 @kernel
 def _attaching(s, place, session, sender, kind, name):
-    """The attaches of a name and direction that wait for those of the other side, which this one adds to or answers; a
+    """The queue of attaches of a name and direction that wait for those of the other side; one more end is attached. A
     loss empties the queue."""
     key = key_of(ATTACHED, place - s.sessions.cells[FIRST], kind - SENDER, name)
     at = found(s.found_by, key)
@@ -98,10 +101,8 @@ def _attaching(s, place, session, sender, kind, name):
         attaching.head = NONE
         attaching.tail = NONE
         attaching.ends = 0
-        attaching.over = 0
-    if attaching.over:  # either side may attach the link anew
+    elif attaching.ends == 0 and attaching.head == NONE:  # either side may attach the link anew
         attaching.opener = sender
-        attaching.over = 0
     attaching.ends += 1
     return attaching
 
@@ -122,13 +123,11 @@ def attach(s, rows, i, place, session, own_losses):
         attaching.head = s.links.rows[at].next
         if attaching.head == NONE:
             attaching.tail = NONE
-        if s.links.rows[at].attach_frame != NONE:
-            add_reply(s, rows, i, s.links.rows[at].attach_frame, s.links.rows[at].opened_ns)
-            s.links.rows[at].attach_frame = NONE
+        reply(s, s.links.rows[at].waiting, request_cell(OPENING, attaching.opener), rows, i)
     else:
         at = _new_link(s, place, 1, kind, name)
         if sender == attaching.opener:
-            s.links.rows[at].attach_frame = rows.frame_no[i]
+            ask(s, s.links.rows[at].waiting, request_cell(OPENING, sender), rows, i)
             if attaching.head == NONE:
                 attaching.head = at
             else:
@@ -205,18 +204,13 @@ def detach(s, rows, i, place, binding, link):
     binding.link = NONE
     at = found(s.found_by, key_of(ATTACHED, place - s.sessions.cells[FIRST], link.kind - SENDER, link.name))
     if at != NONE and s.attachings.rows[at].epoch == link.losses:
-        attaching = s.attachings.rows[at]
-        attaching.ends -= 1
-        attaching.over = 1 if attaching.ends == 0 and attaching.head == NONE else 0
+        s.attachings.rows[at].ends -= 1
     if link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
         link.closing_losses = losses(s.numbers)
-        link.detach_frame = rows.frame_no[i]
-        link.detach_sender = rows.sender[i]
-    elif link.detach_frame != NONE and link.detach_sender != rows.sender[i]:
-        if link.closing_losses == losses(s.numbers):
-            add_reply(s, rows, i, link.detach_frame, link.closing_ns)
-        link.detach_frame = NONE
+        ask(s, link.waiting, request_cell(CLOSING, rows.sender[i]), rows, i)
+    else:
+        reply(s, link.waiting, request_cell(CLOSING, 1 - rows.sender[i]), rows, i)
     if rows.closed[i] == 1:
         link.closed = 1
     if rows.error[i] and not link.failed:
@@ -227,10 +221,10 @@ def detach(s, rows, i, place, binding, link):
 
 @kernel
 def _since_attach(rows, i, link, ahead):
-    """Delivery-count of a flow, and the credit ahead of it, counted from the first message of the link (2.6.7)."""
+    """The delivery-count of a flow and `ahead`, counted from the first message of the link (2.6.7)."""
     count = rows.delivery_count[i]
     if link.initial_count == NONE:
-        # From where the sender begins, whose attach may be still to come.
+        # Where the sender begins to count: its attach, which states that, may come later.
         link.assumed_count = count
         return ahead
     if count == NONE:
@@ -252,7 +246,7 @@ def credit_link(rows, i, role, link):
                 link.allowed = allowed
                 link.credit = max(link.credit, allowed)
         elif not by_receiver and rows.delivery_count[i] != NONE:
-            # What the sender gave up without a message (drain) stands in its own count (2.6.7).
+            # The sender counts the credit that it gave up without a message (drain) as used (2.6.7).
             counted = _since_attach(rows, i, link, 0)
             if counted != NONE:
                 link.drained = counted - link.transfers

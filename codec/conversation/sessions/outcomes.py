@@ -25,10 +25,10 @@ Integers = NDArray[np.int64]
 class Outcomes(NamedTuple):
     """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
     `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
-    `final`: no later frame changes them. `then` (3, n): of what is not final by itself, the next message with its tag
-    that decides it, or ends the use of the tag, the next one that states its outcome, and the next map of unsettled
-    deliveries without it, else NONE. `completed`:
-    completions of transfers over subscriptions. `transactions`: those of all connections."""
+    `final`: no later frame changes them. `then` (3, n): of messages that are not final by themselves, places of later
+    ones with the same tag, or NONE: the next one that was settled or is another delivery, the next one that states an
+    outcome, and the next complete map of unsettled deliveries that leaves it out. `completed`: completions of transfers
+    over subscriptions. `transactions`: those of all connections."""
 
     outcome: Integers
     settled_ns: Integers
@@ -151,8 +151,8 @@ def _resumed(records: SessionRecords, was_settled: NDArray[np.bool_]) -> tuple[I
 def _resumptions(
     messages: NDArray[np.void], settled: Settled, at: Integers, by: Integers, told: Integers
 ) -> dict[str, Integers]:
-    """Events that settle messages as those that resume them were settled (`by`). Who resumes a delivery as settled
-    tells what had become of it, or an attach before has done so (`told`)."""
+    """Events that settle messages as those that resume them were settled (`by`). A transfer that resumes a delivery as
+    settled states its outcome, if no attach before has done so (`told`)."""
     which = np.flatnonzero((by != np.arange(len(by))) & (messages["number"] != NONE))
     own, end = messages[which], Settled(*(column[at[by[which]]] for column in settled))
     earlier = messages["frame_no"][told[which]] <= end.settled_frame_no

@@ -11,7 +11,21 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp.versions import fact_table
-from codec.conversation.sessions.state import EXCHANGES, ROLE, ROLE_FIELDS
+from codec.conversation.sessions.state import (
+    CLOSING,
+    COMPLETED,
+    CONFIRMING,
+    EXPECTED,
+    FLOW,
+    KNOWN_COMPLETED,
+    MECHANISMS,
+    OPENING,
+    RESPONSE,
+    ROLE,
+    ROLE_FIELDS,
+    TIMEOUT,
+    TUNING,
+)
 from codec.sides import SIDES
 
 VERSIONS = ("0-10", "1.0")
@@ -79,9 +93,8 @@ _OF_1_0 = {"own_numbers": 1, "listed": 1}
 _OF_0_10 = {"listed": 1}
 _ON_HANDLE = {**_OF_1_0, "on_handle": 1}
 _OF_SUBSCRIPTION = {**_OF_0_10, "on_destination": 1}
-# Exchanges of a connection: what `requests` waits for the next frame of the other side that `replies` to the same
-# exchange. In 1.0 the sides open and close alike: the first one asks (2.4.1, 2.4.3; SASL: 5.3.2).
-MECHANISMS, RESPONSE, TUNING, OPENING, CLOSING = range(1, EXCHANGES + 1)
+# What `requests` waits for the next frame of the other side that `replies` in the same exchange. In 1.0 the sides open
+# and close connections alike: the first one asks (2.4.1, 2.4.3; SASL: 5.3.2).
 OUTCOME = TUNING  # of SASL in 1.0, which has no tuning
 _OF_CONNECTION = {
     "sasl-mechanisms": {"requests": MECHANISMS},
@@ -107,14 +120,19 @@ ROLES: dict[str, dict[str, int]] = {
     "begin": {**_OF_1_0, "opens_session": 1, "announces_windows": 1},
     "end": {**_OF_1_0, "closes_session": 1, "states_reason": 1},
     "attach": {**_ON_HANDLE, "attaches": 1},
-    "flow": {**_ON_HANDLE, "announces_windows": 1, "states_credit": 1},
+    "flow": {**_ON_HANDLE, "announces_windows": 1, "states_credit": 1, "replies": FLOW},
     "transfer": {**_ON_HANDLE, "transfers": 1},
     "detach": {**_ON_HANDLE, "detaches": 1},
     "disposition": {"own_numbers": 1, "settles": 1, "states_outcome": 1},
     **{name: {"of_connection": 1, **role} for name, role in _OF_CONNECTION.items()},
     "session.attach": {**_OF_0_10, "opens_session": 1},
     "session.attached": {**_OF_0_10, "answers_attach": 1},
-    "session.timeout": {**_OF_0_10, "grants_timeout": 1},
+    "session.request-timeout": {**_OF_0_10, "requests": TIMEOUT},
+    "session.timeout": {**_OF_0_10, "grants_timeout": 1, "replies": TIMEOUT},
+    "session.flush": {**_OF_0_10},
+    "session.expected": {**_OF_0_10, "replies": EXPECTED},
+    "session.confirmed": {**_OF_0_10, "replies": CONFIRMING},
+    "session.known-completed": {**_OF_0_10, "replies": KNOWN_COMPLETED},
     "session.detach": {**_OF_0_10, "closes_session": 1},
     "session.detached": {**_OF_0_10, "closes_session": 1, "answers_detach": 1},
     "message.subscribe": {**_OF_SUBSCRIPTION, "subscribes": 1},
@@ -126,7 +144,7 @@ ROLES: dict[str, dict[str, int]] = {
     "message.accept": {"settles": 1, "names_transfers": 1, "transactional": 1},
     "message.reject": {"settles": 1, "names_transfers": 1, "may_return": 1},
     "message.release": {"settles": 1, "names_transfers": 1},
-    "session.completed": {"settles": 1, "completes": 1},
+    "session.completed": {"settles": 1, "completes": 1, "replies": COMPLETED},
     "execution.result": {"settles": 1, "reports_status": 1},
     "execution.exception": {**_OF_0_10, "settles": 1, "states_reason": 1, "refuses": 1},
     "tx.select": {**_OF_0_10, "mode": 2},
@@ -148,6 +166,13 @@ for _class in fact_table("0-10")["classes"]:
 NAMES = tuple(ROLES)
 # Frames that settle: a partial one hides a settlement.
 SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
+# Frames that are requests if one of these arguments is true: name -> arguments, the first one that is true counts, and
+# the exchange of the reply (0-10: class session; 1.0: 2.7.4, echo).
+ASKS = {
+    "session.flush": {"completed": COMPLETED, "confirmed": CONFIRMING, "expected": EXPECTED},
+    "session.completed": {"timely_reply": KNOWN_COMPLETED},
+    "flow": {"echo": FLOW},
+}
 # Frames that the other side answers.
 _ASK = {"requests", "awaits", "attaches", "detaches", "opens_session", "closes_session"}
 REQUEST_NAMES = tuple(name for name, role in ROLES.items() if role.keys() & _ASK and not role.get("answers_detach"))

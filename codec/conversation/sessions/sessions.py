@@ -1,46 +1,53 @@
 """Finds the session of each row, and updates it.
 
-In 1.0 each side numbers its own channels: a begin without remote-channel opens a session, and the begin that answers it
-has the opener's number as its remote-channel. Rows belong to the session for which their side has begun their channel:
-once a side has ended a session, it may use the number for the next one, while the other side goes on with the first
-until its own end (2.5.5). In 0-10 both sides share channel numbers. Rows of a session that was opened before the
-capture belong to incarnation 0 of their own number. Ending a session changes nothing else: its number has a new meaning
-once it is opened again. A session of 0-10 goes on if it is attached again, to any channel, while its state is
-preserved, for as long as session.timeout grants (0-10 specification, class session, request-timeout); without a grant
-it does not outlive its detachment.
+Both versions have the same steps. One side begins a session (begin without remote-channel, session.attach), the other
+side answers (begin with remote-channel, session.attached), and each side ends it (end, session.detach and
+session.detached). A frame belongs to the session that its sender has begun, or answered, with the channel number of the
+frame. The sides may be at different steps: the one that has ended a session may begin the next one with its number,
+while the other side goes on with the first until its own end (1.0 core specification, 2.5.5). Begins with one number
+are answered in order.
+
+In 1.0 each side numbers its own channels, in 0-10 both use the number of the attach. A frame whose number leads to no
+session, since its begin was not captured, belongs to incarnation 0 of the number. Once both sides have ended a session,
+no number leads to it.
+
+A session of 0-10 goes on when it is attached again, to any channel, before its timeout expires (0-10 specification,
+class session, request-timeout). Without a timeout it ends when it is detached.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
+from codec.conversation.sessions.replies import ask, pair, reply, request_cell, waits
 from codec.conversation.sessions.state import (
     CLIENT,
+    CLOSING,
     CONNECTION,
     DTX,
     FIRST,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KEYS,
-    NEITHER,
     NONE,
-    REQUESTS,
+    OF_SESSION,
+    OPENING,
+    REQUEST_FRAME,
+    SERVER,
     TX,
     UNANSWERED,
-    WAITING_CELLS,
-    WAITING_FRAME,
-    WAITING_LOSSES,
-    WAITING_NS,
-    WAITING_SENDER,
     losses,
     new_record,
     own_losses,
 )
-from codec.hashes.keyed import found, put
+from codec.hashes.keyed import found, put, remove
 
-# Keys of `State.found_by`: what they find, then numbers.
+# Keys of `State.found_by`: what they find, then numbers. By side and channel number: BEGUN, the session that the side
+# has begun or answered; WAITING, the session before that, if the other side has to answer it first; ANSWERS, the number
+# of the other side that it answered last. By channel number: UNOPENED, the session without a captured begin;
+# INCARNATIONS, how many sessions there were. NAMED: the session of 0-10 by name.
 KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 59, 34, 35
 SECOND_NS = 10**9
-BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED, NAMED, WAITING = range(1, 10)
+BEGUN, WAITING, UNOPENED, NAMED, HANDLE, DESTINATION, ATTACHED, INCARNATIONS, ANSWERS = range(1, 10)
 
 
 @kernel
@@ -51,80 +58,21 @@ def key_of(kind, session, side, number):
 
 @kernel
 def goes_on(name, of_session, timeout_s, closed_ns, ts_ns):
-    """Whether an attach of `name` continues an earlier session, whose name is `of_session`. `closed_ns`: NONE if that
-    is attached."""
-    if name == 0 or name != of_session or timeout_s <= 0:
+    """Whether an attach of `name` continues the session whose name is `of_session`: it is attached, which changes
+    nothing (`closed_ns` NONE; 0-10 specification, session.attach, idempotence), or its timeout has not expired."""
+    if name == 0 or name != of_session:
         return False
-    return closed_ns == NONE or ts_ns - closed_ns <= timeout_s * SECOND_NS
+    return closed_ns == NONE or (timeout_s > 0 and ts_ns - closed_ns <= timeout_s * SECOND_NS)
 
 
 @kernel
-def add_reply(s, rows, i, frame_no, ts_ns):
-    """Row `i` answers the request in frame `frame_no`."""
-    reply = s.replies.rows[new_record(s.replies)]
-    reply.connection = s.numbers[CONNECTION]
-    reply.frame_no = frame_no
-    reply.ts_ns = ts_ns
-    reply.reply_frame_no = rows.frame_no[i]
-    reply.reply_ts_ns = rows.ts_ns[i]
-    reply.name = rows.name[i]
-
-
-@kernel
-def pair_of_connection(s, rows, i, role):
-    """Row `i` answers the request of the other side in its exchange, or makes one that waits."""
-    numbers, sender = s.numbers, rows.sender[i]
-    if role.replies:
-        cell = REQUESTS + (role.replies - 1) * WAITING_CELLS
-        asked = numbers[cell + WAITING_FRAME] != 0 and numbers[cell + WAITING_SENDER] != sender
-        if asked and numbers[cell + WAITING_LOSSES] == losses(numbers):
-            add_reply(s, rows, i, numbers[cell + WAITING_FRAME] - 1, numbers[cell + WAITING_NS])
-            numbers[cell + WAITING_FRAME] = 0
-            if role.requests == role.replies:
-                return
-    if role.requests:
-        cell = REQUESTS + (role.requests - 1) * WAITING_CELLS
-        numbers[cell + WAITING_FRAME] = rows.frame_no[i] + 1
-        numbers[cell + WAITING_NS] = rows.ts_ns[i]
-        numbers[cell + WAITING_SENDER] = sender
-        numbers[cell + WAITING_LOSSES] = losses(numbers)
-
-
-@kernel
-def _await_reply(s, rows, i, session):
-    """Row `i` opens a session or attaches it again, and waits for an answer."""
-    session.begin_frame = rows.frame_no[i]
-    session.begin_ns = rows.ts_ns[i]
-    session.begin_losses = losses(s.numbers)
-    session.end_answered = 0
-
-
-@kernel
-def _pair_of_session(s, rows, i, role, session, opener):
-    """Row `i` answers what opened or ended its session; an end that answers none waits for an answer. An attach may be
-    answered by session.detached, with an error."""
-    lost = losses(s.numbers)
-    answers = role.answers_attach != 0 or (role.opens_session != 0 and rows.remote_channel[i] != NONE)
-    refuses = role.answers_detach != 0 and rows.code[i] > 0 and session.end_frame == NONE
-    if session.begin_frame != NONE and (answers or refuses):
-        if session.begin_losses == lost:
-            add_reply(s, rows, i, session.begin_frame, session.begin_ns)
-        session.begin_frame = NONE
-    if role.closes_session == 0:
-        return
-    waits = session.end_frame != NONE and session.end_losses == lost
-    # A side cannot end what it has not begun: that is the end of what the number stood for before.
-    has_begun = role.own_numbers == 0 or rows.sender[i] == opener or session.begin_frame == NONE
-    if waits and session.end_sender != rows.sender[i] and (role.own_numbers != 0 or role.answers_detach != 0):
-        add_reply(s, rows, i, session.end_frame, session.end_ns)
-        session.end_frame = NONE
-        # Else it is the end of what the same number, or name, stood for before.
-        session.end_answered = 1 if session.begin_frame == NONE else 0
-    elif not waits and has_begun and role.answers_detach == 0 and session.end_answered == 0:
-        session.end_frame = rows.frame_no[i]
-        session.end_ns = rows.ts_ns[i]
-        session.end_losses = lost
-        session.end_sender = rows.sender[i]
+def _continues(s, rows, i, session):
+    """Whether the attach in row `i` continues a session. One without a timeout may have been detached in lost bytes, or
+    in what is captured later."""
+    in_order = session.opened_losses == losses(s.numbers) and not rows.peer_late[i]
+    if session.failed or (session.closed_ns == NONE and session.timeout_s <= 0 and not in_order):
+        return False
+    return goes_on(rows.session_name[i], session.name, session.timeout_s, session.closed_ns, rows.ts_ns[i])
 
 
 @kernel
@@ -135,164 +83,186 @@ def _new_session(s, channel, incarnation):
     session.channel = channel
     session.incarnation = incarnation
     session.attached_to = channel
-    return at
+    return at - s.sessions.cells[FIRST]
 
 
 @kernel
-def _is_begun(s, session, sender):
-    """Whether a channel that `sender` began for a session has the same meaning: its end was not captured, and is not
-    among lost bytes, and the begin that it answers was captured before it. The number of the opener has a new meaning
-    with its next begin alone."""
-    if sender == session.opener:
-        return True
-    ended = session.close_client_hidden if sender == CLIENT else session.close_server_hidden
-    return ended == NONE and session.begun_losses == own_losses(s.numbers, sender)
+def _session_at(s, place):
+    return s.sessions.rows[s.sessions.cells[FIRST] + place]
 
 
 @kernel
-def _await_answer(s, session, waiting, before):
-    """A session is begun with the number of the one at `before`: what is not answered yet is so in order."""
-    if before == NONE:
-        return
-    earlier = s.sessions.rows[s.sessions.cells[FIRST] + before]
-    if earlier.remote_channel == NONE and earlier.opened_losses == losses(s.numbers):
-        session.behind = earlier.behind + 1
-        put(s.found_by, waiting, before)
+def _is_over(s, session):
+    """Whether both sides have ended a session, and no answer to that is still to come."""
+    if session.close_client_hidden == NONE or session.close_server_hidden == NONE:
+        return False
+    cells, by_client, by_server = session.waiting, request_cell(CLOSING, CLIENT), request_cell(CLOSING, SERVER)
+    return not (waits(s, cells, by_client) or waits(s, cells, by_server))
 
 
 @kernel
-def _answered(s, latest, waiting):
-    """The session that a begin of the other side answers: the one at `latest` or, while that waits, the one before."""
-    session = s.sessions.rows[s.sessions.cells[FIRST] + latest]
+def _unbind(s, side, number, place):
+    """The number of a side leads to the session at `place` no more."""
+    key = key_of(BEGUN, 0, side, number)
+    if found(s.found_by, key) == place:
+        remove(s.found_by, key)
+
+
+@kernel
+def _attached_elsewhere(s, place, sender, number):
+    """Whether `sender` has attached the session at `place` to another channel."""
+    session = _session_at(s, place)
+    if session.closed_ns != NONE or session.attached_to == number:
+        return False
+    return found(s.found_by, key_of(BEGUN, 0, sender, session.attached_to)) == place
+
+
+@kernel
+def _begin(s, rows, i, role):
+    """Row `i` begins a session, or attaches one again; returns its place."""
+    sender, number, opening = rows.sender[i], rows.channel[i], request_cell(OPENING, rows.sender[i])
+    begun_by, named = key_of(BEGUN, 0, sender, number), key_of(NAMED, 0, 0, rows.session_name[i])
+    before, of_name = found(s.found_by, begun_by), found(s.found_by, named)
+    if of_name != NONE and _attached_elsewhere(s, of_name, sender, number):
+        of_name, named = NONE, NONE  # the name stays that of the other one
+    place = NONE
+    if before != NONE and _continues(s, rows, i, _session_at(s, before)):
+        place = before
+    elif of_name != NONE and _continues(s, rows, i, _session_at(s, of_name)):
+        place = of_name
+    else:
+        incarnations = key_of(INCARNATIONS, 0, 0, number)
+        incarnation = max(found(s.found_by, incarnations), 0) + 1
+        put(s.found_by, incarnations, incarnation)
+        place = _new_session(s, number, incarnation)
+        session = _session_at(s, place)
+        session.opened_ns = rows.ts_ns[i]
+        session.name = rows.session_name[i]
+        session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
+        s.numbers[UNANSWERED] += role.own_numbers
+        if named != NONE and rows.session_name[i]:
+            put(s.found_by, named, place)
+    session = _session_at(s, place)
+    if session.attached_to != number:
+        _unbind(s, sender, session.attached_to, place)
+    put(s.found_by, begun_by, place)
+    session.attached_to = number
+    session.opener = sender
+    session.opened_losses = losses(s.numbers)
+    session.closed_ns = session.close_sender = session.detach_code = session.close_frame = NONE
+    session.close_client_hidden = session.close_server_hidden = NONE
+    session.behind = 0
+    if before != NONE and before != place and waits(s, _session_at(s, before).waiting, opening):
+        session.behind = _session_at(s, before).behind + 1
+        put(s.found_by, key_of(WAITING, 0, sender, number), before)
+    for exchange in range(OPENING, OF_SESSION + 1):
+        if exchange != CLOSING:  # the answer to a detach may be still to come
+            session.waiting[request_cell(exchange, CLIENT) + REQUEST_FRAME] = 0
+            session.waiting[request_cell(exchange, SERVER) + REQUEST_FRAME] = 0
+    ask(s, session.waiting, opening, rows, i)
+    return place
+
+
+@kernel
+def _answered(s, opener, number):
+    """The place of the session that the other side answers: the latest one that `opener` has begun with its number or,
+    while that waits behind one other, the one before; NONE if none was captured."""
+    latest = found(s.found_by, key_of(BEGUN, 0, opener, number))
+    if latest == NONE:
+        return NONE
+    session = _session_at(s, latest)
     if session.behind == 0 or session.opened_losses != losses(s.numbers):
         return latest
     if session.behind > 1:  # settlements may be of any of them
         session.doubted = 1
         return latest
     session.behind = 0
-    return found(s.found_by, waiting)
-
-
-@kernel
-def _await_detached(s, rows, i, session, waiting, before):
-    """Row `i` attaches a session to the channel of the one at `before`, whose detach may not be answered yet."""
-    session.detached_before = 0 if before == NONE else s.sessions.rows[s.sessions.cells[FIRST] + before].detaching
-    session.detaching = 0
-    session.begun_losses = own_losses(s.numbers, 1 - rows.sender[i])
-    if session.detached_before:
-        put(s.found_by, waiting, before)
-
-
-@kernel
-def _not_detached(s, rows, i, role, latest, waiting):
-    """The session of a row of 0-10: what a side sends on a channel before it answers a detach is about the session that
-    is detached, even if the channel has been attached again, which is to the one at `latest`."""
-    session = s.sessions.rows[s.sessions.cells[FIRST] + latest]
-    if session.detached_before != 2 - rows.sender[i]:
-        return latest
+    waiting = key_of(WAITING, 0, opener, number)
     before = found(s.found_by, waiting)
-    if role.answers_attach or session.begun_losses != own_losses(s.numbers, rows.sender[i]):
-        session.detached_before = 0
-        return latest
-    if role.answers_detach and before != latest:
-        session.detached_before = 0
+    remove(s.found_by, waiting)
     return before
 
 
 @inlined
 def session_of(s, rows, i, role):
-    """The place of the session of row `i`, and the side that opened it."""
+    """The place of the session of row `i`, and the side that began it."""
     sender, number, first = rows.sender[i], rows.channel[i], s.sessions.cells[FIRST]
-    opener = NEITHER
-    answers = rows.remote_channel[i] != NONE
-    begun_by = key_of(BEGUN, 0, sender, number)
-    if role.own_numbers:
-        opener = sender
-        if role.opens_session and answers:
-            opener = 1 - sender
-            number = rows.remote_channel[i]
-        elif not role.opens_session:
-            begun = found(s.found_by, begun_by)
-            if begun != NONE:
-                session = s.sessions.rows[first + begun]
-                opener, number = session.opener, session.channel
-                if _is_begun(s, session, sender):
-                    return first + begun, opener
-    latest = key_of(LATEST, opener, 0, number)
+    answers = role.answers_attach != 0 or rows.remote_channel[i] != NONE
     if role.opens_session and not answers:
-        named = key_of(NAMED, 0, 0, rows.session_name[i])
-        renames = rows.session_name[i] != 0
-        for key in (latest, named):
-            place = found(s.found_by, key)
-            if place == NONE:
-                continue
-            session = s.sessions.rows[first + place]
-            own_name, timeout_s = session.name, 0 if session.failed else session.timeout_s
-            if key == named and session.closed_ns == NONE:
-                renames = found(s.found_by, key_of(LATEST, opener, 0, session.attached_to)) != place
-            elif goes_on(rows.session_name[i], own_name, timeout_s, session.closed_ns, rows.ts_ns[i]):
-                _await_detached(s, rows, i, session, key_of(WAITING, opener, 0, number), found(s.found_by, latest))
-                session.attached_to = number
-                _await_reply(s, rows, i, session)
-                session.closed_ns = session.close_sender = session.detach_code = session.close_frame = NONE
-                session.close_client_hidden = session.close_server_hidden = NONE
-                put(s.found_by, latest, place)
-                return first + place, opener
-        incarnations = key_of(INCARNATIONS, 0, 0, number)
-        incarnation = max(found(s.found_by, incarnations), 0) + 1
-        put(s.found_by, incarnations, incarnation)
-        at = _new_session(s, number, incarnation)
-        session = s.sessions.rows[at]
-        before = found(s.found_by, latest)
-        waiting = key_of(WAITING, opener, 0, number)
-        if role.own_numbers:
-            session.opener = sender
-            session.begun_losses = own_losses(s.numbers, sender)
-            put(s.found_by, begun_by, at - first)
-            _await_answer(s, session, waiting, before)
-        else:
-            _await_detached(s, rows, i, session, waiting, before)
-        put(s.found_by, latest, at - first)
-        if renames:
-            put(s.found_by, named, at - first)
-        session.opened_losses = losses(s.numbers)
-        session.opened_ns = rows.ts_ns[i]
-        _await_reply(s, rows, i, session)
-        session.name = rows.session_name[i]
-        session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
-        s.numbers[UNANSWERED] += role.own_numbers
-        return at, opener
-    place = found(s.found_by, latest)
-    waiting = key_of(WAITING, opener, 0, number)
-    if place != NONE and role.opens_session:
-        place = _answered(s, place, waiting)
-    elif place != NONE and not role.own_numbers:
-        place = _not_detached(s, rows, i, role, place, waiting)
+        return first + _begin(s, rows, i, role), sender
+    place, begun_by = NONE, key_of(BEGUN, 0, sender, number)
+    begun = NONE if answers else found(s.found_by, begun_by)
+    if begun != NONE:
+        session = _session_at(s, begun)
+        if sender == session.opener or session.begun_losses == own_losses(s.numbers, sender):
+            return first + begun, session.opener
+        # Its end, and the answer to the next begin, may be among lost bytes.
+    opener, pair_of = 1 - sender, key_of(ANSWERS, 0, sender, number)
+    if answers and role.own_numbers:
+        number = rows.remote_channel[i]
+        put(s.found_by, pair_of, number)
+    elif role.own_numbers:
+        answered = found(s.found_by, pair_of)
+        opener = sender if answered == NONE else opener
+        number = number if answered == NONE else answered
+    if answers:
+        place = _answered(s, opener, number)
+    elif opener != sender:
+        place = found(s.found_by, key_of(BEGUN, 0, opener, number))
     if place == NONE:
         unopened = key_of(UNOPENED, 0, 0, number)
         place = found(s.found_by, unopened)
         if place == NONE:
-            place = _new_session(s, number, 0) - first
+            place = _new_session(s, number, 0)
             put(s.found_by, unopened, place)
-    if role.opens_session:
-        session = s.sessions.rows[first + place]
+    session = _session_at(s, place)
+    if answers:
         session.opener = opener
-        session.begun_losses = own_losses(s.numbers, sender)
+        session.doubted |= rows.peer_late[i]  # the session that it answers may be captured later
+    if answers or (role.own_numbers == 0 and sender != session.opener):
+        # Until that is captured, the number of the other side alone leads to it.
+        session.begun_losses = NONE if rows.peer_late[i] else own_losses(s.numbers, sender)
         put(s.found_by, begun_by, place)
-        if rows.peer_late[i]:  # the session that it answers is captured later: the number alone leads to it
-            session.begun_losses = NONE
-            session.doubted = 1
     return first + place, opener
 
 
+@kernel
+def _pair_of_session(s, rows, i, role, session, opener):
+    """Row `i` replies to what began or ended its session, or asks for such a reply; returns whether it ends the session
+    as it is attached now."""
+    sender, cells = rows.sender[i], session.waiting
+    begun, ended = request_cell(OPENING, 1 - sender), request_cell(CLOSING, 1 - sender)
+    begins, ends = waits(s, cells, begun), waits(s, cells, ended)
+    pair(s, cells, rows, i, role.replies, max(role.requests, rows.asks[i]) if rows.handle[i] == NONE else 0)
+    # An attach may be answered by session.detached, with an error.
+    refuses = role.answers_detach != 0 and rows.code[i] > 0 and not ends
+    if refuses or role.answers_attach or (role.opens_session and rows.remote_channel[i] != NONE):
+        reply(s, cells, begun, rows, i)
+    if role.closes_session == 0:
+        return False
+    # A side cannot end what it has not begun: that is the end of what the number stood for before.
+    has_begun = role.own_numbers == 0 or sender == opener or cells[begun] == 0
+    asks = has_begun and role.answers_detach == 0 and not _is_over(s, session)
+    # session.detached after another attach: the reply to the detach before that.
+    earlier = role.answers_detach != 0 and ends and begins and cells[ended] < cells[begun]
+    if ends and (role.own_numbers or role.answers_detach):
+        reply(s, cells, ended, rows, i)
+    elif asks and not waits(s, cells, request_cell(CLOSING, sender)):
+        ask(s, cells, request_cell(CLOSING, sender), rows, i)
+    return role.own_numbers != 0 or (rows.channel[i] == session.attached_to and not earlier)
+
+
 @inlined
-def update_session(s, rows, i, role, session, opener):
-    """Update the session of row `i`; returns whether that ends it."""
-    numbers, ts_ns = s.numbers, rows.ts_ns[i]
+def update_session(s, rows, i, role, at, opener):
+    """Update the session of row `i`, which is at `at`; returns whether that ends it."""
+    numbers, ts_ns, session, place = s.numbers, rows.ts_ns[i], s.sessions.rows[at], at - s.sessions.cells[FIRST]
     session.losses = losses(numbers)
     session.senders |= 1 << rows.sender[i]
     session.last_ns = max(session.last_ns, ts_ns)
-    if role.listed:
+    # What ends a session that is over is no session of its own.
+    again = role.closes_session and not session.listed and session.incarnation == 0
+    again = again and found(s.found_by, key_of(INCARNATIONS, 0, 0, session.channel)) != NONE
+    if role.listed and not again:
         session.listed = 1
         session.listed_losses = session.losses
         session.last_listed_ns = max(session.last_listed_ns, ts_ns)
@@ -300,8 +270,7 @@ def update_session(s, rows, i, role, session, opener):
         session.remote_channel = rows.channel[i]
         if session.incarnation:
             numbers[UNANSWERED] -= 1
-    _pair_of_session(s, rows, i, role, session, opener)
-    closes = role.closes_session == 1 and _is_current(rows, i, role, session)
+    closes = _pair_of_session(s, rows, i, role, session, opener)
     if closes:
         if session.closed_ns == NONE:
             session.closed_ns = ts_ns
@@ -314,6 +283,10 @@ def update_session(s, rows, i, role, session, opener):
             session.close_client_hidden = numbers[HIDDEN_CLIENT]
         else:
             session.close_server_hidden = numbers[HIDDEN_SERVER]
+    if role.closes_session and rows.sender[i] != session.opener:
+        _unbind(s, rows.sender[i], rows.channel[i], place)
+    if closes and _is_over(s, session):
+        _unbind(s, session.opener, session.attached_to, place)
     if role.states_reason and rows.error[i] and not session.failed:
         session.failed = 1
         session.reason_code = rows.code[i]
@@ -329,21 +302,6 @@ def update_session(s, rows, i, role, session, opener):
     elif role.proves_mode and session.mode == 0:
         session.mode = role.proves_mode
     return closes
-
-
-@kernel
-def _is_current(rows, i, role, session):
-    """Whether row `i` ends the session as it is attached now: of 0-10, the answer to a detach may follow the next
-    attach to the same channel."""
-    if role.own_numbers:
-        return True
-    if rows.channel[i] != session.attached_to:
-        return False
-    if role.answers_detach and session.detached_before == 2 - rows.sender[i]:
-        session.detached_before = 0
-        return False
-    session.detaching = 0 if role.answers_detach else 1 + rows.sender[i]
-    return True
 
 
 @inlined

@@ -27,7 +27,8 @@ TX, DTX = 2, 3  # of semantics.MODES
 SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
 NO_LIMIT = SERIAL - 1  # credit; seconds of a timeout
 
-# Unsettled maps of a session: what each side sent, and what of it is not completed.
+# Unsettled maps of a session, by the side that sends: its messages and commands; from COMPLETIONS on its transfers over
+# subscriptions, until the other side has completed them.
 MAPS, COMPLETIONS = 4, 2
 
 ROLE_FIELDS = (
@@ -42,15 +43,26 @@ ROLE_FIELDS = (
 
 
 ROLE = blank(" ".join(ROLE_FIELDS)).dtype
-# `detaching`: 1 + the side that has sent a session.detach without answer; `detached_before`: the same of one before the
-# latest attach to the channel.
+
+# Exchanges of requests and replies, from 1 on: those of a connection, of a session, of a link (the first of them).
+OPENING, CLOSING = 1, 2
+MECHANISMS, RESPONSE, TUNING = range(3, 6)
+FLOW, TIMEOUT, EXPECTED, CONFIRMING, COMPLETED, KNOWN_COMPLETED = range(3, 9)
+OF_CONNECTION, OF_SESSION, OF_LINK = TUNING, KNOWN_COMPLETED, FLOW
+# Cells of a request that waits, by exchange and side; REQUEST_FRAME: 1 + its frame, 0 for none.
+REQUEST_FRAME, REQUEST_NS, REQUEST_LOSSES = range(3)
+REQUEST_CELLS = REQUEST_LOSSES + 1
+
+# A session is opened by `opener` and answered (OPENING no longer waits), then each side ends it (`close_client_hidden`,
+# `close_server_hidden`, which are NONE before that). `attached_to`: the channel number of the opener, which 0-10 may
+# change; `behind`: how many sessions before it with the same number had no answer when it was opened.
 NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind detaching detached_before "
-    "begin_frame? begin_ns begin_losses end_frame? end_ns end_losses end_sender end_answered"
+    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind",
+    waiting=2 * OF_SESSION * REQUEST_CELLS,
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
@@ -58,41 +70,40 @@ NEW_LINK = blank(
     "server_has_source client_default server_default client_copies? server_copies? client_filters server_filters "
     "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
     "closing_losses? failed condition description losses transfers credit? unlimited allowed assumed_count? drained "
-    "last_ns? starves starved_ns cancel_id? over closed next? attach_frame? detach_frame? detach_sender"
+    "last_ns? starves starved_ns cancel_id? over closed next?",
+    waiting=2 * OF_LINK * REQUEST_CELLS,
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
-NEW_ATTACHING = blank("epoch? opener head? tail? ends over")
-# `tag`: a hash; `stated`: the outcome that the transfer itself states. `resumes`: LISTED for what is no message, but an
-# attach that lists an unsettled delivery, with its outcome if it has one; ALL_LISTED for an attach that lists all.
+# The links of a name and direction whose attach waits for that of the other side: a queue from `head` to `tail`, begun
+# after `epoch` losses. `ends`: how many of their ends are attached.
+NEW_ATTACHING = blank("epoch? opener head? tail? ends")
+# `tag`: a hash; `resumes`: 1 for a transfer that resumes a delivery. Two kinds are no messages: LISTED, an entry in the
+# map of unsettled deliveries of an attach; ALL_LISTED, an attach with a complete map. `stated`: the outcome that the
+# transfer, or the entry, has.
 LISTED, ALL_LISTED = 2, 3
 NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row tag resumes stated"
 )
-# `waits`: 1 for a settlement, which takes effect with its transaction `key`; REPORTS for the result of a command.
+# `waits`: 1 for a settlement, which waits for the end of its transaction `key`; REPORTS for the result of a command.
 REPORTS = 2
 NEW_EVENT = blank("connection map_no frame_no name opens first last outcome final effective_ns key waits client_hidden")
-# Of a transaction: a request to end it, `on_branch` by the name of a branch; without a result, its declaration by the
-# answer to command `number` of a map, or its begin, in a session. Without a key: what closes control links, `link`,
-# those of the session, or all.
+# Three kinds: a request to end transaction `key` with `result` (`on_branch`: it names a branch); without a result, the
+# begin of transaction `key`, by the answer to command `number`, or in a session; without a key, what closes a control
+# link, or all of a session, or (without a map) of the connection.
 NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden link? number? on_branch")
 NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
 NEW_REPLY = blank("connection frame_no ts_ns reply_frame_no reply_ts_ns name")
 
-# Requests of a connection that wait for their reply, by exchange (numbered in `semantics`): a row of `numbers` each.
-EXCHANGES = 5
-WAITING_FRAME, WAITING_NS, WAITING_SENDER, WAITING_LOSSES = range(4)
-WAITING_CELLS = WAITING_LOSSES + 1
-
 # Cells of `State.numbers`. UNANSWERED: sessions of 1.0 that one side has begun, without a begin of the other side.
 (
     CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS, UNANSWERED,
 ) = range(9)  # fmt: skip
 REQUESTS = UNANSWERED + 1  # the first of the cells of requests that wait
-CELLS = REQUESTS + EXCHANGES * WAITING_CELLS
+CELLS = REQUESTS + 2 * OF_CONNECTION * REQUEST_CELLS
 
 
 class Rows(
@@ -103,7 +114,7 @@ class Rows(
         "link_name is_receiver snd_settle_mode rcv_settle_mode initial_delivery_count source source_address "
         "default_outcome copies filters target_address coordinator number settled more aborted tag resume "
         "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value "
-        "coordinates closed lists_all declared about outcome final key ends range_at range_first range_last",
+        "coordinates closed lists_all declared about outcome final key ends asks range_at range_first range_last",
     )
 ):
     """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values
@@ -112,7 +123,8 @@ class Rows(
     `number`: delivery-id or command id. `about`: the side whose messages a settlement settles, in the ranges from
     `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it is a command
     to a transaction coordinator; `lists_all`: whether an attach has all unsettled deliveries of its side; `ends`: of a
-    request to end a transaction, the result on success; `key`: the transaction that is named; `declared`: one that the
+    request to end a transaction, the result on success; `asks`: the exchange of a request that an argument makes one;
+    `key`: the transaction that is named; `declared`: one that the
     coordinator has begun. `peer_late`, `late` (codec.amqp.notes): 0 or 1."""
 
 
@@ -162,7 +174,7 @@ def new_state() -> State:
 def with_room(state: State, rows: int, ranges: int) -> State:
     """`state` with room for what so many rows, with so many ranges, add."""
     pools: dict[str, Any] = {name: grown(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
-    replies = grown(state.replies, rows)
+    replies = grown(state.replies, 2 * rows)  # a flow may be the reply to one of its session, and to one of its link
     return state._replace(found_by=keyed_with_room(state.found_by, KEYS_A_ROW * rows), replies=replies, **pools)
 
 

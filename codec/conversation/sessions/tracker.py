@@ -16,7 +16,8 @@ from codec.conversation.sessions.links import (
     handle_of,
     subscribe,
 )
-from codec.conversation.sessions.sessions import pair_of_connection, session_of, transaction_of, update_session
+from codec.conversation.sessions.replies import pair, pair_of_connection
+from codec.conversation.sessions.sessions import session_of, transaction_of, update_session
 from codec.conversation.sessions.state import (
     BOTH,
     CELLS,
@@ -105,6 +106,7 @@ def _on_handle(s, rows, i, role, place, session, begins):
         link.transfers += 1
     if link.known:
         credit_link(rows, i, role, link)
+        pair(s, link.waiting, rows, i, role.replies, rows.asks[i])
     elif rows.sender[i] == CLIENT:
         link.client_handle = rows.handle[i]
     else:
@@ -142,7 +144,7 @@ def _row(s, roles, rows, i):
         return
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
-    closes = update_session(s, rows, i, role, session, opener)
+    closes = update_session(s, rows, i, role, place, opener)
     known = s.numbers[KEYS]
     key = transaction_of(s, rows, i, role, session)
     if s.numbers[KEYS] > known:

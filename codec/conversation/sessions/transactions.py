@@ -22,9 +22,9 @@ NO_PLACES = np.zeros(0, np.int64)
 
 class TransactionEnds(NamedTuple):
     """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` and `ended_ns` NONE
-    without an answer; `final`: no later frame changes it, else NONE; `client_hidden`: losses of the client before each.
-    `by`, `declared`: places in `SessionRecords.tx_ends` of what ends it, and of the declaration of one that its control
-    link or session ends, else NONE."""
+    without an answer; `final`: NONE if later frames may change it; `client_hidden`: losses of the client before each.
+    `by`, `declared`: places in `SessionRecords.tx_ends` of what ends the transaction, and, if that is the end of its
+    control link or session, of its declaration, else NONE."""
 
     place: Integers
     ended_ns: Integers

@@ -6,9 +6,9 @@ sender; a sender may settle with the transfer, or abort the delivery (1.0 core s
 settled when the server completes the command, a transfer with accept-mode none needs no settlement (0-10
 specification, classes session, execution, message).
 
-The outcome is unknown (`named`) of what was settled before it was captured, where the capture is out of order; of what
-was captured late, where the directions are far apart, unless it needs no settlement; and of all messages of a session
-that may have got settlements of the session before.
+The outcome of a message is unknown (`named`) if a settlement of its number, or of a later one, was captured before it;
+if it was captured late and needs a settlement; and if its session is `doubted`: settlements of another session may
+count for it.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ def _was_named(s, place, sender, number):
     return number != NONE and named != NONE and (named - number) % SERIAL < SERIAL // 2
 
 
-@inlined
-def transfer(s, rows, i, place, link, key):
-    """Row `i` begins a message."""
+@kernel
+def _new_message(s, rows, i, place, link):
     message = s.messages.rows[new_record(s.messages)]
     message.connection = rows.connection_id[i]
     message.frame_no = rows.frame_no[i]
@@ -87,8 +86,18 @@ def transfer(s, rows, i, place, link, key):
     message.session = place
     message.link = link
     message.sender = rows.sender[i]
-    message.operation = rows.sender[i] + 1
     message.number = rows.number[i]
+    message.client_hidden = s.numbers[HIDDEN_CLIENT]
+    message.server_hidden = s.numbers[HIDDEN_SERVER]
+    message.named = _was_named(s, place, rows.sender[i], rows.number[i])
+    return message
+
+
+@inlined
+def transfer(s, rows, i, place, link, key):
+    """Row `i` begins a message."""
+    message = _new_message(s, rows, i, place, link)
+    message.operation = rows.sender[i] + 1
     message.key = key
     message.readable = rows.readable[i]
     message.needs_no_accept = rows.no_accept[i]
@@ -98,10 +107,8 @@ def transfer(s, rows, i, place, link, key):
         message.command = s.links.rows[link].coordinator
     if message.command:
         s.numbers[TRANSACTIONS] = 1
-    message.client_hidden = s.numbers[HIDDEN_CLIENT]
-    message.server_hidden = s.numbers[HIDDEN_SERVER]
     doubted = rows.late[i] or s.sessions.rows[place].doubted
-    message.named = doubted or _was_named(s, place, rows.sender[i], rows.number[i])
+    message.named |= doubted
     message.row = i
     message.tag = rows.tag[i]
     message.resumes = int(rows.resume[i] == 1)
@@ -115,18 +122,7 @@ def transfer(s, rows, i, place, link, key):
 @kernel
 def await_reply(s, rows, i, place):
     """Row `i` is a command that its result or completion answers."""
-    message = s.messages.rows[new_record(s.messages)]
-    message.connection = rows.connection_id[i]
-    message.frame_no = rows.frame_no[i]
-    message.ts_ns = rows.ts_ns[i]
-    message.session = place
-    message.link = NONE
-    message.sender = rows.sender[i]
-    message.number = rows.number[i]
-    message.command = 1
-    message.client_hidden = s.numbers[HIDDEN_CLIENT]
-    message.server_hidden = s.numbers[HIDDEN_SERVER]
-    message.named = _was_named(s, place, rows.sender[i], rows.number[i])
+    _new_message(s, rows, i, place, NONE).command = 1
 
 
 @inlined
@@ -148,8 +144,8 @@ def settle_own(s, rows, i, place, binding):
 
 @kernel
 def _settle_range(s, rows, i, map_no, first, last, outcome, final, key, waits):
-    """Settle the numbers from `first` to `last`, which wrap; ignored if `last` is before `first` (more than half of all
-    numbers away)."""
+    """Settle the numbers from `first` to `last`, modulo SERIAL; nothing if `last` is before `first`, which is half of
+    all numbers or more away."""
     if first == NONE or last == NONE or (last - first) % SERIAL >= SERIAL // 2:
         return
     if map_no % MAPS < COMPLETIONS:
