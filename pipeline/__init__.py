@@ -24,7 +24,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -70,7 +69,12 @@ def decode(
     paths: str | Sequence[str],
     *,
     payload: bool = False,
-    **chosen: Unpack[PacketFilter],
+    ports: int | Sequence[int] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    split_bytes: int | None = None,
+    keylog: str | Sequence[str] | None = None,
 ) -> Tables:
     """The tables of captures, for notebooks.
 
@@ -94,6 +98,7 @@ def decode(
         Key logs with the secrets of TLS connections, as SSLKEYLOGFILE makes them (see docs/tls.md). Secrets in the
         captures themselves (Decryption Secrets Blocks of pcapng) are found without it.
     """
+    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
     return PlannedTables(decoded(spark, paths, payload=payload, **chosen), payload, decoded_here=True)
 
 

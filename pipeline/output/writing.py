@@ -13,11 +13,11 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import Any, Unpack
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.decoding import FLOW_INPUTS, PacketFilter, byte_size, decode_into, places_of
+from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, byte_size, decode_into, places_of
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.output.swap import staged
@@ -53,14 +53,19 @@ def write(
     tables: Collection[str] | None = None,
     overwrite: bool = False,
     payload: bool = False,
+    ports: int | Sequence[int] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    split_bytes: int | None = None,
+    keylog: str | Sequence[str] | None = None,
     progress: Progress = no_progress,
-    **chosen: Unpack[PacketFilter],
 ) -> list[dict[str, Any]]:
     """Write the tables of captures as Parquet files below the directory `output`; return the rows of table captures.
 
     `spark`: the session, or a function that starts one, which is called after `output` was checked; for captures of
     this machine (`pipeline.decoding.decoded_locally`) also `LocalProcesses`, which are faster. `tables`: default all.
-    `overwrite`: replace the tables in `output`. `payload` and the arguments after `progress`: see `pipeline.decode`.
+    `overwrite`: replace the tables in `output`. `payload` and the following arguments: see `pipeline.decode`.
     Raises OutputError; PathError if no file is a capture; ValueError for an unknown table. If it raises, the old output
     is unchanged.
     """
@@ -68,6 +73,7 @@ def write(
     for name in wanted:
         if name not in TABLES:
             raise ValueError(unknown("table", name, TABLES))
+    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
     with staged(output, known=(*TABLES, FINDINGS), overwrite=overwrite) as stage:
         stage.scratch.create()
         session = spark() if callable(spark) else spark
