@@ -37,9 +37,9 @@ DIGITS = 8  # octets that the numbers of later rounds may take more, in names
 COORDINATES = described(P.COORDINATOR)
 ENDS = FIRST_FRAME | LAST_FRAME
 Round = Callable[[Connection, int], object]
-# Of a channel number that was used: how many sessions it had, and in 1.0 the number that it answered last; a key and a
-# value of 8 octets each.
-OF_NUMBERS = {"channel numbers of 1.0": 2 * 16, "channel numbers of 0-10": 16}
+# Octets for a channel number that was used. A key and a value, 8 octets each: how many sessions it had; in 1.0 the
+# number that it answered last. In 0-10 the decoder counts the commands of each channel (96 octets).
+OF_NUMBERS = {"channel numbers of 1.0": 2 * 16, "channel numbers of 0-10": 16 + 96}
 
 
 # ---- 1.0 -------------------------------------------------------------------------------------------------------------

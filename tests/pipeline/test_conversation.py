@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from codec.amqp.versions import fact_table
 from codec.compiler.limits import Limits
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES
+from codec.sides import SIDES
 from codec.variant import encode
 from pipeline.decoding import config
 from udfs.arrow.fields import hexed, text_or_hex, valid_utf8
@@ -240,6 +242,56 @@ def test_the_end_of_a_session_is_no_reply_to_the_next_one_on_its_channel() -> No
     found, _ = replies(frames)
     assert found[3] in (5, None)
     assert {frame_no: reply for frame_no, reply in found.items() if frame_no != 3 and reply} == {1: 2, 4: 6, 7: 8}
+
+
+def test_attaches_of_one_channel_are_answered_in_order() -> None:
+    """The client detaches and attaches another session before the server has answered anything."""
+    completed = {"commands": [{"lower": 0, "upper": 0}]}
+    frames = [
+        *(
+            of_0_10("client", name, **given)
+            for session in (b"s", b"t")
+            for name, given in (
+                ("session.attach", {"name": session}),
+                ("queue.declare", {"queue": "q", "command_id": 0}),
+                ("session.detach", {"name": session}),
+            )
+        ),
+        *(
+            of_0_10("server", name, **given)
+            for session in (b"s", b"t")
+            for name, given in (
+                ("session.attached", {"name": session}),
+                ("session.completed", completed),
+                ("session.detached", {"name": session, "code": 0}),
+            )
+        ),
+    ]
+    found, _ = replies(frames)
+    assert {frame_no: reply for frame_no, reply in found.items() if reply} == {n: n + 6 for n in range(1, 7)}
+
+
+def lives(frames: list[dict[str, Any]]) -> list[str]:
+    """The numbers of incarnations in table channels."""
+    rows = followed(table(frames), len(frames))["channels"]
+    return sorted(re.findall(r"'channel_life': (\d+)", " ".join(rows)))
+
+
+def test_a_session_that_is_ended_twice_is_one_session() -> None:
+    """The detach of the client crosses the exception of the server, which has detached the session already."""
+    ended = of_0_10("server", "session.detached", name=b"s", code=0)
+    refused = of_0_10("server", "execution.exception", command_id=0, error_code=404)
+    asked = of_0_10("client", "session.detach", name=b"s")
+    assert lives([*flows(1), asked, refused, ended, ended]) == ["1"]
+    assert lives([*flows(1), refused, ended, asked, ended]) == ["1"]
+
+
+def test_frames_after_both_ends_of_a_session_are_of_another_one() -> None:
+    """Its begins were lost."""
+    over = [performative(side, "end") for side in ("client", "server")]
+    lost: list[dict[str, Any]] = [{"sender": side, "version": "1.0", "frame_type": "gap"} for side in SIDES]
+    frames = [*opening({"address": "q"}), *over, *lost, performative("client", "attach", name="c", handle=0, **ATTACH)]
+    assert lives(frames) == ["0", "1"]
 
 
 def test_an_attach_may_be_refused_with_detached() -> None:

@@ -118,6 +118,21 @@ def _attached_elsewhere(s, place, sender, number):
 
 
 @kernel
+def _begun_anew(s, rows, i, role):
+    """The place of a new session, which row `i` begins."""
+    incarnations = key_of(INCARNATIONS, 0, 0, rows.channel[i])
+    incarnation = max(found(s.found_by, incarnations), 0) + 1
+    put(s.found_by, incarnations, incarnation)
+    place = _new_session(s, rows.channel[i], incarnation)
+    session = _session_at(s, place)
+    session.opened_ns = rows.ts_ns[i]
+    session.name = rows.session_name[i]
+    session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
+    s.numbers[UNANSWERED] += role.own_numbers
+    return place
+
+
+@kernel
 def _begin(s, rows, i, role):
     """Row `i` begins a session, or attaches one again; returns its place."""
     sender, number, opening = rows.sender[i], rows.channel[i], request_cell(OPENING, rows.sender[i])
@@ -125,21 +140,12 @@ def _begin(s, rows, i, role):
     before, of_name = found(s.found_by, begun_by), found(s.found_by, named)
     if of_name != NONE and _attached_elsewhere(s, of_name, sender, number):
         of_name, named = NONE, NONE  # the name stays that of the other one
-    place = NONE
     if before != NONE and _continues(s, rows, i, _session_at(s, before)):
         place = before
     elif of_name != NONE and _continues(s, rows, i, _session_at(s, of_name)):
         place = of_name
     else:
-        incarnations = key_of(INCARNATIONS, 0, 0, number)
-        incarnation = max(found(s.found_by, incarnations), 0) + 1
-        put(s.found_by, incarnations, incarnation)
-        place = _new_session(s, number, incarnation)
-        session = _session_at(s, place)
-        session.opened_ns = rows.ts_ns[i]
-        session.name = rows.session_name[i]
-        session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
-        s.numbers[UNANSWERED] += role.own_numbers
+        place = _begun_anew(s, rows, i, role)
         if named != NONE and rows.session_name[i]:
             put(s.found_by, named, place)
     session = _session_at(s, place)
@@ -260,7 +266,7 @@ def update_session(s, rows, i, role, at, opener):
     session.senders |= 1 << rows.sender[i]
     session.last_ns = max(session.last_ns, ts_ns)
     # What ends a session that is over is no session of its own.
-    again = role.closes_session and not session.listed and session.incarnation == 0
+    again = role.closes_session != 0 and session.listed == 0 and session.incarnation == 0
     again = again and found(s.found_by, key_of(INCARNATIONS, 0, 0, session.channel)) != NONE
     if role.listed and not again:
         session.listed = 1

@@ -122,7 +122,8 @@ def transfer(s, rows, i, place, link, key):
 @kernel
 def await_reply(s, rows, i, place):
     """Row `i` is a command that its result or completion answers."""
-    _new_message(s, rows, i, place, NONE).command = 1
+    message = _new_message(s, rows, i, place, NONE)
+    message.command = 1
 
 
 @inlined
