@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
-from typing import ParamSpec, TypeVar, get_args, get_type_hints
+from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -27,14 +27,12 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
 
 
 def suggesting(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorator: the TypeError about an unknown keyword suggests the nearest one. The signature shows the keywords of
-    `**options: Unpack[SomeTypedDict]`, which are None by default."""
-    whole = signature(function)
-    known = {name: each for name, each in whole.parameters.items() if each.kind is not Parameter.VAR_KEYWORD}
-    for name in whole.parameters.keys() - known.keys():
-        (options,) = get_args(get_type_hints(function)[name])
-        for option, kind in get_type_hints(options).items():
-            known[option] = Parameter(option, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    """Decorator: the TypeError about an unknown keyword suggests the nearest one."""
+    known = [
+        name
+        for name, parameter in signature(function).parameters.items()
+        if parameter.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    ]
 
     @wraps(function)
     def checked(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Result:
@@ -44,5 +42,4 @@ def suggesting(function: Callable[Arguments, Result]) -> Callable[Arguments, Res
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
         return function(*arguments, **keywords)
 
-    checked.__signature__ = whole.replace(parameters=list(known.values()))  # type: ignore[attr-defined]
     return checked
