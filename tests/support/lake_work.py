@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 import decoding
 import pyarrow as pa
 import pyarrow.compute as pc
+from pcap_files import records
 
 from pipeline.decoding import config
 from pipeline.lake.arrivals import Arrival
@@ -28,7 +28,6 @@ from udfs.source.files import locate
 from udfs.source.lake import StateFiles, partition_of
 from udfs.source.sources import in_run_order
 
-HEADER, RECORD = 24, 16  # bytes, of a pcap file and of each record
 TASKS = 2
 
 
@@ -92,18 +91,6 @@ class LocalWork:
         runs = decoding.runs(paths, packetsRead=json.dumps(read))
         tasks = [0 if flow is None else sum(flow) % TASKS for flow in runs["flow"].to_pylist()]
         return in_run_order(runs.filter(pc.equal(pa.array(tasks, pa.int64()), task)), 64)
-
-
-def records(capture: Path) -> tuple[bytes, list[bytes]]:
-    """Header and records of a little-endian pcap file."""
-    octets = capture.read_bytes()
-    assert octets[:2] in (b"\xd4\xc3", b"\x4d\x3c"), capture
-    found, at = list[bytes](), HEADER
-    while at < len(octets):
-        (size,) = struct.unpack_from("<I", octets, at + 8)
-        found.append(octets[at : at + RECORD + size])
-        at += RECORD + size
-    return octets[:HEADER], found
 
 
 def rotated(capture: Path, directory: Path, number: int) -> Iterator[Path]:
