@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numba
@@ -22,6 +23,7 @@ from pipeline import session as sessions
 from pipeline.session import INTERPRETED, JOB_SETTINGS, session
 
 if TYPE_CHECKING:
+    from audited import Audited
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
     from xdist.workermanage import WorkerController
@@ -43,7 +45,7 @@ if numba.config.DISABLE_JIT:
 
 # Files that take seven seconds or more, the longest first.
 LONGEST = (
-    "test_clocks", "test_findings", "test_cli", "test_invariance", "test_nightly", "test_lake", "test_lake_batches",
+    "test_findings", "test_cli", "test_clocks", "test_invariance", "test_nightly", "test_lake", "test_lake_batches",
     "test_tables_batches", "test_tls_secrets", "test_local_processes", "test_carried_size", "test_lake_faults",
     "test_lake_commits", "test_tables_schemas", "test_functions_sql", "test_scratch", "test_fuzz", "test_benchmarks",
     "test_damaged_logins", "test_lake_object_store", "test_plots", "test_cut_redacted", "test_detection",
@@ -98,6 +100,22 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     has filled."""
     own = tmp_path_factory.getbasetemp()
     return partial(filled_once, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
+
+
+@pytest.fixture(scope="session")
+def night(spark: SparkSession, once: Once) -> Path:
+    """The folder in which `audited.audit` has decoded and audited everything."""
+    from audited import audit
+
+    return once("night", partial(audit, spark))
+
+
+@pytest.fixture(scope="session")
+def audited(spark: SparkSession, night: Path) -> Audited:
+    """What it has found."""
+    from audited import Audited
+
+    return Audited(spark, night)
 
 
 @pytest.fixture(scope="module", autouse=True)

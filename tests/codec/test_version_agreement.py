@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from classic_support import long_prefixed, shortstr
 from decoding import connections, decode_table, decoded, in_flow_order, rows_of, runs
+from pcap_files import records
 from wire import CLIENT, FLOW, SERVER, Row, Wire, batch_rows
 
 from codec.amqp import batches, decoder
@@ -240,15 +241,10 @@ def test_out_of_band_frames_are_read_like_those_in_band() -> None:
 
 
 def beginning_at(packet_no: int, file: str, directory: Path) -> Path:
-    """The capture without the packets before `packet_no` (pcap, little-endian)."""
-    data = (golden.CAPTURES / file).read_bytes()
-    octets, at, number = data[:24], 24, 1
-    while at < len(data):
-        size = 16 + int(struct.unpack_from("<I", data, at + 8)[0])
-        octets += data[at : at + size] if number >= packet_no else b""
-        at, number = at + size, number + 1
+    """The capture without the packets before `packet_no`."""
+    header, packets = records(golden.CAPTURES / file)
     path = directory / file
-    path.write_bytes(octets)
+    path.write_bytes(header + b"".join(packets[packet_no - 1 :]))
     return path
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from commands import decode_with
+from independent_tcp import pcap_records
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -271,7 +272,6 @@ def test_the_samples_decode_to_all_tables(tmp_path: Path, capsys: pytest.Capture
     assert [line for line in error.splitlines() if not STEP.fullmatch(line)] == []
 
 
-@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("argv", "connections", "line"),
     [
@@ -293,9 +293,7 @@ def test_the_summary_says_where_amqp_is_missing(
     assert line in out
 
 
-def test_some_tables_with_payloads_of_one_host_and_time(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_some_tables_with_payloads_of_one_host_and_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--host, --port, --since and --until together keep what lies in all of them."""
     argv = [
         "decode",
@@ -326,7 +324,6 @@ def test_some_tables_with_payloads_of_one_host_and_time(
     assert found["closed_with_error"] == []
 
 
-@pytest.mark.usefixtures("spark")
 def test_a_quiet_run_prints_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The summary as JSON on standard output, or nothing."""
     argv = ["decode", str(SAMPLES / "091_channel_exceptions.pcap"), "--output", str(tmp_path / "out"), "-q"]
@@ -341,7 +338,6 @@ def test_a_quiet_run_prints_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
     assert {(each["times"], each["closed"], each["by"]) for each in closed} == {(1, "channel", "server")}
 
 
-@pytest.mark.usefixtures("spark")
 def test_errors_of_1_0_have_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The summary has the errors of closes, ends and detaches, as tshark dissects them in `frame.number`."""
     names = ("10_rabbitmq_idle_empty_frames.pcap", "10_rabbitmq_link_errors.pcap", "10_qpidd_link_errors.pcapng")
@@ -428,12 +424,7 @@ def damaged_captures(folder: Path) -> dict[str, int]:
     # Half of a gzip file: deflate gives back what comes before the cut.
     half = gzip.compress((SAMPLES / "091_channel_exceptions.pcap").read_bytes())
     half = half[: len(half) // 2]
-    readable = zlib.decompressobj(wbits=31).decompress(half)
-    at, cut = 24, 0
-    while at + 16 <= len(readable) and (end := at + 16 + struct.unpack_from("<I", readable, at + 8)[0]) <= len(
-        readable
-    ):
-        at, cut = end, cut + 1
+    cut = len([*pcap_records(zlib.decompressobj(wbits=31).decompress(half))])
     (folder / "cut.pcap.gz").write_bytes(half)
 
     return {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from night import RETIMED, night
-from once import Once
+from night import RETIMED
 from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, svg, tables_of
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -93,9 +93,9 @@ def pipeline_ts(ns: int) -> Any:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1000)
 
 
-def of_retimed(tables: Tables) -> Tables:
+def of_retimed(tables: Tables, folder: Path) -> Tables:
     """The rows about the samples with other times."""
-    captured = f"substring_index(capture_file, '/', -1) IN ({', '.join(map(repr, RETIMED))})"
+    captured = f"capture_file IN ({', '.join(repr((folder / 'captures' / name).as_uri()) for name in RETIMED)})"
     connections = tables.frames.filter(captured).select("connection_id").distinct().collect()
     known = f"IN ({', '.join(str(row.connection_id) for row in connections)})"
     conditions = {
@@ -106,10 +106,9 @@ def of_retimed(tables: Tables) -> Tables:
     return tables.having(**{name: rows.filter(conditions.get(name, of_connections)) for name, rows in tables.items()})
 
 
-def test_captures_of_such_clocks_end_in_a_report_and_pictures(spark: SparkSession, once: Once) -> None:
-    folder = once("night", night)
-    all_tables = pipeline.load(spark, str(folder / "tables"))
-    tables = of_retimed(all_tables)
+def test_captures_of_such_clocks_end_in_a_report_and_pictures(spark: SparkSession, night: Path) -> None:
+    all_tables = pipeline.load(spark, str(night / "tables"))
+    tables = of_retimed(all_tables, night)
     begins = tables.frames.groupBy("connection_id").agg(F.min("ts_ns").alias("ns"))
     longest = (
         tables.messages.join(begins, "connection_id")
@@ -119,7 +118,7 @@ def test_captures_of_such_clocks_end_in_a_report_and_pictures(spark: SparkSessio
     equal, backwards = (rows[1:] for rows in sorted(longest.collect(), reverse=True))
     assert min(equal[1], backwards[1]) > 0
     assert (equal[0], backwards[0]) == (0, None)  # a latency is unknown if the clock was set back
-    page, verdict = (folder / "audit.html").read_text(), json.loads((folder / "audit.json").read_text())["verdict"]
+    page, verdict = (night / "audit.html").read_text(), json.loads((night / "audit.json").read_text())["verdict"]
     assert "From publish through the broker to settlement" in page
     assert verdict["amqp"] == all_tables.connections.filter("content = 'amqp'").count()
     for picture in PICTURES.values():

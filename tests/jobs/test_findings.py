@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from audited import CAPTURE_CASES, CASES, FURTHER, IN_CLEAR, LOGINS, Audited, audit
-from once import Once
+from audited import CAPTURE_CASES, CASES, FURTHER, IN_CLEAR, LOGINS, LOGINS_PORT, Audited
 from pyspark.sql import Row, SparkSession
 from rule_support import AMBIENT, NOBODY, Case, Key
-from wire import FIRST_CLIENT_PORT
 
 import pipeline
 from codec.amqp.notes import NOTES
@@ -29,11 +26,6 @@ RULES = sorted(catalogue())
 LITERAL = re.compile(r"'((?:[^'\\]|\\.)*)'")
 # Texts that detectors compare columns with, each with what the decoder may write there.
 WRITTEN = {"ERROR_IS": set(map(str, ERRORS)), "HAS_NOTE": set(NOTES), "oddity": set(ODDITIES)}
-
-
-@pytest.fixture(scope="module")
-def audited(spark: SparkSession, once: Once) -> Audited:
-    return Audited(spark, once("audited", partial(audit, spark)))
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +175,7 @@ def test_a_password_inside_tls_is_no_finding(audited: Audited) -> None:
     """The same logins in clear and in TLS that was decrypted, of 0-9-1 and 1.0, passwords and tokens."""
     assert {rule for rule, _ in LOGINS} == IN_CLEAR
     assert {connection.version for _, connection in LOGINS} == {"0-9-1", "1.0"}
-    connections = {row.client_port - FIRST_CLIENT_PORT: row for row in audited.connections}
+    connections = {row.client_port - LOGINS_PORT: row for row in audited.connections}
     rules: dict[int, set[str]] = defaultdict(set)
     for row in audited.findings:
         rules[row.connection_id].add(row.rule_id)
@@ -202,9 +194,9 @@ def test_rules_on_settlements_give_the_same_findings_with_all_settlements(audite
     columns = ("rule_id", "connection_id", "frame_no")
     rules = {detector.rule for detector in DETECTORS if detector.context == "settlements"}
     rows = pipeline.findings(audited.tables, rules=rules).select(*columns).collect()
-    found = [*audited.findings, *(row for _, row in audited.shipped)]
+    found = {tuple(row[c] for c in columns) for row in audited.all_findings if row.rule_id in rules}
     assert rows
-    assert {tuple(row) for row in rows} == {tuple(row[c] for c in columns) for row in found if row.rule_id in rules}
+    assert {tuple(row) for row in rows} == found
 
 
 def test_findings_of_tables_without_rows(spark: SparkSession) -> None:

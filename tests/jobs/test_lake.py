@@ -12,7 +12,8 @@ import golden
 import polars
 import pytest
 from audit_support import only
-from lake_work import moved_in_time, records, rotated
+from lake_work import moved_in_time, rotated
+from pcap_files import records
 from pyspark.sql import DataFrame, SparkSession
 
 import pipeline

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from night import night
-from once import Once
+from night import ENCRYPTED
 from pyspark.sql import SparkSession
 from submitting import submitted
 
@@ -155,21 +154,20 @@ def test_secrets_are_in_no_table_no_plan_and_no_file(
         assert not any(form in octets for octets in searched)
 
 
-@pytest.mark.usefixtures("spark")
 def test_secrets_are_in_no_report_and_only_in_cuts_that_request_them(
-    once: Once, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    night: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Reports of the night in every format, and cuts of every kind."""
-    folder, key = once("night", night), str(tmp_path / "key")
+    key, capture = str(tmp_path / "key"), (night / "captures" / ENCRYPTED).as_uri()
     Path(key).write_bytes(os.urandom(32))
     cuts: tuple[list[str], ...] = ([], ["--redact"], ["--anonymise", key], ["--decrypted"], ["--decrypted", "--redact"],
             ["--decrypted", "--anonymise", key])  # fmt: skip
-    cut = ["cut", str(folder / "tables"), "--where", "transport = 'tls'", "--table", "connections", "-o"]
+    cut = ["cut", str(night / "tables"), "--where", f"capture_file = '{capture}'", "-o"]
     for number, options in enumerate(cuts):
         assert main([*cut, str(tmp_path / f"{number}.pcapng"), *options]) == 0
-    printed = (folder / "printed").read_bytes() + "".join(capfd.readouterr()).encode()
+    printed = (night / "printed").read_bytes() + "".join(capfd.readouterr()).encode()
     assert b"sarif" in printed
-    written = [*files(tmp_path, folder / "tables"), *(path for path in folder.iterdir() if path.is_file())]
+    written = [*files(tmp_path, night / "tables"), *(path for path in night.iterdir() if path.is_file())]
     searched = {str(path): path.read_bytes() for path in written}
     names = {path.name for path in written}
     assert {"audit.html", "audit.json", *(f"{number}.pcapng" for number in range(len(cuts)))} <= names

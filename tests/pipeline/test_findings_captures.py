@@ -6,15 +6,10 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from functools import partial
 
 import golden
 import pytest
-from audited import Audited, audit
-from once import Once
-from pyspark.sql import Row, SparkSession
-
-Found = list[tuple[str, Row]]  # of each finding the capture, and its row
+from audited import Audited
 
 # Capture -> rules that it violates, by what the manifest says it shows.
 VIOLATIONS: dict[str, set[str]] = {
@@ -40,15 +35,9 @@ VIOLATIONS: dict[str, set[str]] = {
 STATED = {"CH-09", "CL-08", "T10-52", "T10-56", "L10-23", "L10-40", "L10-62", "L10-87"}
 
 
-@pytest.fixture(scope="module")
-def found(spark: SparkSession, once: Once) -> Found:
-    """Findings of all captures."""
-    return Audited(spark, once("audited", partial(audit, spark))).shipped
-
-
 @pytest.mark.parametrize("name", golden.captures())
-def test_violations_of_a_capture(found: Found, name: str) -> None:
-    violated = {row.rule_id for capture, row in found if capture == name and row.severity == "violation"}
+def test_violations_of_a_capture(audited: Audited, name: str) -> None:
+    violated = {row.rule_id for capture, row in audited.shipped if capture == name and row.severity == "violation"}
     assert violated == VIOLATIONS.get(name, set())
 
 
@@ -84,6 +73,6 @@ def test_tshark_shows_errors_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_GOLDEN)
-def test_every_error_that_a_peer_states_is_a_finding(found: Found, name: str) -> None:
-    reported = {row.packet_no for capture, row in found if capture == name and row.rule_id in STATED}
+def test_every_error_that_a_peer_states_is_a_finding(audited: Audited, name: str) -> None:
+    reported = {row.packet_no for capture, row in audited.shipped if capture == name and row.rule_id in STATED}
     assert {packet_no for packet_no, _ in stated_errors(name)} <= reported

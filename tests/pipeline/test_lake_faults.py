@@ -17,7 +17,8 @@ from typing import Any
 import golden
 import pytest
 from lake_support import stored
-from lake_work import LocalWork, moved_in_time, records, rotated
+from lake_work import LocalWork, moved_in_time, rotated
+from pcap_files import records
 from test_lake_batches import SECOND, UNSETTLED, Rows, captures, compared, in_lake, in_one, ingest
 
 from pipeline.lake import files, journal
@@ -28,7 +29,7 @@ from pipeline.lake.place import open_lake
 from udfs.sink.parquet import ParquetFiles
 from udfs.sink.writers import WriteBatch
 
-TS_NS = re.compile(r"\('ts_ns', (\d+)\)")
+TS_NS = re.compile(r"'ts_ns': (\d+)")
 SESSION = golden.captures()["091_tx.pcap"].paths[0]
 
 

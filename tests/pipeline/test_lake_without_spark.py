@@ -10,7 +10,8 @@ import golden
 import pyarrow.parquet as pq
 import pytest
 from lake_support import rows_of_lake, rows_of_table
-from lake_work import moved_in_time, records, rotated
+from lake_work import moved_in_time, rotated
+from pcap_files import records
 
 import pipeline
 from pipeline import TABLES

@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any, NoReturn
 
@@ -24,7 +26,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from process_work import WriteLater, abort, fail, group, identify, kill, leave, loaded, say
+from pcap_files import records
+from process_work import LATER, WriteLater, abort, fail, group, identify, kill, leave, loaded, say
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -59,17 +62,9 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def lossy(capture: Path, copy: Path) -> None:
-    """A classic pcap file (draft-ietf-opsawg-pcap), little endian, without some of its packets."""
-    octets = capture.read_bytes()
-    assert octets[:4] == b"\xd4\xc3\xb2\xa1"
-    records, at, number = [octets[:24]], 24, 0
-    while at < len(octets):
-        end = at + 16 + int.from_bytes(octets[at + 8 : at + 12], "little")
-        number += 1
-        if number % WITHOUT:
-            records.append(octets[at:end])
-        at = end
-    copy.write_bytes(b"".join(records))
+    """A capture without some of its packets."""
+    header, packets = records(capture)
+    copy.write_bytes(header + b"".join(packet for number, packet in enumerate(packets, 1) if number % WITHOUT))
 
 
 def rows(directory: Path) -> list[str]:
@@ -194,11 +189,10 @@ def test_sorted_tables_are_merged_as_they_would_be_sorted_together(
     assert found == sorted((row for part in parts for row in part), key=key)
 
 
-def test_the_captures_include_losses_and_replies(captures: str, tmp_path: Path) -> None:
+def test_the_captures_include_losses_and_replies(of_spark: Path) -> None:
     """Else the paths behind them would not have been taken."""
-    pipeline.write(LocalProcesses(), captures, str(tmp_path / "here"))
-    flows = pq.read_table(tmp_path / "here" / "message_flows").to_pylist()
-    connections = pq.read_table(tmp_path / "here" / "connections").to_pylist()
+    flows = pq.read_table(of_spark / "message_flows").to_pylist()
+    connections = pq.read_table(of_spark / "connections").to_pylist()
     assert any(row["rpc_latency_ns"] is not None for row in flows)
     assert any(row["missing_bytes"] for row in connections)
 
@@ -209,11 +203,13 @@ REWRITTEN = [
 OF_PACKETS = re.compile(r"flow_id|.*(connection_id|capture_file|packet_no|_ts)")
 
 
-def flows(name: str, directory: Path) -> Counter[str]:
+@cache
+def flows(name: str) -> Counter[str]:
     """The flows of a capture but for packets and times; of times and latencies only whether there are any."""
     paths = [str(path) for path in golden.captures()[name].paths]
-    pipeline.write(LocalProcesses(), paths, str(directory), tables=["message_flows"])
-    found = pq.read_table(directory / "message_flows").to_pylist()
+    with TemporaryDirectory() as directory:
+        pipeline.write(LocalProcesses(), paths, f"{directory}/tables", tables=["message_flows"])
+        found = pq.read_table(f"{directory}/tables/message_flows").to_pylist()
     return Counter(
         str(
             {
@@ -227,21 +223,21 @@ def flows(name: str, directory: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", REWRITTEN)
-def test_a_rewritten_capture_gives_the_flows_of_its_origin(name: str, tmp_path: Path) -> None:
+def test_a_rewritten_capture_gives_the_flows_of_its_origin(name: str) -> None:
     """As the other tables (`test_tables_of`): segments of some bytes, swapped, doubled, overlapping; rotated files."""
-    assert flows(name, tmp_path / "rewritten") == flows(golden.captures()[name].origin, tmp_path / "origin")
+    assert flows(name) == flows(golden.captures()[name].origin)
 
 
-def test_the_rewritten_captures_have_pairs_of_several_versions(tmp_path: Path) -> None:
+def test_the_rewritten_captures_have_pairs_of_several_versions() -> None:
     versions = {version for name in REWRITTEN for version in golden.captures()[name].versions}
     assert {"0-9-1", "0-10", "1.0"} <= versions
     for name in ("091_reorder_dup_overlap.pcap", "10_tiny_segments.pcap"):
-        assert any("'match': 'none'" not in row for row in flows(name, tmp_path / name)), name
+        assert any("'match': 'none'" not in row for row in flows(name)), name
 
 
-def test_work_that_is_interrupted_leaves_the_old_output(captures: str, tmp_path: Path) -> None:
+def test_work_that_is_interrupted_leaves_the_old_output(of_spark: Path, captures: str, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    pipeline.write(LocalProcesses(), captures, str(output))
+    shutil.copytree(of_spark, output)
     before = rows(output / "frames")
     process = LocalProcesses()
     process.interruptAll()
@@ -331,15 +327,21 @@ def test_nothing_is_written_once_the_work_has_failed(bare: None, tmp_path: Path)
         processes.run(WriteLater(str(tmp_path)), range(20))
     file_count = len(os.listdir(tmp_path))
     assert file_count < 19
-    time.sleep(1)
+    time.sleep(2 * LATER)
     assert len(os.listdir(tmp_path)) == file_count
     processes.close()
 
 
-def test_ctrl_c_on_a_terminal_does_not_reach_the_processes(bare: None) -> None:
-    """It reaches the process group of the job."""
+@pytest.fixture(scope="module")
+def two() -> Iterator[LocalProcesses]:
+    """Two processes, for functions that do not fail."""
     with LocalProcesses(2) as processes:
-        assert os.getpgrp() not in processes.run(group, range(4))
+        yield processes
+
+
+def test_ctrl_c_on_a_terminal_does_not_reach_the_processes(two: LocalProcesses) -> None:
+    """It reaches the process group of the job."""
+    assert os.getpgrp() not in two.run(group, range(4))
 
 
 def test_an_error_that_cannot_be_pickled_is_reported_with_its_place(bare: None) -> None:
@@ -403,15 +405,13 @@ def test_without_further_processes_the_work_is_done_in_this_one(monkeypatch: pyt
     assert processes.run(identify, range(2)) == [os.getpid()] * 2
 
 
-def test_a_process_does_not_load_pandas() -> None:
+def test_a_process_does_not_load_pandas(two: LocalProcesses) -> None:
     """It takes as long as all kernels; pyarrow would load it to know its types."""
-    with LocalProcesses(2) as processes:
-        assert processes.run(loaded, ["pandas", "udfs.sink.writers"]) == [False, True]
+    assert two.run(loaded, ["pandas", "udfs.sink.writers"]) == [False, True]
 
 
-def test_a_process_keeps_memory_that_pyarrow_has_freed() -> None:
-    with LocalProcesses(2) as processes:
-        assert processes.run(os.getenv, ["MIMALLOC_PURGE_DELAY"] * 2) == ["-1"] * 2
+def test_a_process_keeps_memory_that_pyarrow_has_freed(two: LocalProcesses) -> None:
+    assert two.run(os.getenv, ["MIMALLOC_PURGE_DELAY"] * 2) == ["-1"] * 2
 
 
 def test_pandas_can_still_be_imported_later() -> None:

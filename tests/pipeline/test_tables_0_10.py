@@ -15,7 +15,7 @@ import pytest
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, one_frame, segment
 from naive_0_10 import Transfer, sessions
 from pyspark.sql import SparkSession
-from test_tables_captures import CAPTURES, Found
+from test_tables_captures import CAPTURES, Captured
 from wire import CLIENT, SERVER, Wire, Written, give_up
 
 NAMES = (
@@ -32,22 +32,22 @@ METHODS, CPP, TX, DTX, EXCEPTIONS, SESSIONS, BIG = (name.partition(".")[0] for n
 
 
 @pytest.fixture(scope="module")
-def found(written: Written) -> Found:
-    return Found(written.tables)
+def found(written: Written) -> Captured:
+    return Captured(written.tables)
 
 
-def delivered(found: Found, capture: str, *columns: str) -> list[tuple[Any, ...]]:
+def delivered(found: Captured, capture: str, *columns: str) -> list[tuple[Any, ...]]:
     rows = found.rows("messages", capture, "operation", *columns)
     return [row[1:] for row in rows if row[0] == "deliver"]
 
 
-def published(found: Found, capture: str, *columns: str) -> list[tuple[Any, ...]]:
+def published(found: Captured, capture: str, *columns: str) -> list[tuple[Any, ...]]:
     rows = found.rows("messages", capture, "operation", *columns)
     return [row[1:] for row in rows if row[0] == "publish"]
 
 
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, DTX, SESSIONS, BIG])
-def test_messages_are_those_of_the_naive_reading(found: Found, capture: str) -> None:
+def test_messages_are_those_of_the_naive_reading(found: Captured, capture: str) -> None:
     """Numbers of commands, ranges, completions, transactions: `naive_0_10` reads them off the captured bytes."""
     columns = ("operation", "delivery_id", "outcome", "transaction")
     plain = [
@@ -61,7 +61,7 @@ def test_messages_are_those_of_the_naive_reading(found: Found, capture: str) -> 
 
 
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, DTX, SESSIONS, BIG])
-def test_sessions_count_what_became_of_their_messages(found: Found, capture: str) -> None:
+def test_sessions_count_what_became_of_their_messages(found: Captured, capture: str) -> None:
     def count(transfers: dict[int, Transfer], *outcomes: str) -> int:
         return sum(transfer.outcome in outcomes for transfer in transfers.values())
 
@@ -78,7 +78,7 @@ def test_sessions_count_what_became_of_their_messages(found: Found, capture: str
 
 
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, SESSIONS, BIG])
-def test_subscriptions_have_the_credit_and_transfers_of_the_naive_reading(found: Found, capture: str) -> None:
+def test_subscriptions_have_the_credit_and_transfers_of_the_naive_reading(found: Captured, capture: str) -> None:
     plain = [
         (name, queue, min(session.credit[name], UNLIMITED), session.transfers.get(name, 0))
         for session in sessions(CAPTURES / f"{capture}.pcap")
@@ -89,20 +89,20 @@ def test_subscriptions_have_the_credit_and_transfers_of_the_naive_reading(found:
 
 
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, SESSIONS, BIG])
-def test_time_without_credit_is_that_of_the_naive_reading(found: Found, capture: str) -> None:
+def test_time_without_credit_is_that_of_the_naive_reading(found: Captured, capture: str) -> None:
     ours = found.rows("links", capture, "name", "no_credit_ns")
     plain = naive_0_10.idle_times(CAPTURES / f"{capture}.pcap")
     assert sorted(ours) == sorted(plain)
     assert all(waited > 0 for _, waited in plain)  # at least from message.subscribe to message.flow
 
 
-def test_the_script_of_a_capture_is_what_is_read(found: Found) -> None:
+def test_the_script_of_a_capture_is_what_is_read(found: Captured) -> None:
     """It accepts one message, then two; releases one, rejects one; accepts three; acquires and accepts one."""
     outcomes = ["acked", "acked", "acked", "released", "rejected", "acked", "acked", "acked", "acked"]
     assert [outcome for (outcome,) in delivered(found, METHODS, "outcome")] == outcomes
 
 
-def test_properties_of_0_10_are_in_the_plain_columns(found: Found) -> None:
+def test_properties_of_0_10_are_in_the_plain_columns(found: Captured) -> None:
     columns = (
         "exchange", "routing_key", "durable", "priority", "ttl_ms", "correlation_id", "reply_to", "user_id", "app_id",
         "content_type",
@@ -111,11 +111,11 @@ def test_properties_of_0_10_are_in_the_plain_columns(found: Found) -> None:
     assert row in published(found, METHODS, *columns)
 
 
-def test_released_messages_come_again(found: Found) -> None:
+def test_released_messages_come_again(found: Captured) -> None:
     assert sum(again for (again,) in delivered(found, METHODS, "redelivered")) == 1
 
 
-def test_subscriptions_are_links(found: Found) -> None:
+def test_subscriptions_are_links(found: Captured) -> None:
     columns = ("kind", "name", "queue", "no_ack", "flow_mode")
     assert found.rows("links", METHODS, *columns) == [
         ("subscription", "dest-1", "q1", False, "window"),
@@ -124,20 +124,20 @@ def test_subscriptions_are_links(found: Found) -> None:
     assert set(delivered(found, METHODS, "queue", "link")) == {("q1", "dest-1"), ("q1", "br")}
 
 
-def test_local_transactions_commit_and_roll_back(found: Found) -> None:
+def test_local_transactions_commit_and_roll_back(found: Captured) -> None:
     """Two messages are committed, one rolled back; the accept of both is rolled back, then done again."""
     assert [t for (t,) in published(found, TX, "transaction")] == ["committed", "committed", "rolled-back"]
     assert delivered(found, TX, "outcome", "transaction") == [("acked", "committed")] * 2
     assert found.rows("channels", TX, "mode", "session_name") == [("tx", "tx")]
 
 
-def test_distributed_transactions_end_with_their_branch(found: Found) -> None:
+def test_distributed_transactions_end_with_their_branch(found: Captured) -> None:
     """gid-1 is prepared and committed, gid-2 rolled back, gid-3 suspended, resumed and committed in one phase."""
     assert [t for (t,) in published(found, DTX, "transaction")] == ["committed", "rolled-back", "committed"]
     assert found.rows("channels", DTX, "mode") == [("dtx",)]
 
 
-def test_exceptions_say_why_sessions_ended(found: Found) -> None:
+def test_exceptions_say_why_sessions_ended(found: Captured) -> None:
     rows = found.rows("channels", EXCEPTIONS, "close_initiator", "close_code", "close_text")
     assert [(by, code) for by, code, _ in rows] == [("server", code) for code in (404, 404, 530, 404, 404, 404)]
     assert rows[0][2].startswith("not-found: Queue not found: no-such-queue")
@@ -145,7 +145,7 @@ def test_exceptions_say_why_sessions_ended(found: Found) -> None:
     assert found.rows("links", EXCEPTIONS, "name") == []
 
 
-def test_sessions_with_a_number_in_common_stay_apart(found: Found) -> None:
+def test_sessions_with_a_number_in_common_stay_apart(found: Captured) -> None:
     """72 transfers by tshark's count: 12 sessions publish and receive."""
     rows = found.rows("channels", SESSIONS, "published", "delivered", "acked", "unsettled")
     assert len(rows) == 13
@@ -153,7 +153,7 @@ def test_sessions_with_a_number_in_common_stay_apart(found: Found) -> None:
     assert len(found.rows("links", SESSIONS, "name")) == 12
 
 
-def test_bodies_of_many_frames_are_complete(found: Found) -> None:
+def test_bodies_of_many_frames_are_complete(found: Captured) -> None:
     sizes = [0, 1, 65000, 65523, 65524, 65536, 300000]
     rows = published(found, BIG, "body_size", "body_seen", "complete")
     assert sorted(rows) == [(size, size, True) for size in sizes]
@@ -502,7 +502,7 @@ def scripts() -> dict[str, Wire]:
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     path = tmp_path_factory.mktemp("wires") / "wires.pcap"
-    read = Written(spark, path, scripts(), "0-10", besides=[CAPTURES / name for name in NAMES])
+    read = Written(spark, path, scripts(), besides=[CAPTURES / name for name in NAMES])
     yield read
     read.tables.release()
 
@@ -695,7 +695,7 @@ def test_an_accept_in_a_transaction_whose_commit_has_no_known_number_is_unknown(
 def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing(written: Written) -> None:
     rows = written.rows("messages", "lost", "outcome", "queue")
     assert rows == [("acked", "q"), ("unknown", "q"), ("unsettled", None)]
-    assert written.rows("links", "lost", "queue", "transfers") == [("q", 2), (None, 1)]
+    assert written.rows("links", "lost", "queue", "transfers") == [(None, 1), ("q", 2)]
 
 
 # Packets are 1 us apart.

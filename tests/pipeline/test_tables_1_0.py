@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from captured_rows import write_rows
 from pyspark.sql import SparkSession
-from test_tables_captures import CAPTURES, Found
+from test_tables_captures import CAPTURES, Captured
 
 import pipeline
 from udfs.schemas import DECODED
@@ -31,12 +31,12 @@ TRANSACTIONS, OUTCOMES, ERRORS, RPC, MODES, REFUSED, MULTI, PEERS, MID = (name.p
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Captured]:
     """Two of the captures have one time and one pair of ports; their connections are distinguished."""
     folder = tmp_path_factory.mktemp("decoded")
     write_rows(folder, NAMES)
     tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(str(folder)))
-    yield Found(tables)
+    yield Captured(tables)
     tables.release()
 
 
@@ -102,7 +102,7 @@ def became(name: str) -> list[tuple[bool, int, str]]:
     )
 
 
-def test_attaches_name_their_links(found: Found) -> None:
+def test_attaches_name_their_links(found: Captured) -> None:
     frames = frames_in_tshark(next(name for name in NAMES if name.startswith(OUTCOMES)))
     expected = sorted(fields["name"] for *_, performative, fields in frames if performative == ATTACH)
     rows = found.rows("methods", OUTCOMES, "name", "link_name")
@@ -111,14 +111,14 @@ def test_attaches_name_their_links(found: Found) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.partition(".")[0] not in (PEERS, ERRORS, REFUSED)])
-def test_deliveries_become_what_dispositions_say(found: Found, name: str) -> None:
+def test_deliveries_become_what_dispositions_say(found: Captured, name: str) -> None:
     rows = found.rows("messages", name.partition(".")[0], "operation", "delivery_id", "outcome")
     ours = sorted((operation == "publish", number, outcome) for operation, number, outcome in rows)
     assert ours == became(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Found, name: str) -> None:
+def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Captured, name: str) -> None:
     # Some repeat number and tag on every transfer of a delivery.
     tags = {
         (stream, by_client, fields["deliveryId"]): fields["deliveryTag"].replace(":", "")
@@ -132,7 +132,7 @@ def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Fo
     assert sum(n for (n,) in found.rows("links", capture, "transfers")) == len(tags)
 
 
-def test_transactions_of_a_coordinator(found: Found) -> None:
+def test_transactions_of_a_coordinator(found: Captured) -> None:
     """Three transactions: three messages committed, three rolled back, three acknowledgements committed."""
     rows = found.rows("messages", TRANSACTIONS, "address", "operation", "outcome", "transaction")
     assert [row[3] for row in rows if row[0] == "t2" and row[1] == "publish"] == ["committed"] * 3 + ["rolled-back"] * 3
@@ -140,7 +140,7 @@ def test_transactions_of_a_coordinator(found: Found) -> None:
     assert found.rows("channels", TRANSACTIONS, "mode", "acked", "unsettled") == [("tx", 3, 0)]
 
 
-def test_commands_to_a_coordinator_are_answered_by_dispositions(found: Found) -> None:
+def test_commands_to_a_coordinator_are_answered_by_dispositions(found: Captured) -> None:
     """Each of three transactions is declared and discharged; the dispositions that follow name their deliveries."""
     rows = found.rows("methods", TRANSACTIONS, "transaction_command", "delivery_id", "reply_frame_no", "reply_name")
     named = dict(found.rows("methods", TRANSACTIONS, "frame_no", "arguments"))
@@ -155,13 +155,13 @@ def test_commands_to_a_coordinator_are_answered_by_dispositions(found: Found) ->
     assert published == 6
 
 
-def test_acknowledgements_in_a_transaction_take_effect_with_its_discharge(found: Found) -> None:
+def test_acknowledgements_in_a_transaction_take_effect_with_its_discharge(found: Captured) -> None:
     # Three dispositions settle them one by one; the discharge that is accepted after them holds for all.
     rows = found.rows("messages", TRANSACTIONS, "operation", "settled_ts_ns")
     assert len({settled for operation, settled in rows if operation == "deliver"}) == 1
 
 
-def test_settle_modes_are_those_of_both_attaches(found: Found) -> None:
+def test_settle_modes_are_those_of_both_attaches(found: Captured) -> None:
     rows = found.rows("links", MODES, "kind", "name", "snd_settle_mode", "rcv_settle_mode", "no_ack", "address")
     assert rows == [
         ("sender", "s-AtMostOnce", "settled", "first", True, "/queue/p3"),
@@ -171,7 +171,7 @@ def test_settle_modes_are_those_of_both_attaches(found: Found) -> None:
     ]
 
 
-def test_refused_links_say_why(found: Found) -> None:
+def test_refused_links_say_why(found: Captured) -> None:
     addresses = (
         "/queue/no-such-thing-xyz",
         "no-such-node-abc",
@@ -183,7 +183,7 @@ def test_refused_links_say_why(found: Found) -> None:
     ]
 
 
-def test_links_that_a_session_takes_along_end_with_its_error(found: Found) -> None:
+def test_links_that_a_session_takes_along_end_with_its_error(found: Captured) -> None:
     reason = 'amqp:invalid-field: Attach rejected: {unknown_destination,"/nonsense/with/parts/x"}'
     rows = found.rows("links", REFUSED, "kind", "error", "opened_ts", "closed_ts")
     assert [row[:2] for row in rows] == [(kind, reason) for kind in ("receiver", "sender", "sender", "receiver")]
@@ -192,7 +192,7 @@ def test_links_that_a_session_takes_along_end_with_its_error(found: Found) -> No
     assert sum(opened > ended for *_, opened, _ in rows) == 1  # tshark: attach in packet 25, end in 23
 
 
-def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Found) -> None:
+def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Captured) -> None:
     """The client's receiver names no source; the attach that answers it does."""
     attaches = [frame for frame in frames_in_tshark(f"{RPC}.pcap") if frame[2] == ATTACH]
     ((name, address),) = (
@@ -209,7 +209,7 @@ def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Found) ->
     assert {operation for operation, to in rows if to == address} == {"publish", "deliver"}
 
 
-def test_messages_over_many_frames_are_complete(found: Found) -> None:
+def test_messages_over_many_frames_are_complete(found: Captured) -> None:
     rows = found.rows("messages", MULTI, "complete", "first_frame_no", "last_frame_no", "body_size", "body_seen")
     assert all(complete and size == seen for complete, _, _, size, seen in rows)
     transfers = sum(code == TRANSFER for _, _, code, _ in frames_in_tshark(f"{MULTI}.pcap"))
@@ -217,13 +217,13 @@ def test_messages_over_many_frames_are_complete(found: Found) -> None:
     assert max(size for *_, size, _ in rows) >= 120_000
 
 
-def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Found) -> None:
+def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Captured) -> None:
     columns = ("kind", "address", "channel_life", "transfers", "credit", "snd_settle_mode")
     flows = [fields for _, by_client, code, fields in frames_in_tshark(f"{MID}.pcap") if code == FLOW and by_client]
     credit = max(int(flow["deliveryCount"]) + int(flow["linkCredit"]) for flow in flows)
     assert found.rows("links", MID, *columns) == [("receiver", "/queue/r1", 0, 10, credit, "unsettled")]
 
 
-def test_properties_of_1_0_are_in_the_plain_columns(found: Found) -> None:
+def test_properties_of_1_0_are_in_the_plain_columns(found: Captured) -> None:
     rows = found.rows("messages", PEERS, "operation", "message_id", "durable", "message_format", "delivery_id")
     assert rows[:2] == [("publish", "1", False, 0, 0), ("publish", "2", True, 0, 1)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from test_tables_captures import CAPTURES, Found
+from test_tables_captures import CAPTURES, Captured
 
 import pipeline
 
@@ -26,14 +26,14 @@ SEND_RECEIVE, OUTCOMES, SETTLE_MODES, IDLE = NAMES_1_0
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> Iterator[Found]:
+def found(spark: SparkSession) -> Iterator[Captured]:
     """Of both versions at once, and as of any: nobody says which versions occur."""
     tables = pipeline.decode(spark, [str(CAPTURES / f"{name}.pcap") for name in (*NAMES_1_0, *NAMES_0_10)])
-    yield Found(tables)
+    yield Captured(tables)
     tables.release()
 
 
-def test_both_containers_of_1_0_name_themselves(found: Found) -> None:
+def test_both_containers_of_1_0_name_themselves(found: Captured) -> None:
     columns = ("client_container_id", "server_container_id", "server_product", "server_version")
     rows = found.rows("connections", SEND_RECEIVE, *columns)
     assert rows == [("14cb9442-b8f4-4321-bfd4-828dbab84ff7", "corpus@vm", "RabbitMQ", "3.10.8")]
@@ -44,26 +44,26 @@ def test_both_containers_of_1_0_name_themselves(found: Found) -> None:
     ]
 
 
-def test_limits_of_1_0_are_the_smaller_of_what_both_state(found: Found) -> None:
+def test_limits_of_1_0_are_the_smaller_of_what_both_state(found: Captured) -> None:
     columns = ("channel_max", "frame_max", "client_frame_max", "server_frame_max", "heartbeat_s")
     assert found.rows("connections", SEND_RECEIVE, *columns) == [(32767, 32768, 32768, 32768, None)]
     # The broker states no largest frame, which says 4294967295 (core specification, 2.7.1): the client's holds.
     assert found.rows("connections", OUTCOMES, *columns) == [(32767, 32768, 32768, 4294967295, None)] * 2
 
 
-def test_idle_time_outs_of_both_sides(found: Found) -> None:
+def test_idle_time_outs_of_both_sides(found: Captured) -> None:
     columns = ("client_idle_timeout_ms", "server_idle_timeout_ms")
     assert found.rows("connections", SEND_RECEIVE, *columns) == [(None, 60_000)]
     assert found.rows("connections", IDLE, *columns) == [(500, 60_000)] * 3
 
 
-def test_sasl_tells_user_and_mechanism(found: Found) -> None:
+def test_sasl_tells_user_and_mechanism(found: Captured) -> None:
     columns = ("user", "mechanism", "vhost")
     assert found.rows("connections", SEND_RECEIVE, *columns) == [("guest", "PLAIN", "127.0.0.1")]
     assert found.rows("connections", OUTCOMES, *columns) == [(None, "ANONYMOUS", "127.0.0.1")] * 2
 
 
-def test_how_connections_of_1_0_end(found: Found) -> None:
+def test_how_connections_of_1_0_end(found: Captured) -> None:
     columns = ("state", "close_initiator", "close_code", "close_text")
     assert found.rows("connections", SEND_RECEIVE, *columns) == [("closed", "client", None, None)]
     assert found.rows("connections", SETTLE_MODES, *columns) == [("open", None, None, None)]
@@ -71,20 +71,20 @@ def test_how_connections_of_1_0_end(found: Found) -> None:
     assert found.rows("connections", IDLE, *columns)[0] == ("closed", "client", None, gave_up)
 
 
-def test_1_0_connection_is_open_with_the_later_open(found: Found) -> None:
+def test_1_0_connection_is_open_with_the_later_open(found: Captured) -> None:
     # SYN in packet 1, the broker's open in packet 14: .073548 to .077517 of the same second.
     ((handshake_ns,),) = found.rows("connections", SEND_RECEIVE, "handshake_ns")
     assert handshake_ns // 1000 == 3969
 
 
-def test_transfers_of_1_0_are_counted_by_direction(found: Found) -> None:
+def test_transfers_of_1_0_are_counted_by_direction(found: Captured) -> None:
     columns = ("messages_published", "messages_delivered")
     assert found.rows("connections", SEND_RECEIVE, *columns) == [(10, 10)]
     rows = found.rows("connections", OUTCOMES, *columns)
     assert sum(map(sum, rows)) == 28
 
 
-def test_0_10_connections_negotiate_as_the_classic_ones(found: Found) -> None:
+def test_0_10_connections_negotiate_as_the_classic_ones(found: Captured) -> None:
     columns = ("state", "mechanism", "vhost", "server_product", "close_initiator", "close_code", "close_text")
     row = ("closed", "ANONYMOUS", "", "qpid-cpp", "client", 200, "OK")
     assert found.rows("connections", CPP, *columns) == [row, row]
@@ -92,12 +92,12 @@ def test_0_10_connections_negotiate_as_the_classic_ones(found: Found) -> None:
     assert found.rows("connections", CPP, *limits) == [(32767, 65535, 0, 65534, 120)] * 2
 
 
-def test_20_messages_are_sent_and_received_in_0_10(found: Found) -> None:
+def test_20_messages_are_sent_and_received_in_0_10(found: Captured) -> None:
     columns = ("messages_published", "messages_delivered")
     assert found.rows("connections", CPP, *columns) == [(20, 0), (0, 20)]
 
 
-def test_sessions_of_1_0_join_the_numbers_of_both_sides(found: Found) -> None:
+def test_sessions_of_1_0_join_the_numbers_of_both_sides(found: Captured) -> None:
     columns = ("channel", "channel_life", "remote_channel", "incoming_window", "published", "delivered")
     assert found.rows("channels", SEND_RECEIVE, *columns) == [(0, 1, 0, 2_147_483_647, 10, 10)]
     rows = found.rows("channels", OUTCOMES, *columns)
@@ -105,12 +105,12 @@ def test_sessions_of_1_0_join_the_numbers_of_both_sides(found: Found) -> None:
     assert sum(sum(row[4:]) for row in rows) == 28
 
 
-def test_sessions_that_end_with_their_connection_are_not_closed(found: Found) -> None:
+def test_sessions_that_end_with_their_connection_are_not_closed(found: Captured) -> None:
     """No performative `end` is in the capture."""
     assert found.rows("channels", SEND_RECEIVE, "closed_ts", "close_initiator") == [(None, None)]
 
 
-def test_sessions_of_0_10_have_names_and_are_detached(found: Found) -> None:
+def test_sessions_of_0_10_have_names_and_are_detached(found: Captured) -> None:
     columns = ("channel", "session_name", "close_initiator", "close_code", "published", "delivered")
     sender, receiver = found.rows("channels", CPP, *columns)
     # Bytes 33:66:38:37:63:30:65:63:2d:... (UTF-8) in the first session.attach.

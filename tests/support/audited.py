@@ -1,31 +1,33 @@
-"""One audit of everything: the cases of all rules, logins in clear and in TLS, and all shipped captures. Several test
-files look at what it found; it takes 20 s of CPU, however few connections there are."""
+"""One night over everything: the cases of all rules, logins in clear and in TLS, odd captures (`night`), and all
+shipped captures. Several test files look at it; an audit takes 20 s of CPU, however few connections there are."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import captured_rows
 import golden
+import night
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from rule_cases import capture_cases, cases_of, cases_spoken_in, sec
 from rule_support import SCALED, Case, Connection, Key, write_cases
 from tls_peers import Peers, Sent, wire_of
 from wire import CLIENT, SERVER, write_capture
 
 import pipeline
+from jobs import audit as command
+from jobs.cli import main
+from jobs.running import OK, UNREADABLE
 from pipeline import Tables, decoding
-from pipeline.audit import Config
+from pipeline import session as sessions
 from pipeline.audit.catalogue import catalogue
 from pipeline.audit.contexts import prefilter, settlements
-from pipeline.audit.contexts.sources import SMALL
 from pipeline.schemas import FINDINGS
-from pipeline.session import settings
 from pipeline.tables.exchange import Local, Source
-from pipeline.tables.processes import LocalProcesses
 
 OLDER = ("0-8", "0-9")
 CASES = [
@@ -38,6 +40,7 @@ IN_CLEAR = {"SEC-01", "SEC-14"}
 LOGINS = [
     (case.rule, case.breaks) for case in sec.CASES if case.rule in IN_CLEAR and isinstance(case.breaks, Connection)
 ]
+LOGINS_PORT = 30000  # of the first of their clients
 CONNECTION = ("connection_id", "client_ip", "client_port", "server_port", "transport", "tls", "mechanism", "user")
 
 
@@ -80,33 +83,43 @@ FURTHER = {
 
 
 class Audited:
-    """What `audit` has written into `folder`. Of the cases: `connections`, `findings`, and `owner`, the case and half
-    of each client port; of the shipped captures: `shipped`, findings with the name of their capture."""
+    """What `audit` has written into `folder`. Of the cases and the logins: `connections`, `findings`, and `owner`, the
+    case and half of each client port; of the shipped captures: `shipped`, findings with the name of their capture."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.tables = pipeline.load(spark, str(folder / "tables"))
+        self.folder, self.tables = folder, pipeline.load(spark, str(folder / "tables"))
         self.owner: dict[int, Key] = {
             int(port): (number, half)
             for port, (number, half) in json.loads((folder / "owner.json").read_text()).items()
         }
+        ports = {*self.owner, *range(LOGINS_PORT, LOGINS_PORT + 2 * len(LOGINS))}
         connections = self.tables.connections.select(*CONNECTION).collect()
-        findings = spark.read.schema(FINDINGS).parquet(str(folder / "findings")).collect()
+        self.all_findings = spark.read.schema(FINDINGS).parquet(str(folder / "tables" / "findings")).collect()
         captures = {row.connection_id: captured_rows.capture_at(row.client_ip) for row in connections}
-        names = [captures.get(row.connection_id) or shipped_file(row.capture_file) for row in findings]
-        self.connections = [row for row in connections if captures[row.connection_id] is None]
-        self.findings = [row for row, name in zip(findings, names, strict=True) if name is None]
-        self.shipped = [(name, row) for row, name in zip(findings, names, strict=True) if name is not None]
+        found = [(captures.get(row.connection_id) or shipped_file(row), row) for row in self.all_findings]
+        self.shipped = [(name, row) for name, row in found if name is not None]
+        self.connections = [
+            row
+            for row in connections
+            if captures[row.connection_id] is None and not ports.isdisjoint((row.client_port, row.server_port))
+        ]
+        own = {None, *(row.connection_id for row in self.connections)}
+        odd = {(folder / "captures" / name).as_uri() for name in night.NAMES}
+        self.findings = [
+            row for name, row in found if name is None and row.connection_id in own and row.capture_file not in odd
+        ]
 
 
-def shipped_file(uri: str | None) -> str | None:
-    """The name of a shipped capture; None for another."""
-    folder, _, name = (uri or "").rpartition("/")
+def shipped_file(finding: Row) -> str | None:
+    """The name of the shipped capture that a finding is about; None: another one."""
+    folder, _, name = (finding.capture_file or "").rpartition("/")
     return name if folder == golden.CAPTURES.as_uri() else None
 
 
 def audit(spark: SparkSession, folder: Path) -> None:
-    """Write the tables and the findings of all cases and captures into `folder`."""
-    captures, log = folder / "captures", folder / "keys.txt"
+    """Write into `folder` the `captures`, their `tables` and those of the shipped captures, with findings,
+    `audit.html`, `audit.json`, and what was `printed`."""
+    captures, log, rules = folder / "captures", folder / "keys.txt", folder / "audit.toml"
     captures.mkdir()
     owner = write_cases(captures / "cases.pcap", [*CASES, *FURTHER.values()])
     (folder / "owner.json").write_text(json.dumps(owner))
@@ -116,20 +129,31 @@ def audit(spark: SparkSession, folder: Path) -> None:
     peers = Peers()
     clear = [wire_of(sent(connection)) for _, connection in LOGINS]
     encrypted = [wire_of(peers.exchange(sent(connection))) for _, connection in LOGINS]
-    write_capture(captures / "logins.pcap", clear + encrypted)
+    write_capture(captures / "logins.pcap", clear + encrypted, LOGINS_PORT)
     log.write_bytes(peers.key_log)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "local_runs", with_shipped_captures(decoding.local_runs))
-        pipeline.write(LocalProcesses(1), str(captures), str(folder / "tables"), keylog=str(log))
-        tables = pipeline.load(spark, str(folder / "tables"))
-        shipped = ", ".join(map(str, shipped_connections(tables)))
-        # Connections are short: leave routine rows out of every stretch, and settlements that hit.
-        patch.setattr(prefilter, "LONG", f"CASE WHEN connection_id IN ({shipped}) THEN {prefilter.LONG} ELSE 0 END")
-        patch.setattr(settlements, "MANY", 0)
-        with settings(spark, SMALL):  # as the command does
-            findings = pipeline.findings(tables, config=Config(SCALED))
-            assert findings.schema == FINDINGS
-            findings.write.parquet(str(folder / "findings"))
+    night.write_captures(captures)
+    rules.write_text(
+        "".join(
+            f"[parameters.{rule}]\n{name} = {limit}\n"
+            for rule, limits in SCALED.items()
+            for name, limit in limits.items()
+        )
+    )
+    tables, report, as_json = (str(folder / name) for name in ("tables", "audit.html", "audit.json"))
+    logs = ("--keylog", str(log), str(night.KEY_LOG))
+    with (folder / "printed").open("w") as printed, redirect_stdout(printed), redirect_stderr(printed):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sessions, "has_session", lambda: False)
+            patch.setattr(decoding, "local_runs", with_shipped_captures(decoding.local_runs))
+            assert main(["decode", str(captures), "--output", tables, "--payload", *logs]) == UNREADABLE
+        shipped = ", ".join(map(str, shipped_connections(pipeline.load(spark, tables))))
+        with pytest.MonkeyPatch.context() as patch:
+            # Connections are short: leave routine rows out of every stretch, and settlements that hit.
+            patch.setattr(prefilter, "LONG", f"CASE WHEN connection_id IN ({shipped}) THEN {prefilter.LONG} ELSE 0 END")
+            patch.setattr(settlements, "MANY", 0)
+            patch.setattr(command, "tables_size", lambda *_: 0)  # settings as for small tables
+            written = ("--report", report, "--json", as_json, "--format", "sarif", "--config", str(rules))
+            assert main(["audit", tables, *written, "--fail-on", "never"]) == OK
 
 
 def shipped_connections(tables: Tables) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import decoding
 import pyarrow as pa
 import pyarrow.compute as pc
+from pcap_files import records
 from pyspark.sql import SparkSession
 
 from pipeline.lake.arrivals import Arrival
@@ -23,7 +23,6 @@ from udfs.sink.writers import EndConnections, WriteBatch
 from udfs.source.files import locate
 from udfs.source.sources import in_run_order
 
-HEADER, RECORD = 24, 16  # bytes, of a pcap file and of each record
 TASKS = 2
 
 
@@ -58,18 +57,6 @@ class LocalWork(LakeWork):
 
 def no_session() -> SparkSession:
     raise AssertionError("no work of a batch is for Spark")
-
-
-def records(capture: Path) -> tuple[bytes, list[bytes]]:
-    """Header and records of a little-endian pcap file."""
-    octets = capture.read_bytes()
-    assert octets[:2] in (b"\xd4\xc3", b"\x4d\x3c"), capture
-    found, at = list[bytes](), HEADER
-    while at < len(octets):
-        (size,) = struct.unpack_from("<I", octets, at + 8)
-        found.append(octets[at : at + RECORD + size])
-        at += RECORD + size
-    return octets[:HEADER], found
 
 
 def rotated(capture: Path, directory: Path, number: int) -> Iterator[Path]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from pathlib import Path
 
 ETHERNET, RAW_IP = 1, 101  # LINKTYPE_ETHERNET, LINKTYPE_RAW
+HEADER, RECORD = 24, 16  # bytes, of a pcap file and of each record
 
 
 def pcap(
@@ -16,6 +18,18 @@ def pcap(
     for ns, octets, *wire_len in packets:
         records.append(struct.pack("<IIII", *divmod(ns, 10**9), len(octets), *(wire_len or [len(octets)])) + octets)
     return b"".join(records)
+
+
+def records(capture: Path) -> tuple[bytes, list[bytes]]:
+    """Header and records of a little-endian pcap file."""
+    octets = capture.read_bytes()
+    assert octets[:2] in (b"\xd4\xc3", b"\x4d\x3c"), capture
+    found, at = list[bytes](), HEADER
+    while at < len(octets):
+        (size,) = struct.unpack_from("<I", octets, at + 8)
+        found.append(octets[at : at + RECORD + size])
+        at += RECORD + size
+    return octets[:HEADER], found
 
 
 def tcp_packet(

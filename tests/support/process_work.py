@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+LATER = 0.2  # seconds
+
 
 def identify(number: int) -> int:
     time.sleep(0.1)
@@ -29,7 +31,7 @@ class WriteLater:
     def __call__(self, number: int) -> None:
         if not number:
             raise OSError("no space")
-        time.sleep(0.3)
+        time.sleep(LATER)
         Path(self.directory, str(number)).touch()
 
 

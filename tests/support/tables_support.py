@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
 import pipeline
+from pipeline import Tables
 from udfs.schemas import DECODED
 
 
@@ -199,28 +200,35 @@ def decoded_rows(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     return arrow_rows(spark, rows, DECODED, JSON_COLUMNS).withColumn("ts", F.expr("timestamp_micros(ts_ns div 1000)"))
 
 
-class Read:
-    """Tables of several scripts, computed once; `rows` gives one script's part of a table, in frame order."""
+class Found:
+    """Rows of tables by the names of their connections. Each table is collected once."""
 
-    def __init__(self, spark: SparkSession, scripts: Mapping[str, Script], payload: bool = False) -> None:
-        self.numbers = {name: number for number, name in enumerate(scripts, start=1)}
-        rows = [row for name, script in scripts.items() for row in script.rows(self.numbers[name])]
-        self.decoded = decoded_rows(spark, rows).persist()
-        self.tables = pipeline.from_decoded(self.decoded, payload=payload)
+    # Rows are in the order of those of these columns that they have, nulls first.
+    order: tuple[str, ...] = ("frame_no", "first_frame_no", "channel", "channel_life", "opened_ts", "name")
+
+    def __init__(self, tables: Tables, name_of: Mapping[int, str]) -> None:
+        self.tables, self.name_of = tables, name_of
         self._collected: dict[str, list[Any]] = {}
 
-    def rows(self, table: str, script: str, *columns: str) -> list[tuple[Any, ...]]:
+    def rows(self, table: str, name: str, *columns: str) -> list[tuple[Any, ...]]:
         if table not in self._collected:
             self._collected[table] = getattr(self.tables, table).collect()
-        mine = [row for row in self._collected[table] if row.connection_id == self.numbers[script]]
-        order = [
-            c
-            for c in ("frame_no", "first_frame_no", "channel", "channel_life", "opened_ts", "name")
-            if mine and c in mine[0]
-        ]
-        mine.sort(key=lambda row: [(row[c] is not None, row[c]) for c in order])
-        return [tuple(row[c] for c in columns) for row in mine]
+        mine = [row for row in self._collected[table] if self.name_of.get(row.connection_id) == name]
+        order = [column for column in self.order if mine and column in mine[0]]
+        mine.sort(key=lambda row: [(row[column] is not None, row[column]) for column in order])
+        return [tuple(row[column] for column in columns) for row in mine]
 
-    def one(self, table: str, script: str, *columns: str) -> tuple[Any, ...]:
-        (row,) = self.rows(table, script, *columns)
+    def one(self, table: str, name: str, *columns: str) -> tuple[Any, ...]:
+        (row,) = self.rows(table, name, *columns)
         return row
+
+
+class Read(Found):
+    """Tables of several scripts, by their names."""
+
+    def __init__(self, spark: SparkSession, scripts: Mapping[str, Script], payload: bool = False) -> None:
+        names = dict(enumerate(scripts, start=1))
+        self.decoded = decoded_rows(
+            spark, [row for number, name in names.items() for row in scripts[name].rows(number)]
+        ).persist()
+        super().__init__(pipeline.from_decoded(self.decoded, payload=payload), names)

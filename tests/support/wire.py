@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pcap_files import RAW_IP, pcap, tcp_packet
 from pyspark.sql import SparkSession
+from tables_support import Found
 
 import pipeline
 from codec.amqp import rows as R
@@ -140,14 +141,14 @@ SERVER_PORT, FIRST_CLIENT_PORT = 5672, 40000
 START_S = 1_700_000_000
 
 
-def write_capture(path: Path, wires: Iterable[Wire]) -> None:
-    """One pcap with these connections one after the other, each from a client port of its own, from 40000 on.
+def write_capture(path: Path, wires: Iterable[Wire], first_port: int = FIRST_CLIENT_PORT) -> None:
+    """One pcap with these connections one after the other, each from a client port of its own.
 
     Packet n of a connection is captured n microseconds after its first second; what a Wire lost is not in the file.
     """
     packets = []
     for index, wire in enumerate(wires):
-        ends = {CLIENT: (CLIENT_ADDRESS, FIRST_CLIENT_PORT + index), SERVER: (SERVER_ADDRESS, SERVER_PORT)}
+        ends = {CLIENT: (CLIENT_ADDRESS, first_port + index), SERVER: (SERVER_ADDRESS, SERVER_PORT)}
         for number, _, _, at, seq, ack, size, *_, flags, direction in wire.segments:
             data = wire.payload[at : at + size]
             packet = tcp_packet(ends[direction], ends[1 - direction], seq, ack, flags, data)
@@ -161,24 +162,17 @@ def give_up(wire: Wire, lost: int) -> None:
         wire.add(1 - lost, b"")
 
 
-class Written:
-    """Rows of the tables of connections of one version, by their names; `path`: for their capture.
-    `besides`: captures of other addresses that are decoded along with it, for tables that are planned once."""
+class Written(Found):
+    """Tables of connections by their names; `path`: for their capture. `besides`: captures of other addresses that are
+    decoded along with it, for tables that are planned once."""
+
+    order = ("first_frame_no", "opened_ts")
 
     def __init__(
-        self, spark: SparkSession, path: Path, wires: Mapping[str, Wire], version: str, besides: Iterable[Path] = ()
+        self, spark: SparkSession, path: Path, wires: Mapping[str, Wire], besides: Iterable[Path] = ()
     ) -> None:
         write_capture(path, wires.values())
-        self.tables = pipeline.decode(spark, [str(path), *map(str, besides)])
+        tables = pipeline.decode(spark, [str(path), *map(str, besides)])
         ports = {FIRST_CLIENT_PORT + i: name for i, name in enumerate(wires)}
-        ours = (row for row in self.tables.connections.collect() if row.client_ip == CLIENT_IP)
-        self.name_of = {row.connection_id: ports[row.client_port] for row in ours}
-        self.collected: dict[str, list[Any]] = {}
-
-    def rows(self, table: str, script: str, *columns: str) -> list[tuple[Any, ...]]:
-        if table not in self.collected:
-            self.collected[table] = getattr(self.tables, table).collect()
-        rows = [row for row in self.collected[table] if self.name_of.get(row.connection_id) == script]
-        order = [name for name in ("first_frame_no", "opened_ts") if rows and name in rows[0]]
-        rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in order])
-        return [tuple(row[name] for name in columns) for row in rows]
+        ours = (row for row in tables.connections.collect() if row.client_ip == CLIENT_IP)
+        super().__init__(tables, {row.connection_id: ports[row.client_port] for row in ours})

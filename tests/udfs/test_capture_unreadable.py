@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from independent_tcp import pcap_records
+from pcap_files import records
 from test_capture_pcapng import section
 from test_source import CAPTURES, GOOD, accounts, expected_packets, exploded, rows
 
@@ -70,9 +72,8 @@ def test_no_capture_at_all_is_an_error_on_the_driver(tmp_path: Path) -> None:
 def test_corrupt_record_keeps_what_came_before(tmp_path: Path, split_bytes: int) -> None:
     data = bytearray(GOOD.read_bytes())
     undamaged = expected_packets(GOOD)
-    at = 24
-    for _ in range(10):
-        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    header, packets = records(GOOD)
+    at = len(header + b"".join(packets[:10]))
     data[at + 8 : at + 12] = b"\xff\xff\xff\x7f"  # the captured length of the eleventh record
     bad = tmp_path / "corrupt.pcap"
     bad.write_bytes(data)
@@ -91,11 +92,8 @@ def test_cut_gzip_gives_everything_before_the_cut(tmp_path: Path) -> None:
         plain = b""
         while True:
             plain += stream.read(1)  # everything that Python's own decoder gets out of it
-    at, count = 24, 0
-    while at + 16 <= len(plain) and at + 16 + struct.unpack_from("<I", plain, at + 8)[0] <= len(plain):
-        at, count = at + 16 + struct.unpack_from("<I", plain, at + 8)[0], count + 1
     (account,) = accounts(rows(TcpRunsReader, cut))
-    assert 0 < account["packets"] == count < 519
+    assert 0 < account["packets"] == len([*pcap_records(plain)]) < 519
     assert f"the gzip data is damaged or cut short after {len(plain)} bytes" in account["error"]
 
 
