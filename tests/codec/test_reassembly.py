@@ -172,6 +172,17 @@ def test_keep_alives_are_neither_data_nor_retransmissions() -> None:
     assert facts["conflicting_overlap_bytes"] == 0
 
 
+def test_a_keep_alive_does_not_fill_in_what_the_snaplen_cut_off() -> None:
+    at, size = PLACES[6]
+    cut_short = Segment(CLIENT, at, STREAM[at : at + 20], wire=size)
+    alive = Segment(CLIENT, at + size - 1, b"\0")
+    rest = Segment(CLIENT, at + size, STREAM[at + size :])
+    whole, (facts,) = Capture(segments=[*OPENING, Segment(CLIENT, 0, STREAM[:at]), cut_short, alive, rest]).decoded()
+    assert places(whole) == PLACES
+    assert [row["size"] for row in whole if row["frame_type"] == "gap"] == [size - 20]
+    assert facts["client"]["missing_bytes"] == size - 20
+
+
 def test_a_syn_may_carry_data_and_both_ends_consume_a_number() -> None:
     opening = [Segment(CLIENT, 0, STREAM[:50], SYN), Segment(SERVER, 0, flags=SYN | ACK)]
     # the sequence number of a SYN is one before its data; the segment above says so by `at` 0

@@ -175,7 +175,7 @@ def place_payload(c, d, s, g, payload, start, needs):
     size, wire = int(g.cap_len), int(g.wire_len)
     at = int(g.payload_at)
     cut = wire - size
-    if start + wire <= d.next and wire <= 1 and start + 1 == d.next:
+    if wire <= 1 and (start + 1 == d.next or start + 1 == d.cut_end):
         return  # keep-alive: one old octet, whatever its value (RFC 9293 section 3.8.4)
     if d.last_data_ns >= 0:
         d.max_silence_ns = max(int(d.max_silence_ns), ts - int(d.last_data_ns))
