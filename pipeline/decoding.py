@@ -58,7 +58,12 @@ def decoded(
     paths: str | Sequence[str],
     *,
     payload: bool = False,
-    **chosen: Unpack[PacketFilter],
+    ports: int | Sequence[int] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    split_bytes: int | None = None,
+    keylog: str | Sequence[str] | None = None,
 ) -> DataFrame:
     """Captures -> decoded rows (`udfs.schemas.DECODED`), lazy and not cached.
 
@@ -69,7 +74,8 @@ def decoded(
     from udfs.decode.decoder import decode_runs
 
     places = places_of(paths)
-    secrets = secret_files(places, chosen.get("keylog"))
+    secrets = secret_files(places, keylog)
+    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
     rows = by_flow(spark, places, decode_runs(payload, secrets=secrets), DECODED, chosen)
     assert isinstance(rows, OnSpark)
     return rows.rows
