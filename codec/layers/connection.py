@@ -18,7 +18,7 @@ from codec.layers.ordered import NEW_CONNECTION, Tcp, end_order, new_tcp, order
 from codec.layers.state import from_json, restore_layer, restore_tcp, save_layer, save_tcp, to_json
 from codec.layers.tls.records import Tls
 from codec.layers.websocket import WebSocket, is_upgrade
-from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, PEER_IS_LATE, SEGMENT, SYN
+from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, PEER_IS_LATE, SEGMENT, SYN, first_octet
 from codec.tcp.direction import DONE, TLS, TOO_SMALL, enlarge_stream
 from codec.tcp.reassembly import WRAP, anchor
 
@@ -90,7 +90,7 @@ class LayeredConnection:
         self.totals = np.zeros((5, 2), np.int64)
         self.totals[BASE] = NO_BASE
         direction = int(segment["direction"])
-        self._begin(direction, int(segment["seq"]))
+        self._begin(direction, first_octet(segment))
         if int(segment["flags"]) & ACK:
             self._begin(1 - direction, int(segment["ack"]))
         self.limits = 0

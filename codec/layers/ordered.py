@@ -142,7 +142,7 @@ def _drain(t, direction):
 @kernel
 def order(t, segments, payload, i):
     """Take `segments[i:]` of one connection, in capture order: (code, index of the current segment, direction that
-    needs room). NEED_ROWS: `out` is full. ANEW: another connection begins with this segment."""
+    needs room). NEED_ROWS: `out` is full. NEW_CONNECTION: another one begins with this segment."""
     c = t.connection[0]
     while i < len(segments):
         g = segments[i]

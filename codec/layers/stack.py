@@ -30,7 +30,7 @@ from codec.layers.tls.keylog import SecretSource
 from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
 from codec.layers.websocket import WebSocket, is_upgrade
-from codec.net.segments import FIN, SYN
+from codec.net.segments import FIN, SYN, first_octet
 from codec.tcp.direction import TLS
 
 # Trial of secrets on a connection that began before the capture: on so many records, in so many segments.
@@ -64,11 +64,11 @@ def first_candidate(segments, payload, i):
 def head_at(segments: np.ndarray, payload: np.ndarray, i: int, header: int = 0) -> bytes:
     """The payload of segment `i` from offset `header` on, continued by later segments up to HELLO_HEAD octets."""
     found, g = b"", segments[i]
-    direction, seq = int(g["direction"]), int(g["seq"])
+    direction, seq = int(g["direction"]), first_octet(g)
     for other in segments[i : i + HELLO_HEAD * 4]:
         if len(found) >= header + HELLO_HEAD:
             break
-        if int(other["direction"]) == direction and int(other["seq"]) == (seq + len(found)) % (1 << 32):
+        if int(other["direction"]) == direction and first_octet(other) == (seq + len(found)) % (1 << 32):
             found += payload[int(other["payload_at"]) : int(other["payload_at"]) + int(other["cap_len"])].tobytes()
     return found[header:]
 
@@ -77,12 +77,13 @@ def parted(segments: np.ndarray, i: int, header: int) -> np.ndarray:
     """A copy in which segment `i` is two: its first `header` octets, and the rest."""
     found = np.concatenate([segments[: i + 1], segments[i:]]).view(np.recarray)
     first, rest = found[i], found[i + 1]
-    rest.seq = (int(rest.seq) + header) % (1 << 32)
+    rest.seq = (first_octet(rest) + header) % (1 << 32)
     rest.payload_at += header
     rest.cap_len -= header
     rest.wire_len -= header
     first.cap_len = first.wire_len = header
     first["flags"] &= ~FIN & 0xFFFF
+    rest["flags"] &= ~SYN & 0xFFFF
     return found
 
 
@@ -166,8 +167,10 @@ class Layers:
                 yield Part(flow[None], np.array([stop - i]), segments[i:stop], payload)
             if layer is not None:
                 self._current = LayeredConnection(flow.tobytes(), segments[stop], layer)
-                if header:  # its packet is counted with the header
-                    self._current.totals[SEGMENTS, int(segments[stop]["direction"])] += 1
+                if header:  # its packet is counted with the header, which has its SYN
+                    side = int(segments[stop]["direction"])
+                    self._current.totals[SEGMENTS, side] += 1
+                    self._current.tcp.directions["syn"][side] = bool(segments["flags"][stop - 1] & SYN)
             i = stop
 
     def _next(self, segments: np.ndarray, payload: np.ndarray, i: int) -> tuple[int, Layer | None, int]:

@@ -209,7 +209,7 @@ def read_frames(octets, direction, begin, size, client, state, masks, heads, out
     its chunk, direction, begin and size to `found`. `state` int64 (2, 5), `masks` uint8 (2, 4), `heads` uint8 (2,
     HEAD_BYTES): by direction the current frame, its mask, its incomplete head.
 
-    Returns the number of parts, the end of `out`, and the chunk at which a direction ended (DEAD is set then), or the
+    Returns the number of parts, the end of `out`, and the chunk at which a direction stopped (STOPPED is set), or the
     number of chunks."""
     count = 0
     for i in range(len(direction)):

@@ -31,3 +31,8 @@ FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 PEER_IS_LATE, IS_LATE = 0x4000, 0x8000
 
 FLOW_KEY_BYTES = 36  # low ip 16, high ip 16, low port 2, high port 2; IPv4 as ::ffff:a.b.c.d
+
+
+def first_octet(segment: np.void) -> int:
+    """Sequence number of the first octet of its payload; that of a SYN is one before (RFC 9293 section 3.4)."""
+    return (int(segment["seq"]) + bool(segment["flags"] & SYN)) % (1 << 32)

@@ -97,6 +97,13 @@ def test_a_frame_has_the_packet_that_completed_it() -> None:
     assert sorted(row["packet"] for row in rows) == sorted(place + 5 for _, _, place in frames)
 
 
+def test_an_upgrade_in_the_syn() -> None:
+    rows, facts = wire_of(upgraded(conversation()[0]), fast_open=True).rows(Layers())
+    assert sent(rows) == all_frames()
+    assert (facts["transport"], facts["client"]["missing_bytes"]) == ("websocket", 0)
+    assert_ledger(facts)
+
+
 def test_websocket_inside_tls() -> None:
     peers = Peers()
     flights = peers.exchange(upgraded(conversation()[0]))

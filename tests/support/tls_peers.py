@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from wire import CLIENT, SERVER, Wire
 
+from codec.net.segments import ACK, SYN
+
 NOT_AFTER = datetime.datetime(2036, 1, 31, 12, tzinfo=datetime.UTC)
 Sent = tuple[int, bytes]  # direction, octets
 
@@ -114,10 +116,13 @@ class Peers:
         return flights
 
 
-def wire_of(flights: Iterable[Sent], size: int = 1400) -> Wire:
-    """The flights as segments of at most `size` octets."""
-    wire = Wire()
+def wire_of(flights: Iterable[Sent], size: int = 1400, fast_open: bool = False) -> Wire:
+    """The flights as segments of at most `size` octets. `fast_open`: the first one is in the SYN (RFC 7413)."""
+    wire = Wire(syn=not fast_open)
     for direction, octets in flights:
         for at in range(0, len(octets), size):
-            wire.add(direction, octets[at : at + size])
+            opens = not wire.segments
+            wire.add(direction, octets[at : at + size], SYN if opens else ACK)
+            if opens:
+                wire.add(1 - direction, b"", SYN | ACK)
     return wire

@@ -136,6 +136,18 @@ def test_a_header_of_the_proxy_protocol_in_the_segment_of_the_hello(header: byte
     assert more == packets[0] - packets[1] - packets[2]
 
 
+@pytest.mark.parametrize("header", [b"", b"PROXY UNKNOWN\r\n"])
+def test_a_hello_in_the_syn(header: bytes) -> None:
+    peers = Peers()
+    (_, hello), *others = peers.exchange(conversation()[0])
+    wire = wire_of([(CLIENT, header + hello), *others], fast_open=True)
+    rows, facts = wire.rows(Layers(KeyLog(peers.key_log)))
+    assert sent(rows) == sorted([*all_frames(), *([("client", len(header))] if header else [])])
+    assert (facts["transport"], facts["client"]["missing_bytes"]) == ("tls", 0)
+    for side in ("client", "server"):
+        assert facts[side]["payload_bytes"] == sum(facts[side][part] for part in PARTS)
+
+
 def test_a_frame_has_the_packet_that_completed_its_record() -> None:
     payloads, frames = conversation()
     peers = Peers()
