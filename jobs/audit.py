@@ -196,9 +196,10 @@ def audit_tables(
             from pipeline.report.formats import FORMATS
             from pipeline.report.page import page
 
-            html, as_json = page(audit, source.display_name), FORMATS["json"](audit)
+            html = page(audit, source.display_name)
+            as_json = FORMATS["json"](audit) if arguments.json else None
     write_text(wanted.outputs[arguments.report], html)
-    if arguments.json:
+    if as_json is not None:
         write_text(wanted.outputs[arguments.json], as_json)
     print_line = print_result if arguments.format == "text" else print_status
     if arguments.format != "text":

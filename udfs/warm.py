@@ -184,7 +184,7 @@ def warm_conversations() -> None:
     enough for channels; sessions need a transfer, a subscription and the end of a transaction."""
     from codec.packing import Reader, Writer
     from udfs.conversation.channels import ChannelTracker
-    from udfs.conversation.methods import FrameBatch
+    from udfs.conversation.frames import FrameBatch
     from udfs.conversation.sessions import SessionTracker
     from udfs.decode.frame_rows import ARROW_DECODED
 

@@ -22,7 +22,7 @@ from pipeline.decoding import config
 from udfs.arrow.fields import hexed, text_or_hex, valid_utf8
 from udfs.arrow.types import VARIANT
 from udfs.conversation import sessions
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation

@@ -23,7 +23,8 @@ from pipeline.decoding import config
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
 from udfs.arrow.rows import from_spark
 from udfs.arrow.types import arrow_schema
-from udfs.conversation.methods import FrameBatch, streams_of
+from udfs.conversation.frames import FrameBatch
+from udfs.conversation.methods import streams_of
 from udfs.pairing.flows import TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import messages_to_pair

@@ -15,7 +15,7 @@ from codec.compiler.limits import Limits
 from codec.variant import encode
 from pipeline.decoding import config
 from udfs.arrow.types import VARIANT
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 

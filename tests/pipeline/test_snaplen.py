@@ -23,7 +23,7 @@ from wire import CLIENT, SERVER, Wire
 
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.rows import values_cut
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.conversation.performatives import performatives
 
 Row = dict[str, Any]

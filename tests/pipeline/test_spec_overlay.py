@@ -19,7 +19,7 @@ from wire import CLIENT, SERVER, Wire, write_capture
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, method_name, methods
 from pipeline.decoding import config
 from udfs.arrow.rows import from_spark
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.tables.conversation import Conversation
 
 every_version = pytest.mark.parametrize("version", CLASSIC_VERSIONS)

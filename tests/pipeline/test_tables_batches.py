@@ -29,7 +29,7 @@ from udfs.arrow.types import VARIANT, ColumnError, arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation import states
 from udfs.conversation.contents import Contents
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.tables import TableRows, conversation
 

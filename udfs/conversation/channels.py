@@ -46,7 +46,8 @@ from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers, nullable
 from udfs.arrow.rows import is_among, numbers_of, places_where, taken, values_cut
-from udfs.conversation.methods import FrameBatch, method_frames, queue_types
+from udfs.conversation.frames import FrameBatch
+from udfs.conversation.methods import method_frames, queue_types
 from udfs.conversation.states import NO_NUMBERS, Tracker
 from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, method_roles
 

@@ -37,7 +37,7 @@ from udfs.attributes import Family
 from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
 from udfs.conversation.bodies import PENDING_BODIES, Bodies
 from udfs.conversation.channels import MESSAGES as OF_CHANNELS
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.conversation.properties import ONLY_DERIVED_FROM, derived
 from udfs.conversation.properties import properties as read_properties
 from udfs.conversation.session_rows import BEGUN_MESSAGES as OF_SESSIONS

@@ -1,7 +1,4 @@
-"""Credit of subscriptions of 0-10: changes of it are applied once nothing before them can change.
-
-Places of sessions and links count from the first of their connection in saved data, in records from the first of all.
-"""
+"""Credit of subscriptions of 0-10: changes of it are applied once nothing before them can change."""
 
 from __future__ import annotations
 
@@ -16,75 +13,18 @@ from codec.conversation.settlement import Settled
 from codec.conversation.states import blank
 from codec.memory import fixed
 from udfs.arrow.rows import Index, is_among, is_there, numbers_of, places_where
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
+from udfs.conversation.places import Begins
 from udfs.conversation.states import ConnectionRecords
 
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 # A transfer that has used credit and not returned it.
 USE = blank("connection session link frame_no octets").dtype
-COUNT = blank("connection session sender outcome count").dtype
-COMPLETED = blank(" ".join(Settled._fields)).dtype
 OCTETS = blank("connection frame_no size").dtype
 OCTETS_OF_FRAMES = {"connection": "connection_id", "frame_no": "content_frame_no", "size": "payload_size"}
 NOTHING = np.zeros(0, np.int64)
 LATER = np.iinfo(np.int64).max
-
-
-class Begins:
-    """Where the records of each connection begin: places in saved records count from there."""
-
-    def __init__(self, records: NDArray[np.void]) -> None:
-        self.ids, self._first = np.unique(records["connection"], return_index=True)
-
-    def of(self, connections: Integers) -> Integers:
-        """The place of the first record of each connection."""
-        found: Integers = self._first[np.searchsorted(self.ids, connections)]
-        return found
-
-
-class SessionPlaces(Begins):
-    """Converts numbers of sessions: in saved data they count from the first session of their connection, in records
-    from the first of all."""
-
-    def __init__(self, sessions: NDArray[np.void]) -> None:
-        super().__init__(sessions)
-        self._sessions = sessions
-
-    def settled(self, completed: ConnectionRecords) -> Settled:
-        """COMPLETED of these connections, numbered within all records."""
-        own = completed.of(self.ids)
-        columns = {name: np.ascontiguousarray(own[name]) for name in Settled._fields}
-        columns["map_no"] = columns["map_no"] + self.of(own["connection"]) * MAPS
-        return Settled(**columns)
-
-    def completed(self, settled: Settled) -> NDArray[np.void]:
-        """COMPLETED, numbered within each connection."""
-        completed = np.zeros(len(settled.connection), COMPLETED)
-        for name, column in settled._asdict().items():
-            completed[name] = column
-        completed["map_no"] -= self.of(settled.connection) * MAPS
-        return completed
-
-    def add(self, more: ConnectionRecords, counts: Integers) -> None:
-        """Add COUNT of these connections to `counts`, by session, sender and outcome."""
-        own = more.of(self.ids)
-        at = self.of(own["connection"]) + own["session"], own["sender"], own["outcome"]
-        np.add.at(counts, at, own["count"])
-
-    def counts(self, counts: Integers) -> NDArray[np.void]:
-        """COUNT of `counts`, numbered within each connection."""
-        session, sender, outcome = np.nonzero(counts)
-        found = np.zeros(len(session), COUNT)
-        found["connection"] = self._sessions["connection"][session]
-        found["session"] = session - self.of(found["connection"])
-        found["sender"], found["outcome"], found["count"] = sender, outcome, counts[session, sender, outcome]
-        return found
-
-
-def joined_settled(first: Settled, then: Settled) -> Settled:
-    """The messages of both."""
-    return Settled(*(np.concatenate(columns) for columns in zip(first, then, strict=True)))
 
 
 class Octets(ConnectionRecords):

@@ -1,100 +1,35 @@
-"""Batches of frames; rows of table methods, without replies; which frames trackers read; queues that are streams."""
+"""Rows of table methods, without replies; which frames trackers read; queues that are streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
 from codec.conversation.sessions.semantics import (
-    ASKS,
-    COORDINATES,
-    IN_SEGMENTS,
     NAMES,
     REQUEST_NAMES,
     SETTLES,
     VERSIONS,
 )
 from udfs import roles
-from udfs.arrow.fields import Fields, fields, inside, values_of
+from udfs.arrow.fields import Fields, fields, values_of
 from udfs.arrow.rows import (
     from_spark,
     is_among,
-    is_noted,
     is_there,
-    one_of,
-    picked,
     places_where,
     taken,
     truth_of,
 )
 from udfs.arrow.types import bound
+from udfs.conversation.frames import Flags, FrameBatch
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
-Flags = NDArray[np.bool_]
-
-
-class FrameBatch:
-    """Rows of frames, those of a connection together and in order, and what several tables need of them: each is
-    computed once, when it is first asked for. `batch[name]`: a column."""
-
-    def __init__(self, rows: pa.RecordBatch) -> None:
-        self.rows = rows
-
-    def __getitem__(self, name: str) -> pa.Array:
-        return self.rows[name]
-
-    def __len__(self) -> int:
-        return int(self.rows.num_rows)
-
-    @cached_property
-    def arguments(self) -> dict[str, pa.Array]:
-        """The fields READ_ARGUMENTS of `arguments`."""
-        return fields(self["arguments"], roles.READ_ARGUMENTS)
-
-    @cached_property
-    def are_methods(self) -> Flags:
-        """True for frames with a method, control, command or performative."""
-        return is_among(self["frame_type"], *roles.METHOD_FRAMES)
-
-    @cached_property
-    def unfinished(self) -> Flags:
-        """True for frames of controls and commands of 0-10 that continue in the next frame, which has the arguments."""
-        begun = self.are_methods & is_among(self["version"], *IN_SEGMENTS)
-        return begun & is_among(self["status"], "ok") & ~is_there(self["arguments"])
-
-    @cached_property
-    def lost(self) -> Flags:
-        """True where frames may be missing, so that nothing may be paired across."""
-        found = np.zeros(len(self), bool)
-        for kind, column, value in roles.LOSSES:
-            is_kind, there = is_among(self["frame_type"], kind), is_there(self[column])
-            found |= is_kind & (~there if value is None else there & ~is_among(self[column], value))
-        return found
-
-    @cached_property
-    def late(self) -> dict[str, Flags]:
-        """`peer_late`, `late`: True for frames with these notes."""
-        return {"peer_late": is_noted(self["notes"], PEER_LATE), "late": is_noted(self["notes"], CAPTURED_LATE)}
-
-    @cached_property
-    def transaction_commands(self) -> pa.StringArray:
-        """The command to a transaction coordinator of 1.0 in each frame, or null: it is the body of a transfer (4.2,
-        4.5)."""
-        carries = is_among(self["name"], *roles.COMMANDS_TO)
-        if not carries.any():
-            return pa.nulls(len(self), pa.string())
-        bodies = inside(values_of(self["properties"]).taken(np.flatnonzero(carries)), "body")
-        kinds = fields(bodies, {"type": "string"})["type"]
-        kinds = pc.if_else(one_of(kinds, COORDINATES), kinds, pa.scalar(None, pa.string()))
-        return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
 
 
 def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -106,24 +41,13 @@ def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, 
     known["link_name"] = pc.if_else(names_link, frames.arguments["name"], pa.scalar(None, pa.string()))
     known["transaction_command"] = frames.transaction_commands
     may_be = is_among(frames["name"], *roles.replies(), *REQUEST_NAMES) | is_there(frames.transaction_commands)
-    may_be |= _asks(frames)
+    may_be |= frames.asks > 0
 
     def rows(chosen: Flags) -> pa.RecordBatch:
         at = places_where(chosen)
         return bound({name: taken(known[name], at) for name in schema.names if name not in REPLY}, schema, REPLY)
 
     return rows(frames.are_methods & ~may_be), rows(frames.are_methods & may_be)
-
-
-def _asks(frames: FrameBatch) -> Flags:
-    """True for the frames of ASKS that ask for a reply."""
-    found = np.zeros(len(frames), bool)
-    for name, exchanges in ASKS.items():
-        at = np.flatnonzero(is_among(frames["name"], name))
-        if len(at):
-            own = Fields(values_of(frames["arguments"]).taken(at), dict.fromkeys(exchanges, "boolean"))
-            found[at] = np.logical_or.reduce([own.numbers(argument, 0) == 1 for argument in exchanges])
-    return found
 
 
 METHOD_COLUMNS = ("connection_id", "name", "arguments")

@@ -19,7 +19,8 @@ from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, hexed, inside, valid_utf8, values_of
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, values_cut
-from udfs.conversation.methods import FrameBatch, performative_frames
+from udfs.conversation.frames import FrameBatch
+from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
 
 Integers = NDArray[np.int64]
@@ -34,7 +35,6 @@ ARGUMENTS = {
     "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
     "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
-    **{name: "boolean" for names in semantics.ASKS.values() for name in names},
     "unit": "int", "value": "bigint", "code": "int", "error_code": "int", "description": "string", "timeout": "bigint",
 }  # fmt: skip
 CONTAINERS = ("source", "target", "state", "error", "value", "transfers", "commands", "xid", "unsettled")
@@ -60,7 +60,7 @@ class Performatives:
     frames: pa.RecordBatch
     arguments: Fields
     commands: Values
-    marks: dict[str, NDArray[np.bool_]]
+    marks: dict[str, NDArray[np.bool_] | Integers]
     texts: Numbers
 
     def rows(self) -> Rows:
@@ -113,7 +113,6 @@ class Performatives:
             },
         }  # fmt: skip
         truths = {
-            "asks": self._asks(),
             "readable": arguments.are_there,
             "error": excepts | are_objects(errors),
             "source": are_objects(arguments.inside("source")),
@@ -153,16 +152,6 @@ class Performatives:
         """bool (n,): rows whose name has this role (semantics.ROLES)."""
         named: NDArray[np.bool_] = (_ROLES[role] != 0)[self.names]
         return named
-
-    def _asks(self) -> Integers:
-        """The exchange in which each asks for a reply by one of its arguments, else 0."""
-        found: Integers = np.zeros(len(self.names), np.int64)
-        for name, exchanges in semantics.ASKS.items():
-            of_name = self.names == NAMES.index(name) + 1
-            for argument, exchange in exchanges.items() if of_name.any() else ():
-                true = of_name & (found == 0) & (self.arguments.numbers(argument, NONE) == 1)
-                found = np.where(true, exchange, found)
-        return found
 
     def _session_names(self, arguments: Fields) -> pa.Array:
         """Names of sessions, which are octets, as text."""
@@ -290,5 +279,5 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
     carries_command = is_there(batch.transaction_commands)[at]  # others need not be read
     commands = properties.at(properties.starts, np.where(carries_command, properties.stops, properties.starts))
     marks = {"loss": batch.lost, "hides": hides, **batch.late}
-    of_rows = {name: marked[at] for name, marked in marks.items()}
+    of_rows = {name: marked[at] for name, marked in marks.items()} | {"asks": np.where(cut, 0, batch.asks[at])}
     return Performatives(frames, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)

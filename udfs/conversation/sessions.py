@@ -49,9 +49,10 @@ from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from codec.conversation.states import spread
 from udfs.arrow.rows import joined
-from udfs.conversation.credits import COMPLETED, COUNT, Credits, Octets, SessionPlaces, joined_settled
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.credits import Credits, Octets
+from udfs.conversation.frames import FrameBatch
 from udfs.conversation.performatives import performatives
+from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled
 from udfs.conversation.session_rows import (
     COUNTS,
     begun_messages,

@@ -214,14 +214,15 @@ class Payloads:
 
         Raises OSError if the file was removed or is too short."""
         there = np.flatnonzero(segments["cap_len"])
+        if not len(there):
+            return segments, np.zeros(0, np.uint8)
         there = there[np.argsort(segments["payload_at"][there], kind="stable")]
         begins = segments["payload_at"][there]
         ends = np.maximum.accumulate(begins + segments["cap_len"][there])
-        gap = min(GAP_BYTES, GAPS_BYTES // max(1, len(there)))
-        apart = begins[1:] > ends[:-1] + gap
-        part = np.append(0, np.cumsum(apart))[: len(there)]
-        starts = begins[np.append(True, apart)[: len(there)]]
-        offsets = np.append(0, np.cumsum(ends[np.append(apart, True)[: len(there)]] - starts))
+        apart = begins[1:] > ends[:-1] + min(GAP_BYTES, GAPS_BYTES // len(there))
+        part = np.append(0, np.cumsum(apart))
+        starts = begins[np.append(True, apart)]
+        offsets = np.append(0, np.cumsum(ends[np.append(apart, True)] - starts))
         octets = np.empty(offsets[-1], np.uint8)
         moved = segments.copy()
         moved["payload_at"][there] += (offsets[:-1] - starts)[part]

@@ -48,7 +48,7 @@ from codec.layers.stack import Layers
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import frame_rows

@@ -25,7 +25,7 @@ from codec.sides import SIDES
 from udfs.arrow.rows import elapsed, in_one, in_one_text, is_there, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS

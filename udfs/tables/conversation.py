@@ -39,7 +39,8 @@ from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation.channels import REPLIES, ChannelTracker
 from udfs.conversation.contents import Contents
-from udfs.conversation.methods import REPLY, FrameBatch, method_rows
+from udfs.conversation.frames import FrameBatch
+from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import SessionTables, SessionTracker
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table

@@ -26,7 +26,7 @@ from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls, with_parts
 from udfs.attributes import ATTRIBUTES, ArgumentPath
-from udfs.conversation.methods import FrameBatch
+from udfs.conversation.frames import FrameBatch
 
 INT64 = np.iinfo(np.int64)
 

@@ -27,8 +27,9 @@ from codec.conversation.sessions.credit import CREDIT
 from codec.layers.state import holds_secrets
 from udfs.arrow.types import typed
 from udfs.attributes import ATTRIBUTES
-from udfs.conversation.credits import COMPLETED, OCTETS, USE
-from udfs.conversation.credits import COUNT as SESSION_COUNT
+from udfs.conversation.credits import OCTETS, USE
+from udfs.conversation.places import COMPLETED
+from udfs.conversation.places import COUNT as SESSION_COUNT
 from udfs.roles import STAGES, TEXTS, method_roles
 from udfs.tables.channels import COUNT
 from udfs.tables.connections import BLOCK

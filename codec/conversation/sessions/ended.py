@@ -52,13 +52,13 @@ def ended_in(states: ConnectionStates, used: Integers) -> Ended:
     kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
     dropped = {name: _none(states, name) for name in ("bindings", "attachings", "keys")}
-    for each, part, _ in _LEADS[:4]:
+    for each, part in (lead[:2] for lead in _LEADS if not lead[2]):
         which = kind == each
         at = absolute(states, part, owner[which], values[which])
         current[at] |= (each != NAMED) | _may_go_on(parts["sessions"][at], owner[which], states)
         dropped["keys"][which] = ~current[at]
     attachings = parts["attachings"]
-    for each, part, _ in _LEADS[4:]:
+    for each, part in (lead[:2] for lead in _LEADS if lead[2]):
         which = np.flatnonzero(kind == each)
         session = absolute(states, "sessions", owner[which], session_of[which])
         at = absolute(states, part, owner[which], values[which])
