@@ -279,5 +279,6 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
     carries_command = is_there(batch.transaction_commands)[at]  # others need not be read
     commands = properties.at(properties.starts, np.where(carries_command, properties.stops, properties.starts))
     marks = {"loss": batch.lost, "hides": hides, **batch.late}
-    of_rows = {name: marked[at] for name, marked in marks.items()} | {"asks": np.where(cut, 0, batch.asks[at])}
+    of_rows: dict[str, NDArray[np.bool_] | Integers] = {name: marked[at] for name, marked in marks.items()}
+    of_rows["asks"] = np.where(cut, 0, batch.asks[at])
     return Performatives(frames, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)
