@@ -36,10 +36,10 @@ class Limits:
     # Stored pieces per direction, so that inserting in order remains cheap with 1-byte segments.
     reorder_segments: int = 4096
     # How long a hole that the peer has acknowledged past is still awaited: captures of several queues or interfaces
-    # swap neighbouring packets by microseconds, two sniffers of the same traffic differ by a few milliseconds ...
-    reorder_ns: int = 5_000_000
+    # swap packets by microseconds, two sniffers of the same traffic differ by some tens of milliseconds ...
+    reorder_ns: int = 1_000_000_000
     # ... or so many segments of the connection, whichever comes first.
-    reorder_patience: int = 32
+    reorder_patience: int = 256
     # How long bytes wait for those of the other direction that their packet acknowledged and that are not there yet:
     # far more than two interfaces of a machine differ, or the clocks of two sniffers that are set by a server ...
     ack_ns: int = 10_000_000_000

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pika.frame
 import pika.spec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, FLOW, SERVER, Row, batch_rows, take_facts
@@ -131,8 +132,8 @@ def test_the_first_copy_of_a_byte_wins_and_a_different_one_is_counted() -> None:
 def test_a_hole_is_declared_when_the_peer_acknowledged_past_it_and_time_has_passed() -> None:
     at, size = PLACES[4]  # a publish; the hole is this whole frame
     lost = [Segment(CLIENT, 0, STREAM[:at]), Segment(CLIENT, at + size, STREAM[at + size :])]
-    answered = [Segment(SERVER, 0, ack=len(STREAM)), Segment(SERVER, 0, ack=len(STREAM), ns=6_000_000)]
-    unanswered = [Segment(SERVER, 0, ack=at), Segment(SERVER, 0, ack=at, ns=6_000_000)]
+    answered = [Segment(SERVER, 0, ack=len(STREAM)), Segment(SERVER, 0, ack=len(STREAM), ns=1_100_000_000)]
+    unanswered = [Segment(SERVER, 0, ack=at), Segment(SERVER, 0, ack=at, ns=1_100_000_000)]
     end = [Segment(SERVER, 0, STREAM[:0], FIN | ACK, ack=at)]
     for between in (answered, unanswered):
         rows, (facts,) = Capture(segments=[*OPENING, *lost, *between, *end]).decoded()
@@ -143,10 +144,13 @@ def test_a_hole_is_declared_when_the_peer_acknowledged_past_it_and_time_has_pass
         assert facts["client"]["frame_bytes"] == len(STREAM) - size
 
 
-def test_data_captured_just_after_its_acknowledgement_is_not_lost() -> None:
-    late = Segment(CLIENT, 200, STREAM[200:300])
+@pytest.mark.parametrize(("segments", "ns"), [(0, 1000), (0, 63_000_000), (200, 1000), (200, 900_000)])
+def test_data_captured_after_its_acknowledgement_is_not_lost(segments: int, ns: int) -> None:
+    """... so many segments, each so much later than the one before."""
+    late = Segment(CLIENT, 200, STREAM[200:300], ns=ns)
     early = [Segment(CLIENT, 0, STREAM[:200]), Segment(CLIENT, 300, STREAM[300:]), Segment(SERVER, 0, ack=len(STREAM))]
-    rows, (facts,) = Capture(segments=[*OPENING, *early, late]).decoded()
+    between = [Segment(SERVER, 0, ack=len(STREAM), ns=ns)] * segments
+    rows, (facts,) = Capture(segments=[*OPENING, *early, *between, late]).decoded()
     assert places(rows) == PLACES
     assert facts["client"]["missing_bytes"] == 0
     assert facts["client"]["out_of_order_segments"] == 1
