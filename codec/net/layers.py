@@ -72,15 +72,6 @@ def dissect(
     return Packets(segments, keys, skip, tunnels, octets, int(order_ns))
 
 
-def has_fragments(block: Bytes, records: Records) -> bool:
-    """Whether a packet of `records` is a fragment, or has one in a tunnel."""
-    skip = np.empty(len(records), np.int32)
-    keys = np.empty((len(records), FLOW_KEY_BYTES), np.uint8)
-    tunnels = np.empty((len(records), P.MAX_TUNNELS), np.int64)
-    _dissect_all(block, records, 1, 0, np.empty(len(records), SEGMENT), keys, skip, tunnels)
-    return bool((skip == P.FRAGMENT).any())
-
-
 @njit
 def _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip, tunnels):
     state = np.empty(P.STATE_SIZE, np.int64)

@@ -7,6 +7,7 @@ import gzip
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from test_source import CAPTURES, GOOD, Packet, accounts, expected_packets, expl
 
 import pipeline
 from benchmarks.generate import generate
+from codec.compiler.limits import LIMITS
 from pipeline.output.place import OutputError, Place, place
 from pipeline.output.swap import staged
 from udfs.source import splits
@@ -99,13 +101,16 @@ def test_parts_of_a_capture_are_read_in_ranges_and_once(store: Store) -> None:
     assert size < sum(end - start for start, end in spans if (start, end) not in heads) < 2.1 * size
 
 
-def test_the_driver_has_a_bounded_part_of_a_remote_capture_in_memory(
+def test_the_driver_reads_a_capture_that_it_splits_block_by_block(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splits, "REMOTE_BYTES", 50_000)
+    monkeypatch.setattr(splits, "LIMITS", replace(LIMITS, block_bytes=50_000))
     size, uri = LOSS.stat().st_size, store.uri(f"captures/{LOSS.name}")
-    assert len(splits.cut(CaptureFile(uri, size), size - 1)) == -(-size // 50_000) > 2
-    assert len(splits.cut(CaptureFile(LOSS.as_uri(), size), size - 1)) == 2
+    store.requests.clear()
+    assert len(splits.cut(CaptureFile(uri, size), size - 1)) == 2
+    spans = store.spans(LOSS.name)
+    assert max(end - start for start, end in spans) <= 50_000
+    assert size // 2 <= sum(end - start for start, end in spans) < size // 2 + 1_000
 
 
 def test_of_many_captures_only_a_large_one_is_read_to_cut_it(store: Store, tmp_path: Path) -> None:

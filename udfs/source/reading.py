@@ -68,9 +68,9 @@ class CaptureBytes:
 
     def readinto(self, view: memoryview) -> int:
         """Fill `view` (bytes); fewer bytes than its size: end of the file or of the part."""
-        filled = len(self._again)
-        view[:filled] = self._again
-        self._again = b""
+        filled = min(len(self._again), len(view))
+        view[:filled] = self._again[:filled]
+        self._again = self._again[filled:]
         while filled < len(view) and self.damage is None:
             room = view[filled : filled + PIECE_BYTES] if self.compression else view[filled:]
             if self._end is not None:

@@ -2,11 +2,10 @@
 
 The driver splits large uncompressed files by walking their record headers with the walkers that read them. So a part
 begins exactly at a record, knows its packet number, and has a copy of the walker (interfaces, byte order) and the IP
-fragments that wait there. If none of the last few thousand packets before the split is a fragment, none waits; else the
-driver scans the part before for fragments.
+fragments that wait there.
 
-For local files this touches one memory page per packet; from other file systems the driver reads the files that it
-splits, a few at a time. So of many files only the relatively large ones are split. Compressed files are not split.
+The driver reads the files that it splits, a few at a time. So of many files only the relatively large ones are split.
+Compressed files are not split.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from codec.capture import SNIFF_BYTES, CaptureError, Records, Walker, new_walker
+from codec.capture import CaptureError, Records, Walker, new_walker
 from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
 from codec.net.filters import Filter
 from codec.net.fragments import Fragments, SavedFragments
-from codec.net.layers import Packets, dissect, has_fragments
+from codec.net.layers import Packets, dissect
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
-from udfs.source.files import LOCAL, CaptureFile, error_line, locate
+from udfs.source.files import CaptureFile, error_line
 from udfs.source.reading import CaptureBytes, in_blocks
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
@@ -37,8 +36,6 @@ OPEN_BYTES = 64 * 1024  # cost of opening a file, in bytes
 TASKS = 32  # up to so many files, each is a task: few files may take long to decode
 SHARES = 64  # a file smaller than this fraction of all is not split: a task reads it sooner than the driver walks all
 WALKERS = 4  # files split in parallel; splitting remote files waits for the network
-REMOTE_BYTES = 64 * 1024 * 1024  # largest part of a remote file; each walker has one in memory
-STEP_PACKETS = 8192  # scanned for fragments at a time; bounds memory, does not change the result
 BEGINNING = -(2**63)
 
 
@@ -138,7 +135,7 @@ def _blocks(
 
     packet_no, order_ns = split.first_packet_no, split.order_ns
     fragments = Fragments(split.fragments)
-    for octets, records, offset in in_blocks(source, walk, max(block_bytes, SNIFF_BYTES)):
+    for octets, records, offset in in_blocks(source, walk, block_bytes):
         packets = dissect(octets, records, packet_no, order_ns, fragments)
         packet_no, order_ns = packet_no + len(records), packets.order_ns
         wanted.apply(packets)
@@ -175,67 +172,34 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
 
     A compressed or unreadable file, and the rest of one after damage, is one part; its reader reports the error.
     """
-    part = Split(file)
-    parts = [part]
+    parts = [Split(file)]
     try:
         with CaptureBytes(file) as source:
             if source.compression:
                 return parts
-            walker = new_walker(source.head)
-        largest = split_bytes if file.uri.startswith(LOCAL) else min(split_bytes, REMOTE_BYTES)
-        size = -(-file.size // -(-file.size // largest))
-        for end in range(size, file.size, size):
-            octets = _window(file, part.start, end)
-            records, consumed = walker.walk(octets, False)
-            if walker.error:
-                break
-            if not consumed:  # the record is larger than the part
-                continue
-            parts[-1] = replace(part, end=part.start + consumed)
-            part = Split(
-                file,
-                part.start + consumed,
-                None,
-                copy.deepcopy(walker),
-                part.first_packet_no + len(records),
-                max(part.order_ns, int(records["ts_ns"].max()) if len(records) else BEGINNING),
-                _waiting(octets, records, part),
-            )
-            parts.append(part)
+            walker, fragments = new_walker(source.head), Fragments()
+            size = -(-file.size // -(-file.size // split_bytes))
+            packet_no, order_ns = 1, BEGINNING
+            buffer, filled = np.empty(min(2 * size, LIMITS.block_bytes), np.uint8), 0  # the bytes at walker.position
+            for end in range(size, file.size, size):
+                while walker.position + filled < end:
+                    wanted = min(len(buffer), end - walker.position)
+                    filled += source.readinto(buffer.data[filled:wanted])
+                    if filled < wanted:  # it became shorter, or cannot be read
+                        return parts
+                    records, consumed = walker.walk(buffer[:filled], False)
+                    if walker.error:
+                        return parts
+                    packets = dissect(buffer[:filled], records, packet_no, order_ns, fragments)
+                    packet_no, order_ns = packet_no + len(records), packets.order_ns
+                    filled -= consumed
+                    buffer[:filled] = buffer[consumed : consumed + filled]
+                    if filled == len(buffer):  # a record is larger; walkers bound how large
+                        buffer = np.concatenate([buffer, np.empty_like(buffer)])
+                if walker.position > parts[-1].start:  # else a record is larger than the part
+                    parts[-1] = replace(parts[-1], end=walker.position)
+                    state = copy.deepcopy(walker), packet_no, order_ns, fragments.save(packet_no)
+                    parts.append(Split(file, walker.position, None, *state))
     except (OSError, CaptureError, pa.ArrowException):
         pass
     return parts
-
-
-def _waiting(octets: Bytes, records: Records, part: Split) -> SavedFragments | None:
-    """The fragments that wait after the `records` of `part` in `octets`."""
-    known = LIMITS.fragment_packets
-    if len(records) >= known and not has_fragments(*_around(octets, records[-known:])):
-        return None
-    fragments = Fragments(part.fragments)
-    for at in range(0, len(records), STEP_PACKETS):
-        packets = _around(octets, records[at : at + STEP_PACKETS])
-        dissect(*packets, part.first_packet_no + at, BEGINNING, fragments)
-    return fragments.save(part.first_packet_no + len(records))
-
-
-def _around(octets: Bytes, records: Records) -> tuple[Bytes, Records]:
-    """The bytes of these `records`, and the records with offsets into them."""
-    begin, last = int(records["offset"][0]), records[-1]
-    moved = records.copy()
-    moved["offset"] -= begin
-    return octets[begin : int(last["offset"] + last["cap_len"])], moved
-
-
-def _window(file: CaptureFile, start: int, end: int) -> Bytes:
-    """The bytes from `start` to `end`, memory-mapped if the file is local."""
-    place = locate(file.uri)
-    if file.uri.startswith(LOCAL):
-        try:
-            return np.memmap(place.path, np.uint8, "c", start, (end - start,)).view(np.ndarray)
-        except ValueError as error:  # it became shorter
-            raise OSError(str(error)) from error
-    with place.open() as source:
-        octets = np.empty(end - start, np.uint8)
-        source.seek(start)
-        return octets[: source.readinto(octets.data)]
