@@ -2,8 +2,8 @@
 
 Compiled kernels are cached on disk (`codec.compiler.kernel`), so this is worth a minute or two after an installation or
 an upgrade, on every machine that runs workers. It reads two captures of a few packets with the code that workers run,
-so that each kernel is compiled for exactly the types it meets there. A second process compiles the kernels of values at
-the same time."""
+so that each kernel is compiled for exactly the types it meets there. A second process compiles about half of the kernels
+at the same time."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from udfs.arrow.types import variants
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
+SECOND = "second"  # the argument of the second process
 
 
 def _packet(source: tuple[int, int], target: tuple[int, int], seq: int, ack: int, flags: int, payload: bytes) -> bytes:
@@ -277,23 +278,23 @@ def warm_functions() -> None:
 
 def main() -> None:
     """Compile everything, in two processes that have about as much to do."""
-    if sys.argv[1:] == ["values"]:
+    if sys.argv[1:] == [SECOND]:
         warm_values()
+        warm_pairing()
+        warm_checks()
         return
     # Without the working directory on its path where this process goes without it: there may be other code.
     options = ["-P"] if sys.flags.safe_path else []
-    with subprocess.Popen([sys.executable, *options, "-m", "udfs.warm", "values"]) as values:
+    with subprocess.Popen([sys.executable, *options, "-m", "udfs.warm", SECOND]) as second:
         warm_stream()
         warm_captures(decode=False)
         warm_layers()
         warm_settlement()
         warm_conversations()
-        warm_pairing()
-        warm_checks()
     warm_captures(decode=True)  # with the kernels of both
     warm_functions()
-    if values.returncode:
-        sys.exit(values.returncode)
+    if second.returncode:
+        sys.exit(second.returncode)
     kernel_cache.directories(kernel_settings.complete_name())  # makes it
 
 

@@ -130,9 +130,8 @@ class Connection:
     def lose(self, sender: str, size: int) -> Connection:
         """`size` bytes that the capture lacks; the other side acknowledges them, so that they count as lost."""
         self.seq[sender] += size
-        for _ in range(LIMITS.reorder_patience + 2):
-            self.packet(SIDES[1 - SIDES.index(sender)])
-        return self
+        other = SIDES[1 - SIDES.index(sender)]
+        return self.packet(other).wait(LIMITS.reorder_ns / SECOND_NS).packet(other)
 
     def fin(self, sender: str = "client") -> Connection:
         """Both sides end the TCP connection, `sender` first."""

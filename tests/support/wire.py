@@ -51,6 +51,7 @@ class Wire:
     def __init__(self, syn: bool = True) -> None:
         self.segments: list[tuple[Any, ...]] = []
         self.payload = b""
+        self.waited_ns = 0  # beside a nanosecond a segment
         self.seq = [1000, 2000]
         if syn:
             self.add(CLIENT, b"", SYN)
@@ -61,10 +62,11 @@ class Wire:
     ) -> None:
         """A segment; `captured` bytes of its `data` are within the snaplen."""
         number = len(self.segments) + 1
+        ns = number + self.waited_ns
         ack = self.seq[1 - direction] if flags & ACK else 0
         at, seq, size = len(self.payload), self.seq[direction], len(data)
         there = data[:captured]
-        self.segments.append((number, number, number, at, seq, ack, size, len(there), 0, window, flags, direction))
+        self.segments.append((ns, ns, number, at, seq, ack, size, len(there), 0, window, flags, direction))
         self.payload += there
         self.seq[direction] += size + (1 if flags & SYN else 0)
 
@@ -144,22 +146,24 @@ START_S = 1_700_000_000
 def write_capture(path: Path, wires: Iterable[Wire], first_port: int = FIRST_CLIENT_PORT) -> None:
     """One pcap with these connections one after the other, each from a client port of its own.
 
-    Packet n of a connection is captured n microseconds after its first second; what a Wire lost is not in the file.
+    Packet n of a connection is captured n microseconds after its first second, and later by the time that it waited;
+    what a Wire lost is not in the file.
     """
     packets = []
     for index, wire in enumerate(wires):
         ends = {CLIENT: (CLIENT_ADDRESS, first_port + index), SERVER: (SERVER_ADDRESS, SERVER_PORT)}
-        for number, _, _, at, seq, ack, size, *_, flags, direction in wire.segments:
+        for ns, _, number, at, seq, ack, size, *_, flags, direction in wire.segments:
             data = wire.payload[at : at + size]
             packet = tcp_packet(ends[direction], ends[1 - direction], seq, ack, flags, data)
-            packets.append(((START_S + index) * 10**9 + number * 1000, packet))
+            packets.append(((START_S + index) * 10**9 + number * 1000 + ns - number, packet))
     path.write_bytes(pcap(packets, RAW_IP))
 
 
 def give_up(wire: Wire, lost: int) -> None:
-    """The other side of direction `lost` goes on acknowledging until what is missing counts as lost."""
-    for _ in range(LIMITS.reorder_patience + 2):
-        wire.add(1 - lost, b"")
+    """The other side of direction `lost` acknowledges it again after the time when what is missing counts as lost."""
+    wire.add(1 - lost, b"")
+    wire.waited_ns += LIMITS.reorder_ns
+    wire.add(1 - lost, b"")
 
 
 class Written(Found):
