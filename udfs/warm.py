@@ -2,8 +2,8 @@
 
 Compiled kernels are cached on disk (`codec.compiler.kernel`), so this is worth a minute or two after an installation or
 an upgrade, on every machine that runs workers. It reads two captures of a few packets with the code that workers run,
-so that each kernel is compiled for exactly the types it meets there. A second process compiles about half of the kernels
-at the same time."""
+so that each kernel is compiled for exactly the types it meets there. A second process compiles half of them at the same
+time."""
 
 from __future__ import annotations
 
