@@ -26,13 +26,14 @@ def known(layers, number):
 @kernel
 def link(link_type, state):
     """The first layer of a packet."""
-    layer = known(P.LINK_LAYERS, link_type)
-    if layer == P.UNKNOWN_LAYER:
-        if link_type == NO_INTERFACE:
-            return P.UNDESCRIBED
-        return P.NUMBERED if link_type == NOT_A_PACKET else P.LINK_CODES + link_type
-    state[P.LAYER] = layer
-    return P.NEXT_LAYER
+    for each, size, layer in P.LINK_LAYERS:
+        if each == link_type:
+            state[P.AT] += size
+            state[P.LAYER] = layer
+            return P.NEXT_LAYER if state[P.AT] <= state[P.END] else P.TRUNCATED
+    if link_type == NO_INTERFACE:
+        return P.UNDESCRIBED
+    return P.NUMBERED if link_type == NOT_A_PACKET else P.LINK_CODES + link_type
 
 
 @kernel
@@ -82,13 +83,19 @@ def llc(block, state):
 
 
 @kernel
+def swapped(value):
+    """The bytes of an unsigned 32-bit integer in the other order."""
+    return ((value >> 24) & 0xFF) | ((value >> 8) & 0xFF00) | ((value & 0xFF00) << 8) | ((value & 0xFF) << 24)
+
+
+@kernel
 def bsd(block, state):
     """Four bytes of address family: in the byte order of the capturing host (NULL), or of the network (LOOP)."""
     family = u32(block, state[P.AT], state[P.END])
     if family < 0:
         return P.TRUNCATED
     if state[P.LAYER] == P.BSD_NULL and family > 0xFFFF:  # families are small: this one is little-endian
-        family = ((family >> 24) & 0xFF) | ((family >> 8) & 0xFF00) | ((family & 0xFF00) << 8) | ((family & 0xFF) << 24)
+        family = swapped(family)
     state[P.AT] += 4
     if family == P.FAMILY_IPV4:
         state[P.LAYER] = P.IPV4
@@ -116,6 +123,55 @@ def nflog(block, state):
             return P.NEXT_LAYER
         at += max(4, size + 3 & ~3)
     return P.TRUNCATED if at < state[P.WIRE_END] else P.LINK_CODES + P.LINK_NFLOG
+
+
+@kernel
+def pflog(block, state):
+    """LINKTYPE_PFLOG: the first byte is the size of the header, which is padded to 4 bytes; IP follows."""
+    if state[P.AT] >= state[P.END]:
+        return P.TRUNCATED
+    state[P.AT] += octet(block, state[P.AT]) + 3 & ~3
+    state[P.LAYER] = P.IP
+    return P.NEXT_LAYER
+
+
+@kernel
+def pktap(block, state):
+    """LINKTYPE_PKTAP, of macOS: little-endian size of the header, kind of record, link type (DLT_) of the packet."""
+    at, end = state[P.AT], state[P.END]
+    if at + P.PKTAP_BYTES > end:
+        return P.TRUNCATED
+    size = swapped(u32(block, at, end))
+    if size < P.PKTAP_BYTES or at + size > end:
+        return P.TRUNCATED
+    state[P.AT] = at + size
+    return link(swapped(u32(block, at + 8, end)), state)
+
+
+@kernel
+def frame_relay(block, state):
+    """RFC 2427: an address of 2 to 4 bytes, whose last one is odd; the control octet, a byte of padding where it is
+    zero, the protocol. Without the control octet, an EtherType as Cisco writes it."""
+    at, end = state[P.AT] + 2, state[P.END]
+    while at < end and at < state[P.AT] + 4 and octet(block, at - 1) & 1 == 0:
+        at += 1
+    if at + 2 > end:
+        return P.TRUNCATED
+    state[P.AT] = at
+    if octet(block, at) != P.UI:
+        return to_ethertype(block, state, 0, 2)
+    at += 2 if octet(block, at + 1) == 0 else 1
+    protocol, state[P.AT] = u16(block, at, end) >> 8, at + 1
+    if protocol == P.NLPID_SNAP and u32(block, at, end) & 0xFFFFFF == P.BRIDGED_OUI:
+        state[P.AT] = at + 6
+        state[P.LAYER] = P.ETHERNET
+        return P.NEXT_LAYER if u16(block, at + 4, end) in P.BRIDGED_ETHERNET else P.LINK_CODES + P.LINK_FRAME_RELAY
+    if protocol == P.NLPID_SNAP:
+        return to_ethertype(block, state, 3, 5)
+    if protocol != P.NLPID_IPV4 and protocol != P.NLPID_IPV6:
+        return P.TRUNCATED if protocol < 0 else P.LINK_CODES + P.LINK_FRAME_RELAY
+    state[P.LAYER] = P.IPV4 if protocol == P.NLPID_IPV4 else P.IPV6
+    return P.NEXT_LAYER
 
 
 @kernel
@@ -255,6 +311,14 @@ def header(block, state):
         return to_ethertype(block, state, 0, 20)
     if layer == P.IP:
         return ip(block, state)
+    if layer == P.BSD_NULL or layer == P.BSD_LOOP:
+        return bsd(block, state)
     if layer == P.NFLOG:
         return nflog(block, state)
-    return bsd(block, state)
+    if layer == P.PFLOG:
+        return pflog(block, state)
+    if layer == P.PKTAP:
+        return pktap(block, state)
+    if layer == P.C_HDLC:
+        return to_ethertype(block, state, 2, 4)
+    return frame_relay(block, state)

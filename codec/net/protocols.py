@@ -9,19 +9,30 @@ from __future__ import annotations
 from codec.compiler.limits import LIMITS
 
 # Layers: types of the next header of a packet. The first ones are of packets without encapsulation.
-ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, NFLOG, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(12)
+(
+    ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, NFLOG, PFLOG, PKTAP, C_HDLC, FRAME_RELAY,
+    ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE,
+) = range(16)  # fmt: skip
 VXLAN, GENEVE, GRE, MPLS, PPPOE, PPP, VXLAN_GPE, GTP_U = range(BARE, BARE + 8)
 UNKNOWN_LAYER = -1
 MAX_LAYERS = LIMITS.packet_headers
 MAX_TUNNELS = LIMITS.tunnels
 
-# The layer of each number: (number, layer), the most frequent first.
-LINK_NULL, LINK_LOOP, LINK_NFLOG = 0, 108, 239
-LINK_LAYERS = (  # 12 and 14 are DLT_RAW as some systems and OpenBSD number it in files; 50 is PPP in HDLC-like framing
-    (1, ETHERNET), (113, LINUX_SLL), (276, LINUX_SLL2), (LINK_NULL, BSD_NULL), (LINK_LOOP, BSD_LOOP), (101, IP),
-    (12, IP), (14, IP), (228, IPV4), (229, IPV6), (9, PPP), (50, PPP), (51, PPPOE), (219, MPLS),
-    (LINK_NFLOG, NFLOG),
+# Link types, the most frequent first: number, name, how many bytes there are before the first layer, that layer. 12 and
+# 14 are DLT_RAW as some systems and OpenBSD number it in files; 204 to 206 begin with the direction of the packet.
+LINK_NULL, LINK_FRAME_RELAY, LINK_LOOP, LINK_NFLOG = 0, 107, 108, 239
+LINKS = (
+    (1, "ethernet", 0, ETHERNET), (113, "linux-sll", 0, LINUX_SLL), (276, "linux-sll2", 0, LINUX_SLL2),
+    (LINK_NULL, "null", 0, BSD_NULL), (LINK_LOOP, "loop", 0, BSD_LOOP), (101, "raw", 0, IP), (12, "raw", 0, IP),
+    (14, "raw", 0, IP), (228, "ipv4", 0, IPV4), (229, "ipv6", 0, IPV6), (258, "pktap", 0, PKTAP),
+    (9, "ppp", 0, PPP), (50, "ppp-hdlc", 0, PPP), (204, "ppp", 1, PPP), (51, "pppoe", 0, PPPOE), (219, "mpls", 0, MPLS),
+    (LINK_NFLOG, "nflog", 0, NFLOG), (117, "pflog", 0, PFLOG), (109, "enc", 12, IP),
+    (104, "c-hdlc", 0, C_HDLC), (205, "c-hdlc", 1, C_HDLC),
+    (LINK_FRAME_RELAY, "frame-relay", 0, FRAME_RELAY), (206, "frame-relay", 1, FRAME_RELAY),
 )  # fmt: skip
+LINK_NAMES = {number: name for number, name, _, _ in LINKS}
+LINK_LAYERS = tuple((number, size, layer) for number, _, size, layer in LINKS)
+# The layer of each number: (number, layer).
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_OLD_QINQ = 0x8100, 0x88A8, 0x9100
 ETHERTYPE_E_TAG, ETHERTYPE_VN_TAG = 0x893F, 0x8926
@@ -49,10 +60,11 @@ PPP_LAYERS = ((0x0021, IPV4), (0x0057, IPV6), (0x0281, MPLS))
 FAMILY_IPV4 = 2
 FAMILY_IPV6 = (10, 24, 28, 30)  # AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS
 
-LINK_NAMES = {
-    LINK_NULL: "null", 1: "ethernet", 9: "ppp", 12: "raw", 14: "raw", 50: "ppp-hdlc", 51: "pppoe", 101: "raw",
-    LINK_LOOP: "loop", 113: "linux-sll", 219: "mpls", 228: "ipv4", 229: "ipv6", LINK_NFLOG: "nflog", 276: "linux-sll2",
-}  # fmt: skip
+PKTAP_BYTES = 12  # of its header, up to the type of the link
+# Frame relay (RFC 2427 sections 3 and 4.2): the control octet; protocols (NLPID); bridged Ethernet in SNAP, with and
+# without its checksum.
+UI, NLPID_SNAP, NLPID_IPV6, NLPID_IPV4 = 0x03, 0x80, 0x8E, 0xCC
+BRIDGED_OUI, BRIDGED_ETHERNET = 0x0080C2, (1, 7)
 
 PROTOCOL_HOP_BY_HOP, PROTOCOL_IPV4, PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_IPV6, PROTOCOL_ROUTING = 0, 4, 6, 17, 41, 43
 PROTOCOL_FRAGMENT, PROTOCOL_GRE, PROTOCOL_AH, PROTOCOL_DESTINATION, PROTOCOL_MPLS = 44, 47, 51, 60, 137

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ TCP_SUM_AT, UDP_SUM_AT, GRE_SUM_AT, IPV4_SUM_AT = 16, 6, 4, 10
 GRE_HAS_SUM = 0x80
 HARDWARE_BYTES = 6
 HARDWARE_AT = {P.ETHERNET: (0, 6), P.LINUX_SLL: (6,), P.LINUX_SLL2: (12,)}  # of the addresses in link headers
+NOTES_AT = {P.PFLOG: 2, P.PKTAP: P.PKTAP_BYTES}  # what a link header has from there on describes no link
 ABSENT = -1
 
 
@@ -50,14 +52,16 @@ class Sum:
 class Stack:
     """Headers of a packet, as offsets into its buffer.
 
-    `payload`: the first byte after the headers; `end`: of the packet. `hardware`: addresses in link headers. `sums`:
-    outermost first. `tcp`: the TCP header, or ABSENT.
+    `payload`: the first byte after the headers; `end`: of the packet. `hardware`: addresses in link headers. `noted`:
+    (begin, end) of what the capturing host noted beside the packet. `sums`: outermost first. `tcp`: the TCP header, or
+    ABSENT.
     """
 
     payload: int
     end: int
     ips: list[tuple[int, int]] = field(default_factory=list)  # (offset, version)
     hardware: list[int] = field(default_factory=list)
+    noted: list[tuple[int, int]] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
     tcp: int = ABSENT
     fragment: bool = False
@@ -87,6 +91,10 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
             stack.payload = min(at + header, outer_end)
             if layer == P.IPV4:
                 stack.sums.append(Sum(at + IPV4_SUM_AT, at, stack.payload))
+        if layer in NOTES_AT and code == P.NEXT_LAYER:
+            stack.noted.append((at + NOTES_AT[layer], int(state[P.AT])))
+        if layer == P.NFLOG and code == P.NEXT_LAYER:
+            stack.noted += _attributes(octets, at + 4, int(state[P.AT]) - 4)
         if gre_sum and code == P.NEXT_LAYER:
             stack.sums.append(Sum(at + GRE_SUM_AT, at, outer_end))
     if code == P.TCP:
@@ -94,6 +102,17 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
     elif code == P.FRAGMENT:
         _fragment(octets, state, stack)
     return stack
+
+
+def _attributes(octets: Bytes, at: int, end: int) -> list[tuple[int, int]]:
+    """The values of NFLOG attributes from `at` to `end`, see `codec.net.headers.nflog`."""
+    found: list[tuple[int, int]] = []
+    order: Literal["little", "big"] = "little" if octets[at + 3] == 0 else "big"
+    while at < end:
+        size = int.from_bytes(octets[at : at + 2], order)
+        found.append((at + 4, at + size))
+        at += max(4, size + 3 & ~3)
+    return found
 
 
 def _sum(state: NDArray[np.int64], at: int, begin: int, optional: bool = False, tcp: bool = False) -> Sum:

@@ -271,9 +271,12 @@ _HARDWARE = b"wirehare mac"
 def anonymise(octets: Bytes, stacks: Sequence[Stack], key: bytes) -> None:
     """Replace the addresses of packets in place. `key`: 32 octets (codec.pseudonyms).
 
-    Fragments of a tunnel are blanked after the outer header: their inner headers cannot be parsed.
+    Fragments of a tunnel are blanked after the outer header: their inner headers cannot be parsed. What the capturing
+    host noted is zero afterwards.
     """
     for stack in stacks:
+        for begin, end in stack.noted:
+            octets[begin:end] = 0
         if stack.fragment and not stack.fragment_of_tcp:
             octets[stack.payload : stack.end] = BLANK
     fours = _places(stacks, 4, IPV4_AT, 4)

@@ -18,7 +18,7 @@ from scapy.packet import Packet, Raw
 from codec.capture import NO_INTERFACE, NOT_A_PACKET, RECORD
 from codec.net.filters import Filter, host_bytes
 from codec.net.layers import Packets, dissect
-from codec.net.protocols import skip_name
+from codec.net.protocols import LINK_NAMES, skip_name
 
 ETHERNET, NULL, RAW, LOOP, SLL, SLL2, IPV4, IPV6 = 1, 0, 101, 108, 113, 276, 228, 229
 V4: dict[str, Any] = {"src": "10.0.0.9", "dst": "10.0.0.2"}
@@ -207,8 +207,7 @@ def test_order_is_the_running_maximum_of_times() -> None:
 
 def test_random_bytes_never_raise() -> None:
     rng = np.random.default_rng(7)
-    links = [0, 1, 12, 101, 108, 113, 228, 229, 276]
-    for link in links:
+    for link in LINK_NAMES:
         noise = [rng.integers(0, 256, rng.integers(0, 90), np.uint8).tobytes() for _ in range(200)]
         seeded = [bytes(Ether(**MACS) / IP(**V4) / tcp())[: int(rng.integers(0, 60))] + part for part in noise]
         for packets in (dissected(*noise, link=link), dissected(*seeded, link=link)):

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from cut_support import CAPTURES, cut, records, rightly_summed, tables_of
-from encapsulations import IPV6, MACS, NFLOG, WRAPS
+from encapsulations import IPV4, IPV6, MACS, NFLOG, PFLOG, WRAPS, Wrap
 from hypothesis import given
 from hypothesis import strategies as st
 from pcap_files import pcap
 from scapy.layers.inet import IP, TCP, UDP, fragment
 from scapy.layers.inet6 import IPv6 as IPv6Packet
 from scapy.layers.l2 import Ether
+from scapy.layers.pflog import PFLog
 from scapy.packet import Packet
 from scapy.utils import mac2str
 from test_tunnels import LINKS as OF_SCAPY
@@ -133,6 +134,31 @@ def test_names_of_interfaces_are_omitted(tmp_path: Path) -> None:
     for key, there in ((None, True), (KEY, False)):
         cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=key)
         assert (b"Loopback" in (tmp_path / "cut.pcapng").read_bytes()) == there
+
+
+TRANSLATED = "198.51.100.7"  # the address that a firewall has translated
+NOTED = {
+    "pflog": (
+        Wrap("", PFLog(iface=b"igb0", saddr=TRANSLATED), IPV4, link=PFLOG),
+        (b"igb0", ip_address(TRANSLATED).packed),
+    ),
+    "pktap": (WRAPS["pktap by hand"], (b"en0",)),
+    "nflog": (WRAPS["nflog"], (b"in:",)),
+    "nflog of a big-endian host": (WRAPS["nflog of a big-endian host"], (b"in:",)),
+}
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_what_the_capturing_host_noted_is_omitted(name: str, tmp_path: Path) -> None:
+    wrap, texts = NOTED[name]
+    path = tmp_path / "noted.pcap"
+    path.write_bytes(pcap([(ns, wrap(data)) for ns, data in rightly_summed(BARE, 14)], wrap.link))
+    tables = tables_of([path])
+    for key, there in ((None, True), (KEY, False)):
+        cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=key)
+        octets = b"".join(data for _, _, data in records(tmp_path / "cut.pcapng"))
+        assert [text in octets for text in texts] == [there] * len(texts)
+    assert tables_of([tmp_path / "cut.pcapng"]).ids
 
 
 def fragments_of_a_tunnel(size: int) -> list[tuple[int, bytes]]:

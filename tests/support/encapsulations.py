@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from scapy.contrib.chdlc import CHDLC
 from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III, ERSPAN_PlatformSpecific
 from scapy.contrib.geneve import GENEVE, GeneveOptions
 from scapy.contrib.gtp import GTP_U_Header, GTPPDUSessionContainer
@@ -14,12 +15,13 @@ from scapy.contrib.mpls import MPLS, EoMCW
 from scapy.fields import CharEnumField
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
-from scapy.layers.l2 import GRE, GRE_PPTP, LLC, SNAP, CookedLinux, Dot1Q, Ether
+from scapy.layers.l2 import GRE, GRE_PPTP, LLC, SNAP, CookedLinux, Dot1Q, Ether, Loopback
+from scapy.layers.pflog import PFLog
 from scapy.layers.ppp import HDLC, PPP, PPPoE
 from scapy.layers.vxlan import VXLAN
 from scapy.packet import Packet, Raw
 
-ETHERNET, NFLOG = 1, 239
+ETHERNET, FRAME_RELAY, PFLOG, NFLOG, PKTAP = 1, 107, 117, 239, 258
 FRAME, IPV4, IPV6 = "frame", "ipv4", "ipv6"  # what is inside
 BRIDGED = 0x6558
 
@@ -63,6 +65,17 @@ class Nflog(Packet):
             for number, value in attributes
         )
         return bytes.fromhex("02 00 0007") + b"".join(parts)
+
+
+def pktap(link: int) -> Packet:
+    """LINKTYPE_PKTAP, version 1, as macOS writes it: 108 bytes, little-endian: its size, 1 for a packet, the link type;
+    here the rest is zero but for the name of the interface."""
+    return Raw(struct.pack("<III24s", 108, 1, link, b"en0") + bytes(72))
+
+
+def frame_relay(octets: str) -> Packet:
+    """RFC 2427: address, control octet, protocol."""
+    return Raw(bytes.fromhex(octets))
 
 
 def vxlan(port: int = 4789, vni: int = 42, flags: int = 8) -> Packet:
@@ -183,6 +196,21 @@ WRAPS = {
     "nflog": Wrap("", Nflog(), IPV4, link=NFLOG),
     "nflog of a big-endian host": Wrap("", Nflog(order=">"), IPV4, link=NFLOG),
     "nflog of ipv6": Wrap("", Nflog(), IPV6, link=NFLOG),
+    "pflog": Wrap("", PFLog(), IPV4, link=PFLOG),
+    "pflog with padding by hand": Wrap("", Raw(b"\x3d\x02" + bytes(62)), IPV4, link=PFLOG),
+    "enc by hand": Wrap("", Raw(struct.pack("<III", 2, 0x1234, 0x1000)), IPV4, link=109),
+    "pktap by hand": Wrap("", pktap(1), link=PKTAP),
+    "pktap of the loopback interface by hand": Wrap("", pktap(0) / Loopback(type=30), IPV6, link=PKTAP),
+    "c-hdlc": Wrap("", CHDLC(), IPV4, link=104),
+    "c-hdlc of ipv6, with its direction, by hand": Wrap("", Raw(b"\x01\x0f\x00\x86\xdd"), IPV6, link=205),
+    "ppp with its direction by hand": Wrap("", Raw(b"\x01\xff\x03\x00\x21"), IPV4, link=204),
+    "frame relay by hand": Wrap("", frame_relay("1841 03 cc"), IPV4, link=FRAME_RELAY),
+    "frame relay of ipv6 by hand": Wrap("", frame_relay("1841 03 8e"), IPV6, link=FRAME_RELAY),
+    "frame relay with snap by hand": Wrap("", frame_relay("1841 03 00 80 000000 0800"), IPV4, link=FRAME_RELAY),
+    "frame relay with a long address by hand": Wrap("", frame_relay("18400203 03 cc"), IPV4, link=FRAME_RELAY),
+    "frame relay of cisco by hand": Wrap("", frame_relay("1841 0800"), IPV4, link=FRAME_RELAY),
+    "bridged frame relay by hand": Wrap("", frame_relay("1841 03 00 80 0080c2 0007"), link=FRAME_RELAY),
+    "frame relay with its direction by hand": Wrap("", frame_relay("01 1841 03 cc"), IPV4, link=206),
     "llc and snap": Wrap("", Ether(**MACS, type=76) / LLC() / SNAP(code=0x0800), IPV4),
     "llc and snap in a tagged frame": Wrap(
         "", Ether(**MACS) / Dot1Q(vlan=5, type=76) / LLC() / SNAP(code=0x86DD), IPV6
