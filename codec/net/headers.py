@@ -162,15 +162,21 @@ def frame_relay(block, state):
         return to_ethertype(block, state, 0, 2)
     at += 2 if octet(block, at + 1) == 0 else 1
     protocol, state[P.AT] = u16(block, at, end) >> 8, at + 1
-    if protocol == P.NLPID_SNAP and u32(block, at, end) & 0xFFFFFF == P.BRIDGED_OUI:
+    if protocol < 0 or protocol == P.NLPID_SNAP and at + 6 > end:
+        return P.TRUNCATED
+    if protocol == P.NLPID_IPV4:
+        state[P.LAYER] = P.IPV4
+    elif protocol == P.NLPID_IPV6:
+        state[P.LAYER] = P.IPV6
+    elif protocol != P.NLPID_SNAP:
+        return P.LINK_CODES + P.LINK_FRAME_RELAY
+    elif u32(block, at, end) & 0xFFFFFF != P.BRIDGED_OUI:
+        return to_ethertype(block, state, 3, 5)
+    elif u16(block, at + 4, end) in P.BRIDGED_ETHERNET:
         state[P.AT] = at + 6
         state[P.LAYER] = P.ETHERNET
-        return P.NEXT_LAYER if u16(block, at + 4, end) in P.BRIDGED_ETHERNET else P.LINK_CODES + P.LINK_FRAME_RELAY
-    if protocol == P.NLPID_SNAP:
-        return to_ethertype(block, state, 3, 5)
-    if protocol != P.NLPID_IPV4 and protocol != P.NLPID_IPV6:
-        return P.TRUNCATED if protocol < 0 else P.LINK_CODES + P.LINK_FRAME_RELAY
-    state[P.LAYER] = P.IPV4 if protocol == P.NLPID_IPV4 else P.IPV6
+    else:
+        return P.LINK_CODES + P.LINK_FRAME_RELAY
     return P.NEXT_LAYER
 
 
