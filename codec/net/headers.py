@@ -162,7 +162,7 @@ def frame_relay(block, state):
         return to_ethertype(block, state, 0, 2)
     at += 2 if octet(block, at + 1) == 0 else 1
     protocol, state[P.AT] = u16(block, at, end) >> 8, at + 1
-    if protocol < 0 or protocol == P.NLPID_SNAP and at + 6 > end:
+    if protocol < 0 or (protocol == P.NLPID_SNAP and at + 6 > end):
         return P.TRUNCATED
     if protocol == P.NLPID_IPV4:
         state[P.LAYER] = P.IPV4
