@@ -23,6 +23,7 @@ from test_layers import V4, tcp
 from test_source import accounts, exploded, rows
 from test_tunnels import BARE, bare_frames, frames
 
+from udfs.source import splits
 from udfs.source.sources import PcapReader, TcpRunsReader
 
 
@@ -95,26 +96,34 @@ def test_split_size_changes_no_packet_of_a_fragmented_capture(
     assert reader_output(fragmented, splitBytes=split_bytes, blockBytes=block_bytes) == reader_output(fragmented)
 
 
-@given(each=FRAGMENTS, known=st.integers(1, 12), split_bytes=st.integers(100, 1500), block_bytes=st.integers(1, 3000))
+@given(
+    each=FRAGMENTS, known=st.integers(1, 12), split_bytes=st.integers(100, 1500), block_bytes=st.integers(1, 3000),
+    searched_bytes=st.integers(0, 1500),
+)  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_split_size_changes_no_packet_of_hostile_fragments(
-    tmp_path_factory: pytest.TempPathFactory, each: list[Fragment], known: int, split_bytes: int, block_bytes: int
-) -> None:
+    tmp_path_factory: pytest.TempPathFactory, each: list[Fragment], known: int, split_bytes: int, block_bytes: int,
+    searched_bytes: int,
+) -> None:  # fmt: skip
     path = tmp_path_factory.mktemp("hostile") / "hostile.pcap"
     bare = bytes(Ether(**MACS) / IP(**V4) / tcp())
     data = [packet(one, 4) if one[1] < 5 else bare for one in each]  # some packets in between are not fragmented
     path.write_bytes(pcap(enumerate(data)))
     with pytest.MonkeyPatch.context() as patch:
-        limits(patch, fragment_packets=known, fragment_datagrams=2)
+        limits(patch, fragment_packets=known, fragment_datagrams=2, block_bytes=block_bytes)
+        patch.setattr(splits, "SEARCHED_BYTES", searched_bytes)
         assert reader_output(path, splitBytes=split_bytes, blockBytes=block_bytes) == reader_output(path)
 
 
 @pytest.mark.parametrize("gap", range(5, 9))
-def test_a_split_reads_back_as_far_as_fragments_may_wait(
-    gap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("searched", [0, 4, 8, 12])
+def test_a_split_knows_the_fragments_that_wait(
+    gap: int, searched: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fragment, other packets, the second fragment, with a cut everywhere: they are joined up to 7 packets on."""
-    limits(monkeypatch, fragment_packets=8)
+    """A fragment, other packets, the second fragment, with a cut everywhere: they are joined up to 7 packets on,
+    however many packets before it the driver searches."""
+    limits(monkeypatch, fragment_packets=8, block_bytes=100)
+    monkeypatch.setattr(splits, "SEARCHED_BYTES", searched * 80)
     bare = bytes(Ether(**MACS) / IP(**V4) / tcp())
     first, second = (bytes(Ether(**MACS) / part) for part in fragment(IP(**V4, id=7) / tcp(), fragsize=16))
     for before in range(14):

@@ -36,6 +36,7 @@ OPEN_BYTES = 64 * 1024  # cost of opening a file, in bytes
 TASKS = 32  # up to so many files, each is a task: few files may take long to decode
 SHARES = 64  # a file smaller than this fraction of all is not split: a task reads it sooner than the driver walks all
 WALKERS = 4  # files split in parallel; splitting remote files waits for the network
+SEARCHED_BYTES = 16 * 1024 * 1024  # before the end of a part, for IP fragments; the whole file if they show too little
 BEGINNING = -(2**63)
 
 
@@ -172,12 +173,17 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
 
     A compressed or unreadable file, and the rest of one after damage, is one part; its reader reports the error.
     """
+    return _parts(file, split_bytes, SEARCHED_BYTES) or _parts(file, split_bytes, file.size) or [Split(file)]
+
+
+def _parts(file: CaptureFile, split_bytes: int, searched_bytes: int) -> list[Split] | None:
+    """The parts of a file; None if so many bytes before an end do not show which IP fragments wait there."""
     parts = [Split(file)]
     try:
         with CaptureBytes(file) as source:
             if source.compression:
                 return parts
-            walker, fragments = new_walker(source.head), Fragments()
+            walker, fragments, searched = new_walker(source.head), Fragments(), 0
             size = -(-file.size // -(-file.size // split_bytes))
             packet_no, order_ns = 1, BEGINNING
             buffer, filled = np.empty(min(2 * size, LIMITS.block_bytes), np.uint8), 0  # the bytes at walker.position
@@ -190,16 +196,25 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
                     records, consumed = walker.walk(buffer[:filled], False)
                     if walker.error:
                         return parts
-                    packets = dissect(buffer[:filled], records, packet_no, order_ns, fragments)
-                    packet_no, order_ns = packet_no + len(records), packets.order_ns
+                    if end - walker.position <= searched_bytes:
+                        dissect(buffer[:filled], records, packet_no, order_ns, fragments)
+                        searched += len(records)
+                    else:
+                        fragments, searched = Fragments(), 0
+                    packet_no += len(records)
+                    order_ns = int(records["ts_ns"].max(initial=order_ns))
                     filled -= consumed
                     buffer[:filled] = buffer[consumed : consumed + filled]
                     if filled == len(buffer):  # a record is larger; walkers bound how large
                         buffer = np.concatenate([buffer, np.empty_like(buffer)])
+                waiting = fragments.save(packet_no)
+                if searched < packet_no - 1 and (waiting is not None or searched < LIMITS.fragment_packets):
+                    return None
                 if walker.position > parts[-1].start:  # else a record is larger than the part
                     parts[-1] = replace(parts[-1], end=walker.position)
-                    state = copy.deepcopy(walker), packet_no, order_ns, fragments.save(packet_no)
-                    parts.append(Split(file, walker.position, None, *state))
+                    parts.append(
+                        Split(file, walker.position, None, copy.deepcopy(walker), packet_no, order_ns, waiting)
+                    )
     except (OSError, CaptureError, pa.ArrowException):
         pass
     return parts
