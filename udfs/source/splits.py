@@ -183,38 +183,52 @@ def _parts(file: CaptureFile, split_bytes: int, searched_bytes: int) -> list[Spl
         with CaptureBytes(file) as source:
             if source.compression:
                 return parts
-            walker, fragments, searched = new_walker(source.head), Fragments(), 0
             size = -(-file.size // -(-file.size // split_bytes))
-            packet_no, order_ns = 1, BEGINNING
-            buffer, filled = np.empty(min(2 * size, LIMITS.block_bytes), np.uint8), 0  # the bytes at walker.position
+            reader = _RecordReader(source, min(2 * size, LIMITS.block_bytes))
+            packet_no, order_ns, fragments, searched = 1, BEGINNING, Fragments(), 0
             for end in range(size, file.size, size):
-                while walker.position + filled < end:
-                    wanted = min(len(buffer), end - walker.position)
-                    filled += source.readinto(buffer.data[filled:wanted])
-                    if filled < wanted:  # it became shorter, or cannot be read
-                        return parts
-                    records, consumed = walker.walk(buffer[:filled], False)
-                    if walker.error:
-                        return parts
-                    if end - walker.position <= searched_bytes:
-                        dissect(buffer[:filled], records, packet_no, order_ns, fragments)
+                for octets, records in reader.before(end):
+                    if end - reader.walker.position <= searched_bytes:
+                        dissect(octets, records, packet_no, order_ns, fragments)
                         searched += len(records)
                     else:
                         fragments, searched = Fragments(), 0
                     packet_no += len(records)
                     order_ns = int(records["ts_ns"].max(initial=order_ns))
-                    filled -= consumed
-                    buffer[:filled] = buffer[consumed : consumed + filled]
-                    if filled == len(buffer):  # a record is larger; walkers bound how large
-                        buffer = np.concatenate([buffer, np.empty_like(buffer)])
+                if reader.ended:
+                    return parts
                 waiting = fragments.save(packet_no)
                 if searched < packet_no - 1 and (waiting is not None or searched < LIMITS.fragment_packets):
                     return None
+                walker = copy.deepcopy(reader.walker)
                 if walker.position > parts[-1].start:  # else a record is larger than the part
                     parts[-1] = replace(parts[-1], end=walker.position)
-                    parts.append(
-                        Split(file, walker.position, None, copy.deepcopy(walker), packet_no, order_ns, waiting)
-                    )
+                    parts.append(Split(file, walker.position, None, walker, packet_no, order_ns, waiting))
     except (OSError, CaptureError, pa.ArrowException):
         pass
     return parts
+
+
+class _RecordReader:
+    """Reads the records of a capture in blocks, up to one offset after the other. `walker` is behind those that were
+    read. `ended`: the file is damaged, or became shorter, or cannot be read further."""
+
+    def __init__(self, source: CaptureBytes, block_bytes: int) -> None:
+        self.walker, self.ended = new_walker(source.head), False
+        self._source, self._buffer, self._filled = source, np.empty(block_bytes, np.uint8), 0
+
+    def before(self, end: int) -> Iterator[tuple[Bytes, Records]]:
+        """The next records that end at or before the offset `end`, and the octets that they point into."""
+        while self.walker.position + self._filled < end:
+            wanted = min(len(self._buffer), end - self.walker.position)
+            self._filled += self._source.readinto(self._buffer.data[self._filled : wanted])
+            octets = self._buffer[: self._filled]
+            records, consumed = self.walker.walk(octets, False)
+            self.ended = self._filled < wanted or self.walker.error is not None
+            if self.ended:
+                return
+            yield octets, records
+            self._filled -= consumed
+            self._buffer[: self._filled] = octets[consumed:]
+            if self._filled == len(self._buffer):  # a record is larger; walkers bound how large
+                self._buffer = np.concatenate([self._buffer, np.empty_like(self._buffer)])
