@@ -132,7 +132,7 @@ def pflog(block, state):
         return P.TRUNCATED
     state[P.AT] += octet(block, state[P.AT]) + 3 & ~3
     state[P.LAYER] = P.IP
-    return P.NEXT_LAYER
+    return P.NEXT_LAYER if state[P.AT] <= state[P.END] else P.TRUNCATED
 
 
 @kernel

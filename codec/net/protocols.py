@@ -32,12 +32,12 @@ LINKS = (
 )  # fmt: skip
 LINK_NAMES = {number: name for number, name, _, _ in LINKS}
 LINK_LAYERS = tuple((number, size, layer) for number, _, size, layer in LINKS)
-# The layer of each number: (number, layer).
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_OLD_QINQ = 0x8100, 0x88A8, 0x9100
 ETHERTYPE_E_TAG, ETHERTYPE_VN_TAG = 0x893F, 0x8926
 ETHERTYPE_LEAST = 0x0600  # below, the two bytes are the length of an IEEE 802.3 frame
 SNAP, SNAP_BYTES = 0xAAAA03, 8  # the first three bytes of an LLC header that is followed by one of SNAP
+# The layer of each number: (number, layer), the most frequent first.
 ETHERTYPE_LAYERS = (
     (0x8847, MPLS),
     (0x8848, MPLS),  # with an upstream-assigned label
