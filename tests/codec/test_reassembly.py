@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from wire import CLIENT, FLOW, SERVER, Row, batch_rows, take_facts
 
 from codec.amqp.decoder import Decoder
+from codec.compiler.limits import LIMITS
 from codec.net.segments import ACK, FIN, RST, SEGMENT, SYN
 
 WRAP = 1 << 32
@@ -129,13 +130,16 @@ def test_the_first_copy_of_a_byte_wins_and_a_different_one_is_counted() -> None:
     assert facts["conflicting_overlap_bytes"] == 20 + different
 
 
-def test_a_hole_is_declared_when_the_peer_acknowledged_past_it_and_time_has_passed() -> None:
+def test_a_hole_is_declared_when_the_peer_acknowledged_past_it_and_a_bound_has_passed() -> None:
+    """It is too late then for a copy of the missing bytes; without an acknowledgement the connection has to end."""
     at, size = PLACES[4]  # a publish; the hole is this whole frame
     lost = [Segment(CLIENT, 0, STREAM[:at]), Segment(CLIENT, at + size, STREAM[at + size :])]
-    answered = [Segment(SERVER, 0, ack=len(STREAM)), Segment(SERVER, 0, ack=len(STREAM), ns=1_100_000_000)]
-    unanswered = [Segment(SERVER, 0, ack=at), Segment(SERVER, 0, ack=at, ns=1_100_000_000)]
+    copy, answer = Segment(CLIENT, at, STREAM[at : at + size]), Segment(SERVER, 0, ack=len(STREAM), ns=1)
+    in_time = [answer, replace(answer, ns=LIMITS.reorder_ns), copy]
+    in_segments = [answer] * (LIMITS.reorder_patience + 1) + [copy]
+    unanswered = [Segment(SERVER, 0, ack=at), Segment(SERVER, 0, ack=at, ns=LIMITS.reorder_ns)]
     end = [Segment(SERVER, 0, STREAM[:0], FIN | ACK, ack=at)]
-    for between in (answered, unanswered):
+    for between in (in_time, in_segments, unanswered):
         rows, (facts,) = Capture(segments=[*OPENING, *lost, *between, *end]).decoded()
         assert places(rows) == [place for place in PLACES if place[0] != at]
         (gap,) = [row for row in rows if row["frame_type"] == "gap"]

@@ -173,11 +173,12 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
 
     A compressed or unreadable file, and the rest of one after damage, is one part; its reader reports the error.
     """
-    return _parts(file, split_bytes, SEARCHED_BYTES) or _parts(file, split_bytes, file.size) or [Split(file)]
+    return _parts(file, split_bytes, SEARCHED_BYTES)
 
 
-def _parts(file: CaptureFile, split_bytes: int, searched_bytes: int) -> list[Split] | None:
-    """The parts of a file; None if so many bytes before an end do not show which IP fragments wait there."""
+def _parts(file: CaptureFile, split_bytes: int, searched_bytes: int) -> list[Split]:
+    """The parts of a file. So many bytes before each end are searched for IP fragments that wait there, or all of the
+    file if these do not decide."""
     parts = [Split(file)]
     try:
         with CaptureBytes(file) as source:
@@ -199,7 +200,7 @@ def _parts(file: CaptureFile, split_bytes: int, searched_bytes: int) -> list[Spl
                     return parts
                 waiting = fragments.save(packet_no)
                 if searched < packet_no - 1 and (waiting is not None or searched < LIMITS.fragment_packets):
-                    return None
+                    return _parts(file, split_bytes, file.size)
                 walker = copy.deepcopy(reader.walker)
                 if walker.position > parts[-1].start:  # else a record is larger than the part
                     parts[-1] = replace(parts[-1], end=walker.position)
