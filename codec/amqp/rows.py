@@ -15,6 +15,7 @@ from codec.amqp.classic.tables import classic_names
 from codec.amqp.versions import E_MISSING_INSIDE, PARTIAL, fact_table
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
+from codec.memory import sparse_zeros
 from codec.tcp.direction import FRAMES, INSIDE
 from codec.variant.writer import copy_bytes
 
@@ -76,10 +77,10 @@ class Rows(NamedTuple):
 def new_rows(capacity: int, octets: int, payload: int) -> Rows:
     """Room for `capacity` rows, `octets` bytes to decode and `payload` bytes of bodies."""
     return Rows(
-        np.zeros((capacity, len(COLUMNS)), np.int64),
-        np.zeros((capacity, 32), np.uint8),
-        np.zeros(octets, np.uint8),
-        np.zeros(payload, np.uint8),
+        sparse_zeros((capacity, len(COLUMNS)), np.int64),
+        sparse_zeros((capacity, 32), np.uint8),
+        sparse_zeros(octets, np.uint8),
+        sparse_zeros(payload, np.uint8),
         np.zeros(3, np.int64),
     )
 

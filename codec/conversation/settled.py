@@ -59,6 +59,8 @@ class Frames(NamedTuple):
 def settled_at_once(columns: Mapping[str, NDArray[np.int64]] | NDArray[Any]) -> Settled:
     """The messages that all events of some connections (columns of `codec.conversation.settlement.Events`, in any
     order) settle or note; outcomes and transactions are numbers."""
+    if not len(columns["opens"]):
+        return new_settled(0)
     opens = -columns["opens"]
     order = np.lexsort(
         [opens if name == "opens" else columns[name] for name in reversed(("connection", "map_no", *ORDER))]

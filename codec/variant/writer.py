@@ -8,6 +8,7 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
+from codec.memory import sparse_zeros
 
 OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(5)  # MALFORMED is for decoders: the value ends at the error
 
@@ -51,8 +52,8 @@ def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entrie
     depth = LIMITS.nesting_depth + 8  # containers that decoders add around the nesting that they bound
     entries = 1 << max(entries - 1, 1).bit_length()
     return Writer(
-        np.zeros(value_bytes, np.uint8),
-        np.zeros(metadata_bytes, np.uint8),
+        sparse_zeros(value_bytes, np.uint8),
+        sparse_zeros(metadata_bytes, np.uint8),
         np.zeros(14, np.int64),
         np.zeros((depth, 3), np.int64),
         np.zeros((depth, 2), np.int64),

@@ -205,6 +205,9 @@ class SessionTracker(Tracker):
     def final(self) -> Final:
         """Remove and return what is final of open connections. To be called after `ended`."""
         records = self._open()
+        if not len(records.sessions):
+            replies = SessionTables(replies=self._take_replies())
+            return Final(replies, Frames.of(), Frames.of(), waiting_requests(records, self._numbers()))
         messages = records.messages
         outcomes = outcomes_of(records)
         command = messages["command"] == 1
@@ -220,7 +223,7 @@ class SessionTracker(Tracker):
         self._add_counts(records, outcomes, final & ~command)
         self._apply_credit(records, outcomes.completed)
         found = message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command))
-        replies = self._take_replies(command_replies(records, outcomes, final))
+        replies = joined(self._take_replies(), command_replies(records, outcomes, final))
         on_link = messages["link"] != NONE
         waiting, commands = _frames(messages[~final & ~command]), _frames(messages[~final & command & ~on_link])
         of_coordinators = _frames(messages[~final & command & on_link])
@@ -230,10 +233,10 @@ class SessionTracker(Tracker):
             self._keep(name, which)
         return Final(SessionTables(*self._without_ended(), found, replies), waiting, commands, requests)
 
-    def _take_replies(self, to_commands: pa.Table) -> pa.Table:
-        """Replies to commands, and remove and return those to other requests."""
-        replies, self._replies = [rows for rows in self._replies if len(rows)], []
-        return pa.concat_tables([to_commands, *(request_replies(rows) for rows in replies)])
+    def _take_replies(self) -> pa.Table | None:
+        """Remove and return the replies to other requests than commands."""
+        replies, self._replies = [request_replies(rows) for rows in self._replies if len(rows)], []
+        return pa.concat_tables(replies) if replies else None
 
     def _numbers(self) -> Integers:
         """`State.numbers` of open connections (n, CELLS)."""

@@ -54,7 +54,8 @@ class ConnectionRecords:
 
     def of(self, ids: Integers) -> NDArray[np.void]:
         """Those of these connections."""
-        return self.all()[np.isin(self.all()[self._key], ids)]
+        records = self.all()
+        return records[np.isin(records[self._key], ids)] if len(records) else records
 
     def only(self, ids: Integers) -> None:
         """Keep only those of these connections."""
@@ -62,7 +63,8 @@ class ConnectionRecords:
 
     def drop(self, ids: Integers) -> None:
         """Keep all but those of these connections."""
-        self.keep(~np.isin(self.all()[self._key], ids))
+        if len(self.all()):
+            self.keep(~np.isin(self.all()[self._key], ids))
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write those of these connections, which stay."""

@@ -10,7 +10,7 @@ Of an open connection it stores a row of attributes, the number of frames, and t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, capabilitie
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
 KEY = "connection_id"
+OF_BLOCKS = ("ts_ns", "blocks")
 BLOCK = blank(f"{KEY} ts_ns on blocked_ns").dtype
 # Column -> fields of the byte ledger: one column a side, or the sum over both.
 BY_SIDE = {
@@ -66,7 +67,9 @@ class Connections:
             self._counts = [self._all_counts()]
         chosen = handshake_frames(frames)
         if len(chosen):
-            self._attributes.append(self._first(attributes_of(frames.rows.take(chosen))))
+            attributes = attributes_of(frames.rows.take(chosen))
+            self._block(attributes)
+            self._attributes.append(_first(attributes))
             if len(self._attributes) >= PIECES:
                 self._attributes = [self._all_attributes()]
 
@@ -85,11 +88,11 @@ class Connections:
 
     @property
     def schemas(self) -> list[pa.Schema]:
-        return [self._attribute_schema, COUNTED]
+        return [_attribute_schema(), COUNTED]
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the attributes and counts of these connections, which stay."""
-        save_table(self._all_attributes(), self._attribute_schema, ids, writer)
+        save_table(self._all_attributes(), _attribute_schema(), ids, writer)
         save_table(self._all_counts(), COUNTED, ids, writer)
         self._blocks.save(ids, writer)
 
@@ -102,38 +105,17 @@ class Connections:
 
     def _all_attributes(self) -> pa.Table:
         """One row a connection."""
-        return self._first(pa.concat_tables([self._attribute_schema.empty_table(), *self._attributes]))
+        if len(self._attributes) == 1:
+            return self._attributes[0]
+        return _first(pa.concat_tables([_attribute_schema().empty_table(), *self._attributes]))
 
     def _all_counts(self) -> pa.Table:
         """Numbers of frames, one row a connection."""
+        if len(self._counts) == 1:
+            return self._counts[0]
         whole = pa.concat_tables([COUNTED.empty_table(), *self._counts])
         sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
         return pa.table([sums[KEY], *(sums[f"{name}_sum"] for name in MEASURES)], schema=COUNTED)
-
-    def _first(self, attributes: pa.Table) -> pa.Table:
-        """One row a connection: the first value of each attribute, the furthest stage. Blocks move to `_blocks`."""
-        if "blocks" in attributes.column_names:
-            self._block(attributes)
-            attributes = attributes.drop_columns(["blocks", "ts_ns"])
-        ids = numbers_of(attributes[KEY])
-        known, place = np.unique(ids, return_inverse=True)
-        found: dict[str, pa.Array] = {KEY: pa.array(known)}
-        close_at = _first_of(place, is_there(attributes["close_initiator"]), len(known))
-        for name in attributes.column_names:
-            column = in_one(attributes[name])
-            if name == KEY:
-                continue
-            if name == "stage":
-                highest = np.zeros(len(known), np.int64)
-                np.maximum.at(highest, place, numbers_of(column))
-                found[name] = pa.array(highest, mask=highest == 0)
-            elif name.startswith("close_"):
-                found[name] = picked(column, close_at)
-            elif name.endswith("_ns") and pa.types.is_int64(column.type):
-                found[name] = _earliest(place, column, len(known))
-            else:
-                found[name] = picked(column, _first_of(place, is_there(column), len(known)))
-        return pa.table(found)
 
     def _block(self, attributes: pa.Table) -> None:
         """Collect blocked and unblocked; blocks that have ended are summed up."""
@@ -144,11 +126,6 @@ class Connections:
             more["on"] = numbers_of(chosen["blocks"])
             self._blocks.add(more)
             self._blocks.replace(_over(self._blocks.all()))
-
-    @cached_property
-    def _attribute_schema(self) -> pa.Schema:
-        """The columns of attributes."""
-        return self._first(attributes_of(pa.RecordBatch.from_pylist([], ARROW_DECODED))).schema
 
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
         """Remove and return the attributes and counts of these connections."""
@@ -247,6 +224,35 @@ class Connections:
         for field in LEDGER.names:
             columns[field] = pa.concat_arrays([_field(stated, side, field) for side in SIDES]).take(order)
         return bound(columns, self._schemas["streams"])
+
+
+@cache
+def _attribute_schema() -> pa.Schema:
+    """The columns of attributes."""
+    return _first(attributes_of(pa.RecordBatch.from_pylist([], ARROW_DECODED))).schema
+
+
+def _first(attributes: pa.Table) -> pa.Table:
+    """One row a connection, without blocks: the first value of each attribute, the furthest stage."""
+    ids = numbers_of(attributes[KEY])
+    known, place = np.unique(ids, return_inverse=True)
+    found: dict[str, pa.Array] = {KEY: pa.array(known)}
+    close_at = _first_of(place, is_there(attributes["close_initiator"]), len(known))
+    for name in attributes.column_names:
+        column = in_one(attributes[name])
+        if name in (KEY, *OF_BLOCKS):
+            continue
+        if name == "stage":
+            highest = np.zeros(len(known), np.int64)
+            np.maximum.at(highest, place, numbers_of(column))
+            found[name] = pa.array(highest, mask=highest == 0)
+        elif name.startswith("close_"):
+            found[name] = picked(column, close_at)
+        elif name.endswith("_ns") and pa.types.is_int64(column.type):
+            found[name] = _earliest(place, column, len(known))
+        else:
+            found[name] = picked(column, _first_of(place, is_there(column), len(known)))
+    return pa.table(found)
 
 
 def _taken_out(rows: pa.Table, ids: Integers) -> tuple[dict[str, pa.Array], pa.Table]:

@@ -101,7 +101,8 @@ class Conversation:
             for rows in contents.feed(frames, contents.own(own, of_sessions), open_ids)
         )
         yield from self._take(found, messages)
-        if self._is_much() or not (self._keep or np.array_equal(open_ids, self._open_ids)):
+        ended = not self._keep and (connections[0] != open_ids[0] or bool((self._open_ids != open_ids).any()))
+        if ended or self._is_much():
             yield from self._concluded(open_ids)
         self._open_ids = open_ids
 

@@ -8,7 +8,7 @@ Which argument of which method is which column is data (`udfs.attributes`), and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def attributes_of(frames: pa.RecordBatch) -> pa.Table:
 
 def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
     """Where each event with a time column happens."""
-    name = pc.coalesce(frames["name"].cast(pa.string()), frames["frame_type"].cast(pa.string()))
+    unnamed = ~is_there(frames["name"])
     sides = {side: is_among(frames["sender"], side) for side in SIDES}
     found = {"open_ns": is_among(frames["name"], *roles.OPENED)}
     for method in roles.REACHED_BY_BOTH:
@@ -86,36 +86,45 @@ def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
         for which, moments in zip(("since", "until"), ends, strict=True):
             at = np.zeros(frames.num_rows, bool)
             for step, side in moments:
-                at |= is_among(name, step) & sides[side]
+                takes = is_among(frames["name"], step) | is_among(frames["frame_type"], step) & unnamed
+                at |= takes & sides[side]
             found[f"{column}_{which}"] = at
     return found
+
+
+def _read_from() -> dict[tuple[str, str | None], dict[tuple[str, ...], list[tuple[str, str, ArgumentPath]]]]:
+    """ATTRIBUTES by (method, sender), and by the path of the object that they are fields of: (column, kind, place)."""
+    found: dict[tuple[str, str | None], dict[tuple[str, ...], list[tuple[str, str, ArgumentPath]]]] = {}
+    for column, (kind, places) in ATTRIBUTES.items():
+        for place in places:
+            of_method = found.setdefault((place.method, place.sender), {})
+            of_method.setdefault(place.path[:-1], []).append((column, kind, place))
+    return found
+
+
+READ_FROM = _read_from()
 
 
 def _stated(frames: pa.RecordBatch) -> dict[str, pa.Array]:
     """Columns of ATTRIBUTES."""
     columns: dict[str, pa.Array] = {}
-    by_method: dict[tuple[str, str | None], NDArray[np.bool_]] = {}
     values = values_of(frames["arguments"])
     whole = ~is_among(frames["status"], "partial")
-    for column, (kind, stated_in) in ATTRIBUTES.items():
-        arrow_kind = VARIANT if kind == "variant" else TYPES[kind]
-        found = None
-        for place in stated_in:
-            key = (place.method, place.sender)
-            if key not in by_method:
-                at = is_among(frames["name"], place.method)
-                by_method[key] = at & is_among(frames["sender"], place.sender) if place.sender else at
-            at = by_method[key]
-            if not at.any():
-                continue
-            rows = np.flatnonzero(at)
-            stated = _value(values.taken(rows), place, kind, whole[rows])
-            where = np.full(len(at), -1)
-            where[rows] = np.arange(len(rows))
-            own = picked(stated, where)
-            found = own if found is None else pc.coalesce(found, own)
-        columns[column] = nulls(frames.num_rows, arrow_kind) if found is None else found
-    return columns
+    for (method, sender), objects in READ_FROM.items():
+        at = is_among(frames["name"], method)
+        rows = np.flatnonzero(at & is_among(frames["sender"], sender) if sender else at)
+        if not len(rows):
+            continue
+        where = np.full(len(at), -1)
+        where[rows] = np.arange(len(rows))
+        for path, stated in objects.items():
+            for column, argument in _arguments(values.taken(rows), path, stated, whole[rows]):
+                own = picked(argument, where)
+                columns[column] = pc.coalesce(columns[column], own) if column in columns else own
+    kinds = {column: VARIANT if kind == "variant" else TYPES[kind] for column, (kind, _) in ATTRIBUTES.items()}
+    return {
+        column: columns[column] if column in columns else nulls(frames.num_rows, kind) for column, kind in kinds.items()
+    }
 
 
 def _user_names(users: pa.Array, mechanisms: pa.Array) -> pa.Array:
@@ -128,19 +137,23 @@ def _known(values: NDArray[np.int64], unknown: int) -> pa.Array:
     return pa.array(values, mask=values == unknown)
 
 
-def _value(values: Values, place: ArgumentPath, kind: str, whole: NDArray[np.bool_]) -> pa.Array:
-    """The argument as this type; arguments missing in a frame that is not `whole` get no default."""
+def _arguments(
+    values: Values, path: Sequence[str], stated: Sequence[tuple[str, str, ArgumentPath]], whole: NDArray[np.bool_]
+) -> Iterator[tuple[str, pa.Array]]:
+    """Fields of the object at `path` in `values`, by column, each as its kind; arguments missing in a frame that is not
+    `whole` get no default."""
     there = (values.stops > values.starts) & whole
-    for name in place.path[:-1]:
+    for name in path:
         values = inside(values, name)
-    (name,) = place.path[-1:]
-    read = Fields(values, {name: kind}, (name,))
-    found = read.column(name)
-    if kind != "variant" and found.null_count:
-        found = _converted(read.inside(name), found, kind)
-    if place.default is not None:
-        found = pc.if_else(pa.array(there & ~is_there(found)), place.default, found)
-    return found
+    read = Fields(values, {place.path[-1]: kind for _, kind, place in stated}, [place.path[-1] for _, _, place in stated])
+    for column, kind, place in stated:
+        (name,) = place.path[-1:]
+        found = read.column(name)
+        if kind != "variant" and found.null_count:
+            found = _converted(read.inside(name), found, kind)
+        if place.default is not None:
+            found = pc.if_else(pa.array(there & ~is_there(found)), place.default, found)
+        yield column, found
 
 
 def _converted(values: Values, found: pa.Array, kind: str) -> pa.Array:

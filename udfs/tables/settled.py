@@ -234,6 +234,8 @@ class Returns:
     def open_publishes(self, open_ids: Integers) -> Frames:
         """Frames of publishes of these connections that may still be returned."""
         own = self.items.of(open_ids)
+        if not len(own):
+            return Frames.of()
         own = own[np.isin(own["kind"], PUBLISHES)]
         return Frames(own["connection"], own["frame_no"])
 

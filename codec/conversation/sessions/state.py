@@ -202,9 +202,8 @@ class SessionRecords(NamedTuple):
 
 def current_records(state: State) -> SessionRecords:
     """The records of the current connection; there are none of others."""
-    return SessionRecords(
-        *(pool.rows[: pool.cells[COUNT]] for pool in (getattr(state, name) for name in SessionRecords._fields))
-    )
+    pools = (getattr(state, name) for name in SessionRecords._fields)
+    return SessionRecords(*(pool.rows[: pool.cells[COUNT]].view(np.ndarray) for pool in pools))
 
 
 def take_ended(state: State) -> SessionRecords:
@@ -214,7 +213,7 @@ def take_ended(state: State) -> SessionRecords:
     removed = {"sessions": sessions, "links": links}
     for name, field, of, factor in PLACES:
         pool = getattr(state, name)
-        places = pool.rows[: pool.cells[COUNT]][field]
+        places = pool.rows[field][: pool.cells[COUNT]]
         places[places != NONE] -= removed[of] * factor
     return records
 
