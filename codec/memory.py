@@ -20,5 +20,7 @@ def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[np.ge
     """Zeros of which only the pages in use take memory and time. `np.zeros` writes all of them if it is given memory
     that was freed before, and asks for pages of 2 MB."""
     size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(kind).itemsize
+    if not size:
+        return np.zeros(shape, kind)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(pages, kind).reshape(shape)

@@ -51,7 +51,7 @@ from udfs.arrow.types import arrow_schema
 from udfs.conversation.frames import FrameBatch
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
-from udfs.decode.frame_rows import frame_rows
+from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import Files, Group, flows_in_order
 from udfs.schemas import ACCOUNTS, STATES, Config
@@ -205,23 +205,23 @@ class _Decoding:
         if self._carried is not None:
             yield from self._carried.errors()
         saved = self._carried.take_saved() if self._carried is not None else []
-        facts = [connection_rows(ended, self.files.names) for ended in self._decoder.take_ended()]
+        found = [connection_rows(ended, self.files.names) for ended in self._decoder.take_ended()]
+        if not found and not saved:
+            return
+        facts = pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], ARROW_DECODED)
         if not saved:
-            for rows in facts:
-                yield from _parts(self._tables.end(rows), False)
+            yield from _parts(self._tables.end(facts), False)
             return
         assert self._carried is not None
         ids = np.array([state.connection_id for state in saved], np.int64)
-        is_saved = [np.isin(numbers_of(rows["connection_id"]), ids) for rows in facts]
-        for rows, open_still in zip(facts, is_saved, strict=True):
-            yield from _parts(self._tables.end(rows.filter(pa.array(~open_still))), False)
+        open_still = np.isin(numbers_of(facts["connection_id"]), ids)
+        yield from _parts(self._tables.end(facts.filter(pa.array(~open_still))), False)
         yield from _parts(self._tables.settle(), False)
         yield Part(STATES, False, self._carried.rows(saved, ids))
         frames, self._open_frames = self._open_frames, []
         for rows in frames:
             yield from _parts(self._tables.feed(rows), True)
-        for rows, open_still in zip(facts, is_saved, strict=True):
-            yield from _parts(self._tables.end(rows.filter(pa.array(open_still))), True)
+        yield from _parts(self._tables.end(facts.filter(pa.array(open_still))), True)
 
 
 class _Carried(CarriedStates):

@@ -101,6 +101,7 @@ class Conversation:
             for rows in contents.feed(frames, contents.own(own, of_sessions), open_ids)
         )
         yield from self._take(found, messages)
+        # Connections follow one another: whether another one came before the last one, here or in an earlier batch.
         ended = not self._keep and (connections[0] != open_ids[0] or bool((self._open_ids != open_ids).any()))
         if ended or self._is_much():
             yield from self._concluded(open_ids)

@@ -92,9 +92,13 @@ def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
     return found
 
 
-def _read_from() -> dict[tuple[str, str | None], dict[tuple[str, ...], list[tuple[str, str, ArgumentPath]]]]:
-    """ATTRIBUTES by (method, sender), and by the path of the object that they are fields of: (column, kind, place)."""
-    found: dict[tuple[str, str | None], dict[tuple[str, ...], list[tuple[str, str, ArgumentPath]]]] = {}
+Stated = tuple[str, str, ArgumentPath]  # column, its kind, the argument
+ByObject = dict[tuple[str, ...], list[Stated]]  # by the path of the object that they are fields of
+
+
+def _read_from() -> dict[tuple[str, str | None], ByObject]:
+    """ATTRIBUTES by (method, sender)."""
+    found: dict[tuple[str, str | None], ByObject] = {}
     for column, (kind, places) in ATTRIBUTES.items():
         for place in places:
             of_method = found.setdefault((place.method, place.sender), {})
@@ -138,14 +142,15 @@ def _known(values: NDArray[np.int64], unknown: int) -> pa.Array:
 
 
 def _arguments(
-    values: Values, path: Sequence[str], stated: Sequence[tuple[str, str, ArgumentPath]], whole: NDArray[np.bool_]
+    values: Values, path: Sequence[str], stated: Sequence[Stated], whole: NDArray[np.bool_]
 ) -> Iterator[tuple[str, pa.Array]]:
     """Fields of the object at `path` in `values`, by column, each as its kind; arguments missing in a frame that is not
     `whole` get no default."""
     there = (values.stops > values.starts) & whole
     for name in path:
         values = inside(values, name)
-    read = Fields(values, {place.path[-1]: kind for _, kind, place in stated}, [place.path[-1] for _, _, place in stated])
+    kinds = {place.path[-1]: kind for _, kind, place in stated}
+    read = Fields(values, kinds, kinds)
     for column, kind, place in stated:
         (name,) = place.path[-1:]
         found = read.column(name)
