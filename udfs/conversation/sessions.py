@@ -206,8 +206,8 @@ class SessionTracker(Tracker):
         """Remove and return what is final of open connections. To be called after `ended`."""
         records = self._open()
         if not len(records.sessions):
-            replies = SessionTables(replies=self._take_replies())
-            return Final(replies, Frames.of(), Frames.of(), waiting_requests(records, self._numbers()))
+            requests = waiting_requests(records, self._numbers())
+            return Final(SessionTables(replies=self._take_replies()), Frames.of(), Frames.of(), requests)
         messages = records.messages
         outcomes = outcomes_of(records)
         command = messages["command"] == 1

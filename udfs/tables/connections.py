@@ -22,7 +22,7 @@ from codec.compiler.limits import OUTSTANDING
 from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
-from udfs.arrow.rows import elapsed, in_one, in_one_text, is_there, numbers_of, picked, timestamps, truth_of
+from udfs.arrow.rows import elapsed, in_one, in_one_text, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import bound
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
 from udfs.conversation.frames import FrameBatch
@@ -30,12 +30,20 @@ from udfs.conversation.states import ConnectionRecords, restore_table, save_tabl
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
-from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, capabilities, frame_counts, handshake_frames
+from udfs.tables.handshakes import (
+    COUNTED,
+    MEASURES,
+    attributes_of,
+    blocks_of,
+    capabilities,
+    frame_counts,
+    handshake_frames,
+    merged,
+)
 
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
 KEY = "connection_id"
-OF_BLOCKS = ("ts_ns", "blocks")
 BLOCK = blank(f"{KEY} ts_ns on blocked_ns").dtype
 # Column -> fields of the byte ledger: one column a side, or the sum over both.
 BY_SIDE = {
@@ -67,9 +75,9 @@ class Connections:
             self._counts = [self._all_counts()]
         chosen = handshake_frames(frames)
         if len(chosen):
-            attributes = attributes_of(frames.rows.take(chosen))
-            self._block(attributes)
-            self._attributes.append(_first(attributes))
+            rows = frames.rows.take(chosen)
+            self._attributes.append(attributes_of(rows))
+            self._block(*blocks_of(rows))
             if len(self._attributes) >= PIECES:
                 self._attributes = [self._all_attributes()]
 
@@ -107,7 +115,7 @@ class Connections:
         """One row a connection."""
         if len(self._attributes) == 1:
             return self._attributes[0]
-        return _first(pa.concat_tables([_attribute_schema().empty_table(), *self._attributes]))
+        return merged(pa.concat_tables([_attribute_schema().empty_table(), *self._attributes]))
 
     def _all_counts(self) -> pa.Table:
         """Numbers of frames, one row a connection."""
@@ -117,13 +125,11 @@ class Connections:
         sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
         return pa.table([sums[KEY], *(sums[f"{name}_sum"] for name in MEASURES)], schema=COUNTED)
 
-    def _block(self, attributes: pa.Table) -> None:
+    def _block(self, ids: Integers, ts_ns: Integers, on: Integers) -> None:
         """Collect blocked and unblocked; blocks that have ended are summed up."""
-        chosen = attributes.filter(attributes["blocks"].is_valid())
-        if chosen.num_rows:
-            more = np.zeros(chosen.num_rows, BLOCK)
-            more[KEY], more["ts_ns"] = numbers_of(chosen[KEY]), numbers_of(chosen["ts_ns"])
-            more["on"] = numbers_of(chosen["blocks"])
+        if len(ids):
+            more = np.zeros(len(ids), BLOCK)
+            more[KEY], more["ts_ns"], more["on"] = ids, ts_ns, on
             self._blocks.add(more)
             self._blocks.replace(_over(self._blocks.all()))
 
@@ -229,30 +235,7 @@ class Connections:
 @cache
 def _attribute_schema() -> pa.Schema:
     """The columns of attributes."""
-    return _first(attributes_of(pa.RecordBatch.from_pylist([], ARROW_DECODED))).schema
-
-
-def _first(attributes: pa.Table) -> pa.Table:
-    """One row a connection, without blocks: the first value of each attribute, the furthest stage."""
-    ids = numbers_of(attributes[KEY])
-    known, place = np.unique(ids, return_inverse=True)
-    found: dict[str, pa.Array] = {KEY: pa.array(known)}
-    close_at = _first_of(place, is_there(attributes["close_initiator"]), len(known))
-    for name in attributes.column_names:
-        column = in_one(attributes[name])
-        if name in (KEY, *OF_BLOCKS):
-            continue
-        if name == "stage":
-            highest = np.zeros(len(known), np.int64)
-            np.maximum.at(highest, place, numbers_of(column))
-            found[name] = pa.array(highest, mask=highest == 0)
-        elif name.startswith("close_"):
-            found[name] = picked(column, close_at)
-        elif name.endswith("_ns") and pa.types.is_int64(column.type):
-            found[name] = _earliest(place, column, len(known))
-        else:
-            found[name] = picked(column, _first_of(place, is_there(column), len(known)))
-    return pa.table(found)
+    return attributes_of(pa.RecordBatch.from_pylist([], ARROW_DECODED)).schema
 
 
 def _taken_out(rows: pa.Table, ids: Integers) -> tuple[dict[str, pa.Array], pa.Table]:
@@ -276,22 +259,6 @@ def _limited(ids: pa.Array, limits: pa.Array, gave_up: set[int]) -> pa.Array:
 
 def _field(struct: pa.StructArray, *path: str) -> pa.Array:
     return in_one(pc.struct_field(struct, list(path)))
-
-
-def _first_of(place: Integers, there: NDArray[np.bool_], count: int) -> Integers:
-    """The first row of each group where `there` is true; -1 for none."""
-    found = np.full(count, -1)
-    at = np.flatnonzero(there)[::-1]
-    found[place[at]] = at
-    return found
-
-
-def _earliest(place: Integers, column: pa.Array, count: int) -> pa.Array:
-    there = is_there(column)
-    never = np.iinfo(np.int64).max
-    found = np.full(count, never)
-    np.minimum.at(found, place[there], numbers_of(column)[there])
-    return pa.array(found, mask=found == never)
 
 
 def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:

@@ -8,7 +8,7 @@ Which argument of which method is which column is data (`udfs.attributes`), and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs import roles
 from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
-from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
+from udfs.arrow.rows import in_one, is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls, with_parts
 from udfs.attributes import ATTRIBUTES, ArgumentPath
 from udfs.conversation.frames import FrameBatch
@@ -50,29 +50,99 @@ def handshake_frames(frames: FrameBatch) -> pa.Int64Array:
     return places_where(named | (of_type & ~is_there(frames["name"])))
 
 
+class ByConnection:
+    """Rows in order, by connection: `ids`, sorted, and the `place` of each row's connection among them."""
+
+    def __init__(self, connections: NDArray[np.int64]) -> None:
+        self.ids, self.place = np.unique(connections, return_inverse=True)
+
+    def first_of(self, there: NDArray[np.bool_], rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """By connection, the first of these `rows` (all) where `there` is true; -1 for none."""
+        place = self.place if rows is None else self.place[rows]
+        found = np.full(len(self.ids), -1)
+        at = np.flatnonzero(there)[::-1]
+        found[place[at]] = at
+        return found
+
+    def first(self, column: pa.Array, rows: NDArray[np.int64] | None = None) -> pa.Array:
+        """By connection, the first value of `column`, which these `rows` (all) have; null for none."""
+        return picked(column, self.first_of(is_there(column), rows))
+
+    def earliest(self, times: NDArray[np.int64], at: NDArray[np.bool_]) -> pa.Array:
+        """By connection, the earliest of the times where `at` is true; null for none."""
+        found = np.full(len(self.ids), INT64.max)
+        np.minimum.at(found, self.place[at], times[at])
+        return pa.array(found, mask=found == INT64.max)
+
+    def highest(self, numbers: NDArray[np.int64]) -> pa.Array:
+        """By connection, the highest of the numbers; null for 0."""
+        found = np.zeros(len(self.ids), np.int64)
+        np.maximum.at(found, self.place, numbers)
+        return pa.array(found, mask=found == 0)
+
+
 def attributes_of(frames: pa.RecordBatch) -> pa.Table:
-    """Frames -> a row of attributes each; null where a frame does not state one. Times are those of the frame."""
-    columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
-    columns |= _stated(frames)
-    columns["user"] = _user_names(columns["user"], columns["mechanism"])
-    ts_ns = numbers_of(frames["ts_ns"])
-    for name, at in _moments(frames).items():
-        columns[name] = pa.array(ts_ns, mask=~at)
+    """Frames -> a row of attributes a connection: the first value of each, the furthest stage; null where no frame
+    states one."""
+    by, ts_ns = ByConnection(numbers_of(frames["connection_id"])), numbers_of(frames["ts_ns"])
+    moments = {
+        name: by.earliest(ts_ns, at) if name.endswith("_ns") else by.first(pa.array(ts_ns, mask=~at))
+        for name, at in _moments(frames).items()
+    }
     stage = np.array([0, *(roles.STAGES.index(stage) + 1 for stage in roles.REACHES_STAGE.values())])
-    columns["stage"] = _known(stage[numbered(frames["name"], tuple(roles.REACHES_STAGE))], 0)
-    blocks = np.array([-1, *map(int, roles.BLOCKS.values())])
-    columns["blocks"] = _known(blocks[numbered(frames["name"], tuple(roles.BLOCKS))], -1)
-    closes = pa.array(is_among(frames["name"], *roles.CLOSES_CONNECTION))
-    arguments = Fields(values_of(frames["arguments"]), {"reply_code": "int", "reply_text": "string"}, ("error",))
+    return pa.table(
+        {
+            "connection_id": pa.array(by.ids),
+            **_stated(frames, by),
+            **moments,
+            "stage": by.highest(stage[numbered(frames["name"], tuple(roles.REACHES_STAGE))]),
+            **_closes(frames, by),
+        }
+    )
+
+
+def merged(attributes: pa.Table) -> pa.Table:
+    """Rows of `attributes_of` several batches, in order -> one row a connection."""
+    by = ByConnection(numbers_of(attributes["connection_id"]))
+    close_at = by.first_of(is_there(attributes["close_initiator"]))
+    found: dict[str, pa.Array] = {"connection_id": pa.array(by.ids)}
+    for name in attributes.column_names[1:]:
+        column = in_one(attributes[name])
+        if name == "stage":
+            found[name] = by.highest(numbers_of(column))
+        elif name.startswith("close_"):
+            found[name] = picked(column, close_at)
+        elif name.endswith("_ns"):
+            found[name] = by.earliest(numbers_of(column), is_there(column))
+        else:
+            found[name] = by.first(column)
+    return pa.table(found)
+
+
+def blocks_of(frames: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Connections that a broker blocks or unblocks, when, and which of both (1, 0)."""
+    kinds = numbered(frames["name"], tuple(roles.BLOCKS))
+    at = np.flatnonzero(kinds)
+    on = np.array([0, *map(int, roles.BLOCKS.values())])
+    return numbers_of(frames["connection_id"])[at], numbers_of(frames["ts_ns"])[at], on[kinds[at]]
+
+
+def _closes(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
+    """What the first close of each connection states."""
+    at = by.first_of(is_among(frames["name"], *roles.CLOSES_CONNECTION) & is_there(frames["sender"]))
+    rows = at[at >= 0]
+    arguments = Fields(
+        values_of(frames["arguments"]).taken(rows), {"reply_code": "int", "reply_text": "string"}, ("error",)
+    )
     error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
-    close = {
-        "close_initiator": frames["sender"].cast(pa.string()),
+    stated = {
+        "close_initiator": frames["sender"].cast(pa.string()).take(pa.array(rows)),
         "close_code": arguments.column("reply_code"),
         "close_reply_text": arguments.column("reply_text"),
         **{f"close_{name}": of for name, of in error.columns().items()},
     }
-    columns |= {name: pc.if_else(closes, of, pa.scalar(None, of.type)) for name, of in close.items()}
-    return pa.table(columns)
+    where = np.where(at >= 0, np.cumsum(at >= 0) - 1, -1)
+    return {name: picked(of, where) for name, of in stated.items()}
 
 
 def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
@@ -109,9 +179,9 @@ def _read_from() -> dict[tuple[str, str | None], ByObject]:
 READ_FROM = _read_from()
 
 
-def _stated(frames: pa.RecordBatch) -> dict[str, pa.Array]:
+def _stated(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
     """Columns of ATTRIBUTES."""
-    columns: dict[str, pa.Array] = {}
+    parts: dict[str, list[tuple[NDArray[np.int64], pa.Array]]] = {column: [] for column in ATTRIBUTES}
     values = values_of(frames["arguments"])
     whole = ~is_among(frames["status"], "partial")
     for (method, sender), objects in READ_FROM.items():
@@ -119,16 +189,27 @@ def _stated(frames: pa.RecordBatch) -> dict[str, pa.Array]:
         rows = np.flatnonzero(at & is_among(frames["sender"], sender) if sender else at)
         if not len(rows):
             continue
-        where = np.full(len(at), -1)
-        where[rows] = np.arange(len(rows))
         for path, stated in objects.items():
-            for column, argument in _arguments(values.taken(rows), path, stated, whole[rows]):
-                own = picked(argument, where)
-                columns[column] = pc.coalesce(columns[column], own) if column in columns else own
+            found = _arguments(values.taken(rows), path, stated, whole[rows])
+            if "user" in found:
+                found["user"] = _user_names(found["user"], found["mechanism"])
+            for column, argument in found.items():
+                parts[column].append((rows, argument))
     kinds = {column: VARIANT if kind == "variant" else TYPES[kind] for column, (kind, _) in ATTRIBUTES.items()}
     return {
-        column: columns[column] if column in columns else nulls(frames.num_rows, kind) for column, kind in kinds.items()
+        column: _first(by, parts[column]) if parts[column] else nulls(len(by.ids), kind)
+        for column, kind in kinds.items()
     }
+
+
+def _first(by: ByConnection, parts: Sequence[tuple[NDArray[np.int64], pa.Array]]) -> pa.Array:
+    """The first value of each connection among several columns, each with the rows that have it."""
+    ((rows, column),) = parts[:1]
+    if len(parts) > 1:
+        rows = np.concatenate([rows for rows, _ in parts])
+        order = np.argsort(rows, kind="stable")
+        rows, column = rows[order], pa.concat_arrays([column for _, column in parts]).take(pa.array(order))
+    return by.first(column, rows)
 
 
 def _user_names(users: pa.Array, mechanisms: pa.Array) -> pa.Array:
@@ -137,20 +218,16 @@ def _user_names(users: pa.Array, mechanisms: pa.Array) -> pa.Array:
     return pc.if_else(pc.starts_with(mechanisms, "SCRAM-").fill_null(False), names, users)
 
 
-def _known(values: NDArray[np.int64], unknown: int) -> pa.Array:
-    return pa.array(values, mask=values == unknown)
-
-
 def _arguments(
     values: Values, path: Sequence[str], stated: Sequence[Stated], whole: NDArray[np.bool_]
-) -> Iterator[tuple[str, pa.Array]]:
-    """Fields of the object at `path` in `values`, by column, each as its kind; arguments missing in a frame that is not
-    `whole` get no default."""
+) -> dict[str, pa.Array]:
+    """Fields of the object at `path` in `values`, by column, each as its kind: the first one that is there, where a
+    column may be in several. Arguments missing in a frame that is not `whole` get no default."""
     there = (values.stops > values.starts) & whole
     for name in path:
         values = inside(values, name)
     kinds = {place.path[-1]: kind for _, kind, place in stated}
-    read = Fields(values, kinds, kinds)
+    read, columns = Fields(values, kinds, kinds), dict[str, pa.Array]()
     for column, kind, place in stated:
         (name,) = place.path[-1:]
         found = read.column(name)
@@ -158,7 +235,8 @@ def _arguments(
             found = _converted(read.inside(name), found, kind)
         if place.default is not None:
             found = pc.if_else(pa.array(there & ~is_there(found)), place.default, found)
-        yield column, found
+        columns[column] = pc.coalesce(columns[column], found) if column in columns else found
+    return columns
 
 
 def _converted(values: Values, found: pa.Array, kind: str) -> pa.Array:
