@@ -1,7 +1,7 @@
 """Comparison of an audit with an earlier one: which findings are new, persisting, gone, or could not be checked.
 
-The JSON of an audit is the baseline of later ones: `document` writes it, `read` parses it. A finding is identified by
-its key, a hash of what it is about (`sections.IDENTITY`); the number of occurrences does not matter.
+The JSON of an audit is the baseline of later ones: `formats.document` writes it, `read` parses it. A finding is
+identified by its key, a hash of what it is about (`sections.IDENTITY`); the number of occurrences does not matter.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from codec.errors import WirehareError
 from pipeline.report.groups import Groups
-from pipeline.report.sections import IDENTITIES, IDENTITY, SEVERITIES
-from pipeline.text import script_safe
-
-if TYPE_CHECKING:
-    from pipeline.report.formats import Audit
+from pipeline.report.sections import IDENTITY, SEVERITIES
 
 FORMAT = "wirehare-audit/1"
 NEW, PERSISTING = "new", "persisting"
@@ -84,7 +80,7 @@ def key(about: Mapping[str, Any]) -> str:
 
 
 def read(text: str) -> Previous:
-    """The audit that `document` wrote. Raises BaselineError."""
+    """The audit that `formats.document` wrote. Raises BaselineError."""
     try:
         found = json.loads(text)
         entries = [*found["findings"], *found.get("not_checked", ())]
@@ -130,32 +126,6 @@ def status(name: str, previous: Previous | None) -> str | None:
     if name in previous.entries:
         return PERSISTING
     return NEW if previous.complete else None
-
-
-def document(audit: Audit) -> str:
-    """The audit as JSON with stable names: one entry per KnownFinding, at most IDENTITIES.
-
-    Names from the wire are escaped, so that it can be embedded in a page (`script_safe`).
-    """
-    facts, found = audit.facts, audit.found
-    text = json.dumps(
-        {
-            "format": FORMAT,
-            "title": audit.title,
-            "audited": audit.now.isoformat(timespec="seconds"),
-            "verdict": asdict(audit.verdict),
-            "first_packet_ns": facts.first_ns,
-            "last_packet_ns": facts.last_ns,
-            "captures": facts.groups["files"].total,
-            "complete": found.complete,
-            "findings": [known.entry() for known in sorted(found.known, key=order)][:IDENTITIES],
-            "gone": list(found.gone),
-            "not_checked": list(found.not_checked)[:IDENTITIES],
-            "rules_not_checked": [rule.entry() for rule in audit.unchecked],
-        },
-        indent=1,
-    )
-    return script_safe(text)
 
 
 def order(known: KnownFinding) -> tuple[Any, ...]:

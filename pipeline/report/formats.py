@@ -1,5 +1,5 @@
-"""The result of an audit with its verdict, and its form for other programs: SARIF 2.1.0 (code scanning), JUnit XML
-(build servers), and the workflow commands of GitHub Actions.
+"""The result of an audit with its verdict, and its form for other programs: JSON (the baseline of later
+audits), SARIF 2.1.0 (code scanning), JUnit XML (build servers), and the workflow commands of GitHub Actions.
 
 The verdict is findings by severity, affected connections and what could not be checked, as numbers and sentences.
 Strings from the wire are escaped (`text.plain_text`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -17,11 +17,11 @@ from xml.etree import ElementTree
 
 from pipeline.audit.catalogue import GROUPS, Rule
 from pipeline.audit.config import Config
-from pipeline.report.baseline import NEW, PERSISTING, Comparison, KnownFinding, document, order
+from pipeline.report.baseline import FORMAT, NEW, PERSISTING, Comparison, KnownFinding, order
 from pipeline.report.cards import Card, cards
 from pipeline.report.facts import Facts, Unchecked, rules_of, unchecked, unchecked_on_midstream
 from pipeline.report.sections import EXAMPLES, IDENTITIES, IDENTITY, at_least
-from pipeline.text import count, plain_text, plural
+from pipeline.text import count, plain_text, plural, script_safe
 
 # What --fail-on takes: a severity, or 'never'.
 NEVER = "never"
@@ -155,6 +155,32 @@ class Audit:
     def cards(self) -> Sequence[Card]:
         """The broken rules, the worst first."""
         return cards(self.facts, self.found, EXAMPLES, self.tables, self.rules)
+
+
+def document(audit: Audit) -> str:
+    """The audit as JSON with stable names: one entry per KnownFinding, at most IDENTITIES.
+
+    Names from the wire are escaped, so that it can be embedded in a page (`script_safe`).
+    """
+    facts, found = audit.facts, audit.found
+    text = json.dumps(
+        {
+            "format": FORMAT,
+            "title": audit.title,
+            "audited": audit.now.isoformat(timespec="seconds"),
+            "verdict": asdict(audit.verdict),
+            "first_packet_ns": facts.first_ns,
+            "last_packet_ns": facts.last_ns,
+            "captures": facts.groups["files"].total,
+            "complete": found.complete,
+            "findings": [known.entry() for known in sorted(found.known, key=order)][:IDENTITIES],
+            "gone": list(found.gone),
+            "not_checked": list(found.not_checked)[:IDENTITIES],
+            "rules_not_checked": [rule.entry() for rule in audit.unchecked],
+        },
+        indent=1,
+    )
+    return script_safe(text)
 
 
 def sarif(audit: Audit) -> str:

@@ -7,7 +7,8 @@ import json
 import pytest
 from report_support import audit_of, everywhere, identity
 
-from pipeline.report.baseline import BaselineError, Comparison, Previous, compare, document, read
+from pipeline.report.baseline import BaselineError, Comparison, Previous, compare, read
+from pipeline.report.formats import document
 from pipeline.report.groups import Groups
 
 

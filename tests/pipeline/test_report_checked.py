@@ -14,9 +14,9 @@ from report_support import SOURCES, audit_of, everywhere, group, identity
 from pipeline.audit.catalogue import KNOWLEDGE, catalogue
 from pipeline.audit.config import Accepted, Config
 from pipeline.audit.detectors import DETECTORS
-from pipeline.report.baseline import compare, document, read
+from pipeline.report.baseline import compare, read
 from pipeline.report.facts import Facts, coverage_check, rules_of, unchecked
-from pipeline.report.formats import Verdict
+from pipeline.report.formats import Verdict, document
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
 

@@ -172,7 +172,7 @@ def test_the_baseline_shows() -> None:
     facts = everywhere("x")
     gone = identity("GONE-01", client_product=HOSTILE)
     found = compare(Groups([gone], 1), None)
-    from pipeline.report.baseline import document
+    from pipeline.report.formats import document
 
     text = Outline(written(facts, previous=document(audit_of(facts, found)))).text
     assert "Compared with the audit of 2026-11-21 02:00:00+00:00: 1 new, 0 persisting, 1 gone." in text
