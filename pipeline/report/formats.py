@@ -1,5 +1,5 @@
-"""The result of an audit with its verdict, and its form for other programs: JSON (the baseline of later
-audits), SARIF 2.1.0 (code scanning), JUnit XML (build servers), and the workflow commands of GitHub Actions.
+"""The result of an audit with its verdict, and its form for other programs: JSON (the baseline of later audits), SARIF
+2.1.0 (code scanning), JUnit XML (build servers), and the workflow commands of GitHub Actions.
 
 The verdict is findings by severity, affected connections and what could not be checked, as numbers and sentences.
 Strings from the wire are escaped (`text.plain_text`).

@@ -68,6 +68,8 @@ SCRIPTS = {
     .facts(content="tls", tls={"mode": "implicit", "tls_version": "TLS 1.3", "sni": "mq.example", "alpn": None}),
     "header_then_tls": greeted("header")
     .facts(content="amqp", tls={"mode": "upgraded", "tls_version": "TLS 1.2", "sni": None, "alpn": None}),
+    "stated_twice": greeted().client("connection.start-ok", 0, mechanism="EXTERNAL", user="other")
+    .closed(320, "first", 0).client("connection.close", 0, reply_code=200, reply_text="second"),
     # The open of the server is complete, that of the client lost bytes: its limits are unknown.
     "opened_cut": Script("1.0")
     .frame("client", "amqp", 0, name="open", arguments={"container_id": "c"}, status="partial",
@@ -188,6 +190,11 @@ def test_bytes_of_both_directions(read: Read) -> None:
 )  # fmt: skip
 def test_state_is_the_furthest_stage_reached(read: Read, script: str, state: str) -> None:
     assert read.one("connections", script, "state") == (state,)
+
+
+def test_what_is_stated_first_counts(read: Read) -> None:
+    columns = ("user", "mechanism", "close_initiator", "close_code", "close_text")
+    assert read.rows("connections", "stated_twice", *columns) == [("guest", "PLAIN", "server", 320, "first")]
 
 
 def test_the_close_is_that_of_the_side_that_sent_it_first(read: Read) -> None:

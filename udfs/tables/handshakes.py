@@ -189,8 +189,9 @@ def _stated(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
         rows = np.flatnonzero(at & is_among(frames["sender"], sender) if sender else at)
         if not len(rows):
             continue
+        own = values.taken(rows)
         for path, stated in objects.items():
-            found = _arguments(values.taken(rows), path, stated, whole[rows])
+            found = _arguments(own, path, stated, whole[rows])
             if "user" in found:
                 found["user"] = _user_names(found["user"], found["mechanism"])
             for column, argument in found.items():
