@@ -11,6 +11,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 
 from markupsafe import Markup, escape
 
@@ -42,14 +45,19 @@ def wire(value: object, limit: int = MAX_CHARACTERS) -> Markup:
     text = str(value)
     if text == "":
         return Markup('<span class="none">empty</span>')
-    if text.isascii() and text.isprintable() and len(text) <= limit:
-        return BDI.format(text)
-    parts = [
-        f"<i>U+{ord(character):04X}</i>" if odd else str(escape(character))
-        for character, odd in visible_characters(text, limit)
-    ]
-    if len(parts) < len(text):
-        parts.append(f"<i>\u2026 {len(text) - len(parts)} more</i>")
+    return BDI.format(text) if text.isascii() and text.isprintable() and len(text) <= limit else _inert(text, limit)
+
+
+@lru_cache(1 << 10)  # a page shows most names many times
+def _inert(text: str, limit: int) -> Markup:
+    """A string with characters that have to be escaped, or of more than `limit`, as inert HTML."""
+    shown, parts = 0, list[str]()
+    for odd, group in groupby(visible_characters(text, limit), key=itemgetter(1)):
+        characters = "".join(character for character, _ in group)
+        shown += len(characters)
+        parts += (f"<i>U+{ord(c):04X}</i>" for c in characters) if odd else (str(escape(characters)),)
+    if shown < len(text):
+        parts.append(f"<i>\u2026 {len(text) - shown} more</i>")
     return BDI.format(Markup("".join(parts)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -145,6 +146,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return item.path not in with_spark, place if item.path in with_spark else -place
 
         items.sort(key=order)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not visit all tests and modules again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

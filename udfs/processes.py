@@ -1,4 +1,5 @@
-"""What processes of workers and jobs set up: file modes and memory of Python workers, and imports without pandas.
+"""What processes of workers and jobs set up: file modes and memory of Python workers, garbage collection of what they
+import, and imports without pandas.
 
 A JVM that is started here has a umask that makes all files private (`pipeline.output.scratch`), and its Python workers
 would inherit it: compiled kernels, for example, could not be shared. So workers restore the user's umask, and make
@@ -7,15 +8,17 @@ files with bytes of captures `private` until they are published.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 # Environment of processes that decode. pyarrow's allocator (mimalloc, documentation of its options) would give freed
 # memory back to the system, which clears it again for the next batch: 5 % of the time. To keep it takes 90 MB more.
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
+OLDEST = 2  # generation of objects, for the garbage collector
 USER_UMASK = "WIREHARE_UMASK"  # octal umask of the user, and the id of the process that started the JVM
 
 
@@ -56,6 +59,22 @@ def umask() -> int:
     current = os.umask(0o077)
     os.umask(current)
     return current
+
+
+def collect_less() -> None:
+    """In a Python worker of Spark: after a full collection, what was imported is not visited again. Spark collects
+    after every task, which took a tenth of a second each time."""
+    if "pyspark.worker" not in sys.modules:
+        return
+    modules = 0
+
+    def freeze(phase: str, collected: Mapping[str, int]) -> None:
+        nonlocal modules
+        if phase == "stop" and collected["generation"] == OLDEST and len(sys.modules) > modules:
+            modules = len(sys.modules)
+            gc.freeze()
+
+    gc.callbacks.append(freeze)
 
 
 class _NoPandas:

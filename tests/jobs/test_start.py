@@ -3,15 +3,18 @@ benchmarks.start)."""
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset
 import pytest
 from pyspark.sql import SparkSession
@@ -31,6 +34,7 @@ SAMPLES = ROOT / "samples"
 # What the driver does: it finds and splits the captures.
 PLANNING = """
 import sys
+from collections.abc import Iterator
 from udfs.source.sources import run_tasks
 print(len(run_tasks({"path": sys.argv[1]})), *sorted({"numba", "pandas", "llvmlite"} & set(sys.modules)))
 """
@@ -38,6 +42,7 @@ print(len(run_tasks({"path": sys.argv[1]})), *sorted({"numba", "pandas", "llvmli
 # What a nightly does before and while the JVM starts, which is not started here; pyspark imports its `testing` then.
 STARTING = """
 import sys
+from collections.abc import Iterator
 from jobs.cli import command_line
 from jobs import audit, decode
 audit.check_inputs(command_line().arguments(["nightly", "x.pcap", "--output", sys.argv[1], "--report", sys.argv[2]]))
@@ -153,6 +158,16 @@ def test_missing_and_remote_captures_are_not_decoded_in_one_task(tmp_path: Path)
 def test_a_worker_compiles_nothing_once_kernels_are_compiled(tmp_path: Path) -> None:
     captures = sorted((ROOT / "tests" / "captures").glob("*.pcap"))[::5]  # named by their versions
     assert json.loads(python(DECODING, tmp_path, *captures, *sorted(SAMPLES.glob("*.pcap")))) == []
+
+
+def test_workers_do_not_visit_what_they_imported_after_every_task(spark: SparkSession) -> None:
+    def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import udfs.sink.writers  # noqa: F401
+
+        yield from (pa.record_batch({"objects": [gc.get_freeze_count()]}) for _ in batches)
+
+    numbers = spark.range(0, 2, 1, 2).mapInArrow(frozen, "objects bigint")
+    assert max(row.objects for _ in range(3) for row in numbers.collect()) > 50_000
 
 
 @pytest.fixture

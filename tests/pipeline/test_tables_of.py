@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import decoding
 import golden
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from codec.net.segments import SEGMENT
@@ -100,37 +101,46 @@ def rows_of(of_capture: pa.Table) -> Rows:
     return found
 
 
+class OpenRows(NamedTuple):
+    """Rows of a table that the next piece may replace; `connections`: those of which no later piece had anything."""
+
+    table: str
+    rows: pa.RecordBatch
+    connections: set[int]
+
+
 class Lake:
-    """What someone keeps who decodes piece after piece: final rows, and by connection its open rows and its state."""
+    """What someone keeps who decodes piece after piece: final rows, the open rows and the state of each connection."""
 
     def __init__(self) -> None:
         self.final: Rows = {}
-        self.open: dict[int, list[tuple[str, str]]] = {}
+        self.open: list[OpenRows] = []
         self.states: dict[bytes, bytes] = {}
 
     def add(self, batches: Iterator[pa.RecordBatch], keep_open: bool = True) -> None:
         parts = [
-            part
+            (*part, set(part.rows["connection_id"].to_pylist()))
             for part in tables_of(batches, config(payload=True), states=self.states, keep_open=keep_open)
             if part.table != ACCOUNTS
         ]
-        touched = {connection for part in parts for connection in part.rows["connection_id"].to_pylist()}
-        self.open = {connection: rows for connection, rows in self.open.items() if connection not in touched}
-        for table, still_open, rows in parts:
+        touched = {connection for *_, connections in parts for connection in connections}
+        rest = (each._replace(connections=each.connections - touched) for each in self.open)
+        self.open = [each for each in rest if each.connections]
+        for table, still_open, rows, connections in parts:
             if table == STATES:
                 assert rows["error"].null_count == len(rows)
                 self.states |= zip(rows["flow"].to_pylist(), rows["octets"].to_pylist(), strict=True)
             elif still_open:
-                for connection, text in zip(rows["connection_id"].to_pylist(), texts(rows), strict=True):
-                    self.open.setdefault(connection, []).append((table, text))
+                self.open.append(OpenRows(table, rows, connections))
             else:
                 self.final.setdefault(table, Counter()).update(texts(rows))
 
     def rows(self) -> Rows:
         """All rows, those of what is still open among them."""
         found = {table: Counter(rows) for table, rows in self.final.items()}
-        for table, text in (row for rows in self.open.values() for row in rows):
-            found.setdefault(table, Counter())[text] += 1
+        for table, rows, connections in self.open:
+            own = rows.filter(pc.is_in(rows["connection_id"], pa.array(sorted(connections))))
+            found.setdefault(table, Counter()).update(texts(own))
         return found
 
 
@@ -239,7 +249,7 @@ def test_connections_without_further_runs_are_finished() -> None:
     expected = lake.rows()
     assert lake.open
     lake.add(iter(()), keep_open=False)
-    assert lake.open == {}
+    assert lake.open == []
     same(lake.final, expected, name)
 
 

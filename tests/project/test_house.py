@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from jobs.cli import command_line
@@ -33,13 +33,16 @@ SOURCES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports(path: Path) -> list[tuple[str, int]]:
     """(top-level package, line) of every import in a source file."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
+            found += [(alias.name.split(".")[0], node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield (node.module or "").split(".")[0], node.lineno
+            found.append(((node.module or "").split(".")[0], node.lineno))
+    return found
 
 
 def offenders(forbidden: dict[str, set[str]]) -> list[str]:

@@ -127,26 +127,28 @@ def batch_frames(batch: Any) -> Iterator[tuple[Frame, tuple[int, int, int | None
 def present(segments: np.ndarray, direction: int) -> tuple[int, np.ndarray] | None:
     """(sequence number of stream offset 0, which bytes were captured, by offset) of one direction; None without data.
     Bytes are known to have been sent up to the FIN, or up to what the peer acknowledged."""
+    segments = segments.view(np.ndarray)
     own, peer = segments[segments["direction"] == direction], segments[segments["direction"] != direction]
     opening, data = own[own["flags"] & SYN != 0], own[own["wire_len"] > 0]
     if not len(opening) and not len(data):
         return None
     base = int(opening["seq"][0]) + 1 if len(opening) else int(data["seq"][0])
 
-    def offset(number: Any) -> int:
-        return (int(number) - base + 2**31) % 2**32 - 2**31
+    def offsets(numbers: np.ndarray) -> np.ndarray:
+        return np.asarray((numbers.astype(np.int64) - base + 2**31) % 2**32 - 2**31)
 
-    ends = [(offset(g["seq"]) + bool(g["flags"] & SYN), int(g["cap_len"]), int(g["wire_len"])) for g in data]
-    end = max([at + wire for at, _, wire in ends], default=0)
-    fins = [offset(g["seq"]) + int(g["wire_len"]) for g in own if g["flags"] & FIN]
-    acked = max([offset(g["ack"]) for g in peer if g["flags"] & ACK], default=0)
-    if fins:
-        end = max(end, fins[0])
+    begins, captured = offsets(data["seq"]) + (data["flags"] & SYN != 0), data["cap_len"].astype(np.int64)
+    end = int((begins + data["wire_len"]).max(initial=0))
+    finished = own[own["flags"] & FIN != 0]
+    fins = offsets(finished["seq"]) + finished["wire_len"]
+    acked = int(offsets(peer["ack"][peer["flags"] & ACK != 0]).max(initial=0))
+    if len(fins):
+        end = max(end, int(fins[0]))
     elif acked > end + 1:  # one number more is an acknowledged FIN that was lost itself
         end = acked
     there = np.zeros(end, bool)
-    for at, captured, _ in ends:
-        there[max(at, 0) : max(at + captured, 0)] = True
+    for at, size in zip(begins.tolist(), captured.tolist(), strict=True):
+        there[max(at, 0) : max(at + size, 0)] = True
     return base, there
 
 

@@ -13,6 +13,7 @@ from tables_support import Found
 
 import pipeline
 from codec.amqp import rows as R
+from codec.amqp.batches import Batch
 from codec.amqp.decoder import Decoder
 from codec.amqp.notes import note_names
 from codec.amqp.rows import NAMES
@@ -50,7 +51,7 @@ class Wire:
 
     def __init__(self, syn: bool = True) -> None:
         self.segments: list[tuple[Any, ...]] = []
-        self.payload = b""
+        self.payload = bytearray()
         self.waited_ns = 0  # beside a nanosecond a segment
         self.seq = [1000, 2000]
         if syn:
@@ -83,26 +84,41 @@ class Wire:
             if number in lost:
                 wire.lose(direction, octets)
             else:
-                wire.add(direction, self.payload[at : at + octets])
+                wire.add(direction, bytes(self.payload[at : at + octets]))
         for direction in (CLIENT, SERVER):
             give_up(wire, direction)
         return wire
 
     def arrays(self) -> tuple[np.ndarray, bytes]:
         """Its segments and their payload, as a run has them."""
-        return np.array(self.segments, SEGMENT), self.payload
+        return np.array(self.segments, SEGMENT), bytes(self.payload)
 
     def rows(self, layers: Layers | None = None) -> tuple[list[Row], Row]:
         """Rows in the order of frame_no, and the facts of the connection; `layers` as for the decoder."""
-        decoder = Decoder(keep_payload=True, layers=layers)
-        segments, octets = self.arrays()
-        payload = np.frombuffer(bytearray(octets or b"\0"), np.uint8)
-        found: list[Row] = []
-        for batches in (decoder.feed(FLOW, segments, payload), decoder.finish()):
-            for batch in batches:
-                found += batch_rows(batch)
-        (facts,) = take_facts(decoder)
-        return sorted(found, key=lambda row: row["frame_no"]), facts.facts
+        (found,) = rows_of([self], layers)
+        return found
+
+
+def rows_of(wires: Sequence[Wire], layers: Layers | None = None) -> list[tuple[list[Row], Row]]:
+    """`Wire.rows` of each, from one decoder: much faster than a decoder for each."""
+    decoder = Decoder(keep_payload=True, layers=layers)
+    rows: dict[int, list[Row]] = {}
+
+    def take(batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            for connection, row in zip(batch.cells[:, R.CONNECTION].tolist(), batch_rows(batch), strict=True):
+                rows.setdefault(connection, []).append(row)
+
+    for number, wire in enumerate(wires):
+        segments, octets = wire.arrays()
+        flow = FLOW[:-2] + (int.from_bytes(FLOW[-2:], "big") + number).to_bytes(2, "big")
+        take(decoder.feed(flow, segments, np.frombuffer(bytearray(octets or b"\0"), np.uint8)))
+    take(decoder.finish())
+    facts = take_facts(decoder)
+    assert len(facts) == len(wires)
+    return [
+        (sorted(rows.get(each.connection_id, ()), key=lambda row: int(row["frame_no"])), each.facts) for each in facts
+    ]
 
 
 def batch_rows(batch: Any) -> list[Row]:
@@ -153,7 +169,7 @@ def write_capture(path: Path, wires: Iterable[Wire], first_port: int = FIRST_CLI
     for index, wire in enumerate(wires):
         ends = {CLIENT: (CLIENT_ADDRESS, first_port + index), SERVER: (SERVER_ADDRESS, SERVER_PORT)}
         for ns, _, number, at, seq, ack, size, *_, flags, direction in wire.segments:
-            data = wire.payload[at : at + size]
+            data = bytes(wire.payload[at : at + size])
             packet = tcp_packet(ends[direction], ends[1 - direction], seq, ack, flags, data)
             packets.append(((START_S + index) * 10**9 + number * 1000 + ns - number, packet))
     path.write_bytes(pcap(packets, RAW_IP))

@@ -89,7 +89,7 @@ def bound(columns: Mapping[str, pa.Array], schema: pa.Schema, absent: Collection
     if known != set(schema.names) or twice:
         missing, unknown = sorted(set(schema.names) - known), sorted(known - set(schema.names))
         raise ColumnError(f"columns missing: {missing}, not in the table: {unknown}, not absent: {sorted(twice)}")
-    typed = {field.name: _of_type(columns[field.name], field.type) for field in schema if field.name in columns}
+    typed = {field.name: of_type(columns[field.name], field.type) for field in schema if field.name in columns}
     return padded(typed, schema)
 
 
@@ -116,11 +116,12 @@ def padded(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch
 def typed(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     """`columns` in the order and exactly of the types of `schema`; the others are null."""
     kinds = {field.name: field.type for field in schema}
-    own = {name: _of_type(columns[name], kind, False) for name, kind in kinds.items() if name in columns}
+    own = {name: of_type(columns[name], kind, False) for name, kind in kinds.items() if name in columns}
     return pa.RecordBatch.from_arrays(padded(own, schema).columns, schema=schema)
 
 
-def _of_type(column: pa.Array, kind: pa.DataType, or_encoded: bool = True) -> pa.Array:
+def of_type(column: pa.Array, kind: pa.DataType, or_encoded: bool = True) -> pa.Array:
+    """The column as of type `kind`; `or_encoded`: dictionary-encoded texts may stay so."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if column.type == kind or (or_encoded and pa.types.is_dictionary(column.type) and column.type.value_type == kind):

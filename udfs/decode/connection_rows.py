@@ -24,7 +24,7 @@ from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, by_distinct, each_once, missing, nullable
-from udfs.arrow.types import arrow_type, binary_column, padded
+from udfs.arrow.types import arrow_type, binary_column, of_type, padded
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.schemas import FACTS, LEDGER
 from udfs.source.columns import address_text
@@ -35,11 +35,13 @@ _TEXTS = pa.list_(pa.string())
 _SIDES, _VERSIONS, _CONTENTS = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(CONTENTS)
 _TRANSPORTS = TextTable.of(TRANSPORTS)
 _TCP_ENDS, _KNOWN_BY = TextTable.of(TCP_ENDS), TextTable.of(KNOWN_BY)
+_FACTS, _LEDGER = list(arrow_type(FACTS)), list(arrow_type(LEDGER))
+_TLS = arrow_type(FACTS["tls"].dataType)
 
 
 def connection_rows(ended: EndedConnections, files: Sequence[str]) -> pa.RecordBatch:
     """DECODED rows of kind 'connection'; `files`: capture files by number."""
-    connections = ended.connections
+    connections = ended.connections.view(np.ndarray)
     first_ns = np.ascontiguousarray(connections["first_ns"])
     columns = {
         "kind": pa.repeat(pa.scalar("connection"), len(connections)),
@@ -55,7 +57,8 @@ def connection_rows(ended: EndedConnections, files: Sequence[str]) -> pa.RecordB
 
 def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
     """FACTS of each connection."""
-    connections, places = ended.connections, np.arange(len(ended.connections))
+    connections, directions = ended.connections.view(np.ndarray), ended.directions.view(np.ndarray)
+    places = np.arange(len(connections))
     client = np.ascontiguousarray(connections["client"])
     addresses = ended.flows[:, : 2 * IP_BYTES].reshape(-1, 2, IP_BYTES)
     ports = np.ascontiguousarray(ended.flows[:, 2 * IP_BYTES :]).view(">u2").astype(np.int32)
@@ -75,27 +78,27 @@ def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
         "tls": _tls(ended),
         "unread_because": pa.array(unread(ended), pa.string()),
         "transport": _texts(transports(ended), _TRANSPORTS),
-        "conflicting_overlap_bytes": pa.array(ended.directions["conflicting_bytes"].sum(axis=1)),
-        "proxy_bytes": pa.array(ended.directions["proxy_bytes"].sum(axis=1)),
+        "conflicting_overlap_bytes": pa.array(directions["conflicting_bytes"].sum(axis=1)),
+        "proxy_bytes": pa.array(directions["proxy_bytes"].sum(axis=1)),
         "limits": each_once(limit_names, limits_reached(ended), _TEXTS),
     }
     for side, direction in zip(SIDES, (client, 1 - client), strict=True):
         columns[f"{side}_ip"] = _addresses(addresses[places, direction])
         columns[f"{side}_port"] = pa.array(ports[places, direction])
-        columns[side] = _ledger(ended.directions, direction)
-    return _struct(columns, arrow_type(FACTS))
+        columns[side] = _ledger(directions, direction)
+    return _struct(columns, _FACTS)
 
 
 def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.StructArray:
     """LEDGER of the `chosen` direction of each connection. Records are large, so fields are taken, not records."""
     places = np.arange(len(directions))
     columns = {name: directions[COUNTED_AS.get(name, name)][places, chosen] for name in LEDGER.names}
-    return _struct({name: pa.array(column) for name, column in columns.items()}, arrow_type(LEDGER))
+    return _struct({name: pa.array(column) for name, column in columns.items()}, _LEDGER)
 
 
-def _struct(columns: Mapping[str, pa.Array], kind: pa.StructType) -> pa.StructArray:
-    fields = list(kind)
-    return pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in fields], fields=fields)
+def _struct(columns: Mapping[str, pa.Array], fields: list[pa.Field]) -> pa.StructArray:
+    values = [of_type(columns[field.name], field.type, False) for field in fields]
+    return pa.StructArray.from_arrays(values, fields=fields)
 
 
 def _as_lists(structs: pa.StructArray) -> pa.ListArray:
@@ -104,7 +107,7 @@ def _as_lists(structs: pa.StructArray) -> pa.ListArray:
 
 
 def _texts(numbers: NDArray[np.int64], table: TextTable) -> pa.Array:
-    return table.column(np.ascontiguousarray(numbers)).cast(pa.string())
+    return table.column(np.ascontiguousarray(numbers)).dictionary_decode()
 
 
 def _fixed_texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
@@ -123,20 +126,19 @@ def _offered(ended: EndedConnections) -> pa.Array:
         client, count, *offers = row
         return offered_versions(offers[:count], client)
 
-    connections = ended.connections
+    connections = ended.connections.view(np.ndarray)
     rows = np.column_stack([connections["client"], connections["offers"], connections["offer"]])
     return each_once(names, rows, _TEXTS)
 
 
 def _tls(ended: EndedConnections) -> pa.Array:
     """Facts of TLS, null where nothing was encrypted."""
-    kind = arrow_type(FACTS["tls"].dataType)
     known = layer_facts(ended)
     if not known:
-        return pa.nulls(len(ended.connections), kind)
+        return pa.nulls(len(ended.connections), _TLS)
     index = np.full(len(ended.connections), -1)
     index[list(known)] = np.arange(len(known))
-    return pa.array([_with_times(facts) for facts in known.values()], kind).take(pa.array(index, mask=missing(index)))
+    return pa.array([_with_times(facts) for facts in known.values()], _TLS).take(pa.array(index, mask=missing(index)))
 
 
 def _with_times(facts: dict[str, Any]) -> dict[str, Any]:
