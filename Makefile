@@ -74,7 +74,7 @@ dist: .venv/dev  ## build the sdist and the wheel in dist/
 
 slow-test: java .venv/dev .venv/kernels  ## tests with all of their inputs and all kernels compiled (slow)
 	$(BIN)/python -m pytest -q -n 2 -m slow
-	COMPILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/codec
+	COMPILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/codec tests/pipeline/test_field_table.py tests/pipeline/test_variant.py
 
 law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in pieces of one packet, with states carried (slow)
 	$(BIN)/python -m pytest -q -n 2 -m law tests/pipeline/test_tables_of.py

@@ -16,6 +16,13 @@ def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return values
 
 
+def readonly(array: np.ndarray) -> np.ndarray:
+    """A read-only view, for the same reason."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[np.generic]:
     """Zeros of which only the pages in use take memory and time. `np.zeros` writes all of them if it is given memory
     that was freed before, and asks for pages of 2 MB."""

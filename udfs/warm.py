@@ -139,9 +139,36 @@ def warm_captures(decode: bool) -> None:
                 list(rows.read(partition))
 
 
+def warm_states() -> None:
+    """Compile what only a connection needs that continues in another capture: one of 0-10, with a
+    content and a segment that are incomplete at its end."""
+    from codec.amqp.decoder import CarriedStates, Decoder
+    from codec.layers.stack import Layers
+    from udfs.decode.runs import Files, flows_in_order
+    from udfs.source.sources import read_runs
+
+    transfer = bytes.fromhex("0401 0100 0000")
+    # A body has to follow; more of the segment has to follow.
+    frames = [
+        struct.pack(">BBHBBH4x", flags, 1, 12 + len(transfer), 0, 1, channel) + transfer
+        for flags, channel in ((0x0B, 1), (0x0A, 2))
+    ]
+    whole, carried = packets(b"AMQP\x01\x01\x00\x0a" + b"".join(frames)), CarriedStates((), Files())
+    with tempfile.TemporaryDirectory() as directory:
+        for number, piece in enumerate((whole[:3], whole[3:])):
+            path = Path(directory) / f"{number}.pcap"
+            path.write_bytes(pcap(piece))
+            carried.files = Files()
+            decoder = Decoder(carried=carried, layers=Layers())
+            runs = read_runs({"path": str(path), "ports": "5672"})
+            for part in flows_in_order(runs.to_batches(), carried.files):
+                if not isinstance(part, str):
+                    list(decoder.feed_flows(*part))
+            list(decoder.finish())
+
+
 def warm_layers() -> None:
     """Compile what lies between TCP and AMQP: an upgrade to WebSocket, records of TLS, secrets in a pcapng."""
-    from codec.amqp.decoder import readonly
     from codec.capture.secrets import SecretsWalker
     from codec.layers.chunks import Chunks, Output
     from codec.layers.stack import Layers
@@ -149,6 +176,7 @@ def warm_layers() -> None:
     from codec.layers.tls.ciphers import Aead, Keys
     from codec.layers.tls.framing import clear_end, split
     from codec.layers.tls.suites import SUITES
+    from codec.memory import readonly
     from codec.net.segments import SEGMENT
 
     segments = np.zeros(1, SEGMENT).view(np.recarray)
@@ -292,6 +320,7 @@ def main() -> None:
         warm_settlement()
         warm_conversations()
     warm_captures(decode=True)  # with the kernels of both
+    warm_states()
     warm_functions()
     if second.returncode:
         sys.exit(second.returncode)

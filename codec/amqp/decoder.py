@@ -30,6 +30,7 @@ from codec.amqp.connections.state import ConnectionState
 from codec.amqp.framing import discard_incomplete
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stack import Layers
+from codec.memory import readonly
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, TOO_SMALL
 
@@ -327,13 +328,6 @@ class Decoder(RowBuffer):
                 found = np.zeros(stop - first, bool) if found is None else found
                 found[begin - first : end - first] = True
         return found
-
-
-def readonly(array: np.ndarray) -> np.ndarray:
-    """A read-only view: kernels are compiled for one kind of array."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _for_kernels(part: Part) -> tuple[np.ndarray, np.ndarray]:

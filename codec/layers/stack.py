@@ -30,6 +30,7 @@ from codec.layers.tls.keylog import SecretSource
 from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
 from codec.layers.websocket import WebSocket, is_upgrade
+from codec.memory import readonly
 from codec.net.segments import FIN, SYN, first_octet
 from codec.tcp.direction import TLS
 
@@ -84,7 +85,7 @@ def parted(segments: np.ndarray, i: int, header: int) -> np.ndarray:
     first.cap_len = first.wire_len = header
     first["flags"] &= ~FIN & 0xFFFF
     rest["flags"] &= ~SYN & 0xFFFF
-    return found
+    return readonly(found)
 
 
 class Layers:

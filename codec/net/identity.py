@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import interpreted, kernel, njit
+from codec.memory import readonly
 from codec.net.segments import FLOW_KEY_BYTES
 
 if interpreted():  # additions wrap by design; compiled code does so silently
@@ -217,5 +218,5 @@ def name_flows(flows: NDArray[np.uint8], seed: int = 0, protocol: int = IPPROTO_
     """Community IDs of flow keys, uint8 (n, 36), of TCP or another protocol with ports: ASCII, uint8 (n, 30)."""
     out = np.empty((len(flows), NAME_BYTES), np.uint8)
     scratch = np.zeros(64, np.uint8), np.zeros(80, np.uint32), np.zeros(5, np.uint32)
-    _name_flows(np.ascontiguousarray(flows), seed, protocol, *scratch, out)
+    _name_flows(readonly(np.ascontiguousarray(flows)), seed, protocol, *scratch, out)
     return out

@@ -26,11 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.decoder import readonly
 from codec.compiler.limits import LIMITS
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stack import Layers
 from codec.layers.tls.handshake import NO_SECRETS
+from codec.memory import readonly
 from codec.net.identity import IPV4_MAPPED
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs

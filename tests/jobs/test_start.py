@@ -68,6 +68,7 @@ from numba.core.event import install_recorder
 import pipeline
 from pathlib import Path
 from decoding import in_flow_order, runs
+from pieces import BEGINNING, END, Lake, piece, times
 from pipeline.decoding import writer
 from pipeline.output.place import place
 
@@ -75,8 +76,11 @@ with install_recorder("numba:compile") as compiled:
     for number, path in enumerate(sys.argv[2:]):
         directory = place(f"{sys.argv[1]}/{number}")
         directory.create()
-        batches = in_flow_order(runs([Path(path)])).combine_chunks().to_batches()
-        assert list(writer(directory, pipeline.TABLES)(iter(batches)))
+        table = in_flow_order(runs([Path(path)])).combine_chunks()
+        assert list(writer(directory, pipeline.TABLES)(iter(table.to_batches())))
+        lake, moments = Lake(), times(table)
+        for begin, end in ((BEGINNING, moments[len(moments) // 2]), (moments[len(moments) // 2], END)):
+            lake.add(piece(table, begin, end))
 names = {event.data["dispatcher"].py_func.__qualname__ for _, event in compiled.buffer if event.is_start}
 print(json.dumps(sorted(names)))
 """
@@ -156,6 +160,7 @@ def test_missing_and_remote_captures_are_not_decoded_in_one_task(tmp_path: Path)
 
 @pytest.mark.skipif(interpreted() or not all_compiled(), reason="kernels are not compiled")
 def test_a_worker_compiles_nothing_once_kernels_are_compiled(tmp_path: Path) -> None:
+    """Whether it decodes captures as wholes or in pieces."""
     captures = sorted((ROOT / "tests" / "captures").glob("*.pcap"))[::5]  # named by their versions
     assert json.loads(python(DECODING, tmp_path, *captures, *sorted(SAMPLES.glob("*.pcap")))) == []
 

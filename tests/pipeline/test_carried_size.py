@@ -19,10 +19,10 @@ from decoding import decode_table, in_flow_order, runs
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, content, frame, header, one_frame, segment
 from encode_1_0 import described, section
 from link_connections import uint
+from pieces import BEGINNING, Lake, Rows, in_pieces, piece, rows_of, same, times
 from rule_connections import done_0_10, opened_1_0, send_0_10, session_0_10
 from rule_support import Case, Connection, write_cases
 from test_conversation import followed
-from test_tables_of import BEGINNING, Lake, Rows, in_pieces, piece, rows_of, same, times
 
 from codec.amqp.connections.state import restore_states
 from codec.compiler.limits import LIMITS

@@ -21,6 +21,8 @@ from codec.cursor import SHORT, exceeds_i64, i64, is_utf8, signed, u8, u16, u32
 from codec.variant import writer as cells
 from codec.variant.dictionary import PROBES, key_hash
 
+pytestmark = pytest.mark.usefixtures("plain_kernels")
+
 
 def spark_value(value: bytes, metadata: bytes) -> Any:
     """What Spark's own reader makes of a value (it is annotated as text)."""
