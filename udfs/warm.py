@@ -140,8 +140,8 @@ def warm_captures(decode: bool) -> None:
 
 
 def warm_states() -> None:
-    """Compile what only a connection needs that continues in another capture: one of 0-10, with a
-    content and a segment that are incomplete at its end."""
+    """Compile what is called only for a connection that continues in another capture: here one of 0-10, cut within a
+    content and within a segment."""
     from codec.amqp.decoder import CarriedStates, Decoder
     from codec.layers.stack import Layers
     from udfs.decode.runs import Files, flows_in_order

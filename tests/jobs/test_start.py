@@ -34,7 +34,6 @@ SAMPLES = ROOT / "samples"
 # What the driver does: it finds and splits the captures.
 PLANNING = """
 import sys
-from collections.abc import Iterator
 from udfs.source.sources import run_tasks
 print(len(run_tasks({"path": sys.argv[1]})), *sorted({"numba", "pandas", "llvmlite"} & set(sys.modules)))
 """
@@ -42,7 +41,6 @@ print(len(run_tasks({"path": sys.argv[1]})), *sorted({"numba", "pandas", "llvmli
 # What a nightly does before and while the JVM starts, which is not started here; pyspark imports its `testing` then.
 STARTING = """
 import sys
-from collections.abc import Iterator
 from jobs.cli import command_line
 from jobs import audit, decode
 audit.check_inputs(command_line().arguments(["nightly", "x.pcap", "--output", sys.argv[1], "--report", sys.argv[2]]))
