@@ -26,6 +26,7 @@ from test_source import accounts
 from test_source import rows as read
 
 import pipeline
+import udfs.decode.runs as runs_in_groups
 from udfs.source.sources import TcpRunsReader
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -178,7 +179,12 @@ def test_files_whose_ranges_overlap(tmp_path: Path, name: str, names: tuple[str,
 
 
 @every_capture
-def test_each_direction_in_its_own_file(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("group_bytes", [runs_in_groups.GROUP_BYTES, 1])
+def test_each_direction_in_its_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, group_bytes: int
+) -> None:
+    """However many runs are ordered at a time."""
+    monkeypatch.setattr(runs_in_groups, "GROUP_BYTES", group_bytes)
     packets = records(name)
     halves: dict[bool, list[Record]] = {True: [], False: []}
     for packet in independent_tcp.packets([CAPTURES / name]):

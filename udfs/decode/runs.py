@@ -37,6 +37,7 @@ SHORTER = "has become shorter while it was read"
 # Payloads so near to each other in the file are read at once, with the bytes between them, which is faster than one by
 # one; all bytes between the payloads of a group are at most the second number.
 GAP_BYTES, GAPS_BYTES = 8 << 10, 16 << 20
+_NEVER = np.iinfo(np.int64).max
 
 
 class Group(NamedTuple):
@@ -82,7 +83,9 @@ class FlowOrder:
         """Add the next runs, the last of which begins at segment `last_run`; return the segments that no later run can
         precede."""
         first = group.segments[last_run].copy()
-        if self._pending is not None:
+        if self._pending is not None and _precedes(self._pending, group):
+            yield self._pending
+        elif self._pending is not None:
             group = joined(self._pending, group)
         group = self._sorted(group)
         begin = int(group.ends[-2]) if len(group.ends) > 1 else 0
@@ -116,6 +119,13 @@ class FlowOrder:
         """How many of a flow's segments, which are in order, come before `first`, which is among them."""
         equal = np.flatnonzero((segments["packet_no"] == first["packet_no"]) & (segments["file"] == first["file"]))
         return int(equal[0])
+
+
+def _precedes(pending: Group, group: Group) -> bool:
+    """Whether pending segments are of another flow than those that follow, or all before them."""
+    if (pending.flows[-1] != group.flows[0]).any() or not len(pending.segments):
+        return True
+    return bool(pending.segments["order_ns"][-1] < group.segments["order_ns"][: group.ends[0]].min(initial=_NEVER))
 
 
 def joined(pending: Group, group: Group) -> Group:
