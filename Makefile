@@ -25,10 +25,12 @@ demo: java .venv/runtime  ## decode and audit the captures in samples/: tables i
 
 kernels: java .venv/kernels .venv/classes  ## compile kernels, prepare the JVM's classes: what large captures and a quick start need
 
-# Kernels need no tool of the tests: they are compiled while those are installed, which is work for one core.
+# Kernels need no tool of the tests: they are compiled while those are installed, which is work for one core, as are
+# the JVM's classes.
 test: BYTECODE := --no-compile
 test: java .venv/runtime  ## check style, types and behaviour
-	@$(MAKE) --no-print-directory kernels & made=$$!; $(MAKE) --no-print-directory lint types; checked=$$?; \
+	@$(MAKE) --no-print-directory .venv/kernels & made=$$!; \
+		$(MAKE) --no-print-directory lint types .venv/classes; checked=$$?; \
 		wait $$made && exit $$checked
 	@$(MAKE) --no-print-directory tests
 
@@ -142,7 +144,7 @@ java:
 	@$(BIN)/python tests/support/deployment.py $(@D)
 
 # The JVM finds its classes laid out and starts in half the time; without the archive all works the same.
-.venv/classes: pipeline/warm.py .venv/runtime | .venv/kernels
+.venv/classes: pipeline/warm.py .venv/runtime
 	@echo "Preparing the JVM's classes (half a minute, once)"
 	@$(BIN)/python -m pipeline.warm samples || echo "No class archive could be made; Spark starts without one" >&2
 	@touch $@

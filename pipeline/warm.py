@@ -12,12 +12,15 @@ import sys
 import tempfile
 
 import pipeline
+from codec.compiler.kernel import all_compiled, interpret
 from pipeline.output import parquet
 from pipeline.session import CLASS_ARCHIVE, INTERPRETED, LOGGING, QUIET, session, settings
 
 
 def make(captures: list[str]) -> None:
     """Decode and audit `captures` as jobs do, and write the loaded classes to CLASS_ARCHIVE. Takes a minute."""
+    if not all_compiled():  # each worker would compile them, beside the process that does
+        interpret()
     CLASS_ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     CLASS_ARCHIVE.unlink(missing_ok=True)
     options = f'{LOGGING} "-XX:ArchiveClassesAtExit={CLASS_ARCHIVE}" {QUIET}'
