@@ -37,7 +37,6 @@ SHORTER = "has become shorter while it was read"
 # Payloads so near to each other in the file are read at once, with the bytes between them, which is faster than one by
 # one; all bytes between the payloads of a group are at most the second number.
 GAP_BYTES, GAPS_BYTES = 8 << 10, 16 << 20
-_NEVER = np.iinfo(np.int64).max
 
 
 class Group(NamedTuple):
@@ -123,21 +122,15 @@ class FlowOrder:
 
 def _precedes(pending: Group, group: Group) -> bool:
     """Whether pending segments are of another flow than those that follow, or all before them."""
-    if (pending.flows[-1] != group.flows[0]).any() or not len(pending.segments):
+    if (pending.flows[0] != group.flows[0]).any():
         return True
-    return bool(pending.segments["order_ns"][-1] < group.segments["order_ns"][: group.ends[0]].min(initial=_NEVER))
+    return bool(pending.segments["order_ns"][-1] < group.segments["order_ns"][: group.ends[0]].min())
 
 
 def joined(pending: Group, group: Group) -> Group:
-    """Pending segments and those that follow, perhaps of the same flow."""
-    last = -1 if (pending.flows[-1] == group.flows[0]).all() else None
+    """Pending segments, and those that follow, the first of which are of the same flow."""
     payload, parts = _in_one_array([(pending.segments, pending.payload), (group.segments, group.payload)])
-    return Group(
-        np.concatenate([pending.flows[:last], group.flows]),
-        np.concatenate([pending.ends[:last], group.ends + len(pending.segments)]),
-        np.concatenate(parts),
-        payload,
-    )
+    return Group(group.flows, group.ends + len(pending.segments), np.concatenate(parts), payload)
 
 
 def _in_one_array(
