@@ -9,7 +9,7 @@ from typing import NoReturn
 from jobs import running
 
 JOBS = tuple(
-    f"jobs.{name}" for name in ("decode", "ingest", "lake", "audit", "nightly", "cut", "rules", "rule", "schema")
+    f"jobs.{name}" for name in ("decode", "ingest", "lake", "audit", "nightly", "cut", "sql", "rules", "rule", "schema")
 )
 
 

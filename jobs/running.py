@@ -86,6 +86,9 @@ class Parser(argparse.ArgumentParser):
             if strange := [word for word in long if not any(each.startswith(word.split("=")[0]) for each in options)]:
                 refuse(strange)
             raise
+        late = getattr(found, "late", None)
+        if late and len(left) == 1 and not left[0].startswith("-") and getattr(found, late) is None:
+            setattr(found, late, left.pop())
         if left:
             refuse(left)
         return found

@@ -20,6 +20,7 @@ RUNTIME = {
     "numpy",
     "numba",
     "llvmlite",
+    "duckdb",
     "jinja2",
     "markupsafe",
     "altair",
