@@ -46,9 +46,10 @@ exit codes:
   2  bad usage, or a configuration or baseline that cannot be read; nothing was written
   3  the tables are missing or cannot be read; nothing was written
   4  Spark or the file system failed; the previous report is as it was
+  5  the tables are a lake, and it is damaged; nothing was written
 """
 
-EXIT_STATUSES = {"TablesError": (UNREADABLE, "")}
+EXIT_STATUSES = dict.fromkeys(("TablesError", "LakeError"), (UNREADABLE, ""))
 DAYS_AGO = {"today": 0, "yesterday": 1}
 # Derived from other tables if missing.
 OPTIONAL = {"message_flows"}
@@ -300,7 +301,7 @@ def open_tables(directory: str) -> Place:
     """The place of the tables. Raises TablesError unless everything that an audit needs can be opened."""
     import pyarrow as pa
 
-    from pipeline.lake.layout import LakeError
+    from pipeline.lake.layout import DamagedLakeError, LakeError
     from pipeline.lake.log import Log
     from pipeline.lake.place import is_lake, open_lake
     from pipeline.output.place import TablesError
@@ -313,6 +314,8 @@ def open_tables(directory: str) -> Place:
         try:
             if not Log(open_lake(directory), directory).batch("captures"):
                 raise TablesError(f"{directory}: the lake has no batch yet; `wirehare ingest` adds some")
+        except DamagedLakeError:
+            raise
         except LakeError as error:
             raise TablesError(str(error)) from error
         return source

@@ -45,9 +45,11 @@ exit codes:
   2  bad usage; nothing was written
   3  tables or captures could not be read, or not to their end, or have changed: what could be read was written
   4  Spark or the file system failed; nothing was written
+  5  the tables are a lake, and it is damaged; nothing was written
 """
 EXIT_STATUSES = {
     "TablesError": (UNREADABLE, ""),
+    "LakeError": (UNREADABLE, ""),
     "CapturesError": (UNREADABLE, ""),
     "CutError": (FOUND, "; nothing was written"),
 }

@@ -35,6 +35,7 @@ exit codes:
   2  bad usage, no capture found, no lake, or another ingest works on it
   3  done (--once), but some captures could not be read to their end (see the table captures)
   4  Spark, a process or the file system failed; the lake is as of its last batch, and the next run continues
+  5  the lake is damaged, or other users can change it
   130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
 """
 EXIT_STATUSES = {"LakeError": (USAGE, "")}

@@ -26,6 +26,7 @@ exit codes:
   0  done
   2  bad usage, or no lake
   4  the file system failed; the lake is as it was
+  5  the lake is damaged, or other users can change it
 """
 EXIT_STATUSES = {"LakeError": (USAGE, "")}
 BATCHES = 10  # listed
@@ -50,18 +51,22 @@ def days(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pipeline.lake.confinement import content_of
     from pipeline.lake.files import compact, expire
     from pipeline.lake.log import Log
-    from pipeline.lake.place import open_lake
+    from pipeline.lake.place import open_lake, open_to_change
     from pipeline.text import plural
 
-    log = Log(open_lake(arguments.lake), arguments.lake)
-    if arguments.compact or arguments.expire is not None:
+    changes = arguments.compact or arguments.expire is not None
+    log = Log((open_to_change if changes else open_lake)(arguments.lake), arguments.lake)
+    if changes:
         done = compact(log) if arguments.compact else expire(log, arguments.expire)
         what = f"compacted into {done.added:,}" if arguments.compact else "dropped"
         print_result(f"{plural(done.removed, 'file')} {what}; {plural(done.deleted, 'old file')} deleted")
         return OK
-    print_result(overview(log))
+    with content_of(log.root):
+        text = overview(log)
+    print_result(text)
     return OK
 
 

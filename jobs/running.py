@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pipeline.tables.processes import LocalProcesses
 
-OK, FOUND, USAGE, UNREADABLE, FAILED = 0, 1, 2, 3, 4
+OK, FOUND, USAGE, UNREADABLE, FAILED, DAMAGED = 0, 1, 2, 3, 4, 5
 # What a shell reports for a program that SIGPIPE ends. Not OK: output was lost, perhaps the verdict.
 BROKEN_PIPE = 128 + 13
 
@@ -53,7 +53,10 @@ class UsageError(WirehareError):
 
 # By the name of the nearest class of an error: exit code, and what follows its message. Those of a job come first.
 ExitStatuses = Mapping[str, tuple[int, str]]
-EXIT_STATUSES: ExitStatuses = dict.fromkeys(("UsageError", "PathError", "KeyLogError", "OutputError"), (USAGE, ""))
+EXIT_STATUSES: ExitStatuses = {
+    **dict.fromkeys(("UsageError", "PathError", "KeyLogError", "OutputError"), (USAGE, "")),
+    "DamagedLakeError": (DAMAGED, ""),  # of any job that reads a lake
+}
 
 
 class Parser(argparse.ArgumentParser):

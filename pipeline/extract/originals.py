@@ -69,7 +69,8 @@ def originals(captures: pa.Table, directory: str | None = None) -> list[Original
     A missing file has a `problem`. Raises PathError for a directory without captures.
     """
     moved = _by_name(resolve([directory])) if directory else None
-    rows = sorted(captures.to_pylist(), key=lambda row: row["capture_file"].encode())
+    named = (row for row in captures.to_pylist() if row["capture_file"] is not None)
+    rows = sorted(named, key=lambda row: row["capture_file"].encode())
     return [
         Original(row["capture_file"], _locate(row, moved), microseconds(row["first_ts"]), microseconds(row["last_ts"]))
         for row in rows

@@ -184,5 +184,13 @@ def _digest(octets: bytes) -> str:
 
 
 def taken_from_rows(rows: Iterable[Mapping[str, object]]) -> list[Taken]:
+    """Rows of table taken. Raises ValueError for values that no ingest writes."""
     names = [each.name for each in fields(Taken)]
-    return [Taken(**{name: row.get(name) for name in names}) for row in rows]  # type: ignore[arg-type]
+    found = [Taken(**{name: row.get(name) for name in names}) for row in rows]  # type: ignore[arg-type]
+    for each in found:
+        counts = (each.packets, each.batch, each.listed_ns)
+        if None in (each.capture_file, each.byte_size, *counts) or min(counts) < 0:
+            raise ValueError("a capture without its name, size, packets or batch")
+        if each.head_size is None or not 0 <= each.head_size <= HEAD_BYTES:
+            raise ValueError(f"a capture of which {each.head_size} first bytes are known")
+    return found

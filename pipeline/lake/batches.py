@@ -9,7 +9,6 @@ A batch that was interrupted is finished or discarded first.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,14 @@ import pyarrow.compute as pc
 
 from pipeline.lake import journal
 from pipeline.lake.arrivals import Arrival, Listing, Taken, find, split_into_batches, taken_from_rows
+from pipeline.lake.confinement import (
+    OTHERS_WRITE,
+    check_internal,
+    check_owners,
+    content_of,
+    create_directory,
+    make_private,
+)
 from pipeline.lake.files import read_rows, rows_of, states_in_flow_order, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import BATCHES, NS, TAKEN, LakeFile, Options
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 VACUUM_EVERY = 32  # batches
 # Tables whose rows belong to one connection.
 OF_CONNECTIONS = tuple(name for name in TABLES if name not in ("captures", "message_flows"))
+OF_STATES = ("last_ns", "connection_id", "over", "size", "secrets")  # columns that tell which ones end
 MOST_FILES = 16  # with open rows, or states; if more, they are compacted into one
 # A capture that ends this much later than now has a wrong clock: others are not late because of it.
 AHEAD_NS = 24 * 3600 * NS
@@ -79,8 +87,8 @@ class Ingest:
         for name in self.log.tables:
             self.log.create(name)
         for name, table in self.log.tables.items():
-            if table.private and self.log.root.local:
-                os.chmod(self.log.root.child(name).path, PRIVATE)
+            if table.private:
+                make_private(self.log.root, name)
         journal.discard(self.log, self.log.batch("captures"))
 
     def batches(self, paths: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -92,7 +100,9 @@ class Ingest:
             yield self._take(arrivals, taken)
 
     def _list(self, paths: Sequence[str]) -> Listing:
-        known = taken_from_rows(read_rows(self.log.root, "taken", self.log.files("taken")).to_pylist())
+        rows = read_rows(self.log.root, "taken", self.log.files("taken")).to_pylist()
+        with content_of(self.log.root.child("taken")):
+            known = taken_from_rows(rows)
         return find(resolve(paths), known, self.options, self.clock(), self._newest())
 
     def _newest(self) -> int | None:
@@ -105,9 +115,13 @@ class Ingest:
     def _take(self, arrivals: Sequence[Arrival], taken: dict[str, Taken]) -> dict[str, Any]:
         """Ingest a batch of these captures; returns its row of table batches."""
         self.renew()
+        check_internal(self.log.root)
+        check_owners(self.log.root, self.log.tables)
         number = self.log.batch("captures") + 1
         batch = Batch(self.log, self.work(), number, self.options, self._newest())
         try:
+            for name in self.log.tables:  # private until they are committed
+                create_directory(self.log.root, f"{name}/{number:08}", PRIVATE)
             changes, summary, packets = batch.take(arrivals)
         except BaseException:
             journal.discard(self.log, number - 1)
@@ -118,7 +132,7 @@ class Ingest:
         listing = batch.table("taken", map(vars, taken.values()), arrow_schema(TAKEN))
         changes["taken"] = Change([listing], self.log.files("taken"))
         for table in TABLES:  # the internal tables stay private
-            self.log.root.child(table).child(f"{number:08}").publish()
+            self.log.root.child(table).child(f"{number:08}").publish(OTHERS_WRITE)
         journal.commit(self.log, number, changes)
         for name, kind in self.log.tables.items():
             if number % VACUUM_EVERY == 0:
@@ -145,6 +159,7 @@ class Batch:
         """(changes of the tables, row of table batches, packets by capture) of a batch of these captures."""
         started_ns, started = time.time_ns(), time.monotonic()
         states = self.log.files("states")
+        known = read_rows(self.log.root, "states", states, OF_STATES)  # before workers open the files
         in_order = [arrival for arrival in arrivals if not arrival.late]
         written = self.work.decode(self.number, in_order, states)
         if late := [arrival for arrival in arrivals if arrival.late]:
@@ -152,7 +167,7 @@ class Batch:
         captures = captures_of(written.accounts)
         ahead = self._update_newest(captures, started_ns + AHEAD_NS)
         touched = self._touched(written) | written.unread
-        ended, lost = self._to_close(states, touched)
+        ended, lost = self._to_close(known, touched)
         for which, is_lost in ((ended, False), (lost, True)):
             if which:
                 written.add(self.work.decode(self.number, [], states, only=which, keep_open=False, lost=is_lost))
@@ -212,14 +227,13 @@ class Batch:
         found = read_rows(self.log.root, "connections", written.files["connections"], ["connection_id"])
         return set(found["connection_id"].to_pylist())
 
-    def _to_close(self, states: Sequence[LakeFile], touched: set[int]) -> tuple[set[int], set[int]]:
-        """(ended, lost) of the connections without a packet in this batch. Ended: TCP closed them LINGER_NS ago, or
-        their secrets may no longer be carried. Lost sight of: too old, or beyond `state_bytes` of all states."""
-        names = ("last_ns", "connection_id", "over", "size", "secrets")
-        rows = read_rows(self.log.root, "states", states, names)
+    def _to_close(self, rows: pa.Table, touched: set[int]) -> tuple[set[int], set[int]]:
+        """(ended, lost) of the connections without a packet in this batch; `rows`: of table states, the columns
+        OF_STATES. Ended: TCP closed them LINGER_NS ago, or their secrets may no longer be carried. Lost sight of: too
+        old, or beyond `state_bytes` of all states."""
         if self.newest_ns is None:
             return set(), set()
-        known = zip(*(rows[name].to_pylist() for name in names), strict=True)
+        known = zip(*(rows[name].to_pylist() for name in OF_STATES), strict=True)
         ended, lost, size = set[int](), set[int](), 0
         # The most recent first.
         for last_ns, connection, over, octets, secrets in sorted(known, key=lambda state: state[:2], reverse=True):

@@ -18,14 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.lake.layout import STATES, LakeFile, LakeTable
+from pipeline.lake.confinement import OTHERS_WRITE, check_files, content_of, create_directory, damaged, delete_file
+from pipeline.lake.layout import STATES, LakeFile, LakeTable, lake_tables
 from pipeline.lake.log import Log
-from pipeline.output.place import Place
+from pipeline.output.place import PRIVATE, Place
 from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema, typed
 from udfs.sink.parquet import ParquetFiles
 from udfs.source.lake import OCTETS, StateFiles, States, folder
 
+# Types that every release wrote alike.
+SIMPLE = {pa.int64(), pa.int32(), pa.bool_(), pa.string(), pa.binary()}.__contains__
 READ_ROWS = 1 << 16  # per batch
 READ_STATES = 256  # per batch: a state may have megabytes
 
@@ -43,6 +46,7 @@ def write_file(
     rows there is none."""
     place, partition = root.child(table.name), (open_rows, day) if table.partitioned else (None, None)
     inside = folder(batch, open_rows=open_rows, day=day) if table.partitioned else str(batch).zfill(8)
+    create_directory(root, f"{table.name}/{inside.partition('/')[0]}", PRIVATE)
     file = ParquetFiles(root.files, f"{place.path}/{inside}", table.schema, table.options)
     for some in rows:
         file.write(typed(dict(zip(some.schema.names, some.columns, strict=True)), arrow_schema(table.schema)))
@@ -80,9 +84,24 @@ def rows_of(
 
 
 def _batches(root: Place, name: str, file: LakeFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(root.files.open_input_file(f"{root.path}/{name}/{file.path}")) as source:
+    table = root.child(name)
+    check_files(table, [file.path])
+    place = table.child(file.path)
+    with content_of(place), pq.ParquetFile(root.files.open_input_file(place.path)) as source:
         present = None if columns is None else [column for column in columns if column in source.schema_arrow.names]
+        _require_types(place, source.schema_arrow, lake_tables()[name])
         yield from source.iter_batches(READ_ROWS, columns=present)
+
+
+def _require_types(place: Place, found: pa.Schema, table: LakeTable) -> None:
+    """Raise DamagedLakeError if the columns of a file are of other types than those of its table."""
+    for field in arrow_schema(table.schema):
+        if field.name in found.names and SIMPLE(field.type):
+            kind = found.field(field.name).type
+            if pa.types.is_dictionary(kind):
+                kind = kind.value_type
+            if kind != field.type:
+                raise damaged(place, f"has column {field.name} of type {kind}; expected {field.type}")
 
 
 def states_in_flow_order(root: Place, files: Sequence[LakeFile], without: pa.Array) -> Iterator[pa.RecordBatch]:
@@ -174,9 +193,10 @@ def _groups(files: Iterable[LakeFile]) -> Iterable[list[LakeFile]]:
 def _compact(log: Log, table: LakeTable, day: date, files: list[LakeFile]) -> FileCounts:
     rows = rows_of(log.root, table.name, files)
     (added,) = write_file(log.root, table, f"{COMPACTED}-{secrets.token_hex(4)}", rows, day=day)
+    log.root.child(table.name).child(added.path.partition("/")[0]).publish(OTHERS_WRITE)
     try:
         log.commit(table.name, None, [added], files, same_rows=True)
     except BaseException:
-        log.root.files.delete_file(f"{log.root.path}/{table.name}/{added.path}")
+        delete_file(log.root, f"{table.name}/{added.path}")
         raise
     return FileCounts(removed=len(files), added=1)

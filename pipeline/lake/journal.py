@@ -9,17 +9,14 @@ already: no batch is decoded twice, even if its captures are gone. The files of 
 from __future__ import annotations
 
 import json
-import posixpath
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from typing import Any
 
-import pyarrow.fs
-
-from pipeline.lake.layout import INTERNAL, LakeError, LakeFile
-from pipeline.lake.log import Log
+from pipeline.lake.confinement import READABLE, content_of, damaged, delete_file, delete_folder, one_line, read_document
+from pipeline.lake.layout import INTERNAL, LakeFile, lake_tables
+from pipeline.lake.log import Log, checked
 from pipeline.output.place import Place, sink
 
 NAME = "commit.json"
@@ -36,26 +33,30 @@ class Change:
 def commit(log: Log, batch: int, changes: Mapping[str, Change]) -> None:
     """Commit the batch. `changes` by table; the other tables get an empty commit."""
     tables = {name: asdict(changes.get(name, Change())) for name in log.tables}
-    with sink(_journal(log.root)) as file:
+    with sink(_journal(log.root), READABLE) as file:
         file.write(json.dumps({"batch": batch, "tables": tables}, default=date.isoformat).encode())
     finish(log)
 
 
 def finish(log: Log) -> int | None:
-    """Finish the batch that is being committed; returns its number, None if there is none."""
+    """Finish the batch that is being committed; returns its number, None if there is none. Raises LakeError."""
     found = read(log.root)
     if found is None:
         return None
     batch, changes = found
+    last = max(map(log.batch, log.tables))
+    if batch not in (last, last + 1):
+        raise damaged(_journal(log.root), f"has batch {batch}, after batch {last} of the lake")
     for name in log.tables:
         log.create(name)
         change = changes.get(name, Change())
-        log.commit(name, batch, change.add, change.remove)
+        log.commit(name, batch, log.readable(name, change.add), change.remove)
     _clean(log, batch, {f"{name}/{file.path}" for name, change in changes.items() for file in change.add})
     for name, change in changes.items():
         if log.tables[name].private:  # no concurrent readers, and they may have secrets
-            _delete(log.root, name, change.remove)
-    log.root.files.delete_file(_journal(log.root).path)
+            there = {file.path for file in log.files(name)}
+            _delete(log.root, name, [file for file in change.remove if file.path not in there])
+    delete_file(log.root, f"{INTERNAL}/{NAME}")
     return batch
 
 
@@ -63,49 +64,46 @@ def read(root: Place) -> tuple[int, dict[str, Change]] | None:
     """The batch that is being committed and its changes; None if there is none. Raises LakeError."""
     place = _journal(root)
     try:
-        with root.files.open_input_stream(place.path) as file:
-            document = json.loads(file.read())
+        document = read_document(root, NAME)
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise LakeError(f"{place.display_name}: is damaged ({error}); expected what a batch was to commit") from error
-    return document["batch"], {
-        name: Change(*([_file(each) for each in change[what]] for what in ("add", "remove")))
-        for name, change in document["tables"].items()
-    }
+    with content_of(place):
+        batch = document["batch"]
+        if type(batch) is not int or not 0 < batch < 1 << 62:
+            raise ValueError("expected the number of a batch")
+        changes = {
+            name: Change(*([_file(root.child(name), each) for each in change[what]] for what in ("add", "remove")))
+            for name, change in document["tables"].items()
+        }
+    for name, change in changes.items():
+        if name not in lake_tables():
+            raise damaged(place, f"names {one_line(name[:100])}, which is not a table of a lake")
+        for file in change.add:
+            if not file.path.startswith(f"{batch:08}/"):
+                raise damaged(place, f"adds {file.path}, which batch {batch} has not written")
+    return batch, changes
 
 
 def discard(log: Log, batch: int) -> None:
     """Delete the files of the batch after this one, which was interrupted before its commit."""
-    _clean(log, batch + 1, set())
+    _clean(log, batch + 1, ())
 
 
 def _journal(root: Place) -> Place:
     return root.child(INTERNAL).child(NAME)
 
 
-def _file(document: Mapping[str, Any]) -> LakeFile:
+def _file(table: Place, document: Mapping[str, Any]) -> LakeFile:
     day = document["day"]
-    return LakeFile(**{**document, "day": date.fromisoformat(day) if day else None})
+    return checked(table, LakeFile(**{**document, "day": date.fromisoformat(day) if day else None}))
 
 
 def _delete(root: Place, name: str, files: Iterable[LakeFile]) -> None:
     for file in files:
-        with suppress(FileNotFoundError):
-            root.files.delete_file(f"{root.path}/{name}/{file.path}")
+        delete_file(root, f"{name}/{file.path}")
 
 
-def _clean(log: Log, batch: int, written: set[str]) -> None:
+def _clean(log: Log, batch: int, written: Collection[str]) -> None:
     """Delete the files of a batch except `written` (paths within the lake)."""
     for name in log.tables:
-        place = log.root.child(name).child(f"{batch:08}")
-        if place.entries() is None:
-            continue
-        found = log.root.files.get_file_info(pyarrow.fs.FileSelector(place.path, recursive=True))
-        files = {info.path for info in found if info.type == pyarrow.fs.FileType.File}
-        gone = {path for path in files if posixpath.relpath(path, log.root.path) not in written}
-        if gone == files:
-            place.remove()
-        else:
-            for path in gone:
-                log.root.files.delete_file(path)
+        delete_folder(log.root, f"{name}/{batch:08}", written)

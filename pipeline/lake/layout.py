@@ -28,6 +28,7 @@ from udfs.source.lake import DAY, GROUP_BYTES, OPEN
 
 LAYOUT = 1  # of a lake; raise it if older releases could misread a newer lake
 INTERNAL = "_wirehare"  # folder of the files that are no table
+LOG = "_delta_log"  # folder of the Delta log of a table
 APP = "wirehare"  # name of the application transactions in the Delta log; their version is the number of the batch
 NS = 10**9
 PRIVATE = FileOptions(owners_only=True)
@@ -37,6 +38,10 @@ PARTITIONS = StructType([StructField(OPEN, BooleanType()), StructField(DAY, Date
 
 class LakeError(WirehareError):
     """A lake cannot be used; the message is one line that says why and what to do."""
+
+
+class DamagedLakeError(LakeError):
+    """Files of a lake are not what an ingest has written, or others can change them."""
 
 
 # Columns of captures that only a lake has.

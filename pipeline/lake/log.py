@@ -13,23 +13,35 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
 import pyarrow as pa
 import pyarrow.fs
 
-from pipeline.lake.layout import APP, NS, LakeError, LakeFile, lake_tables
-from pipeline.output.place import Place
+from pipeline.lake.confinement import (
+    DOCUMENT_BYTES,
+    PUBLIC,
+    check_files,
+    check_log,
+    content_of,
+    create_directory,
+    damaged,
+    data_path,
+    delete_file,
+)
+from pipeline.lake.layout import APP, LOG, NS, DamagedLakeError, LakeError, LakeFile, lake_tables
+from pipeline.output.place import PRIVATE, Place
 from udfs.source.files import parts_of
 from udfs.source.lake import DAY, OPEN
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-LOG = "_delta_log"
-VERSION = re.compile(r"\d{20}(?=\.)")  # prefix of the names of its files
+VERSION = re.compile(r"\d{20}(?=\.)", re.ASCII)  # prefix of the names of its files
+COMMIT = re.compile(r"\d{20}\.json", re.ASCII)
 KEPT_VERSIONS = 64  # of a table, at least: readers may need older ones (`Log.as_of`)
 TRIES = 5  # of a commit that conflicts with another one (compaction)
 CONFIGURATION = {
@@ -78,20 +90,30 @@ class Log:
         self._files: dict[str, tuple[int, list[LakeFile]]] = {}  # with the version of the table
 
     def latest(self, name: str) -> DeltaTable:
-        """A table as of its last commit; cached, and updated incrementally."""
-        from deltalake import DeltaTable
+        """A table as of its last commit; cached, and updated incrementally. Raises LakeError."""
         from deltalake.exceptions import TableNotFoundError
 
-        if name in self._open:
-            table = self._open[name]
-            if self._committed(name, table.version() + 1):
-                table.update_incremental()
+        table = self._open.get(name)
+        if table is not None and not self._committed(name, table.version() + 1):
             return table
+        check_log(self.root, name)
         try:
-            found = self._open[name] = DeltaTable(self._address(name), storage_options=self._options)
-        except TableNotFoundError:
-            raise LakeError(f"{self.root.display_name}: no table {name}; the next batch creates it") from None
-        return found
+            with content_of(self.root.child(name)):
+                if table is None:
+                    table = self._open[name] = self._loaded(name)
+                else:
+                    table.update_incremental()
+        except DamagedLakeError as error:
+            if isinstance(error.__cause__, TableNotFoundError):
+                raise LakeError(f"{self.root.display_name}: no table {name}; the next batch creates it") from None
+            raise
+        return table
+
+    def _loaded(self, name: str, version: int | None = None) -> DeltaTable:
+        """A table as of a version, or of its last commit."""
+        from deltalake import DeltaTable
+
+        return DeltaTable(self._address(name), version=version, storage_options=self._options)
 
     def _committed(self, name: str, version: int) -> bool:
         """Whether a table has this version. delta-rs would take longer with each commit since the last checkpoint."""
@@ -101,7 +123,10 @@ class Log:
 
     def exists(self, name: str) -> bool:
         """Whether the table was created: its log has a commit. A full disk may leave an empty log."""
-        return name in self._open or any(map(VERSION.match, self.root.child(name).child(LOG).entries() or ()))
+        if name in self._open:
+            return True
+        check_log(self.root, name)
+        return any(map(VERSION.match, self.root.child(name).child(LOG).entries() or ()))
 
     def create(self, name: str) -> None:
         """Create a table, or add the columns that an older release did not have."""
@@ -109,6 +134,9 @@ class Log:
 
         wanted = Schema.from_json(self.tables[name].whole_schema.json())
         if not self.exists(name):
+            for path in (name, f"{name}/{LOG}"):
+                create_directory(self.root, path, PRIVATE if self.tables[name].private else PUBLIC)
+            check_log(self.root, name)
             DeltaTable.create(
                 self._address(name),
                 wanted,
@@ -131,26 +159,33 @@ class Log:
 
     def as_of(self, name: str, batch: int) -> DeltaTable:
         """A table as of a recent batch, since later ones may be partly committed."""
-        from deltalake import DeltaTable
-
         table = self.latest(name)
         if (table.transaction_version(APP) or 0) <= batch:
             return table
         version = table.version()
-        while (table.transaction_version(APP) or 0) > batch:
-            version -= 1
-            table = DeltaTable(self._address(name), version=version, storage_options=self._options)
+        with content_of(self.root.child(name)):
+            while (table.transaction_version(APP) or 0) > batch:
+                version -= 1
+                table = self._loaded(name, version)
         return table
 
     def files(self, name: str, batch: int | None = None) -> list[LakeFile]:
-        """The files of a table as of its last commit or of a batch."""
-        return self._files_of(name, self.latest(name)) if batch is None else files_of(self.as_of(name, batch))
+        """The files of a table as of its last commit or of a batch. Raises LakeError."""
+        if batch is None:
+            return self._files_of(name, self.latest(name))
+        return files_of(self.root.child(name), self.as_of(name, batch))
+
+    def readable(self, name: str, files: Iterable[LakeFile]) -> list[LakeFile]:
+        """These files of a table, which libraries may open: see `confinement.check_files`."""
+        found = list(files)
+        check_files(self.root.child(name), (file.path for file in found))
+        return found
 
     def _files_of(self, name: str, table: DeltaTable) -> list[LakeFile]:
         """The files of the latest version, cached."""
         version, known = self._files.get(name, (-1, []))
         if version != table.version():
-            version, known = self._files[name] = table.version(), files_of(table)
+            version, known = self._files[name] = table.version(), files_of(self.root.child(name), table)
         return list(known)
 
     def commit(
@@ -214,13 +249,30 @@ class Log:
 
     def vacuum(self, name: str, hours: int) -> int:
         """Delete files that were removed from the table more than `hours` ago, and older files of its log, which each
-        commit reads; returns the number of files of the table."""
-        deleted = self.latest(name).vacuum(
-            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False
-        )
-        self._open.pop(name, None)
-        self._truncate(name, time.time_ns() - hours * 3600 * NS)
-        return len(deleted)
+        commit reads; returns the number of files of the table.
+
+        Not by delta-rs, which lists the whole directory for it and follows links.
+        """
+        before_ns = time.time_ns() - hours * 3600 * NS
+        there = {file.path for file in self.files(name)}
+        gone = {path for path, removed_ns in self._removed(name) if removed_ns <= before_ns} - there
+        deleted = sum(delete_file(self.root, f"{name}/{path}") for path in sorted(gone))
+        self._truncate(name, before_ns)
+        return deleted
+
+    def _removed(self, name: str) -> Iterator[tuple[str, int]]:
+        """(path, time in ns) of the files that the commits in the log have removed from a table."""
+        check_log(self.root, name)
+        table = self.root.child(name)
+        for entry in sorted(table.child(LOG).entries() or ()):
+            if not COMMIT.fullmatch(entry):
+                continue
+            with self.root.files.open_input_stream(table.child(LOG).child(entry).path) as stream:
+                lines = stream.read(DOCUMENT_BYTES).splitlines()
+            with content_of(table):
+                for action in map(json.loads, filter(None, lines)):
+                    if removed := action.get("remove"):
+                        yield data_path(table, removed["path"]), int(removed.get("deletionTimestamp") or 0) * 1_000_000
 
     def _truncate(self, name: str, before_ns: int) -> None:
         """Delete the versions before the last checkpoint that is older than this time and than KEPT_VERSIONS."""
@@ -233,7 +285,7 @@ class Log:
         first = max((version for version in checkpoints if version <= latest - KEPT_VERSIONS), default=0)
         for version, info in known:
             if version < first:
-                self.root.files.delete_file(info.path)
+                delete_file(self.root, f"{name}/{LOG}/{info.base_name}")
 
     def _address(self, name: str) -> str:
         place = self.root.child(name)
@@ -243,14 +295,32 @@ class Log:
         return f"{'s3' if parts.scheme == 's3a' else parts.scheme}://{parts.place}"
 
 
-def files_of(table: DeltaTable) -> list[LakeFile]:
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = {
-        "path": "path", "size": "size_bytes", "rows": "num_records", "open": f"partition.{OPEN}",
-        "day": f"partition.{DAY}",
-    }  # fmt: skip
-    known = {ours: actions[theirs].to_pylist() for ours, theirs in columns.items() if theirs in actions.column_names}
-    return [LakeFile(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)]
+def files_of(place: Place, table: DeltaTable) -> list[LakeFile]:
+    """The files of a version of the table in a directory. Raises DamagedLakeError."""
+    with content_of(place):
+        actions = pa.table(table.get_add_actions(flatten=True))
+        columns = {
+            "path": "path", "size": "size_bytes", "rows": "num_records", "open": f"partition.{OPEN}",
+            "day": f"partition.{DAY}",
+        }  # fmt: skip
+        known = {
+            name: actions[theirs].to_pylist() for name, theirs in columns.items() if theirs in actions.column_names
+        }
+        rows = zip(*known.values(), strict=True)
+        return [checked(place, LakeFile(**dict(zip(known, row, strict=True)))) for row in rows]
+
+
+def checked(table: Place, file: LakeFile) -> LakeFile:
+    """A file that a log or a journal names. Raises DamagedLakeError unless it can be one of the table."""
+    data_path(table, file.path)
+    sizes = (file.size, file.rows)
+    if (
+        not all(type(number) is int and 0 <= number < 1 << 62 for number in sizes)
+        or not isinstance(file.open, bool | None)
+        or not isinstance(file.day, date | None)
+    ):
+        raise damaged(table, f"names {file.path} without its size, number of rows, or partition")
+    return file
 
 
 def _version(name: str) -> int | None:

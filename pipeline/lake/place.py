@@ -10,21 +10,40 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import posixpath
 import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from pipeline.lake.layout import INTERNAL, LAYOUT, LakeError
+from pipeline.lake.confinement import (
+    CONTENT_ERRORS,
+    DOCUMENT_BYTES,
+    OTHERS_WRITE,
+    PUBLIC,
+    READABLE,
+    check_internal,
+    check_owners,
+    create_directory,
+    damaged,
+    delete_file,
+    one_line,
+    opened,
+    read_document,
+)
+from pipeline.lake.layout import INTERNAL, LAYOUT, LakeError, lake_tables
 from pipeline.output.place import OutputError, Place, place, sink
 from pipeline.output.swap import IGNORED
+from udfs.source.files import printable
 
 LAKE_FILE = "lake.json"
 
 
 def is_lake(root: Place) -> bool:
+    """Whether there is a lake, which may be damaged."""
+    marked = root.child(INTERNAL).child(LAKE_FILE)
+    if root.local:
+        return os.path.lexists(marked.path)
     try:
         return LAKE_FILE in (root.child(INTERNAL).entries() or ())
     except OutputError:
@@ -36,13 +55,11 @@ def open_lake(uri: str) -> Place:
     root = _place(uri)
     if not is_lake(root):
         raise LakeError(f"{root.display_name}: is not a lake; expected a directory that `wirehare ingest` has filled")
-    with root.files.open_input_stream(posixpath.join(root.path, INTERNAL, LAKE_FILE)) as file:
-        try:
-            layout = int(json.loads(file.read())["layout"])
-        except (ValueError, KeyError, TypeError):
-            raise LakeError(
-                f"{root.child(INTERNAL).child(LAKE_FILE).display_name}: is damaged; expected the layout of a lake"
-            ) from None
+    check_internal(root)
+    document = read_document(root, LAKE_FILE)
+    layout = document.get("layout") if isinstance(document, dict) else None
+    if type(layout) is not int:
+        raise damaged(root.child(INTERNAL).child(LAKE_FILE), "is damaged; expected the layout of a lake")
     if layout > LAYOUT:
         raise LakeError(
             f"{root.display_name}: is a lake of layout {layout}, this release reads up to {LAYOUT}; use a later release"
@@ -50,25 +67,32 @@ def open_lake(uri: str) -> Place:
     return root
 
 
+def open_to_change(uri: str) -> Place:
+    """The same of a lake that is going to be changed, which no other user can change."""
+    root = open_lake(uri)
+    check_owners(root, lake_tables())
+    return root
+
+
 def open_or_create_lake(uri: str) -> Place:
     """The lake at a path or URI, created if nothing is there. Raises LakeError if something else is there."""
     root = _place(uri)
     if is_lake(root):
-        return open_lake(uri)
+        return open_to_change(uri)
     try:
         entries = set(root.entries() or ()) - IGNORED
         if entries - {INTERNAL}:
             raise LakeError(
-                f"{root.display_name}: is not a lake, but holds {min(entries)}; expected an empty directory or a lake"
+                f"{root.display_name}: is not a lake, but holds {printable(min(entries))}; "
+                "expected an empty directory or a lake"
             )
         if root.entries() is None:
             root.create()
-            root.publish()
-        own = root.child(INTERNAL)
-        if own.entries() is None:
-            own.create()
-            own.publish()
-        with sink(own.child(LAKE_FILE)) as file:
+            root.publish(OTHERS_WRITE)
+        check_owners(root, ())
+        create_directory(root, INTERNAL, PUBLIC)
+        check_internal(root)
+        with sink(root.child(INTERNAL).child(LAKE_FILE), READABLE) as file:
             file.write(json.dumps({"layout": LAYOUT}).encode())
     except OutputError as error:
         raise LakeError(str(error)) from error
@@ -83,6 +107,7 @@ def _place(uri: str) -> Place:
 
 
 LOCK_FILE = "lock"
+WHO_BYTES = 200  # of the text that names the process
 LEASE_S = 900  # longer than a batch takes; renewed with each batch
 
 
@@ -90,23 +115,20 @@ LEASE_S = 900  # longer than a batch takes; renewed with each batch
 def locked(root: Place) -> Iterator[Callable[[], None]]:
     """Lock the lake while the body runs; yields the function that renews the lock. Raises LakeError."""
     place = root.child(INTERNAL).child(LOCK_FILE)
-    with _os_lock(root, place) if place.local else _lease(root, place) as renew:
+    with _os_lock(root) if place.local else _lease(root, place) as renew:
         yield renew
 
 
 @contextmanager
-def _os_lock(root: Place, place: Place) -> Iterator[Callable[[], None]]:
-    file = os.open(place.path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+def _os_lock(root: Place) -> Iterator[Callable[[], None]]:
+    with opened(root, f"{INTERNAL}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _locked_error(root, os.pread(file, 200, 0).decode("utf-8", "replace")) from None
+            raise _locked_error(root, os.pread(file, WHO_BYTES, 0).decode("utf-8", "replace")) from None
         os.ftruncate(file, 0)
         os.pwrite(file, _this_process().encode(), 0)
         yield lambda: None
-    finally:
-        os.close(file)
 
 
 @contextmanager
@@ -117,17 +139,24 @@ def _lease(root: Place, place: Place) -> Iterator[Callable[[], None]]:
         with place.files.open_output_stream(place.path) as file:
             file.write(json.dumps({"who": _this_process(), "lease": mine, "at": time.time()}).encode())
 
-    with suppress(FileNotFoundError, ValueError):
-        with place.files.open_input_stream(place.path) as file:
-            found = json.loads(file.read())
-        if abs(time.time() - float(found["at"])) < LEASE_S:
-            raise _locked_error(root, str(found["who"]))
+    if (who := _leased_by(place)) is not None:
+        raise _locked_error(root, who)
     renew()
     try:
         yield renew
     finally:
         with suppress(OSError):
-            place.files.delete_file(place.path)
+            delete_file(root, f"{INTERNAL}/{LOCK_FILE}")
+
+
+def _leased_by(place: Place) -> str | None:
+    """The process with a valid lease; None if there is none, or what is there is no lease."""
+    try:
+        with place.files.open_input_stream(place.path) as file:
+            found = json.loads(file.read(DOCUMENT_BYTES))
+        return str(found["who"]) if abs(time.time() - float(found["at"])) < LEASE_S else None
+    except (FileNotFoundError, *CONTENT_ERRORS):
+        return None
 
 
 def _this_process() -> str:
@@ -136,5 +165,6 @@ def _this_process() -> str:
 
 def _locked_error(root: Place, who: str) -> LakeError:
     return LakeError(
-        f"{root.display_name}: another ingest ({who}) is running on this lake; try again when it has ended"
+        f"{root.display_name}: another ingest ({one_line(who[:WHO_BYTES])}) is running on this lake; "
+        "try again when it has ended"
     )

@@ -91,7 +91,9 @@ def _files(log: Log, span: Span) -> dict[str, list[LakeFile]]:
     """By table: the files as of the last batch that may have rows in the time span."""
     batch = log.batch("captures")
     return {
-        name: [file for file in (log.files(name, batch) if batch else ()) if span.may_contain(name, file)]
+        name: log.readable(
+            name, (file for file in (log.files(name, batch) if batch else ()) if span.may_contain(name, file))
+        )
         for name in TABLES
     }
 
@@ -99,7 +101,7 @@ def _files(log: Log, span: Span) -> dict[str, list[LakeFile]]:
 def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None:
     """A table of a lake, as of its last batch, as an Arrow dataset; None if it has no file."""
     log = Log(root, directory)
-    paths = [f"{root.path}/{name}/{file.path}" for file in log.files(name, log.batch("captures"))]
+    paths = [f"{root.path}/{name}/{file.path}" for file in log.readable(name, log.files(name, log.batch("captures")))]
     return pa.dataset.dataset(paths, filesystem=root.files, format="parquet") if paths else None
 
 

@@ -17,11 +17,12 @@ from pyspark.sql import SparkSession
 from codec.compiler.kernel import all_compiled, interpreted
 from pipeline.decoding import PacketFilter, by_flow, config, decoded_locally
 from pipeline.lake.arrivals import Arrival
+from pipeline.lake.confinement import check_files, create_directory
 from pipeline.lake.files import lake_file, read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
-from pipeline.output.place import Place
+from pipeline.output.place import PRIVATE, Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
 from pipeline.tables.exchange import planned, task_numbers
 from pipeline.tables.flows import paired, row_groups, shares
@@ -121,7 +122,7 @@ class LakeWork:
         groups, has_requests = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
         number_of = sum(file.rows for file in (*before, *closed, *open_messages))
         scratch = root.child("pairing").child(f"{number:08}")  # the commit deletes files that no log names
-        scratch.create()
+        create_directory(root, f"pairing/{number:08}", PRIVATE)
         brokers = self._brokers(written)
         spark = self._local(number_of * MESSAGE_BYTES) if number_of <= LOCAL_MESSAGES else self.spark
         with planned(spark, pairing=True):
@@ -199,7 +200,9 @@ class LakeWork:
                 found.files[name].append(lake_file(place, f"{folder}/{row['file']}", row["rows"], *partition))
         return found
 
-    def _paths(self, name: str, files: Iterable[LakeFile]) -> list[str]:
+    def _paths(self, name: str, files: Sequence[LakeFile]) -> list[str]:
+        """The paths of files of a table, for workers to open."""
+        check_files(self.log.root.child(name), (file.path for file in files))
         return [f"{self.log.root.child(name).path}/{file.path}" for file in files]
 
     def _rows(self, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:

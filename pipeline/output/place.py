@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import re
+import secrets
 import shutil
 import stat
 import time
@@ -87,6 +89,15 @@ class Place:
         files = self.files.get_file_info(below)
         return sum(file.size or 0 for file in files)
 
+    def has_only_files(self) -> bool:
+        """Whether a local directory has regular files and directories only: to open a FIFO would block."""
+        if not self.local:
+            return True
+        for directory, _, names in os.walk(self.path):
+            if not all(stat.S_ISREG(os.lstat(os.path.join(directory, name)).st_mode) for name in names):
+                return False
+        return True
+
     def dataset(self) -> Any:
         """The Parquet files in the directory, as a pyarrow.dataset.Dataset."""
         import pyarrow.dataset  # which imports pandas, if it is there: half a second
@@ -104,19 +115,22 @@ class Place:
         except OSError as error:
             raise OSError(f"{self.parent.display_name}: cannot be written to ({error.strerror or error})") from error
 
-    def publish(self) -> None:
-        """Set the permissions of a local directory and its contents according to the umask of this process."""
+    def publish(self, mask: int = 0) -> None:
+        """Set the permissions of a local directory and its contents according to the umask of this process, without
+        those in `mask`."""
         if not self.local:
             return
-        for_directories, for_files = 0o777 & ~umask(), 0o666 & ~umask()
+        mask |= umask()
         for directory, _, files in os.walk(self.path, topdown=False):
             for name in files:
-                _chmod(os.path.join(directory, name), for_files)
-            _chmod(directory, for_directories)
+                _chmod(os.path.join(directory, name), 0o666 & ~mask)
+            _chmod(directory, 0o777 & ~mask)
 
     def remove(self) -> None:
-        """Delete the directory and its contents, if it exists."""
+        """Delete the directory and its contents, if it exists; of a link, the link."""
         if self.local:
+            if os.path.islink(self.path):
+                os.unlink(self.path)
             for _ in range(REMOVALS):
                 shutil.rmtree(self.path, ignore_errors=True)
                 if not os.path.lexists(self.path):
@@ -143,9 +157,19 @@ class Place:
 
 
 def _chmod(path: str, mode: int) -> None:
-    """Set the permissions of a file or directory if it belongs to this user; keeps the set-group-ID bit."""
+    """Set the permissions of a file or directory if it belongs to this user, not of what a link points to; keeps the
+    set-group-ID bit."""
     with suppress(PermissionError):  # of another user, whose executor made it
-        os.chmod(path, mode | (os.stat(path).st_mode & stat.S_ISGID))
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+                return
+            raise
+        try:
+            os.fchmod(descriptor, mode | (os.fstat(descriptor).st_mode & stat.S_ISGID))
+        finally:
+            os.close(descriptor)
 
 
 def escape_glob(uri: str) -> str:
@@ -174,13 +198,20 @@ def place(output: str) -> Place:
 
 
 @contextmanager
-def sink(target: Place) -> Iterator[Any]:
-    """An open file, which atomically replaces `target` when the body succeeds."""
-    draft = target.parent.child(f".{target.name}-{time.time_ns()}")
+def sink(target: Place, mode: int = 0o666) -> Iterator[Any]:
+    """An open file, which atomically replaces `target` when the body succeeds; `mode`: of a local one, before the
+    umask."""
+    draft = target.parent.child(f".{target.name}-{time.time_ns()}-{secrets.token_hex(4)}")
     try:
-        with target.files.open_output_stream(draft.path) as file:
-            yield file
-        target.files.move(draft.path, target.path)
+        if target.local:  # whatever another user has put there under this name is not written to
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(draft.path, flags, mode), "wb") as file:
+                yield file
+            os.replace(draft.path, target.path)
+        else:
+            with target.files.open_output_stream(draft.path) as stream:
+                yield stream
+            target.files.move(draft.path, target.path)
     except BaseException:
         with suppress(OSError):
             target.files.delete_file(draft.path)
