@@ -99,6 +99,8 @@ ATTRIBUTES: dict[str, Attribute] = {
     ),
     **_limits("client", "connection.tune-ok", ("heartbeat",)),
     **_limits("server", "connection.tune", ("heartbeat", "heartbeat_max")),
+    # 0-10 may leave it out: no heartbeat.
+    "heartbeat_s": ("bigint", (ArgumentPath("connection.tune-ok", ("heartbeat",), default=0),)),
 }
 AGREED = ("channel_max", "frame_max", "heartbeat_s")  # limits that both sides state
 STATED_BY_BOTH = ("1.0",)  # versions in which each side announces its limits, and the smaller one applies

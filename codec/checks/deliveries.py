@@ -15,7 +15,10 @@ UNSETTLED_MODE, SETTLED_MODE = 0, 1  # snd-settle-mode
 SECOND = 1  # rcv-settle-mode
 LONGEST_TAG = 32
 DISCHARGES = 2  # a command to a coordinator
-DECLARED = 1  # a transaction that is not discharged
+# A transaction that is not discharged: DECLARED, the link to its coordinator (its place from 1 on, 0 not known), and
+# how many messages and outcomes are in it.
+DECLARED, OF_LINK, WORK, MOST_WORK = 1, 1, 26, 1 << 36
+LINKS_MASK = (1 << WORK - OF_LINK) - 1
 STATE_DECLARED = 16  # bit of the outcome that gives a transaction its id
 BITS, TERMINAL, AWAITED = 2, 1, 2  # of a delivery: its receiver stated an outcome; which the sender is to settle
 
@@ -44,7 +47,8 @@ def transfer(s, rows, i, at):
     if rows.coordinates[i]:
         _coordinate(s, rows, i, at, place)
     if rows.transaction[i] and rows.sender[i] == S.CLIENT:
-        _in_transaction(s, rows, i, e, k.frame)
+        begins = k.frame == rows.frame_no[i] and rows.coordinates[i] != DISCHARGES
+        _in_transaction(s, rows, i, e, k.frame, int(begins))
     if rows.rcv_settle_mode[i] == SECOND and k.peer != S.NONE and s.links[k.peer].rcv_mode != SECOND:
         S.note(s, rows, i, e, S.RECEIVER_MODE, rows.rcv_settle_mode[i], 0, k.attach_frame)
     if rows.settled[i] == 1:
@@ -70,13 +74,31 @@ def _coordinate(s, rows, i, at, place):
 
 
 @kernel
-def _in_transaction(s, rows, i, e, about):
-    """A transaction that row `i` names must be declared and not discharged."""
+def _declared(s, rows, i, of, number):
+    """Row `i` gives the transaction that the delivery of this number asks for its id."""
+    delivery = found(s.found_by, S.key_of(S.K_DELIVERY, of, number))
+    place = delivery >> BITS if delivery > 0 else 0
+    put(s.found_by, S.hashed_key(S.K_TRANSACTION, 0, rows.transaction[i]), (place << OF_LINK) | DECLARED)
+
+
+@kernel
+def _in_transaction(s, rows, i, e, about, work):
+    """A transaction that row `i` names must be declared and not discharged; the row adds so much `work` to it."""
     key = S.hashed_key(S.K_TRANSACTION, 0, rows.transaction[i])
-    if found(s.found_by, key) != DECLARED:
+    state = found(s.found_by, key)
+    if state <= 0:
         S.note(s, rows, i, e, S.TRANSACTION_UNKNOWN, S.NONE, S.NONE, about)
+        return
+    place = ((state >> OF_LINK) & LINKS_MASK) - 1
+    done = state >> WORK
     if rows.coordinates[i] == DISCHARGES:
+        work = -done
         put(s.found_by, key, S.GONE)
+    else:
+        work = min(work, MOST_WORK - done)
+        put(s.found_by, key, state + (work << WORK))
+    if place != S.NONE:
+        s.links[place].work += work
 
 
 @kernel
@@ -155,9 +177,9 @@ def dispose(s, rows, i, at):
         return
     if rows.transaction[i]:
         if rows.state[i] == STATE_DECLARED:
-            put(s.found_by, S.hashed_key(S.K_TRANSACTION, 0, rows.transaction[i]), DECLARED)
+            _declared(s, rows, i, of, first)
         elif rows.sender[i] == S.CLIENT:
-            _in_transaction(s, rows, i, e, rows.frame_no[i])
+            _in_transaction(s, rows, i, e, rows.frame_no[i], max(S.after(last, first) + 1, 0))
     if S.after(last, first) < 0:
         S.note(s, rows, i, e, S.DISPOSITION_REVERSED, last, first, rows.frame_no[i])
         return

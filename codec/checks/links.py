@@ -118,9 +118,9 @@ def _left_open(s, rows, i, place):
     if k.open:
         S.note(s, rows, i, e, S.DELIVERY_UNFINISHED, k.octets, S.NONE, k.frame)
         k.open = 0
-    if k.transactions > 0:
-        S.note(s, rows, i, e, S.TRANSACTION_OPEN, k.transactions, S.NONE, k.attach_frame)
-        k.transactions = 0
+    if k.transactions > 0 and k.work > 0:
+        S.note(s, rows, i, e, S.TRANSACTION_OPEN, k.work, k.transactions, k.attach_frame)
+    k.transactions = k.work = 0
 
 
 @kernel
@@ -151,8 +151,10 @@ def pending_links(s, until):
             S.note_wait(s, about, k.refused_ns, until, e.side, e, S.REFUSED_NOT_DETACHED, about)
         if k.detach_ns != S.NONE and not k.detach_answered and k.peer != S.NONE:
             S.note_wait(s, k.detach_frame, k.detach_ns, until, other, e, S.DETACH_UNANSWERED, about)
-        if k.transactions > 0 and s.numbers[S.CLOSED_NS]:
-            S.note_end(s, about, until, e.side, e, S.TRANSACTION_OPEN, about, S.NONE)
+        if k.transactions > 0 and k.work > 0 and s.numbers[S.CLOSED_NS]:
+            hit = S.note_end(s, about, until, e.side, e, S.TRANSACTION_OPEN, about, S.NONE)
+            s.hits[hit].observed = k.work
+            s.hits[hit].expected = k.transactions
         if k.awaiting > 0:
             S.note_wait(s, about, k.awaited_ns, until, e.side, e, S.NEVER_SETTLED, about)
         if k.drain_ns != S.NONE:

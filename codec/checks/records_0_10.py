@@ -11,14 +11,18 @@ from codec.conversation.states import blank
 
 NEW_CHANNEL = blank(
     "channel incarnation transport attached name asked_attach detach_ns? detach_frame detacher detached_ns by_detached "
-    "tx dtx implicit failed? timeout_s left?",
+    "tx dtx implicit failed? timeout_s left? flush_from? flush_to?",
     of_sides="point expects next? sync_id? sync_ns sync_frame timely_ns? timely_frame known_to? known_ns done_to? "
     "result_id? result_ns? result_frame",
 )
-# `left`: the channel of the session before, whose detach is not answered yet.
+# `left`: the channel of the session before, whose detach is not answered yet. `flush_from`, `flush_to`: ids of the
+# first and the last message.flush that is not completed.
 ASKED, READY, OVER = range(1, 4)  # `attached`, to channel `transport`
 BEGINNING, REST = 1, 2  # `expects`: what command-point announces for the next frame
-NEW_SUBSCRIPTION = blank("active window messages all_messages octets stop_id? stopped zeroed_id? frame accept_none")
+# `flush_id`: a message.flush that is not completed; `later`, `all_later`: messages that were allowed after it.
+NEW_SUBSCRIPTION = blank(
+    "active window messages all_messages octets stop_id? stopped zeroed_id? frame accept_none flush_id? later all_later"
+)
 
 
 class Rows(

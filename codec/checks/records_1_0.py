@@ -18,7 +18,7 @@ NEW_ENDPOINT = blank(
 NEW_END = blank(
     "endpoint attached receiver snd_mode rcv_mode max_size outcomes unsettled peer? attach_frame refused_ns? "
     "detach_ns? detach_frame closed detach_answered initial open delivery_id tag message_format settled octets frame "
-    "count credit_to before_cut cut_ns drain_ns? drain_frame next awaiting awaited_ns coordinator transactions"
+    "count credit_to before_cut cut_ns drain_ns? drain_frame next awaiting awaited_ns coordinator transactions work"
 )
 
 

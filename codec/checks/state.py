@@ -65,16 +65,16 @@ HITS_A_ROW, HITS_A_RECORD = 12, 4
 # Cells of `State.numbers`.
 (
     CONNECTION, STARTED, ENDPOINTS, LINKS, HITS, STEPS, LAST_NS, SASL_STEP, OPENED, FRAME_MAX, CHANNEL_MAX, OPEN_NS,
-    CLOSED_NS,
-) = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # fmt: skip
+    CLOSED_NS, SASL_ODD,
+) = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 17)  # fmt: skip
 NUMBERS = 20
 
 # Keys: what they lead to, then numbers.
 KIND_SHIFT, PLACE_SHIFT = 58, 33
 (
     K_ENDPOINT, K_LIFE, K_HANDLE, K_NAME, K_DELIVERY, K_TAG, K_CHANNEL, K_DESTINATION, K_TRANSFER, K_RESULT, K_SESSION,
-    K_BRANCH, K_TRANSACTION, K_UNANSWERED,
-) = range(1, 15)  # fmt: skip
+    K_BRANCH, K_TRANSACTION, K_UNANSWERED, K_FLUSH,
+) = range(1, 16)  # fmt: skip
 UNDER_KIND = (1 << KIND_SHIFT) - 1
 NUMBER = (1 << PLACE_SHIFT) - 1
 
@@ -227,9 +227,10 @@ def note_wait(s, frame_no, since_ns, until_ns, sender, e, oddity, about):
 
 @kernel
 def note_end(s, frame_no, until_ns, sender, e, oddity, about, waited):
-    """Note that `frame_no` had no answer until `until_ns`."""
+    """Note that `frame_no` had no answer until `until_ns`; returns the place of the oddity."""
     at = _hit(s, frame_no, until_ns, sender, e.channel, e.incarnation, oddity, about)
     s.hits[at].waited_ns = waited
+    return at
 
 
 @kernel

@@ -54,7 +54,7 @@ def change(s, rows, i, at):
     """message.flow, stop, cancel, flush, set-flow-mode."""
     c, name, place = s.endpoints[at], rows.name[i], _active(s, rows, i, at)
     if place == S.NONE:
-        S.note(s, rows, i, c, S.DESTINATION_UNKNOWN, name, S.NONE, S.NONE)
+        S.note(s, rows, i, c, S.DESTINATION_UNKNOWN, S.NONE, S.NONE, S.NONE)
         return
     k, value = s.links[place], max(rows.value[i], 0)
     if name == CANCEL:
@@ -62,6 +62,8 @@ def change(s, rows, i, at):
     elif name == FLOW and rows.unit[i] == IN_MESSAGES:
         k.messages += value
         k.all_messages |= value == NO_LIMIT
+        k.later += value
+        k.all_later |= value == NO_LIMIT
         k.stopped = 0
     elif name == FLOW:
         k.octets += value
@@ -69,14 +71,22 @@ def change(s, rows, i, at):
     elif name in (SET_FLOW_MODE, STOP):
         if name == SET_FLOW_MODE:
             # Octets that are left over do no harm: clients leave them unlimited.
-            if k.messages > 0:
+            # A flush comes first: it leaves no credit.
+            if k.messages > 0 and k.flush_id == S.NONE:
                 S.note(s, rows, i, c, S.MODE_WITH_CREDIT, k.messages, 0, k.frame)
             k.window = max(rows.flow_mode[i], 0)
         else:
             k.stopped = 1
             k.stop_id = rows.command_id[i]
         k.messages = k.all_messages = k.octets = 0
+        k.flush_id = S.NONE
         k.zeroed_id = c.next[S.SERVER]
+    elif name == FLUSH and rows.command_id[i] != S.NONE:
+        k.flush_id = rows.command_id[i]
+        k.later = k.all_later = 0
+        S.lead(s, S.key_of(S.K_FLUSH, at, k.flush_id), place)
+        c.flush_from = k.flush_id if c.flush_from == S.NONE else c.flush_from
+        c.flush_to = k.flush_id
 
 
 @kernel
@@ -120,6 +130,31 @@ def transfers_completed(s, at, first, last):
         if k.window and not k.all_messages and (k.zeroed_id == S.NONE or S.after(number, k.zeroed_id) >= 0):
             k.messages += 1
         put(s.found_by, key, state & ~GIVES_BACK if state & UNSETTLED else S.GONE)
+
+
+@kernel
+def flushes_completed(s, at, first, last):
+    """The server completed commands `first` to `last`: of subscriptions that they flush only the credit is left that
+    was given later. Each id is looked up once."""
+    c = s.endpoints[at]
+    number = first if S.after(first, c.flush_from) > 0 else c.flush_from
+    until = last if S.after(last, c.flush_to) < 0 else c.flush_to
+    follows = S.after(first, c.flush_from) <= 0
+    while S.after(until, number) >= 0 and s.numbers[S.STEPS] > 0:
+        s.numbers[S.STEPS] -= 1
+        key = S.key_of(S.K_FLUSH, at, number)
+        place = S.place_in(s, key)
+        put(s.found_by, key, S.GONE)
+        if place != S.NONE and s.links[place].flush_id == number:
+            k = s.links[place]
+            k.flush_id = S.NONE
+            k.messages, k.all_messages = k.later, k.all_later
+            k.zeroed_id = c.next[S.SERVER]
+        number = (number + 1) % S.SERIAL
+        if follows:
+            c.flush_from = number
+    if S.after(c.flush_from, c.flush_to) > 0:
+        c.flush_from = S.NONE
 
 
 @kernel

@@ -21,6 +21,7 @@ from codec.checks.subscriptions import (
     SUBSCRIPTION_NAMES,
     TRANSFER,
     change,
+    flushes_completed,
     settle_transfers,
     subscribe,
     transfer,
@@ -119,7 +120,7 @@ def _renew(c):
         c.next[side] = c.sync_id[side] = c.timely_ns[side] = c.known_to[side] = S.NONE
         c.done_to[side] = c.result_id[side] = c.result_ns[side] = S.NONE
     c.tx = c.dtx = c.implicit = c.timeout_s = 0
-    c.failed = S.NONE
+    c.failed = c.flush_from = S.NONE
 
 
 @kernel
@@ -142,7 +143,7 @@ def _on_channel(s, rows, i):
         and not (c.attached == R.OVER and other_ended)
         and not (c.attached == R.ASKED and c.asked_attach == sender)
     ):
-        S.note(s, rows, i, c, S.NOT_ATTACHED, name, S.NONE, S.NONE)
+        S.note(s, rows, i, c, S.NOT_ATTACHED, S.NONE, S.NONE, S.NONE)
     if rows.begins[i] != S.NONE:
         if c.expects[sender] and rows.begins[i] != (1 if c.expects[sender] == R.BEGINNING else 0):
             S.note(s, rows, i, c, S.COMMAND_OFFSET, rows.begins[i], S.NONE, S.NONE)
@@ -254,7 +255,7 @@ def _command(s, rows, i, c):
         S.note(s, rows, i, c, S.NO_COMMAND_POINT, S.NONE, S.NONE, S.NONE)
         c.point[sender] = 1
     if c.failed == sender:
-        S.note(s, rows, i, c, S.AFTER_EXCEPTION, rows.name[i], S.NONE, S.NONE)
+        S.note(s, rows, i, c, S.AFTER_EXCEPTION, S.NONE, S.NONE, S.NONE)
     if number == S.NONE or rows.name[i] == RESULT or rows.name[i] == EXCEPTION:
         # the argument of these has the name of what every command has
         if c.next[sender] != S.NONE:
@@ -327,6 +328,8 @@ def _completed(s, rows, i, at, first, last):
         c.done_to[sender] = last
     if sender == S.CLIENT:
         transfers_completed(s, at, first, last)
+    elif c.flush_from != S.NONE:
+        flushes_completed(s, at, first, last)
 
 
 @kernel
@@ -368,13 +371,13 @@ def _transactions(s, rows, i, at):
     c, name = s.endpoints[at], rows.name[i]
     if name == TX_SELECT:
         if c.tx:
-            S.note(s, rows, i, c, S.TRANSACTION_ORDER, name, S.NONE, S.NONE)
+            S.note(s, rows, i, c, S.TRANSACTION_ORDER, S.NONE, S.NONE, S.NONE)
         c.tx = 1
         if c.implicit:
             S.note(s, rows, i, c, S.IMPLICIT_ACCEPT, S.NONE, S.NONE, S.NONE)
     elif name in (TX_COMMIT, TX_ROLLBACK):
         if not c.tx:
-            S.note(s, rows, i, c, S.TRANSACTION_ORDER, name, S.NONE, S.NONE)
+            S.note(s, rows, i, c, S.TRANSACTION_ORDER, S.NONE, S.NONE, S.NONE)
     elif name == DTX_SELECT:
         c.dtx = 1
     else:
@@ -382,5 +385,5 @@ def _transactions(s, rows, i, at):
         active = found(s.found_by, key) == 1
         wrong = active if name in (DTX_COMMIT, DTX_PREPARE, DTX_ROLLBACK) else (name == DTX_END and not active)
         if wrong or (name == DTX_START and not c.dtx):
-            S.note(s, rows, i, c, S.BRANCH_ORDER, name, S.NONE, S.NONE)
+            S.note(s, rows, i, c, S.BRANCH_ORDER, S.NONE, S.NONE, S.NONE)
         put(s.found_by, key, 1 if name == DTX_START else 2)

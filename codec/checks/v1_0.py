@@ -60,7 +60,8 @@ def finish(s):
 
 @kernel
 def _sasl(s, rows, i):
-    """mechanisms, init, (challenge, response)*, outcome; each by its side (5.3.2)."""
+    """mechanisms, init, (challenge, response)*, outcome; each by its side (5.3.2). After a frame out of order it is not
+    known what should follow: only the first is noted."""
     name, sender, step = rows.name[i], rows.sender[i], s.numbers[S.SASL_STEP]
     if rows.size[i] > SASL_FRAME_BYTES:
         S.note_at(s, rows, i, S.NONE, S.NONE, S.FRAME_TOO_LARGE, rows.size[i], SASL_FRAME_BYTES, S.NONE)
@@ -72,8 +73,9 @@ def _sasl(s, rows, i):
         or (name == RESPONSE and step == CHALLENGE)
         or (name == OUTCOME and (step in (INIT, RESPONSE)))
     )
-    if not follows or (sender == S.CLIENT) != by_client:
-        S.note_at(s, rows, i, S.NONE, S.NONE, S.SASL_ORDER, name, step, S.NONE)
+    if (not follows or (sender == S.CLIENT) != by_client) and not s.numbers[S.SASL_ODD]:
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.SASL_ORDER, S.NONE, step, S.NONE)
+        s.numbers[S.SASL_ODD] = 1
     s.numbers[S.SASL_STEP] = name
 
 
@@ -83,7 +85,7 @@ def _open(s, rows, i):
     if rows.channel[i] != 0:
         S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_CHANNEL, rows.channel[i], 0, S.NONE)
     if s.numbers[S.OPENED + sender]:
-        S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_MISPLACED, OPEN, 1, S.NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_MISPLACED, S.NONE, S.NONE, S.NONE)
     s.numbers[S.OPENED + sender] = 1
     s.numbers[S.FRAME_MAX + sender] = rows.max_frame_size[i] if rows.max_frame_size[i] != S.NONE else UNLIMITED
     s.numbers[S.CHANNEL_MAX + sender] = rows.channel_max[i] if rows.channel_max[i] != S.NONE else 65535
@@ -98,7 +100,7 @@ def _performative(s, rows, i):
         _open(s, rows, i)
         return
     if not s.numbers[S.OPENED + sender]:
-        S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_MISPLACED, name, 0, S.NONE)
+        S.note_at(s, rows, i, S.NONE, S.NONE, S.OPEN_MISPLACED, S.NONE, S.NONE, S.NONE)
         s.numbers[S.OPENED + sender] = 1
         s.numbers[S.FRAME_MAX + sender] = UNLIMITED
         s.numbers[S.CHANNEL_MAX + sender] = 65535
@@ -116,7 +118,7 @@ def _performative(s, rows, i):
         oddity, channel, incarnation = S.NO_SESSION, rows.channel[i], 0
         if at != S.NONE:
             oddity, channel, incarnation = S.AFTER_END, s.endpoints[at].channel, s.endpoints[at].incarnation
-        S.note_at(s, rows, i, channel, incarnation, oddity, name, S.NONE, S.NONE)
+        S.note_at(s, rows, i, channel, incarnation, oddity, S.NONE, S.NONE, S.NONE)
         if rows.error[i] and (name in (END, DETACH)):
             oddity = S.END_ERROR if name == END else S.DETACH_ERROR
             S.note_at(s, rows, i, channel, incarnation, oddity, S.NONE, S.NONE, S.NONE)

@@ -132,6 +132,12 @@ def test_a_rule_fires_on_its_breaking_case_and_not_on_its_conforming_one(fired: 
     assert first["packet_no"] is not None
     if case.offender:
         assert (first["offender"] or NOBODY) == case.offender
+    if case.frame_no:
+        assert first["frame_no"] == case.frame_no
+    if case.severity:
+        assert first["severity"] == case.severity
+    if case.occurrences:
+        assert sum(found["occurrences"] for found in fired[number, "breaks"][case.rule]) == case.occurrences
 
 
 @pytest.mark.parametrize("number", range(len(CAPTURE_CASES)), ids=[str(case.evidence) for case in CAPTURE_CASES])

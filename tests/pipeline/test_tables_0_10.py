@@ -415,6 +415,33 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, control("message.cancel", destination="d"))  # packet 11
     wire.add(SERVER, transfer("d"))
 
+    # The client's commands are 0 (subscribe), 1 and 2 (flow), 3 (flush), and what follows.
+    flush = control("message.flush", destination="d")
+    wire = wires["flush"] = subscribed(opened(), "q")
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
+    wire.add(SERVER, transfer("d"))
+    wire.add(CLIENT, flush)
+    wire.add(SERVER, transfer("d"))  # as long as the flush is not completed
+    wire.add(SERVER, control("session.completed", commands=[(0, 3)]))  # packet 10: nothing is left
+    wire.add(CLIENT, control("session.completed", commands=[(0, 1)]))  # of before: nothing
+    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, OCTETS))  # packet 12
+    wire.add(SERVER, transfer("d"))  # packet 13: none left
+    wire.add(CLIENT, control("message.cancel", destination="d"))  # packet 14
+
+    wire = wires["flush, then flow"] = subscribed(opened(), "q")
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
+    wire.add(CLIENT, flush + flow(2) + flow(NO_LIMIT, OCTETS))
+    wire.add(SERVER, control("session.completed", commands=[(0, 3)]))  # two are left, of five and two
+    wire.add(SERVER, transfer("d"))
+    wire.add(SERVER, transfer("d"))  # packet 10: none left
+    wire.add(CLIENT, control("message.cancel", destination="d"))  # packet 11
+
+    wire = wires["flush without completion"] = subscribed(opened(), "q")
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
+    wire.add(CLIENT, flush)
+    wire.add(SERVER, control("session.completed", commands=[(0, 2)]))
+    wire.add(CLIENT, control("message.cancel", destination="d"))
+
     wire = wires["lost"] = subscribed(opened(), "q")
     wire.add(SERVER, transfer("d") * 2)
     wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]))
@@ -706,6 +733,9 @@ def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing
         ("credit", (7 - 5) + (10 - 8) + (13 - 11) + (15 - 14)),
         ("octets", (6 - 5) + (8 - 7) + (11 - 9)),
         ("crossing", (6 - 5) + (9 - 7) + (11 - 10)),
+        ("flush", (6 - 5) + (12 - 10) + (14 - 13)),
+        ("flush, then flow", (6 - 5) + (11 - 10)),
+        ("flush without completion", 6 - 5),
     ],
 )
 def test_time_without_credit_is_added_up(written: Written, script: str, us: int) -> None:

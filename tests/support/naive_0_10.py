@@ -35,6 +35,7 @@ LAYOUTS: dict[tuple[int, int], tuple[str, list[tuple[str, int | str]]]] = {
     (4, 8): ("cancel", [("destination", STR8)]),
     (4, 9): ("set-flow-mode", [("destination", STR8), ("mode", 1)]),
     (4, 10): ("flow", [("destination", STR8), ("unit", 1), ("value", 4)]),
+    (4, 11): ("flush", [("destination", STR8)]),
     (4, 12): ("stop", [("destination", STR8)]),
     (5, 1): ("tx.select", []),
     (5, 2): ("tx.commit", []),
@@ -217,7 +218,8 @@ NO_LIMIT = 2**32 - 1
 
 @dataclass
 class Subscription:
-    """`credit` by unit; `sent`: octets of the transfers by command id that may be given back."""
+    """`credit` by unit; `sent`: octets of the transfers by command id that may be given back; `flush`: id of a flush
+    that is not completed, `given` since it."""
 
     name: str
     at: int
@@ -227,6 +229,8 @@ class Subscription:
     sent: dict[int, int] = field(default_factory=dict)
     waited: int = 0
     open: bool = True
+    flush: int | None = None
+    given: list[tuple[int, int]] = field(default_factory=list)
 
     def until(self, at: int) -> None:
         """Time goes on to `at`."""
@@ -239,6 +243,17 @@ class Subscription:
 
     def change(self, messages: int, octets: int) -> None:
         self.credit = [max(0, self.credit[0] + messages), max(0, self.credit[1] + octets)]
+
+    def give(self, unit: int, value: int) -> None:
+        self.limitless[unit] |= value == NO_LIMIT
+        self.credit[unit] += value
+
+    def flushed(self) -> None:
+        """The server has completed the flush: what is left was given after it."""
+        self.zero()
+        self.flush = None
+        for unit, value in self.given:
+            self.give(unit, value)
 
     def hear(self, one: Sent, octets: int) -> None:
         """What is sent about this subscription, or over it."""
@@ -253,10 +268,13 @@ class Subscription:
                     self.change(1, used)
         elif one.name == "flow":
             unit, value = one.fields.get("unit", 0), one.fields["value"]
-            self.limitless[unit] |= value == NO_LIMIT
-            self.credit[unit] += value
+            self.give(unit, value)
+            self.given.append((unit, value))
+        elif one.name == "flush":
+            self.flush, self.given = one.id, []
         elif one.name in ("stop", "set-flow-mode"):
             self.zero()
+            self.flush = None
             self.mode = one.fields.get("mode", self.mode)
 
 
@@ -275,6 +293,11 @@ def idle_times(path: Path) -> list[tuple[str, int]]:
                 continue
             for (channel, name), sub in current.items():
                 of_session = one.name in ENDS or (one.name == "completed" and one.by_client)
+                if channel == one.channel and sub.open and one.name == "completed" and not one.by_client:
+                    if sub.flush in one.fields["ids"]:
+                        sub.until(at)
+                        sub.flushed()
+                    continue
                 of_its_own = name == about and one.by_client != (one.name == "transfer")
                 if channel == one.channel and sub.open and (of_session or of_its_own):
                     sub.until(at)

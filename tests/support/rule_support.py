@@ -127,6 +127,12 @@ class Connection:
         self.now += int(seconds * SECOND_NS)
         return self
 
+    def cut(self, sender: str, beginning: bytes, size: int) -> Connection:
+        """The capture has only `size` bytes of the first packet of `sender` in which `beginning` occurs."""
+        packet = next(packet for packet in self.packets if packet.sender == sender and beginning in packet.data)
+        packet.data = packet.data[:size]
+        return self
+
     def lose(self, sender: str, size: int) -> Connection:
         """`size` bytes that the capture lacks; the other side acknowledges them, so that they count as lost."""
         self.seq[sender] += size
@@ -255,7 +261,8 @@ NOBODY = "nobody"  # the offender of a finding that blames neither side
 class Case:
     """`breaks` fires `rule`, and `also` the rules that the same case breaks besides; `conforms` fires nothing.
 
-    `evidence`: what the finding shows, as far as it is named here. `offender`: who is blamed, where it is named.
+    `evidence`: what the finding shows, as far as it is named here. `offender`: who is blamed, where it is named;
+    `severity`, `occurrences` and `frame_no` of the finding, where they are named.
     `besides`: what both halves break, which is beside the point.
     """
 
@@ -267,6 +274,9 @@ class Case:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     offender: str | None = None
     besides: Iterable[str] = ()
+    severity: str | None = None
+    occurrences: int | None = None
+    frame_no: int | None = None
 
     @property
     def lacks(self) -> list[str]:

@@ -24,7 +24,7 @@ from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fi
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, places_where
 from udfs.arrow.types import arrow_schema, typed
-from udfs.schemas import INT, LONG, STRING, table
+from udfs.schemas import INT, LONG, STRING, STRINGS, table
 
 Integers = NDArray[np.int64]
 METHOD_COLUMNS = (
@@ -45,6 +45,7 @@ ODD = table(
     ("expected", LONG, "the number in its place, or the limit"),
     ("about_frame_no", LONG, "frame that begins the link or message it is about"),
     ("waited_ns", LONG, "how long an answer took, or had not come at the end, ns"),
+    ("missing", STRINGS, "names of required fields that are left out"),
 )
 OF_1_0 = {
     "channel_max": "bigint", "max_frame_size": "bigint", "remote_channel": "bigint", "next_outgoing_id": "bigint",
@@ -83,10 +84,12 @@ def _named(group: str, *flags: str, **values: str) -> tuple[str, ...]:
 
 # Required fields that clients and brokers leave out; they mean the first mode, or no error.
 LEFT_OUT = ("accept-mode", "acquire-mode", "code")
+# Their arguments are not in rows, or not all of them.
+LOGIN = ("connection.start-ok", "connection.secure", "connection.secure-ok")
 
 
 def _required() -> dict[str, tuple[str, ...]]:
-    """Fields that a control or command must have, without those of the login, which rows do not have, and LEFT_OUT."""
+    """Fields that a control or command must have, without those of LOGIN, and LEFT_OUT."""
     found = {}
     for of_class in fact_table("0-10")["classes"]:
         for entry in (*of_class.get("controls", ()), *of_class.get("commands", ())):
@@ -95,8 +98,9 @@ def _required() -> dict[str, tuple[str, ...]]:
                 for field in entry["fields"]
                 if field["required"] and field["name"] not in LEFT_OUT
             )
-            if wanted and of_class["name"] != "connection":
-                found[f"{of_class['name']}.{entry['name']}"] = wanted
+            name = f"{of_class['name']}.{entry['name']}"
+            if wanted and name not in LOGIN:
+                found[name] = wanted
     return found
 
 
@@ -231,14 +235,18 @@ def _of_one_frame(methods: pa.RecordBatch, rows: records_0_10.Rows) -> Iterator[
     wrong |= is_among(methods["name"], *BY_SERVER) & (rows.sender == 0)
     yield _marked(methods, wrong, S.WRONG_SIDE)
     whole = is_among(methods["status"], "ok")
-    missing = np.zeros(len(whole), bool)
+    lacks: dict[int, list[str]] = {}
     values = values_of(methods["arguments"])
     for name, wanted in REQUIRED.items():
         at = np.flatnonzero(whole & is_among(methods["name"], name))
         if len(at):
             there = fields(values.taken(at), dict.fromkeys(wanted, "variant"))
-            missing[at] = ~np.logical_and.reduce([is_there(column) for column in there.values()])
-    yield _marked(methods, missing, S.REQUIRED_MISSING)
+            for field, column in there.items():
+                for row in at[~is_there(column)].tolist():
+                    lacks.setdefault(row, []).append(field)
+    missing = np.zeros(len(whole), bool)
+    missing[[*lacks]] = True
+    yield _marked(methods, missing, S.REQUIRED_MISSING, [lacks[row] for row in sorted(lacks)])
     # Ids rise within a range, and ranges are neither adjacent nor overlapping.
     first, last, row = rows.range_first, rows.range_last, np.repeat(np.arange(len(whole)), np.diff(rows.range_at))
     broken = (last - first) % S.SERIAL >= S.HALF
@@ -250,11 +258,15 @@ def _of_one_frame(methods: pa.RecordBatch, rows: records_0_10.Rows) -> Iterator[
     yield _marked(methods, malformed, S.SET_MALFORMED)
 
 
-def _marked(methods: pa.RecordBatch, marks: NDArray[np.bool_], oddity: int) -> pa.RecordBatch:
-    """ODD rows of the frames that are marked."""
+def _marked(
+    methods: pa.RecordBatch, marks: NDArray[np.bool_], oddity: int, missing: list[list[str]] | None = None
+) -> pa.RecordBatch:
+    """ODD rows of the frames that are marked; `missing`: what each of them lacks."""
     rows = methods.take(places_where(marks))
     columns = {name: rows[name] for name in ("connection_id", "frame_no", "ts_ns", "version", "sender", "channel")}
     columns["oddity"] = pa.repeat(_ODDITIES[oddity], len(rows["frame_no"]))
+    if missing:
+        columns["missing"] = pa.array(missing, pa.list_(pa.string()))
     return typed(columns, arrow_schema(ODD))
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.credit import CREDIT, NEW_CREDIT, Changes, apply_changes
 from codec.conversation.sessions.events import places_in
-from codec.conversation.sessions.state import COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
+from codec.conversation.sessions.state import CLIENT, COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.settlement import Settled
 from codec.conversation.states import blank
 from codec.memory import fixed
@@ -19,7 +19,7 @@ from udfs.conversation.states import ConnectionRecords
 
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
-# A transfer that has used credit and not returned it.
+# A transfer that has used credit and not returned it, or (octets NONE) a flush that is not completed.
 USE = blank("connection session link frame_no octets").dtype
 OCTETS = blank("connection frame_no size").dtype
 OCTETS_OF_FRAMES = {"connection": "connection_id", "frame_no": "content_frame_no", "size": "payload_size"}
@@ -74,21 +74,23 @@ class Credits:
         goes_on &= (sessions["close_client_hidden"] == NONE) | (sessions["close_server_hidden"] == NONE)
         limit = np.where((limit < 0) | ~goes_on, LATER, limit)
         now = changes["frame_no"] < limit[changes["session"]]
-        uses = self._uses(records, now & sent, octets)
-        end = places_in(completed, uses["session"] * MAPS + COMPLETIONS + SERVER, uses["frame_no"])
+        uses = self._uses(records, now & (sent | (changes["zeroes"] == semantics.FLUSHES)), octets)
+        sender = np.where(uses["octets"] == NONE, CLIENT, SERVER)
+        end = places_in(completed, uses["session"] * MAPS + COMPLETIONS + sender, uses["frame_no"])
         back = end != NONE
         back[back] = completed.settled_frame_no[end[back]] < limit[uses["session"][back]]
         returned, over = end[back], np.zeros(len(completed.frame_no), bool)
         over[returned] = True
+        flushed = uses["octets"][back] == NONE
         own, nothing = changes[now], np.zeros(len(returned), np.int64)
         columns = {
             "link": (own["link"], uses["link"][back]),
             "frame_no": (own["frame_no"], completed.settled_frame_no[returned]),
             "ts_ns": (own["ts_ns"], completed.settled_ns[returned]),
-            "messages": (own["messages"], nothing + 1),
-            "octets": (np.where(sent, -octets, changes["octets"])[now], uses["octets"][back]),
-            "sent_frame_no": (np.full(len(own), NONE), uses["frame_no"][back]),
-            "zeroes": (own["zeroes"], nothing),
+            "messages": (own["messages"], np.where(flushed, 0, 1)),
+            "octets": (np.where(sent, -octets, changes["octets"])[now], np.where(flushed, 0, uses["octets"][back])),
+            "sent_frame_no": (np.full(len(own), NONE), np.where(flushed, NONE, uses["frame_no"][back])),
+            "zeroes": (own["zeroes"], np.where(flushed, semantics.FLUSHED, 0)),
             "flow_mode": (own["flow_mode"], nothing + NONE),
             "cancels": (own["cancels"], nothing),
         }
@@ -140,6 +142,7 @@ class Credits:
         for field in ("connection", "session", "link", "frame_no"):
             more[field] = changes[field]
         more["octets"] = octets[new] if len(octets) else 0
+        more["octets"][changes["zeroes"] == semantics.FLUSHES] = NONE
         sessions, links = Begins(records.sessions), Begins(records.links)
         known = self.uses.of(sessions.ids)
         known["session"] += sessions.of(known["connection"])

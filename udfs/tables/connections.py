@@ -177,7 +177,7 @@ class Connections:
         for name in AGREED:
             limits = [known[f"{side}_{name}"] for side in SIDES]
             smaller = pc.if_else(both["open"], pc.min_element_wise(*limits), nothing)
-            columns[name] = pc.if_else(by_both, limits[0], smaller)
+            columns[name] = pc.if_else(by_both, known.get(name, limits[0]), smaller)
         return {
             **columns,
             **steps,

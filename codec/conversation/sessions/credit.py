@@ -3,8 +3,9 @@
 A subscription begins in window mode without credit. message.flow adds messages or octets (payloads of header and body
 frames; 2^32-1: no limit), and each transfer uses both. In window mode a transfer returns its credit when the client
 completes it. message.stop and message.set-flow-mode set the credit to zero, after which earlier transfers return none.
+So does message.flush once the server completes it, but for what was given after it.
 Credit is never negative: transfers sent before a stop arrived are not owed. (0-10 specification, class message:
-subscribe, set-flow-mode, flow, stop.)
+subscribe, set-flow-mode, flow, flush, stop.)
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.conversation.sessions.semantics import DEFAULT_FLOW_MODE
+from codec.conversation.sessions.semantics import DEFAULT_FLOW_MODE, FLUSHED, FLUSHES, ZEROES
 from codec.conversation.sessions.state import NO_LIMIT, NONE
 from codec.conversation.states import blank
 
 WINDOW = DEFAULT_FLOW_MODE
 # The credit of a subscription after its changes so far. `zeroed`: frame in which it was set to zero; `since_ns`: since
-# when there is none; `idle_ns`: how long there was none before; `losses`: those before its first change.
+# when there is none; `idle_ns`: how long there was none before; `losses`: those before its first change. `flushing`: a
+# flush waits for its completion; `later_*`: what was given since.
 NEW_CREDIT = blank(
-    "connection link messages octets all_messages all_octets zeroed window over since_ns? idle_ns losses?"
+    "connection link messages octets all_messages all_octets zeroed window over since_ns? idle_ns losses? "
+    "flushing later_messages later_octets later_all_messages later_all_octets"
 )
 NEW_CREDIT["window"] = WINDOW
 CREDIT = NEW_CREDIT.dtype
@@ -30,7 +33,7 @@ CREDIT = NEW_CREDIT.dtype
 
 class Changes(NamedTuple):
     """Changes of credit by subscription and frame_no: columns int64 (n,). `sent_frame_no`: of returned credit, the
-    transfer that used it, else -1."""
+    transfer that used it, else -1. `zeroes`: 0, or one of semantics.ZEROES, FLUSHES, FLUSHED."""
 
     link: np.ndarray
     frame_no: np.ndarray
@@ -57,9 +60,16 @@ def apply_changes(changes, credits):
         credit = credits[link]
         end = i
         while end < n and changes.link[end] == link and changes.frame_no[end] == frame_no:
-            if changes.zeroes[end]:
+            zeroes = changes.zeroes[end]
+            if zeroes in (ZEROES, FLUSHES):
+                credit.later_messages = credit.later_octets = 0
+                credit.later_all_messages = credit.later_all_octets = 0
+            if zeroes == ZEROES or (zeroes == FLUSHED and credit.flushing):
                 credit.zeroed = frame_no
-                credit.messages = credit.octets = credit.all_messages = credit.all_octets = 0
+                credit.messages, credit.octets = credit.later_messages, credit.later_octets
+                credit.all_messages, credit.all_octets = credit.later_all_messages, credit.later_all_octets
+            if zeroes:
+                credit.flushing = zeroes == FLUSHES
             if changes.flow_mode[end] != NONE:
                 credit.window = changes.flow_mode[end]
             credit.over |= changes.cancels[end]
@@ -70,8 +80,14 @@ def apply_changes(changes, credits):
             if sent == NONE or (credit.window == WINDOW and sent > credit.zeroed):
                 more_messages += changes.messages[k]
                 more_octets += changes.octets[k]
-            credit.all_messages |= changes.messages[k] == NO_LIMIT
-            credit.all_octets |= changes.octets[k] == NO_LIMIT
+            all_messages, all_octets = changes.messages[k] == NO_LIMIT, changes.octets[k] == NO_LIMIT
+            credit.all_messages |= all_messages
+            credit.all_octets |= all_octets
+            if credit.flushing and sent == NONE:
+                credit.later_messages += max(changes.messages[k], 0)
+                credit.later_octets += max(changes.octets[k], 0)
+                credit.later_all_messages |= all_messages
+                credit.later_all_octets |= all_octets
         credit.messages = max(0, credit.messages + more_messages)
         credit.octets = max(0, credit.octets + more_octets)
         nothing = _balance(credit.all_messages, credit.messages) <= 0 or _balance(credit.all_octets, credit.octets) <= 0

@@ -87,6 +87,8 @@ SUCCESS = 0
 OUTCOME_OF_STATUS = {1: "nacked", 2: "nacked", 3: "unknown", 4: "acked", 5: "nacked", 6: "unknown"}
 COUNTS_OCTETS, OCTETS_OF = ("0-10",), ("header", "body")  # where credit has octets: payloads of these frames
 COMMITS, ROLLS_BACK = 1, 2
+# What a change does to the credit before it: nothing left; nothing left once it is completed; that completion.
+ZEROES, FLUSHES, FLUSHED = 1, 2, 3
 
 # Name -> fields of ROLE. `own_numbers`: each side numbers its own channels; else they share them.
 _OF_1_0 = {"own_numbers": 1, "listed": 1}
@@ -138,8 +140,9 @@ ROLES: dict[str, dict[str, int]] = {
     "message.subscribe": {**_OF_SUBSCRIPTION, "subscribes": 1},
     "message.cancel": {**_OF_SUBSCRIPTION, "cancels": 1},
     "message.flow": {**_OF_SUBSCRIPTION, "grants_credit": 1},
-    "message.set-flow-mode": {**_OF_SUBSCRIPTION, "sets_flow_mode": 1, "zeroes_credit": 1},
-    "message.stop": {**_OF_SUBSCRIPTION, "zeroes_credit": 1},
+    "message.set-flow-mode": {**_OF_SUBSCRIPTION, "sets_flow_mode": 1, "zeroes_credit": ZEROES},
+    "message.stop": {**_OF_SUBSCRIPTION, "zeroes_credit": ZEROES},
+    "message.flush": {**_OF_SUBSCRIPTION, "zeroes_credit": FLUSHES},
     "message.transfer": {**_OF_SUBSCRIPTION, "transfers": 1, "transactional": 1},
     "message.accept": {"settles": 1, "names_transfers": 1, "transactional": 1},
     "message.reject": {"settles": 1, "names_transfers": 1, "may_return": 1},

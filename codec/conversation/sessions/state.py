@@ -28,7 +28,7 @@ SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (
 NO_LIMIT = SERIAL - 1  # credit; seconds of a timeout
 
 # Unsettled maps of a session, by the side that sends: its messages and commands; from COMPLETIONS on its transfers over
-# subscriptions, until the other side has completed them.
+# subscriptions, and its flushes of them, until the other side has completed them.
 MAPS, COMPLETIONS = 4, 2
 
 ROLE_FIELDS = (
@@ -55,13 +55,14 @@ REQUEST_CELLS = REQUEST_LOSSES + 1
 
 # A session is opened by `opener` and answered (OPENING no longer waits), then each side ends it (`close_client_hidden`,
 # `close_server_hidden`, which are NONE before that). `attached_to`: the channel number of the opener, which 0-10 may
-# change; `behind`: how many sessions before it with the same number had no answer when it was opened.
+# change; `behind`: how many sessions before it with the same number had no answer when it was opened; `flushes`: 1 if a
+# subscription was flushed.
 NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind",
+    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind flushes",
     waiting=2 * OF_SESSION * REQUEST_CELLS,
 )
 NEW_LINK = blank(

@@ -17,6 +17,7 @@ from codec.conversation.sessions.links import (
     subscribe,
 )
 from codec.conversation.sessions.replies import pair, pair_of_connection
+from codec.conversation.sessions.semantics import FLUSHES
 from codec.conversation.sessions.sessions import session_of, transaction_of, update_session
 from codec.conversation.sessions.state import (
     BOTH,
@@ -129,8 +130,10 @@ def _on_destination(s, rows, i, role, place, begins):
     if begins:
         link.transfers += 1
     change_subscription(s, rows, i, role, place, at)
-    if role.transfers and link.known and rows.number[i] != NONE:
+    flushes = role.zeroes_credit == FLUSHES
+    if (role.transfers or flushes) and link.known and rows.number[i] != NONE:
         open_delivery(s, rows, i, place * MAPS + COMPLETIONS + rows.sender[i])
+        s.sessions.rows[place].flushes |= flushes
     return at
 
 

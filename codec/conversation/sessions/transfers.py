@@ -171,7 +171,7 @@ def settle_ranges(s, rows, i, role, place, key):
             _settle_range(s, rows, i, place * MAPS + about, first, last, outcome, final, key, waits)
         if role.completes and rows.sender[i] == SERVER:
             end_subscriptions(s, place, first, last)
-        elif role.completes:
+        if role.completes and (rows.sender[i] != SERVER or s.sessions.rows[place].flushes):
             map_no = place * MAPS + COMPLETIONS + about
             _settle_range(s, rows, i, map_no, first, last, CONFIRMED, 1, 0, 1)
 

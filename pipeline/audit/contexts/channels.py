@@ -9,7 +9,7 @@ An incarnation lasts from an open of a channel number to the next open; `channel
     until_ns      end of the incarnation, or of the capture of its connection
     still_open    it was opened, as far as the capture shows, and neither side closed it
     open_channels number of these on the connection
-    unsettled, refused, redelivered, delivered, persistent: messages; `first_*`: frame of the first of them
+    unsettled, requeued, rejected, redelivered, delivered, persistent: messages; `first_*`: frame of the first of them
 
 Context 'rates': methods with a limit on their rate.
 
@@ -203,7 +203,8 @@ def group_of(names: set[str]) -> Sql:
 
 
 COLUMNS: Sql = (
-    "connection_id, channel, version, frame_no, ts_ns, sender, name, arguments, reply_frame_no, reply_latency_ns"
+    "connection_id, channel, version, frame_no, ts_ns, sender, name, status, arguments, reply_frame_no, "
+    "reply_latency_ns"
 )
 ON_CHANNEL: Sql = "PARTITION BY connection_id, channel"
 IN_GROUP: Sql = f"{ON_CHANNEL}, request_group ORDER BY frame_no, place"

@@ -177,7 +177,7 @@ SECONDS: Sql = f"""
 OF_SIDES: Sql = ", ".join(
     f"{function}(CASE WHEN sender = '{side}' THEN {name} END) AS {side}_{name}"
     for side in SIDES
-    for function, name in (("min", "min_frame"), ("max", "max_frame"), ("min", "framed"))
+    for function, name in (("min", "min_frame"), ("max", "max_frame"), ("min", "framed"), ("max", "to_ns"))
 )
 MEASURED: Sql = f"""
     SELECT connection_id, min(min_frame) AS first_frame, min(loss_from_ns) AS loss_from_ns,

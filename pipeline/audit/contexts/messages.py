@@ -54,7 +54,8 @@ LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting; the lowest one se
 CHANNEL_KINDS: dict[str, Sql] = {  # context 'incarnations' has their numbers, and the first of each
     "delivered": DELIVERED,
     "unsettled": f"{DELIVERED} AND outcome = 'unsettled'",
-    "refused": f"{DELIVERED} AND outcome IN ('rejected', 'requeued')",
+    "requeued": f"{DELIVERED} AND outcome = 'requeued'",
+    "rejected": f"{DELIVERED} AND outcome = 'rejected'",
     "redelivered": f"{DELIVERED} AND redelivered",
     "persistent": "operation = 'publish' AND durable",
 }
@@ -66,7 +67,6 @@ KINDS: dict[str, Sql] = {
     "special": "priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable",
     "returned": "operation = 'return'",
     "went_back": "outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL",
-    "requeued": "outcome = 'requeued'",
     "waited": "settle_latency_ns > {least_ns} OR outcome = 'unsettled'",
 }
 

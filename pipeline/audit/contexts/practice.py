@@ -11,8 +11,9 @@ repeats    one row per declaration or binding that a connection repeats: `times`
 requeue_loops  one row per message that is delivered from one queue again and again (see below)
 unrouted   one row per connection and route: `messages` published without 'mandatory' after the broker returned a
            mandatory one, and before any declaration or binding that could change the route
-timed_out  one row per channel that the broker closed because an acknowledgement took too long: the delivery that waited
-           longest, and `acked_frame`, its acknowledgement on the wire
+timed_out  one row per channel that the broker closed because an acknowledgement took too long: `of`, the delivery that
+           waited longest, and `acked_frame`, its acknowledgement on the wire; `late`: it waited as long as the broker
+           allows; `deliveries` of the channel that need an acknowledgement, and `slowest_ns`, the longest time to one
 tokens     one row per token put to the node $cbs (1.0) that expired while its connection was open, and not renewed
 
 Context 'requeue_loops': messages that are delivered from one queue again and again.
@@ -65,6 +66,7 @@ TIMED_OUT = (
 SETTLES = ("basic.ack", "basic.nack", "basic.reject")
 CBS = "$cbs"  # the node that takes tokens (AMQP Claims-based Security, section 3)
 UPGRADING = ("queue.declare", "basic.qos", "attach")
+MS_NS = 10**6
 TO_RABBITMQ: Sql = f"""(SELECT connection_id, server_version, {columns(BROKER)}
                         FROM known_connections WHERE server_product = '{RABBITMQ}')"""
 VALUES: Sql = ", ".join(
@@ -144,15 +146,22 @@ TIMED_OUT_CHANNELS: Sql = f"""
     SELECT {columns(CHANNEL)}, version, frame_no, ts_ns, args.reply_text
     FROM ({CHANNEL_CLOSES})
     WHERE {TIMED_OUT}"""
+ALLOWED_MS: Sql = "TRY_CAST(nullif(regexp_extract(reply_text, 'Timeout value used: ([0-9]+) ms', 1), '') AS BIGINT)"
+# The capture may see a delivery this much later than the broker sent it.
+UNDER_WAY_NS = 10**9
 # The broker ignores acknowledgements on a channel that it has closed: they settle nothing.
 TIMED_OUT_DELIVERIES: Sql = f"""
     WITH waiting AS (
-        SELECT {columns(CHANNEL)}, min(struct(first_frame_no, delivery_tag, queue, since_ns)) AS of
-        FROM (SELECT {columns(CHANNEL)}, first_frame_no, delivery_tag, queue, settled_frame_no, ts_ns AS since_ns
+        SELECT {columns(CHANNEL)}, count(1) AS deliveries, max(settle_latency_ns) AS slowest_ns,
+               min(CASE WHEN settled_frame_no IS NULL OR settled_frame_no > frame_no THEN
+                       struct(first_frame_no, delivery_tag, queue, since_ns) END) AS of
+        FROM (SELECT {columns(CHANNEL)}, first_frame_no, delivery_tag, queue, settled_frame_no, settle_latency_ns,
+                     ts_ns AS since_ns
               FROM messages WHERE {DELIVERED} AND outcome != 'presettled')
         JOIN (SELECT {columns(CHANNEL)}, frame_no FROM timed_out_channels) USING ({columns(CHANNEL)})
-        WHERE settled_frame_no IS NULL OR settled_frame_no > frame_no GROUP BY {columns(CHANNEL)})
-    SELECT *, frame_no AS content_frame_no
+        GROUP BY {columns(CHANNEL)})
+    SELECT *, frame_no AS content_frame_no,
+           coalesce(ts_ns - of.since_ns >= {ALLOWED_MS} * {MS_NS} - {UNDER_WAY_NS}, of IS NOT NULL) AS late
     FROM timed_out_channels LEFT JOIN waiting USING ({columns(CHANNEL)})
     LEFT JOIN (SELECT {columns(CHANNEL)}, min(acked_frame) AS acked_frame
                FROM (SELECT connection_id, channel, frame_no AS acked_frame, delivery_tag AS tag
@@ -174,7 +183,6 @@ TOKENS: Sql = f"""
     WHERE expires_ns < coalesce(renewed_ns, last_ns)"""
 
 PLACE = "server_ip, server_port, vhost, of_queue"
-MS_NS = 10**6
 
 
 def requeue_loops(sources: Sources) -> Sql:

@@ -3,7 +3,9 @@
 'sequences', one row per oddity in the sequence of frames (`udfs.conversation.checks`):
 
     oddity             its name; observed, expected: numbers that show it; waited_ns: how long a reply took
-    name               of the frame; condition, description: the error in it; asked: the command that it names
+    name               of the frame; condition, description: the error in it; asked: the command that it names;
+                       destination: that it names (0-10)
+    missing            names of required fields that the frame leaves out
     link, address      of the link it is about; destination and queue of a subscription
     content_frame_no   the first frame of the link or message, else the frame itself
 
@@ -25,7 +27,7 @@ ROUND_TRIP_NS = 10**9  # assumed if the capture does not show it
 ERROR = "struct<condition string, description string>"
 STATES_ERROR = (
     f"struct<error {ERROR}, state struct<error {ERROR}>, class_code int, command_code int, description string, "
-    "text string>"
+    "text string, destination string>"
 )
 ATTACHES = (
     "struct<name string, role boolean, source struct<address string>, target struct<address string>, "
@@ -77,20 +79,22 @@ def sequences(sources: Sources) -> Sql:
     of_frame, about = (sources.only("oddities", "frame_no", name) for name in ("frame_no", "about_frame_no"))
     carrying = sources.only("oddities", "first_frame_no", "about_frame_no")
     # Of a link on which the client receives the node is the source, else the target. Oddities of deliveries get the
-    # link of the message.
+    # link of the message, whose transfer is in both tables.
     return f"""
         SELECT *, coalesce(about_frame_no, frame_no) AS content_frame_no
         FROM oddities
         LEFT JOIN (SELECT connection_id, frame_no, name,
                           coalesce(args.error.condition, args.state.error.condition) AS condition,
                           coalesce(args.error.description, args.state.error.description, args.description, args.text)
-                              AS description,
+                              AS description, args.destination AS destination,
                           {commands()}[concat_ws('.', args.class_code, args.command_code)] AS asked
                    FROM (SELECT connection_id, frame_no, name,
                                 try_variant_get(arguments, '$', '{STATES_ERROR}') AS args
                          FROM methods LEFT SEMI JOIN oddities USING (connection_id, frame_no) WHERE {of_frame}))
             USING (connection_id, frame_no)
-        LEFT JOIN (SELECT connection_id, about_frame_no, coalesce(of.destination, of.name) AS link,
+        LEFT JOIN (SELECT connection_id, about_frame_no, max(link) AS link, max(address) AS address
+                   FROM (
+                   SELECT connection_id, about_frame_no, coalesce(of.destination, of.name) AS link,
                           coalesce(of.queue, CASE WHEN (sender = 'client') = of.role THEN of.source.address
                                                  ELSE of.target.address END) AS address
                    FROM (SELECT connection_id, frame_no AS about_frame_no, sender,
@@ -102,6 +106,7 @@ def sequences(sources: Sources) -> Sql:
                    FROM (SELECT connection_id, first_frame_no AS about_frame_no, link, address
                          FROM messages WHERE {carrying})
                    LEFT SEMI JOIN oddities USING (connection_id, about_frame_no))
+                   GROUP BY connection_id, about_frame_no)
             USING (connection_id, about_frame_no)"""
 
 

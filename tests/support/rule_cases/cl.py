@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import encode_1_0 as P
 import proton
+from link_connections import say
 from rule_connections import closed_0_10, closed_1_0, opened_0_10, opened_1_0
 from rule_support import Case, Connection, spoken
 
@@ -24,6 +26,11 @@ def crossing() -> Connection:
 def failed_1_0() -> proton.Described:
     """An error: condition amqp:internal-error."""
     return proton.Described(proton.ulong(0x1D), [proton.symbol("amqp:internal-error"), "oops"])
+
+
+def closed_by_server(*error: proton.Described) -> Connection:
+    connection = say(opened_1_0(Connection("1.0")), "server", P.CLOSE, *error, channel=0)
+    return say(connection, "client", P.CLOSE, channel=0).fin("server")
 
 
 def ended() -> Connection:
@@ -63,4 +70,6 @@ CASES = [
          closed_0_10(opened_0_10(Connection("0-10")))),
     Case("CL-08", "1.0", closed_1_0(opened_1_0(Connection("1.0")), failed_1_0()),
          closed_1_0(opened_1_0(Connection("1.0")))),
+    # The server's close has the error, the client's is the answer: two headers each, three frames of SASL, two opens.
+    Case("CL-08", "1.0", closed_by_server(failed_1_0()), closed_by_server(), evidence={"by": "server"}, frame_no=10),
 ]  # fmt: skip

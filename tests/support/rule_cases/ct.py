@@ -7,7 +7,7 @@ from typing import Any
 
 import classic_frames as classic
 from classic_support import shortstr
-from rule_support import Case, Connection, spoken
+from rule_support import SERVER_PROPERTIES, Case, Connection, spoken
 
 V = spoken()
 PLAIN = {"mechanism": "PLAIN", "response": "\0alice\0wonderland"}
@@ -70,7 +70,15 @@ CASES = [
     Case("CT-04", V, sent(*CONTENT, body(b"d")), sent(publish(), header(4), body(b"abc"), body(b"d"))),
     Case("CT-05", V, sent(publish(), header(3), body(b"ab"), classic.method(V, "basic.ack", 1), body(b"c")),
          sent(*CONTENT), also=("CT-06", "DL-07"), evidence={"observed": "method", "name": "basic.ack"},
-         offender="client"),
+         offender="client", severity="info"),
+    # The sender gives up the content, which the specification allows (4.2.6), and RabbitMQ does not.
+    Case("CT-05", V, opened().client_octets(publish() + header(3) + body(b"ab")).close(), sent(*CONTENT),
+         evidence={"name": "channel.close"}, severity="info"),
+    Case("CT-05", V, opened(start={"server_properties": {**SERVER_PROPERTIES, "product": "RabbitMQ"}})
+             .client_octets(publish() + header(3) + body(b"ab")).close(),
+         sent(*CONTENT), evidence={"name": "channel.close"}, severity="warning"),
+    Case("CT-05", V, sent(publish(), header(3), body(b"ab"), header(3)), sent(*CONTENT),
+         evidence={"observed": "header"}, severity="violation"),
     Case("CT-06", V, sent(header(3), body(b"abc")), sent(*CONTENT), offender="client"),
     Case("CT-06", V, by_server(body(b"abc")),
          opened().consume().deliver(1, b"abc").client("basic.ack", delivery_tag=1).close(),

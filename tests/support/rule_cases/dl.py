@@ -71,11 +71,11 @@ def next_consumer() -> Connection:
     return Connection(at=2).handshake().open(1).consume()
 
 
-def refusing(times: int, of: int) -> Connection:
+def refusing(times: int, of: int, requeue: bool) -> Connection:
     connection = consuming()
     for tag in range(1, of + 1):
         delivered(connection, tag)
-        reject(connection, tag) if tag <= times else ack(connection, tag)
+        reject(connection, tag, requeue) if tag <= times else ack(connection, tag)
     return connection
 
 
@@ -167,5 +167,6 @@ CASES = [
     # The second twin begins in the middle: CAP-02, CAP-03.
     Case("DL-14", V, delivered(opened(), 1), [ack(delivered(consuming(), 1), 1), Connection(syn=False).deliver(1)],
          evidence={"observed": "c"}, besides=("CAP-02", "CAP-03")),
-    Case("DL-15", V, refusing(3, 10), refusing(2, 10), evidence={"observed": 0.3, "refused": 3}),
+    Case("DL-15", V, refusing(3, 10, True), refusing(2, 10, True), evidence={"observed": 0.3, "requeued": 3}),
+    Case("DL-16", V, refusing(3, 10, False), refusing(2, 10, False), evidence={"observed": 0.3, "rejected": 3}),
 ]  # fmt: skip

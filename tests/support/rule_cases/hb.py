@@ -50,7 +50,7 @@ CASES = [
          Connection().handshake().heartbeat().close(), also=("HB-04",), evidence={"negotiated": 0}),
     Case("HB-04", V, agreed(0), agreed(10), evidence={"negotiated": 0}),
     Case("HB-04", "0-10", tuned(0), tuned(60), evidence={"negotiated": 0, "observed": None}),
-    Case("HB-04", "0-10", tuned(None), tuned(60), evidence={"negotiated": None, "observed": "no heartbeat in tune-ok"}),
+    Case("HB-04", "0-10", tuned(None), tuned(60), evidence={"negotiated": 0, "observed": "no heartbeat in tune-ok"}),
     Case("HB-05", V, agreed(4), agreed(5), evidence={"negotiated": 4, "expected": 5}),
     Case("HB-06", V, beating(10, 16), beating(10, 14), evidence={"negotiated_s": 10}, offender="client"),
 ]  # fmt: skip

@@ -100,6 +100,15 @@ CASES = [
              offender="client")
         for capability, other, name, arguments in UNLISTED
     ),
+    # Properties of which the capture has a part only.
+    Case("MT-07", V, server_without("publisher_confirms").asks("confirm.select").close(),
+         server_without("publisher_confirms").cut("server", b"capabilities", 40)
+             .asks("confirm.select").close(), besides=("CAP-01", "CAP-04", "HS-07")),
+    Case("MT-07", V, client_without("consumer_cancel_notify").consume()
+             .server("basic.cancel", consumer_tag="c", no_wait=True).close(),
+         client_without("consumer_cancel_notify").cut("client", b"capabilities", 40).consume()
+             .server("basic.cancel", consumer_tag="c", no_wait=True).close(),
+         besides=("CAP-01", "CAP-04", "CO-05", "HS-07")),
     Case("MT-07", V, server_without("basic.nack").consume().deliver(1).client("basic.nack", delivery_tag=1).close(),
          opened().consume().deliver(1).client("basic.nack", delivery_tag=1).close(),
          evidence={"observed": "basic.nack", "expected": "capability basic.nack"}, offender="client"),

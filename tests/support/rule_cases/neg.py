@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import encode_1_0 as P
+from link_connections import say
 from rule_connections import HEADER_0_10, HEADERS_1_0, closed_0_10, closed_1_0, opened_0_10, opened_1_0, sasl
 from rule_support import Case, Connection, spoken
 
@@ -12,6 +14,12 @@ PROXY = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 5672\r\n"
 
 def greeted(version: str = V) -> Connection:
     return Connection(version).handshake().close()
+
+
+def early(seconds: float) -> Connection:
+    """So long after the server's header comes an open of the client, who has sent another one."""
+    connection = Connection("1.0").client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).wait(seconds)
+    return say(connection, "client", P.OPEN, "c", "test", channel=0)
 
 
 CASES = [
@@ -40,6 +48,8 @@ CASES = [
              .client_octets(HEADERS_1_0["sasl"]),
          Connection("1.0").client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).fin("server"),
          also=("NEG-07", "NEG-09"), besides=("L10-24",)),
+    # An open that the client sent ahead arrives after the other header, and the server closes.
+    Case("NEG-06", "1.0", early(2), early(0.5).fin("server"), besides=("L10-24", "SEC-04")),
     Case("NEG-07", "1.0", sasl(Connection("1.0")).client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["amqp"]),
          closed_1_0(opened_1_0(Connection("1.0"))), evidence={"observed": "3010000", "earlier": "3010000"},
          offender="client"),

@@ -8,7 +8,7 @@ import proton
 from encode_1_0 import OPEN, REJECTED, SOURCE, TARGET, described, frame, performative, section
 from link_connections import accepted, attach, begun, closed, detach, dispose, error, sender_link, transfer
 from rule_connections import closed_1_0, sasl
-from rule_support import SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Connection, spoken
+from rule_support import NOBODY, SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Connection, spoken
 
 V = spoken()
 RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
@@ -93,10 +93,14 @@ def declares(times: int, passive: bool = False) -> Connection:
     return connection.close()
 
 
-def timed_out(text: str, late: bool = False) -> Connection:
-    """The channel is closed half an hour after a delivery; `late`: its acknowledgement comes after that."""
+def timed_out(text: str, late: bool = False, acks: int = 1) -> Connection:
+    """The channel is closed half an hour after two deliveries, of which the client acknowledges so many; `late`: the
+    other one after that."""
     connection = Connection().handshake(tune={"heartbeat": 0}, tune_ok={"heartbeat": 0}).open(1).consume()
-    connection.deliver(1).deliver(2).client("basic.ack", delivery_tag=1).wait(1800)
+    connection.deliver(1).deliver(2)
+    for tag in range(1, acks + 1):
+        connection.client("basic.ack", delivery_tag=tag)
+    connection.wait(1800)
     connection.server("channel.close", 1, reply_code=406, reply_text=text)
     if late:
         connection.client("basic.ack", delivery_tag=2)
@@ -191,6 +195,8 @@ CASES = [
     Case("R4-06", V, declared(x_ha_policy="all"), declared(x_queue_type="quorum")),
     Case("R4-07", "1.0", linked("/queue/q", True), linked("/queues/q", True), evidence={"address": "/queue/q"},
          besides=("L10-98",)),
+    # A node of another specification.
+    Case("R4-07", "1.0", linked("amq.queue", True), linked("$cbs", False), besides=("L10-98",)),
     Case("R4-07", "1.0", linked("orders", False), linked("/exchanges/amq.direct/orders", False), besides=("L10-98",)),
     Case("R4-08", V, rabbit(tune_ok={"frame_max": 8191}), rabbit(tune_ok={"frame_max": 8192})),
     Case("PR-01", V, both_ways(MANY, MANY), both_ways(MANY, MANY - 1), evidence={"published": MANY, "delivered": MANY}),
@@ -204,7 +210,14 @@ CASES = [
     Case("PR-05", V, declares(10), declares(10, passive=True)),
     Case("PR-06", V, timed_out(TIMED_OUT), timed_out("PRECONDITION_FAILED - unknown delivery tag 7"),
          evidence={"reply_text": TIMED_OUT, "delivery_tag": 2, "queue": "q", "acknowledged": "never on the wire"},
-         besides=TIMES_OUT),
+         offender="client", besides=TIMES_OUT),
+    # Nothing was outstanding, or not for as long as the broker allows.
+    Case("PR-06", V, timed_out(TIMED_OUT, acks=2), timed_out("PRECONDITION_FAILED - unknown delivery tag 7", acks=2),
+         evidence={"delivery_tag": None, "acknowledged": "all 2 captured deliveries, each within 0.004 s"},
+         offender=NOBODY, besides=TIMES_OUT),
+    Case("PR-06", V, timed_out(TIMED_OUT.replace("18", "36")),
+         timed_out("PRECONDITION_FAILED - unknown delivery tag 7"),
+         evidence={"delivery_tag": 2}, offender=NOBODY, besides=TIMES_OUT),
     Case("PR-06", V, timed_out(TIMED_OUT, late=True), timed_out("PRECONDITION_FAILED - unknown delivery tag 7"),
          evidence={"delivery_tag": 2}, besides=TIMES_OUT),
     Case("PR-07", V, idle_channels(50), idle_channels(50, publishes=2), evidence={"observed": 50},
