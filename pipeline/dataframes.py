@@ -19,7 +19,7 @@ from pipeline.decoding import config
 from pipeline.output.place import OutputError, Place, place
 from pipeline.schemas import CAPTURES, FRAMES, ROWS, SPARK_TABLES, TABLES, WORKER_TABLES
 from udfs.pairing.schemas import MESSAGE_COLUMNS
-from udfs.roles import QUEUE_TYPES_BY
+from udfs.roles import COUNTS_MESSAGES, DELETES_QUEUE, QUEUE_TYPES_BY
 from udfs.source.captures import MakeCaptures
 from udfs.source.files import public_uri
 
@@ -119,7 +119,7 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
     from udfs.conversation.methods import METHOD_COLUMNS, STREAMS, find_streams
 
-    chosen = methods.filter(F.col("name").isin(list(QUEUE_TYPES_BY)))
+    chosen = methods.filter(F.col("name").isin([*QUEUE_TYPES_BY, *COUNTS_MESSAGES, *DELETES_QUEUE]))
     return chosen.select(*METHOD_COLUMNS).mapInArrow(find_streams, STREAMS)
 
 

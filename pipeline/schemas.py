@@ -275,7 +275,16 @@ MESSAGES = table(
         "0-10, 1.0: true: delivered while it stays in its queue for others (acquire-mode not-acquired, ",
         "distribution-mode copy)",
     ),
-    ("redelivered", BOOLEAN, "the server states that it was delivered before; 1.0: delivery-count above 0"),
+    (
+        "queue_offset",
+        LONG,
+        "RabbitMQ: 0-based index of the delivered message in its stream (x-stream-offset); null: not from a stream",
+    ),
+    (
+        "redelivered",
+        BOOLEAN,
+        "the server states that it was delivered before; 1.0: delivery-count or x-acquired-count above 0",
+    ),
     ("mandatory", BOOLEAN, "publish: to be returned when it cannot be routed"),
     ("immediate", BOOLEAN, "publish: to be returned when no consumer is ready"),
     ("durable", BOOLEAN, "delivery mode 2, 1.0: durable; false when absent; null: its header was not captured"),
@@ -388,13 +397,15 @@ MESSAGE_FLOWS = table(
     (
         "dead_lettered",
         STRING,
-        "why the first queue dead-lettered it ('rejected' 'expired' 'maxlen' ...); null: it did not",
+        "why the first queue dead-lettered it ('rejected' 'expired' 'maxlen' ...); 'unknown': the broker does not say; ",
+        "null: it did not",
     ),
     ("rpc_latency_ns", LONG, "on a request: publish begun until its reply was delivered to the requester, ns"),
     (
         "match",
         STRING,
-        "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash; 'none': not paired",
+        "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash, and no header or property that ",
+        "both have with different values; of a stream the offset decides; 'none': not paired",
     ),
     (
         "ambiguous",

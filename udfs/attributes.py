@@ -124,6 +124,7 @@ CLASSIC: dict[str, Place] = {
     **_in("", "timestamp", "timestamp"),
     **_in("", "variant", "headers"),
     **_in("headers", "string", "traceparent"),
+    "queue_offset": ("headers", "x-stream-offset", "bigint"),
 }
 NOT_CLASSIC = ("address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
 V0_10: dict[str, Place] = {
@@ -141,7 +142,7 @@ V0_10: dict[str, Place] = {
     "headers": (_MESSAGE, "application_headers", "variant"),
     **_in(f"{_MESSAGE}.application_headers", "string", "traceparent"),
 }
-NOT_0_10 = ("address", "delivery_tag", "expiration", "type")
+NOT_0_10 = ("address", "delivery_tag", "expiration", "queue_offset", "type")
 V1_0: dict[str, Place] = {
     **_in("header", "bigint", "delivery_count", "ttl"),
     "durable_flag": ("header", "durable", "boolean"),
@@ -152,6 +153,8 @@ V1_0: dict[str, Place] = {
     "headers": ("", "application_properties", "variant"),
     **_in("application_properties", "string", "traceparent"),
     "annotated_traceparent": ("message_annotations", "traceparent", "string"),
+    "queue_offset": ("message_annotations", "x-stream-offset", "bigint"),
+    "acquired_count": ("message_annotations", "x-acquired-count", "bigint"),  # RabbitMQ, quorum queues
     "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
 }
 NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "routing_key", "type")

@@ -33,6 +33,7 @@ PROVES_MODE = {
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 # RabbitMQ queue types: method -> the argument that implies the type, and that type (None: the value of the argument).
 QUEUE_TYPES_BY = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
+COUNTS_MESSAGES, DELETES_QUEUE = ("queue.declare-ok",), ("queue.delete",)
 
 # Messages and their settlement.
 OPERATIONS = {
@@ -83,8 +84,11 @@ SETTLEMENTS = {
 SETTLES_ALL = (
     "basic.recover", "basic.recover-async", "basic.recover-sync", "basic.recover-ok", "basic.recover-sync-ok",
 )  # fmt: skip
-# Outcomes of messages that never reached a queue, and of those that return to one.
-REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
+# Outcomes of messages that never reached a queue (REFUSED_BY_QUEUE: unless a full queue dead-lettered them), and of
+# those that return to one.
+REFUSED_BY_QUEUE = ("nacked", "rejected")
+UNROUTED = ("returned", "released", "modified", "aborted")
+REFUSED = (*REFUSED_BY_QUEUE, *UNROUTED)
 REQUEUED = ("requeued", "released", "modified", "unsettled", "unknown")
 FLAG_OPTIONAL = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
 

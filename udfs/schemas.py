@@ -229,6 +229,7 @@ RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 ACCOUNTS = "accounts"  # what each split of a capture held: DECODED rows of kind 'capture'
 STATES = "states"  # of connections that are still open (`udfs.tables`)
 STREAM_QUEUES = "stream_queues"  # queues that are streams, by their declaration
+FACT = "\0"  # between the parts of a fact about a stream (`udfs.conversation.methods.STREAMS`)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,20 @@
 """Pairing: which delivery belongs to which publish, among messages with the same key.
 
 Rows come grouped by key (a message-id, or a fingerprint of the content); within a key first the publishes by time, then
-the deliveries, queue by queue, by time. A queue is first in, first out: its n-th delivery matches the n-th publish that
-can have reached it, unless that publish began after the delivery ended. A delivery that follows a returned one of the
-same queue is a redelivery of that message.
+the deliveries, queue by queue, by time, then those whose publish is known from elsewhere, which are left alone. A queue
+is first in, first out: its n-th delivery matches the n-th publish that can have reached it, unless that publish began
+after the delivery ended. A delivery that follows a returned one of the same queue is a redelivery of that message.
 
 A publish can have reached a queue when both have the same route (exchange and routing key). If a delivery's route is
-unknown, the queue's name on the default exchange counts, else any named exchange, else an address of unknown kind (a
-*loose* match).
+unknown, the queue's name on the default exchange counts, else that of the queue whose dead letters its queue has by
+its name, else any named exchange, else an address of unknown kind (a *loose* match).
 
 Brokers may change headers, so headers are not part of the key; they are hashed to labels, which are tried in tiers. Of
 the publishes that can have reached a queue, a delivery matches those with its label; if there are none, those with its
 common label (of what brokers preserve across families of versions); else those that have no label of another delivery
-of the queue. Messages with the same label are paired in order, separately from all others.
+of the queue. In each case a header or property that both have is the same. A publish that the broker refused matches
+only deliveries of what a queue dead-lettered because it was full. Messages with the same label are paired in order,
+separately from all others.
 
 Each row costs O(log n), and up to `Limits.pairing_probes` looks at publishes already paired or with other content.
 Memory: 150 bytes a row.
@@ -27,6 +29,7 @@ from codec.compiler.limits import LIMITS
 from codec.hashes.keyed import ABSENT, empty, found, new_keyed, put, with_room
 from codec.pairing import state as S
 from codec.pairing.state import Pairs, Rows, Work, pop, push, redelivered_message, release_requeued, schedule
+from codec.variant.entries import agree
 
 PROBES = LIMITS.pairing_probes
 
@@ -78,9 +81,9 @@ def _pair_key(rows, pairs, work, start, end):
                     _prepend(work, publish, _list_key(by, number, rows.common[publish]), 3 * by + S.COMMON)
                 else:
                     work.chains[3 * by + S.LABEL, publish] = work.chains[3 * by + S.COMMON, publish] = S.NONE
-    while at < end:
+    while at < end and rows.side[at] == S.DELIVERY:
         stop = at + 1
-        while stop < end and rows.source[stop] == rows.source[at]:
+        while stop < end and rows.side[stop] == S.DELIVERY and rows.source[stop] == rows.source[at]:
             stop += 1
         _pair_queue(rows, pairs, work, at, stop)
         at = stop
@@ -111,6 +114,11 @@ def _candidates(rows, work, delivery):
     named = route if route != 0 else rows.queue_route[delivery]
     if found(work.heads, _list_key(S.BY_ROUTE, named, 0)) != ABSENT:
         return S.BY_ROUTE, named, 0
+    origin = rows.origin_route[delivery]
+    if origin == S.ANY_QUEUE or origin == S.PERHAPS_ANY_QUEUE:
+        return S.BY_KIND, S.TO_QUEUE, origin == S.PERHAPS_ANY_QUEUE
+    if origin != 0 and found(work.heads, _list_key(S.BY_ROUTE, origin, 0)) != ABSENT:
+        return S.BY_ROUTE, origin, 0
     if route == 0 and found(work.heads, _list_key(S.BY_KIND, S.TO_EXCHANGE, 0)) != ABSENT:
         return S.BY_KIND, S.TO_EXCHANGE, 0
     return S.BY_KIND, S.TO_ADDRESS, 1
@@ -161,7 +169,19 @@ def _fits(rows, work, publish, delivery, tier):
         return False
     if tier == S.COMMON and work.state[S.CLAIMED] and found(work.claimed, rows.label[publish]) != ABSENT:
         return False
-    return _same_content(rows, publish, delivery)
+    if rows.refused[publish] and not rows.refused[delivery]:
+        return False
+    return _same_content(rows, publish, delivery) and _agree(rows, publish, delivery)
+
+
+@kernel
+def _agree(rows, publish, delivery):
+    """Whether the headers and properties that both have are the same."""
+    at, other = rows.shared_at[publish], rows.shared_at[delivery]
+    return agree(
+        rows.shared, at, rows.shared_end[publish], other, rows.shared_end[delivery],
+        rows.family[publish] == rows.family[delivery],
+    )  # fmt: skip
 
 
 @kernel

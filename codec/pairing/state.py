@@ -10,9 +10,10 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.hashes.keyed import Keyed
 
-PUBLISH, DELIVERY = 0, 1  # sides
+PUBLISH, DELIVERY, DECIDED = range(3)  # sides; DECIDED: a delivery whose publish is known from elsewhere
 TO_QUEUE, TO_EXCHANGE, TO_ADDRESS = range(3)  # what a publish names: a queue, a named exchange, one of both
 CLASSIC, V0_10_FAMILY, V1_0_FAMILY = range(3)  # families of versions; the body of the last is hashed by sections
+ANY_QUEUE, PERHAPS_ANY_QUEUE = 1, 2  # values of `origin_route`; the second makes loose matches
 NONE = -1
 
 
@@ -20,7 +21,7 @@ class Rows(
     namedtuple(
         "Rows",
         "key side source route queue_route kind digest family first_ns last_ns redelivered requeued_ns requeue_seen "
-        "flag_optional label common",
+        "flag_optional label common refused origin_route shared shared_at shared_end",
     )
 ):
     """Columns int64 (n,), sorted by `key`, `side`, `source`, time. `source`: hash of a delivery's queue and route;
@@ -28,7 +29,11 @@ class Rows(
     exchange; `kind` of a publish: TO_QUEUE ...; `digest`: of the body, 0 unknown; `family`: CLASSIC ...; `first_ns`,
     `last_ns`: its first and last frame; `redelivered`: 1 if marked so; `requeued_ns`: time from which it may be
     redelivered, -1 never; `requeue_seen`: 1 if its return to the queue was captured; `flag_optional`: 1 if its
-    redelivery need not be marked; `label`, `common`: hashes of its headers (the two never collide), 0 unknown."""
+    redelivery need not be marked; `label`, `common`: hashes of its headers (the two never collide), 0 unknown;
+    `refused`: of a publish 1 if the broker refused it, of a delivery 1 if its publish may have been refused;
+    `origin_route`: of a delivery from a queue of dead letters, that of the queue whose letters these are, ANY_QUEUE, or
+    0. `shared` int64 (any): headers and properties (`codec.variant.entries.list_entries`), those of a row from
+    `shared_at` to `shared_end`, in their order: if its publish has the same ones, their values are the same."""
 
 
 class Pairs(NamedTuple):

@@ -33,7 +33,7 @@ from udfs.pairing.brokers import brokers_of
 from udfs.pairing.flows import PairMessages
 from udfs.pairing.lake import MESSAGE_IDS, SIDES, KeepMessages, WriteFlows
 from udfs.pairing.schemas import CONNECTION_COLUMNS
-from udfs.schemas import STREAM_QUEUES
+from udfs.schemas import FACT, STREAM_QUEUES
 from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
 from udfs.source.lake import StateFiles, partition_of
 
@@ -119,7 +119,7 @@ class LakeWork:
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
         closed = [file for file in written.files["messages"] if not file.open]
         final = [*self._paths("pairing", before), *self._paths("messages", closed)]
-        groups, has_requests = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
+        groups, present = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
         number_of = sum(file.rows for file in (*before, *closed, *open_messages))
         scratch = root.child("pairing").child(f"{number:08}")  # the commit deletes files that no log names
         create_directory(root, f"pairing/{number:08}", PRIVATE)
@@ -131,7 +131,7 @@ class LakeWork:
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )
             write_flows = WriteFlows(folders, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
-            of_flows = paired(spark, groups, has_requests, known, scratch).then(write_flows, WRITTEN)
+            of_flows = paired(spark, groups, present, known, scratch).then(write_flows, WRITTEN)
             written.add(self._written(of_flows.collected()))
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]
@@ -149,7 +149,11 @@ class LakeWork:
         streams_of = defaultdict[int, set[str]](set)
         for connection, queue in written.stream_queues:
             streams_of[connection].add(queue)
-        queues = [sorted(streams_of[each].union(known.get(each) or ())) for each in fresh["connection_id"].to_pylist()]
+        ids = fresh["connection_id"].to_pylist()
+        own = [sorted(streams_of[each].union(known.get(each) or ())) for each in ids]
+        names = {entry for entries in (*known.values(), *own) for entry in entries or () if FACT not in entry}
+        # Facts about queues that are no streams are not needed.
+        queues = [[each for each in entries if each.partition(FACT)[0] in names] for entries in own]
         renewed = fresh.append_column(before.schema.field(QUEUES), pa.array(queues, pa.list_(pa.string())))
         others = before.filter(pc.invert(pc.is_in(before["connection_id"], fresh["connection_id"])))
         return pa.concat_tables([others, renewed.cast(before.schema)])
@@ -164,9 +168,8 @@ class LakeWork:
         ]
         needed = pa.chunked_array([part for ids in of_messages for part in ids.chunks], pa.int64()).unique()
         closed_ns = pc.multiply(brokers["closed_ts"].cast(pa.int64()), 1000)
-        recent = pc.or_(
-            pc.greater_equal(closed_ns, cutoff_ns).fill_null(True), pc.greater(pc.list_value_length(brokers[QUEUES]), 0)
-        )
+        names = [any(FACT not in entry for entry in entries or ()) for entries in brokers[QUEUES].to_pylist()]
+        recent = pc.or_(pc.greater_equal(closed_ns, cutoff_ns).fill_null(True), pa.array(names, pa.bool_()))
         rows = brokers.filter(pc.or_(recent, pc.is_in(brokers["connection_id"], needed))).to_batches()
         written.files["brokers"].extend(write_file(self.log.root, self.log.tables["brokers"], number, rows))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,12 +45,13 @@ from udfs.pairing.schemas import (
     BROKERS_DDL,
     CONNECTION_COLUMNS,
     ID_COLUMNS,
-    PAIRING_COLUMNS,
+    MESSAGE_COLUMNS,
     PARTITIONED,
     REPEATED,
     REPEATED_DDL,
     REPLY_COLUMNS,
 )
+from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
 from udfs.sink.parquet import WRITTEN
 
 Made = TypeVar("Made", bound=Rows)
@@ -59,13 +60,19 @@ AT = ["broker", "vhost"]
 BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
 SEVERAL = 8  # partitions, for which there are buckets if there is more than one, so that a bucket fits into memory
 FOOTERS = 16  # read at a time
-REPLY_TO = "reply_to"  # the column of messages that only requests have
 FILE = "part-0.parquet"
 
 
+class Present(NamedTuple):
+    """Whether messages may be requests, and deliveries from streams: a column that only these have is not null."""
+
+    requests: bool
+    streams: bool
+
+
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
-    """Tables `messages` (columns MESSAGE_COLUMNS; read twice, three times if bytes are lost), `connections`, and queues
-    that are `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
+    """Tables `messages` (columns MESSAGE_COLUMNS; read three times, four times if bytes are lost), `connections`, and
+    `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
     inputs = connections.select(*CONNECTION_COLUMNS, F.lit(None).cast("string").alias("queue"))
     if streams is not None:
         inputs = inputs.unionByName(streams, allowMissingColumns=True)
@@ -81,7 +88,7 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
     repeats = ids.by_bucket().then(repeated, REPEATED_DDL).rows.distinct().withColumn("ids_repeat", F.lit(True))
     # Repeats are joined last: Spark would consider a join of joins too large to broadcast.
     rows = messages.join(brokers, "connection_id").join(F.broadcast(repeats), AT, "left")
-    found = _by_bucket(partial(read, rows), buckets, has_requests=True)
+    found = _by_bucket(partial(read, rows), buckets, Present(requests=True, streams=True))
     return found.then(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS).rows
 
 
@@ -94,20 +101,18 @@ def write_flows(
 ) -> set[str]:
     """Write the table into `directory`, which must not exist; return the names of its files, perhaps none. Retried
     tasks may leave other files there. Workers read the messages from their files."""
-    groups, has_requests = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
+    groups, present = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
     brokers = brokers_of(parquet.read(connections, CONNECTION_COLUMNS, where=MAY_HAVE_MESSAGES), streams)
     beside = directory.parent.child("brokers")
     beside.create()
     writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
-    return {
-        row["file"] for row in paired(spark, groups, has_requests, brokers, beside).then(writer, WRITTEN).collected()
-    }
+    return {row["file"] for row in paired(spark, groups, present, brokers, beside).then(writer, WRITTEN).collected()}
 
 
 def paired(
     spark: SparkSession | LocalProcesses,
     groups: Sequence[tuple[str, int]],
-    has_requests: bool,
+    present: Present,
     brokers: pa.Table,
     beside: Place,
 ) -> Rows:
@@ -124,20 +129,21 @@ def paired(
         repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_DDL).collected()
         brokers = with_repeats(brokers, pa.Table.from_pylist(repeats, REPEATED))
     pq.write_table(brokers, f"{beside.path}/{FILE}", filesystem=beside.files)
-    return _by_bucket(partial(read, FILE), buckets, has_requests)
+    return _by_bucket(partial(read, FILE), buckets, present)
 
 
-def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], bool]:
-    """Path and number of each row group of files with messages, the largest first; whether there may be requests."""
+def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], Present]:
+    """Path and number of each row group of files with messages, the largest first; what may be among them."""
     with ThreadPoolExecutor(FOOTERS) as readers:
         footers = list(readers.map(partial(pq.read_metadata, filesystem=filesystem), paths))
     found = [
-        (group.num_rows, path, at, _has(group, REPLY_TO))
+        (group.num_rows, path, at, Present(_has(group, "reply_to"), _has(group, "queue_offset")))
         for path, footer in zip(paths, footers, strict=True)
         for at, group in ((at, footer.row_group(at)) for at in range(footer.num_row_groups))
     ]
-    return [(path, at) for _, path, at, _ in sorted(found, reverse=True)], any(
-        has_requests for *_, has_requests in found
+    present = [of_group for *_, of_group in found]
+    return [(path, at) for _, path, at, _ in sorted(found, reverse=True)], Present(
+        any(of_group.requests for of_group in present), any(of_group.streams for of_group in present)
     )
 
 
@@ -180,11 +186,14 @@ def _ids(buckets: int) -> Partition:
     return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, buckets))
 
 
-def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bool) -> Made:
-    """The input of `udfs.pairing.flows`: messages, and replies if there are requests."""
+def _by_bucket(read: Callable[[Partition], Made], buckets: int, present: Present) -> Made:
+    """The input of `udfs.pairing.flows`: messages, replies if there are requests, and places in streams."""
     partitioner = HashPartitioner(TO_PAIR, buckets)
-    rows = read(Partition(PAIRING_COLUMNS, messages_to_pair, partitioner))
-    if has_requests:
+    rows = read(Partition(MESSAGE_COLUMNS, messages_to_pair, partitioner))
+    if present.requests:
         replies = read(Partition(REPLY_COLUMNS, requests_and_replies, HashPartitioner(RPC_ROWS, buckets)))
         rows = rows.with_rows(replies.by_bucket().then(PairReplies(partitioner), PARTITIONED))
+    if present.streams:
+        messages = read(Partition(MESSAGE_COLUMNS, stream_messages, HashPartitioner(STREAM_ROWS, buckets)))
+        rows = rows.with_rows(messages.by_bucket().then(PlaceMessages(partitioner), PARTITIONED))
     return rows.by_bucket()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from codec.pairing.engine import pairs_of
 from codec.pairing.state import (
     ANY,
+    ANY_QUEUE,
     CLASSIC,
     COMMON,
     DELIVERY,
     LABEL,
     NONE,
+    PERHAPS_ANY_QUEUE,
     PUBLISH,
     TO_ADDRESS,
     TO_EXCHANGE,
@@ -24,6 +27,7 @@ from codec.pairing.state import (
     V1_0_FAMILY,
     Rows,
 )
+from codec.variant.entries import NAME, VALUE, WHOLE
 
 QUEUE_ROUTES = {11: 101, 12: 102}  # number of a queue -> that of its name on the default exchange
 
@@ -45,6 +49,9 @@ class Message:
     surely: bool = True
     label: int = 0
     common: int = 0
+    refused: bool = False
+    origin: int = 0
+    shared: tuple[tuple[int, int], ...] = ()
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -74,10 +81,18 @@ def rows(messages: list[Message]) -> Rows:
         flag_optional=column([m.unmarked for m in messages]),
         label=column([m.label for m in messages]),
         common=column([m.common for m in messages]),
+        refused=column([m.refused for m in messages]),
+        origin_route=column([m.origin for m in messages]),
+        shared=column([name << NAME | value << VALUE | WHOLE for m in messages for name, value in m.shared]),
+        shared_at=column([*accumulate((len(m.shared) for m in messages), initial=0)][:-1]),
+        shared_end=column([*accumulate(len(m.shared) for m in messages)]),
     )
 
 
 def fits(publish: Message, delivery: Message) -> bool:
+    of_delivery = dict(delivery.shared)
+    if publish.refused > delivery.refused or any(of_delivery.get(n, value) != value for n, value in publish.shared):
+        return False
     if (publish.family == V1_0_FAMILY) != (delivery.family == V1_0_FAMILY):
         return True
     return 0 in (publish.digest, delivery.digest) or publish.digest == delivery.digest
@@ -89,6 +104,11 @@ def reachable(publishes: list[tuple[int, Message]], first: Message) -> tuple[lis
     exact = [(i, p) for i, p in publishes if p.route == route]
     if exact:
         return exact, False
+    if first.origin in (ANY_QUEUE, PERHAPS_ANY_QUEUE):
+        return [(i, p) for i, p in publishes if p.kind == TO_QUEUE], first.origin == PERHAPS_ANY_QUEUE
+    of_origin = [(i, p) for i, p in publishes if first.origin and p.route == first.origin]
+    if of_origin:
+        return of_origin, False
     named = [(i, p) for i, p in publishes if p.kind == TO_EXCHANGE]
     if first.route == 0 and named:
         return named, False
@@ -163,6 +183,7 @@ def paired(
 
 
 LABELS, COMMONS = (0, 1, 2, 3), (0, 11, 12)
+shared = st.dictionaries(st.integers(1, 3), st.integers(0, 1), max_size=2).map(lambda each: tuple(sorted(each.items())))
 publishes = st.builds(
     Message,
     side=st.just(PUBLISH),
@@ -174,6 +195,8 @@ publishes = st.builds(
     family=st.sampled_from([CLASSIC, V1_0_FAMILY]),
     label=st.sampled_from(LABELS),
     common=st.sampled_from(COMMONS),
+    refused=st.sampled_from([False, False, True]),
+    shared=shared,
 )
 deliveries = st.builds(
     Message,
@@ -190,14 +213,19 @@ deliveries = st.builds(
     unmarked=st.booleans(),
     surely=st.booleans(),
     lasts=st.integers(0, 3),
+    refused=st.sampled_from([False, False, True]),
+    shared=shared,
 )
 
 
-def routed(messages: list[Message], routes: tuple[int, int]) -> list[Message]:
-    """A queue's deliveries all have the same route, or none has one (its number is made of both)."""
+def routed(messages: list[Message], routes: tuple[int, int], origins: tuple[int, int]) -> list[Message]:
+    """A queue's deliveries all have the same route and origin, or none has one (its number is made of both)."""
     by_place = dict(zip(QUEUE_ROUTES, routes, strict=True))
+    origin = dict(zip(QUEUE_ROUTES, origins, strict=True))
     messages = [
-        replace(m, route=by_place[m.place], back=m.back if m.back >= m.at else -1) if m.side == DELIVERY else m
+        replace(m, route=by_place[m.place], origin=origin[m.place], back=m.back if m.back >= m.at else -1)
+        if m.side == DELIVERY
+        else m
         for m in messages
     ]
     return sorted(messages, key=lambda m: m.order)
@@ -207,9 +235,12 @@ def routed(messages: list[Message], routes: tuple[int, int]) -> list[Message]:
 @given(
     st.lists(st.one_of(publishes, deliveries), max_size=24),
     st.tuples(st.sampled_from([0, 101, 103]), st.sampled_from([0, 102, 103])),
+    st.tuples(st.sampled_from([0, 0, 102, ANY_QUEUE]), st.sampled_from([0, 0, 101, PERHAPS_ANY_QUEUE])),
 )
-def test_the_engine_follows_the_rules(messages: list[Message], routes: tuple[int, int]) -> None:
-    messages = routed(messages, routes)
+def test_the_engine_follows_the_rules(
+    messages: list[Message], routes: tuple[int, int], origins: tuple[int, int]
+) -> None:
+    messages = routed(messages, routes, origins)
     pairs = pairs_of(rows(messages))
     columns = (pairs.first, pairs.publish, pairs.last, pairs.redeliveries, pairs.ambiguous)
     got = list(zip(*(column.tolist() for column in columns), strict=True))

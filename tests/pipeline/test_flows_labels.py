@@ -29,6 +29,7 @@ from udfs.pairing.flows import TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import messages_to_pair
 from udfs.pairing.schemas import BROKER_COLUMNS, MESSAGE_COLUMNS
+from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
 from udfs.tables.conversation import Conversation
 
 V = "0-9-1"
@@ -60,7 +61,9 @@ def paired(messages: pa.RecordBatch, broker: Row) -> list[Row]:
     for name, kind in BROKER_COLUMNS.items():
         if name not in messages.schema.names:
             messages = messages.append_column(name, pa.array([broker.get(name)] * messages.num_rows, kind))
-    partitioned = HashPartitioner(TO_PAIR, 1)(messages_to_pair(messages))
+    partitioner = HashPartitioner(TO_PAIR, 1)
+    placed = PlaceMessages(partitioner)(HashPartitioner(STREAM_ROWS, 1)(stream_messages(messages)))
+    partitioned = iter([*partitioner(messages_to_pair(messages)), *placed])
     return [row for rows in PairMessages(MESSAGE_FLOWS)(partitioned) for row in rows.to_pylist()]
 
 
@@ -156,15 +159,58 @@ def test_headers_that_a_broker_adds_or_changes_are_not_part_of_the_label(sent: R
     assert {row["ambiguous"] for row in rows} == {False}
 
 
-def test_a_delivery_with_unknown_headers_gets_the_remaining_publish_and_is_ambiguous(tmp_path: Path) -> None:
-    """Of three the second comes with another header than it was sent with: the only remaining one is its publish,
-    or that was not captured."""
+def test_a_delivery_without_the_headers_of_a_publish_gets_the_remaining_one_and_is_ambiguous(tmp_path: Path) -> None:
+    """Of three the second comes without its header: the only remaining one is its publish, or that was not captured."""
     messages = numbered(3)
-    seen = [messages[2], {"headers": {"sn": 7}}, messages[0]]
+    seen = [messages[2], {"headers": {"other": 7}}, messages[0]]
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*seen)])
     assert couples(rows) == {0: 2, 1: 1, 2: 0}
     by_delivery = sorted(rows, key=lambda row: row["deliver_frame_no"])
     assert [row["ambiguous"] for row in by_delivery] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ({"headers": {"sn": 1}}, {"headers": {"sn": 7}}),
+        ({"headers": {"sn": 1, "same": "x"}}, {"headers": {"sn": "1", "same": "x"}}),
+        ({"headers": {"x-own": 1}}, {"headers": {"x-own": 2}}),
+        ({"headers": {"list": [1]}}, {"headers": {"list": [1, 2]}}),
+        ({"content_type": "text/plain"}, {"content_type": "text/html", "app_id": "a"}),
+        ({"priority": 1}, {"priority": 2}),
+        ({"reply_to": "a"}, {"reply_to": "b"}),
+        ({"expiration": "10"}, {"expiration": "20"}),
+        ({"type": "a", "user_id": "guest"}, {"type": "b", "user_id": "guest"}),
+    ],
+)
+def test_equal_bodies_with_other_values_of_a_header_or_property_are_no_pair(
+    sent: Row, seen: Row, tmp_path: Path
+) -> None:
+    rows = flows_of(tmp_path / "a.pcap", [publishing(sent), consuming(seen)])
+    assert [row["match"] for row in rows] == ["none", "none"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ({"headers": {"sn": 1}}, {"headers": {"sn": 1, "more": 1}}),
+        ({"headers": {"sn": 1, "gone": 1}}, {"headers": {"sn": 1}}),
+        ({"headers": {"qpid.trace": "a"}}, {"headers": {"qpid.trace": "b"}}),
+        ({"reply_to": "amq.rabbitmq.reply-to"}, {"reply_to": "amq.rabbitmq.reply-to.g1.2"}),
+        ({"expiration": "10"}, {"headers": {"a": 1}}),
+    ],
+)
+def test_what_only_one_side_has_and_what_brokers_change_separates_no_messages(
+    sent: Row, seen: Row, tmp_path: Path
+) -> None:
+    rows = flows_of(tmp_path / "a.pcap", [publishing(sent), consuming(seen)])
+    assert [row["match"] for row in rows] == ["fingerprint"]
+
+
+def test_more_headers_than_are_compared_still_pair(tmp_path: Path) -> None:
+    many: Row = {"headers": {f"h{n}": n for n in range(100)}}
+    rows = flows_of(tmp_path / "a.pcap", [publishing(many), consuming({"headers": {**many["headers"], "h100": 1}})])
+    assert [row["match"] for row in rows] == ["fingerprint"]
 
 
 def test_different_headers_do_not_separate_equal_message_ids(tmp_path: Path) -> None:

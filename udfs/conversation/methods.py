@@ -27,6 +27,7 @@ from udfs.arrow.rows import (
 )
 from udfs.arrow.types import bound
 from udfs.conversation.frames import Flags, FrameBatch
+from udfs.schemas import FACT
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
@@ -50,12 +51,21 @@ def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, 
     return rows(frames.are_methods & ~may_be), rows(frames.are_methods & may_be)
 
 
-METHOD_COLUMNS = ("connection_id", "name", "arguments")
+METHOD_COLUMNS = ("connection_id", "ts_ns", "name", "arguments")
+# Queues that are streams, by name; and of queues that may be streams, how many messages they had at a time, as text:
+# name, NUL, nanoseconds, NUL, number (DELETED: it was deleted).
 STREAMS = StructType([StructField("connection_id", LongType()), StructField("queue", StringType())])
+DELETED = -1
+CONDITIONS = ("if_unused", "if_empty")  # the queue may be left
 
 
 def streams_of(methods: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of METHOD_COLUMNS -> STREAMS, queues that are streams."""
+    """Rows of METHOD_COLUMNS -> STREAMS."""
+    found = [_declared_streams(methods), _counted_messages(methods)]
+    return pa.Table.from_batches(found).combine_chunks().to_batches()[0] if any(map(len, found)) else found[0]
+
+
+def _declared_streams(methods: pa.RecordBatch) -> pa.RecordBatch:
     chosen = places_where(is_among(methods["name"], *roles.QUEUE_TYPES_BY))
     if not len(chosen):
         return pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64()), pa.nulls(0, pa.string())], names=STREAMS.names)
@@ -64,6 +74,33 @@ def streams_of(methods: pa.RecordBatch) -> pa.RecordBatch:
     at = places_where(is_among(types, "stream") & truth_of(pc.not_equal(queues, "")))
     connections = methods["connection_id"].take(chosen.take(at)).cast(pa.int64())
     return pa.RecordBatch.from_arrays([connections, queues.take(at)], names=STREAMS.names)
+
+
+def _counted_messages(methods: pa.RecordBatch) -> pa.RecordBatch:
+    """Of each connection and queue the first count, and deletions."""
+    chosen = places_where(is_among(methods["name"], *roles.COUNTS_MESSAGES, *roles.DELETES_QUEUE))
+    rows = methods.take(chosen)
+    wanted = {"queue": "string", "message_count": "bigint", **dict.fromkeys(CONDITIONS, "boolean")}
+    arguments = fields(values_of(rows["arguments"]), wanted)
+    deleted = pa.array(is_among(rows["name"], *roles.DELETES_QUEUE))
+    conditional = pc.or_(*(arguments[name].fill_null(False) for name in CONDITIONS))
+    count = pc.if_else(deleted, pc.if_else(conditional, None, DELETED), arguments["message_count"])
+    table = pa.table(
+        {
+            "connection_id": rows["connection_id"].cast(pa.int64()),
+            "queue": arguments["queue"],
+            "count": count,
+            "deleted": deleted,
+            "ts_ns": rows["ts_ns"].cast(pa.int64()),
+        }
+    )
+    table = table.filter(pc.and_(pc.not_equal(table["queue"], ""), table["count"].is_valid()))
+    keys = ["connection_id", "queue", "count", "deleted"]
+    facts = table.group_by(keys).aggregate([("ts_ns", "min")])
+    parts = (facts["queue"], facts["ts_ns_min"].cast(pa.string()), facts["count"].cast(pa.string()))
+    texts = pc.binary_join_element_wise(*parts, FACT)
+    columns = [column.combine_chunks() for column in (facts["connection_id"], texts)]
+    return pa.RecordBatch.from_arrays(columns, names=STREAMS.names)
 
 
 def find_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

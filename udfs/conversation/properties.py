@@ -13,6 +13,7 @@ from codec.variant.reading import OTHER, TIME
 from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, values_of
 from udfs.attributes import PERSISTENT, Place
+from udfs.roles import DELIVERIES
 
 
 def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str, pa.Array]:
@@ -73,6 +74,7 @@ DIGITS = "0123456789"
 ONLY_DERIVED_FROM = (
     "delivery_mode", "delivery_count", "durable_flag", "discard_unroutable", "ttl", "to", "reply_node",
     "reply_exchange", "reply_routing_key", "content_length", "traceparent", "annotated_traceparent", "diagnostic_id",
+    "acquired_count",
 )  # fmt: skip
 # Properties with the trace of a publisher; the first that is there counts.
 TRACEPARENTS = ("annotated_traceparent", "traceparent", "diagnostic_id")
@@ -96,18 +98,21 @@ def derived(
     def default(truth: pa.Array) -> pa.Array:
         return pc.if_else(headed, pc.fill_null(truth, False), truth)
 
-    delivered = pc.equal(state["operation"], "deliver")
+    delivered = pc.is_in(state["operation"], pa.array(DELIVERIES))
     durable = found["durable_flag"] if "durable_flag" in found else pc.equal(found["delivery_mode"], PERSISTENT)
     columns["durable"] = default(durable)
     if "redelivered" in found:
         columns["redelivered"] = pc.if_else(delivered, default(found["redelivered"]), no_truth)
     if "delivery_count" in found:
-        columns["redelivered"] = pc.if_else(delivered, default(pc.greater(found["delivery_count"], 0)), no_truth)
+        again = pc.or_kleene(pc.greater(found["delivery_count"], 0), pc.greater(found["acquired_count"], 0))
+        columns["redelivered"] = pc.if_else(delivered, default(again), no_truth)
     if "discard_unroutable" in found:
         columns["mandatory"] = pc.if_else(delivered, no_truth, pc.invert(default(found["discard_unroutable"])))
         columns["immediate"] = pc.if_else(delivered, no_truth, default(found["immediate"]))
     if "exchange" in found:
         columns["exchange"] = pc.coalesce(state["exchange"], found["exchange"])
+    if "queue_offset" in found:  # a client may have copied it into what it publishes
+        columns["queue_offset"] = pc.if_else(delivered, found["queue_offset"], pa.scalar(None, pa.int64()))
     if "to" in found:
         columns["address"] = found["to"]
     if "reply_node" in found:

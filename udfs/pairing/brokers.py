@@ -6,6 +6,7 @@ is one by its address and port.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,9 +18,12 @@ from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
 from udfs.roles import DELIVERIES
+from udfs.schemas import FACT
 
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
 NO_NAME = "@localhost"
+MOST_FACTS = 32  # of a stream, the earliest ones
+WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
 NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
 
 # Only connections with AMQP have messages; one that lost bytes may have, and makes its broker `lossy`.
@@ -62,18 +66,38 @@ def _named(servers: pa.Array, names: pa.Array) -> pa.Array:
 
 
 def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray) -> pa.Array:
-    """For each connection, the streams of its broker, each name followed by a newline; null: none."""
+    """For each connection, entries of STREAMS for the streams of its broker, each followed by a newline; null: none."""
     if streams is None or not streams.num_rows:
         return pa.nulls(len(connections), pa.string())
     queues = streams.group_by(["connection_id", "queue"]).aggregate([])
     places = pc.index_in(queues["connection_id"], connections)
     known: dict[int, set[str]] = {}
-    for place, queue in zip(places.to_pylist(), queues["queue"].to_pylist(), strict=True):
-        if place is not None and queue is not None:
-            known.setdefault(int(broker[place]), set()).add(queue)
+    facts: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for place, text in zip(places.to_pylist(), queues["queue"].to_pylist(), strict=True):
+        if place is not None and text is not None:
+            number, (queue, fact) = int(broker[place]), stream_entry(text)
+            if fact is None:
+                known.setdefault(number, set()).add(queue)
+            else:
+                facts.setdefault((number, queue), []).append(fact)
     numbers = sorted(known)
-    texts = pa.array(["".join(f"{queue}\n" for queue in sorted(known[number])) for number in numbers], pa.string())
-    return texts.take(pc.index_in(pa.array(broker), pa.array(numbers, pa.int64())))
+    texts = [
+        "".join(
+            f"{queue}\n" + "".join(f"{queue}{FACT}{at_ns}{FACT}{count}\n" for at_ns, count in kept)
+            for queue in sorted(known[number])
+            for kept in [sorted(facts.get((number, queue), ()))[:MOST_FACTS]]
+        )
+        for number in numbers
+    ]
+    return pa.array(texts, pa.string()).take(pc.index_in(pa.array(broker), pa.array(numbers, pa.int64())))
+
+
+def stream_entry(text: str) -> tuple[str, tuple[int, int] | None]:
+    """An entry of STREAMS: the name of a queue, and the time and number of a fact about it."""
+    queue, *fact = text.rsplit(FACT, 2)
+    if len(fact) != 2 or not all(map(WHOLE.fullmatch, fact)):  # a queue may have any name
+        return text, None
+    return queue, (int(fact[0]), int(fact[1]))
 
 
 def make_brokers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

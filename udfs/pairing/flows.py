@@ -18,13 +18,15 @@ from pyspark.sql.types import StructType
 
 from codec.memory import fixed
 from codec.pairing.engine import pairs_of
-from codec.pairing.state import ANY, DELIVERY, NONE, PUBLISH, Pairs, Rows
-from udfs.arrow.rows import Index, elapsed, numbers_of, picked
+from codec.pairing.state import ANY, DECIDED, DELIVERY, LABEL, NONE, PUBLISH, Pairs, Rows
+from udfs.arrow.rows import Index, elapsed, in_one, numbers_of, picked
 from udfs.arrow.types import arrow_schema, typed
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.sink.parquet import write_folders
 
-RPC_REPLY = 2  # side: no message, but the `rpc_latency_ns` of a request (connection_id, frame_no)
+# Sides that are no messages: the `rpc_latency_ns` of a request (connection_id, frame_no); the publish of a delivery
+# from a stream (`udfs.pairing.streams.PlaceMessages`).
+RPC_REPLY, IN_STREAM = 3, 4
 # Columns of messages that the kernel does not need. `identity`: a hash that identifies the message; `by_id`: its key is
 # a message-id; `lossy`: bytes are lost, so that the match is not certain.
 CARRIED = {
@@ -48,9 +50,12 @@ CARRIED = {
     "lossy": pa.bool_(),
     "rpc_latency_ns": pa.int64(),
 }
-SMALL = ("side", "kind", "family", "redelivered", "requeue_seen", "flag_optional")
-_PAIRED = {name: pa.int8() if name in SMALL else pa.int64() for name in Rows._fields}
-TO_PAIR = pa.schema([*_PAIRED.items(), *CARRIED.items()])
+UNKNOWN = "unknown"  # reason of dead letters
+SMALL = ("side", "kind", "family", "redelivered", "requeue_seen", "flag_optional", "refused")
+LISTED = ("shared", "shared_at", "shared_end")  # in TO_PAIR one column of lists
+FOR_KERNEL = tuple(name for name in Rows._fields if name not in LISTED)
+_PAIRED = {name: pa.int8() if name in SMALL else pa.int64() for name in FOR_KERNEL}
+TO_PAIR = pa.schema([*_PAIRED.items(), (LISTED[0], pa.list_(pa.int64())), *CARRIED.items()])
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,13 @@ class WriteFlows:
 
 def _flows(rows: pa.Table) -> dict[str, pa.Array]:
     """The flows of all messages of some keys: a publish and a delivery, or one without the other."""
-    is_reply = numbers_of(rows["side"]) == RPC_REPLY
-    messages = Messages(rows, np.flatnonzero(~is_reply))
+    side = numbers_of(rows["side"])
+    is_reply = side == RPC_REPLY
+    messages = Messages(rows, np.flatnonzero(side <= DELIVERY), rows.filter(pa.array(side == IN_STREAM)))
     columns = messages.columns
     pairs = pairs_of(columns)
-    firsts = np.flatnonzero((columns.side == DELIVERY) & (pairs.first == np.arange(len(pairs.first))))
+    messages.pair_decided(pairs)
+    firsts = np.flatnonzero((columns.side != PUBLISH) & (pairs.first == np.arange(len(pairs.first))))
     unpaired = np.flatnonzero((columns.side == PUBLISH) & (pairs.paired == 0))
     return _columns(messages, pairs, firsts, unpaired) | {
         "rpc_latency_ns": _rpc_latencies(
@@ -97,16 +104,43 @@ def _flows(rows: pa.Table) -> dict[str, pa.Array]:
 
 
 class Messages:
-    """The `rows` at `places`, in the order that the kernel needs; `columns`: its input."""
+    """The `rows` at `places`, in the order that the kernel needs; `columns`: its input. `decided`: rows IN_STREAM."""
 
-    def __init__(self, rows: pa.Table, places: NDArray[np.int64]) -> None:
-        self._rows = rows
-        columns = Rows(*(numbers_of(rows[name])[places] for name in Rows._fields))
-        time = np.where(columns.side == DELIVERY, columns.first_ns, columns.last_ns)
+    def __init__(self, rows: pa.Table, places: NDArray[np.int64], decided: pa.Table) -> None:
+        self._rows, self._decided = rows, decided
+        columns = {name: numbers_of(rows[name])[places] for name in FOR_KERNEL}
+        if decided.num_rows:
+            ids = (numbers_of(rows[name])[places] for name in ("connection_id", "frame_no"))
+            known = self._decided_of(*ids) >= 0
+            columns["side"] = np.where((columns["side"] == DELIVERY) & known, DECIDED, columns["side"])
+        time = np.where(columns["side"] == PUBLISH, columns["last_ns"], columns["first_ns"])
         named = (numbers_of(rows[name])[places] for name in ("frame_no", "connection_id"))
-        order = np.lexsort((*named, time, columns.source, columns.side, columns.key))
+        order = np.lexsort((*named, time, columns["source"], columns["side"], columns["key"]))
         self._places = places[order]
-        self.columns = Rows(*(fixed(column[order]) for column in columns))
+        lists = in_one(rows[LISTED[0]])
+        ends = numbers_of(lists.offsets)
+        listed = {LISTED[0]: numbers_of(lists.values), LISTED[1]: ends[self._places], LISTED[2]: ends[self._places + 1]}
+        self.columns = Rows(**{name: fixed(column[order]) for name, column in columns.items()}, **listed)
+
+    def _decided_of(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of `decided` of each delivery; -1 for none."""
+        ids = (numbers_of(self._decided[name]) for name in ("connection_id", "frame_no"))
+        return Index(*ids).find(connections, frames)
+
+    def pair_decided(self, pairs: Pairs) -> None:
+        """Fill `pairs` for the deliveries that are DECIDED."""
+        at = np.flatnonzero(self.columns.side == DECIDED)
+        if not len(at):
+            return
+        of = self._decided_of(self.numbers("connection_id")[at], self.numbers("frame_no")[at])
+        published = np.flatnonzero(self.columns.side == PUBLISH)
+        keys = Index(self.columns.key[published], self.numbers("identity")[published])
+        found = keys.find(self.columns.key[at], numbers_of(self._decided["identity"])[of])
+        publish = np.where(found >= 0, np.append(published, NONE)[found], NONE)
+        pairs.first[at] = pairs.last[at] = at
+        pairs.publish[at], pairs.tier[at] = publish, LABEL
+        pairs.ambiguous[at] = numbers_of(self._decided["flag_optional"])[of]
+        pairs.paired[publish[publish != NONE]] = 1
 
     def at(self, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
         """A function that picks a column of the messages at `places` of that order; null where NONE is."""
@@ -157,6 +191,9 @@ def _columns(
     confirmed = pc.not_equal(publish("outcome"), "returned")
     last_complete, publish_complete = last("last_ns"), publish("last_ns")
     presettled = pc.equal(last("outcome"), "presettled")
+    # Published to one queue, delivered from the queue of its dead letters.
+    own_route = pc.or_(pc.equal(first("origin_route"), 0), pc.equal(publish("route"), first("queue_route")))
+    of_dead = pc.and_(paired, pc.invert(own_route.fill_null(True)))
     over = pc.coalesce(last("settled_ns"), pc.if_else(presettled, last_complete, None))
     return {
         "flow_id": _flow_ids(publish("identity"), first("identity")),
@@ -183,7 +220,7 @@ def _columns(
         "redeliveries": pa.array(_appended(pairs.redeliveries[firsts], none), mask=~delivered),
         "outcome": pc.coalesce(last("outcome"), publish("outcome")),
         "transaction": publish("transaction"),
-        "dead_lettered": first("dead_lettered"),
+        "dead_lettered": pc.coalesce(first("dead_lettered"), pc.if_else(of_dead, UNKNOWN, None)),
         "match": pc.if_else(paired, pc.if_else(either("by_id"), "message-id", "fingerprint"), "none"),
         "ambiguous": pc.if_else(paired, ambiguous, None),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,20 +17,52 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from codec.pairing.state import CLASSIC, DELIVERY, PUBLISH, TO_ADDRESS, TO_EXCHANGE, TO_QUEUE, V0_10_FAMILY, V1_0_FAMILY
-from codec.variant.entries import mix_entries, names_of
-from udfs.arrow.fields import values_of
+from codec.pairing.state import (
+    ANY_QUEUE,
+    CLASSIC,
+    DELIVERY,
+    PERHAPS_ANY_QUEUE,
+    PUBLISH,
+    TO_ADDRESS,
+    TO_EXCHANGE,
+    TO_QUEUE,
+    V0_10_FAMILY,
+    V1_0_FAMILY,
+)
+from codec.variant.entries import (
+    MOST_ENTRIES,
+    NAME,
+    PRIVATE,
+    TEXT,
+    VALUE,
+    VALUE_HASH,
+    WHOLE,
+    list_entries,
+    mix_entries,
+    names_of,
+)
+from udfs.arrow.fields import fields, values_of
 from udfs.arrow.hashing import hashed, in_one_number
 from udfs.arrow.rows import Index, from_spark, in_groups, numbers_of, one_of, picked, truth_of
 from udfs.arrow.types import VARIANT, typed
-from udfs.pairing.flows import TO_PAIR
+from udfs.pairing.flows import TO_PAIR, UNKNOWN
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
-from udfs.pairing.routes import broker_fields, nodes
+from udfs.pairing.routes import (
+    DEAD_LETTER_REASON,
+    DIRECT_REPLY,
+    HAS_DEAD_LETTERS,
+    BrokerFields,
+    broker_fields,
+    dead_letters_of,
+    nodes,
+)
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS
-from udfs.roles import DELIVERIES, FLAG_OPTIONAL, REFUSED, REQUEUED
+from udfs.roles import DELIVERIES, FLAG_OPTIONAL, REFUSED_BY_QUEUE, REQUEUED, UNROUTED
 
 FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
 ROLLED_BACK = "rolled-back"  # a state of transactions
+FULL = "maxlen"  # RabbitMQ's reason for dead letters of a full queue
+TEMPORARY = "^temp-(queue|topic)://"
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
@@ -37,21 +70,36 @@ def pairing_keys(rows: Mapping[str, pa.Array]) -> pa.Array:
     """The pairing key of each message (columns KEY_COLUMNS, broker, vhost)."""
     delivered = one_of(rows["operation"], DELIVERIES)
     rolled_back = pc.equal(rows["transaction"], ROLLED_BACK).fill_null(False)
-    refused = pc.or_(one_of(rows["outcome"], REFUSED), rolled_back)
+    unrouted = pc.or_(one_of(rows["outcome"], UNROUTED), rolled_back)
     broker = (rows["broker"], rows["vhost"])
-    unique = pa.array(_identities(rows))
-    by_id = _not_empty(rows["message_id"])
+    unique = pa.array(identities_of(rows))
+    by_id = is_by_id(rows)
     keys = unique
     if by_id.false_count:
         by_body = (rows["correlation_id"], rows["body_size"], rows["body_sha256"])
         of_bodies = pa.array(hashed(*broker, *by_body, seed=BY_BODY))
         keys = pc.if_else(rows["body_sha256"].is_valid(), of_bodies, keys)
     keys = pc.if_else(by_id, pa.array(hashed(*broker, rows["message_id"], seed=BY_ID)), keys)
-    return pc.if_else(pc.and_(pc.invert(delivered), refused), unique, keys)
+    return pc.if_else(pc.and_(pc.invert(delivered), unrouted), unique, keys)
 
 
-def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """Columns PAIRING_COLUMNS and BROKER_COLUMNS -> those of TO_PAIR, without RPC latencies."""
+class Routed(NamedTuple):
+    """Messages with where they came from. `delivered`; `family`: CLASSIC ...; `broker`: what it added; `exchange`,
+    `routing_key`: the route, null where it is unknown; `source`: what a delivery came from, `named`: the queue, if it
+    is one; `address_kind`: of `udfs.pairing.routes.Node`."""
+
+    delivered: pa.BooleanArray
+    family: pa.Array
+    broker: BrokerFields
+    exchange: pa.Array
+    routing_key: pa.Array
+    source: pa.Array
+    named: pa.Array
+    address_kind: pa.Array
+
+
+def routed(rows: Mapping[str, pa.Array]) -> Routed:
+    """Columns MESSAGE_COLUMNS and BROKER_COLUMNS -> their routes."""
     delivered = one_of(rows["operation"], DELIVERIES)
     family = _families(rows["version"])
     annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
@@ -71,11 +119,17 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     for known, to_exchange, to_key in reversed(destinations):
         exchange = pc.if_else(known, to_exchange, exchange)
         routing_key = pc.if_else(known, pc.coalesce(to_key, ""), routing_key)
-    route = hashed(exchange, routing_key, seed=ROUTE)
-    route = np.where(exchange.is_valid().to_numpy(zero_copy_only=False), route, 0)
-    queue_route = hashed(pa.repeat("", len(delivered)), pc.coalesce(named, source), seed=ROUTE)
+    return Routed(delivered, family, broker, exchange, routing_key, source, pc.coalesce(named, source), address_kind)
+
+
+def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Columns MESSAGE_COLUMNS and BROKER_COLUMNS -> those of TO_PAIR, without RPC latencies."""
+    delivered, family, broker, exchange, routing_key, source, named, address_kind = routed(rows)
+    route = np.where(truth_of(exchange.is_valid()), route_of(exchange, routing_key), 0)
+    queue_route = route_of(pa.repeat("", len(delivered)), named)
     # A message that stays in its queue (browsed, or in a stream) is delivered to each reader.
-    copied = truth_of(pc.or_(rows["browsed"].fill_null(False), _of_streams(rows["streams"], source)))
+    of_stream = pc.or_(_of_streams(rows["streams"], source), rows["queue_offset"].is_valid())
+    copied = truth_of(pc.or_(rows["browsed"].fill_null(False), of_stream))
     reader = pa.nulls(len(delivered), pa.string())
     if copied.any():
         reader = pc.if_else(pa.array(copied), _links(rows), reader)
@@ -84,12 +138,17 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     by_address = pc.if_else(pc.equal(address_kind, "exchange"), TO_EXCHANGE, TO_ADDRESS)
     by_address = pc.if_else(pc.equal(address_kind, "queue"), TO_QUEUE, by_address)
     by_exchange = pc.if_else(pc.equal(rows["exchange"], ""), TO_QUEUE, TO_EXCHANGE)
-    by_id = _not_empty(rows["message_id"])
+    by_id = is_by_id(rows)
     last_ns = pc.coalesce(rows["last_ts_ns"], rows["ts_ns"])
+    again = pc.or_kleene(rows["redelivered"], broker.acquired_before)
     requeued = one_of(rows["outcome"], REQUEUED)
     requeued_ns = pc.if_else(pc.and_(delivered, requeued), pc.coalesce(rows["settled_ts_ns"], last_ns), -1)
     delivery = truth_of(delivered)
     label, common = labels(rows, family)
+    dead_of, dead_of_any = dead_letters_of(_if(delivered, rows["address"]))
+    origin = pc.if_else(dead_of.is_valid(), pa.array(route_of(pa.repeat("", len(delivered)), dead_of)), 0)
+    origin = pc.if_else(dead_of_any.fill_null(False), pc.if_else(by_id, ANY_QUEUE, PERHAPS_ANY_QUEUE), origin)
+    reason = pc.coalesce(broker.first_death["reason"], _reason(rows, delivered))
     return {
         "key": pairing_keys(rows),
         "side": pc.if_else(delivered, DELIVERY, PUBLISH),
@@ -102,19 +161,22 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         "family": family,
         "first_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
         "last_ns": last_ns,
-        "redelivered": pc.and_(pc.coalesce(rows["redelivered"], False), pa.array(~copied)),
+        "redelivered": pc.and_(pc.coalesce(again, False), pa.array(~copied)),
         "requeued_ns": pc.if_else(pa.array(copied), -1, requeued_ns),
         "requeue_seen": rows["settled_ts_ns"].is_valid(),
         "flag_optional": pc.equal(rows["outcome"], FLAG_OPTIONAL).fill_null(False),
         "label": pa.array(label),
         "common": pa.array(common),
-        "identity": pa.array(_identities(rows)),
+        "origin_route": origin,
+        "refused": pc.if_else(delivered, _may_be_refused(broker), one_of(rows["outcome"], REFUSED_BY_QUEUE)),
+        "shared": shared_entries(rows, family, by_id),
+        "identity": pa.array(identities_of(rows)),
         "connection_id": rows["connection_id"],
         "frame_no": rows["first_frame_no"],
         **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
         **{name: rows[name] for name in ("queue", "outcome", "transaction", "trace_id", "span_id")},
         "settled_ns": rows["settled_ts_ns"],
-        "dead_lettered": broker.first_death["reason"],
+        "dead_lettered": reason,
         "by_id": by_id,
         # A message-id identifies a message although bytes are lost, unless ids repeat.
         "lossy": pc.and_(rows["lossy"], pc.or_(pc.coalesce(rows["ids_repeat"], False), pc.invert(by_id))),
@@ -122,9 +184,9 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
 
 
 def messages_to_pair(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Messages with their broker (PAIRING_COLUMNS, BROKER_COLUMNS) -> TO_PAIR."""
+    """Messages with their broker (MESSAGE_COLUMNS, BROKER_COLUMNS) -> TO_PAIR."""
     rows = from_spark(rows)
-    rows = _filtered(rows, one_of(rows["operation"], ("publish", *DELIVERIES)))
+    rows = filtered(rows, one_of(rows["operation"], ("publish", *DELIVERIES)))
     yield typed(rows_to_pair({name: rows[name] for name in rows.schema.names}), TO_PAIR)
 
 
@@ -161,11 +223,13 @@ class ReadMessages:
         connections = pa.chunked_array([ids.unique() for ids in of_groups], pa.int64()).unique()
         known = self._brokers_of(connections)
         index = Index(numbers_of(known["connection_id"]), np.zeros(known.num_rows, np.int64))
+        texts = [known[name] for name in BROKER_COLUMNS]
+        texts[-1] = texts[-1].combine_chunks().dictionary_encode()  # streams: long, the same in many rows
         for rows in messages_in(self.filesystem, groups, self.partition.columns):
             ids = numbers_of(rows["connection_id"])
             at = index.find(ids, np.zeros(len(ids), np.int64))
-            found = _filtered(rows, pa.array(at >= 0))
-            of_brokers = [picked(known[name], at[at >= 0]) for name in BROKER_COLUMNS]
+            found = filtered(rows, pa.array(at >= 0))
+            of_brokers = [picked(column, at[at >= 0]) for column in texts]
             yield pa.RecordBatch.from_arrays(
                 [*found.columns, *of_brokers], names=[*found.schema.names, *BROKER_COLUMNS]
             )
@@ -187,12 +251,12 @@ def messages_in(
             yield from map(one_batch, in_groups(few, BATCH_BYTES, BATCH_ROWS // FEW_ROWS))
 
 
-def _filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
+def filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
     """The chosen rows; usually all, which needs no copy."""
     return rows if chosen.true_count == rows.num_rows else rows.filter(chosen)
 
 
-def _identities(rows: Mapping[str, pa.Array]) -> np.ndarray:
+def identities_of(rows: Mapping[str, pa.Array]) -> np.ndarray:
     """A hash that identifies each message."""
     return hashed(rows["connection_id"], rows["first_frame_no"], seed=IDENTITY)
 
@@ -204,17 +268,48 @@ def _families(versions: pa.Array) -> pa.Array:
     return found
 
 
-def _not_empty(text: pa.Array) -> pa.Array:
-    return pc.not_equal(text, "").fill_null(False)
+def is_by_id(rows: Mapping[str, pa.Array]) -> pa.BooleanArray:
+    """Whether the pairing key is the message-id. ActiveMQ gives what is sent to a temporary queue another one."""
+    temporary = pc.match_substring_regex(rows["address"], TEMPORARY).fill_null(False)
+    return pc.and_(pc.not_equal(rows["message_id"], "").fill_null(False), pc.invert(temporary))
+
+
+def route_of(exchange: pa.Array, routing_key: pa.Array) -> np.ndarray:
+    return hashed(exchange, routing_key, seed=ROUTE)
+
+
+def _if(chosen: pa.Array, texts: pa.Array) -> pa.Array:
+    return pc.if_else(chosen, texts, pa.scalar(None, pa.string()))
+
+
+def _may_be_refused(broker: BrokerFields) -> pa.BooleanArray:
+    """Whether a full queue may have dead-lettered a message that it refused (RabbitMQ: overflow reject-publish-dlx)."""
+    full = pc.equal(broker.first_death["reason"], FULL).fill_null(True)
+    return pc.and_(broker.dead_lettered, full)
+
+
+def _reason(rows: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> pa.Array:
+    """Why Service Bus dead-lettered messages; null where it did not."""
+    dead = pc.and_(delivered, pc.match_substring_regex(rows["address"], HAS_DEAD_LETTERS).fill_null(False))
+    if not dead.true_count:
+        return pa.nulls(len(delivered), pa.string())
+    stated = fields(_where(dead, rows["headers"]), {DEAD_LETTER_REASON: "string"})[DEAD_LETTER_REASON]
+    return _if(dead, pc.coalesce(stated, UNKNOWN))
 
 
 def _of_streams(streams: pa.Array, queues: pa.Array) -> pa.BooleanArray:
     """Whether each of `queues` is among the streams of its broker."""
     found = pa.repeat(pa.scalar(False), len(queues))
-    for known in streams.unique().drop_null():
-        here = pc.equal(streams, known).fill_null(False)
-        found = pc.or_(found, pc.and_(here, one_of(queues, known.as_py().splitlines())))
+    for text, here in each_text(streams):
+        found = pc.or_(found, pc.and_(here, one_of(queues, text.split("\n"))))
     return found
+
+
+def each_text(texts: pa.Array) -> Iterator[tuple[str, pa.BooleanArray]]:
+    """Each distinct text of a column, and which rows have it."""
+    encoded = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
+    for number in pc.unique(encoded.indices).drop_null().to_pylist():
+        yield encoded.dictionary[number].as_py(), pc.equal(encoded.indices, number).fill_null(False)
 
 
 def _links(rows: Mapping[str, pa.Array]) -> pa.Array:
@@ -243,6 +338,12 @@ FAMILY_HEADERS = ("x-*",)
 DEFAULT_PRIORITY = 4  # of 0-10 and 1.0; a broker may write it out
 COMMON_PROPERTIES = ("content_type", "content_encoding")
 FAMILY_PROPERTIES = ("type", "app_id")
+# Properties that the deliveries of a message have like its publish, if both have them at all -> marks of their entries.
+SHARED_PROPERTIES = {
+    **dict.fromkeys((*COMMON_PROPERTIES, "user_id"), TEXT),
+    **dict.fromkeys((*FAMILY_PROPERTIES, "reply_to", "expiration"), TEXT | PRIVATE),
+    "priority": WHOLE,
+}
 
 
 def labels(rows: Mapping[str, pa.Array], family: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -258,3 +359,27 @@ def labels(rows: Mapping[str, pa.Array], family: pa.Array) -> tuple[np.ndarray, 
     of_all, of_common = (pa.array(in_one_number(lanes)) for lanes in (all_, common))
     label = hashed(family.cast(pa.int64()), *common_properties, *family_properties, priority, of_all, seed=LABEL)
     return label, hashed(*common_properties, of_common, seed=COMMON)
+
+
+def shared_entries(rows: Mapping[str, pa.Array], family: pa.Array, by_id: pa.BooleanArray) -> pa.ListArray:
+    """Headers and SHARED_PROPERTIES of messages whose key is not their message-id (int64, as
+    `codec.variant.entries.list_entries` has them); empty for others."""
+    at = np.flatnonzero(~truth_of(by_id))
+    lists, counts = np.zeros((len(at), MOST_ENTRIES), np.int64), np.zeros(len(at), np.int64)
+    if len(at):
+        values = values_of(rows["headers"]).taken(at)
+        list_entries(*values, names_of(CHANGED_HEADERS), names_of(FAMILY_HEADERS), lists, counts)
+    chosen = pa.array(at)
+    of_properties = np.full((len(at), len(SHARED_PROPERTIES)), -1)
+    for number, (name, marks) in enumerate(SHARED_PROPERTIES.items()):
+        column = rows[name].take(chosen)
+        there = column.is_valid()
+        if name == "reply_to":  # RabbitMQ replaces it
+            there = pc.and_(there, pc.invert(pc.starts_with(column, DIRECT_REPLY).fill_null(False)))
+        value = hashed(column.cast(pa.int64()) if marks == WHOLE else column) & VALUE_HASH
+        of_properties[:, number] = np.where(truth_of(there), number << NAME | value << VALUE | marks, -1)
+    entries = np.concatenate([of_properties, lists], axis=1)
+    listed = np.concatenate([of_properties >= 0, np.arange(MOST_ENTRIES) < counts[:, None]], axis=1)
+    ends = np.zeros(len(by_id) + 1, np.int32)
+    ends[at + 1] = np.count_nonzero(listed, axis=1)
+    return pa.ListArray.from_arrays(pa.array(np.cumsum(ends, dtype=np.int32)), pa.array(entries[listed]))

@@ -21,10 +21,10 @@ from udfs.arrow.types import typed
 from udfs.pairing.flows import RPC_REPLY, TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
 from udfs.pairing.pairable import pairing_keys
+from udfs.pairing.routes import DIRECT_REPLY
 from udfs.pairing.schemas import KEY_COLUMNS
 from udfs.roles import DELIVERIES
 
-DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: replies to this pseudo-queue come over the same channel
 SERVES = r"(^|/)\$(management|cbs)$|^/management$"  # addresses of such nodes: Azure and Qpid, RabbitMQ
 # Requests and replies. `key`: a hash of correlation-id and reply-to; `of_request`: the pairing key of the request.
 RPC_ROWS = pa.schema(

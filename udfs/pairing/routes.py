@@ -2,10 +2,10 @@
 
 Addresses: RabbitMQ has '/exchanges/EXCHANGE/KEY' and '/queues/QUEUE' (percent-encoded), before version 4
 '/exchange/EXCHANGE/KEY', '/queue/QUEUE', '/amq/queue/QUEUE', '/topic/KEY' (its documentation, AMQP 1.0, addresses).
-ActiveMQ has 'queue://QUEUE' and 'topic://TOPIC'. Artemis separates the queue of an address by '::', Service Bus the
-subscription of a topic by '/Subscriptions/' and dead letters by '/$DeadLetterQueue', Event Hubs what reads a hub, and
-its parts, by '/ConsumerGroups/' and '/Partitions/'. Any other address is a name; only the broker knows whether it is
-that of a queue.
+ActiveMQ has 'queue://QUEUE' and 'topic://TOPIC', and 'temp-queue://', 'temp-topic://' of a connection. Artemis
+separates the queue of an address by '::', Service Bus the subscription of a topic by '/Subscriptions/' and dead letters
+by '/$DeadLetterQueue', Event Hubs what reads a hub, and its parts, by '/ConsumerGroups/' and '/Partitions/'. Any other
+address is a name; only the broker knows whether it is that of a queue.
 
 Dead-lettering: the header x-death lists queues, reasons and counts, the newest first; x-first-death-* repeat the
 oldest. For 1.0, since version 4, both are message annotations, beside the route of every message (RabbitMQ's
@@ -25,21 +25,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.arrow.fields import Values, counted, elements, fields, inside, texts, texts_of, values_of
+from udfs.arrow.fields import Fields, Values, counted, elements, fields, inside, texts, texts_of, values_of
 from udfs.arrow.rows import picked, truth_of
 
 FIRST_DEATH = ("exchange", "queue", "reason")
 X_DEATH = {"reason": "string", "queue": "string", "exchange": "string", "count": "bigint"}
 FIRST_DEATH_FIELDS = {f"x-first-death-{name}": "string" for name in FIRST_DEATH}
 ANNOTATION_FIELDS = {"x-exchange": "string", "x-routing-key": "string", **FIRST_DEATH_FIELDS}
+DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: replies to this pseudo-queue come over the same channel
+SECTIONS = ("header", "message_annotations")
 MAX_ENTRIES = 1 << 18  # read at a time
 
 
 class BrokerFields(NamedTuple):
-    """Columns that the broker added to deliveries. `exchange`, `routing_key`: the route, from annotations of 1.0;
-    `first_death`: by name of FIRST_DEATH; `x_death_count` int64: of all entries; `dead_lettered` bool. What was
-    dead-lettered was published to `original_exchange` (null if not recorded) with `original_routing_key`."""
+    """Columns that the broker added to deliveries. `acquired_before` bool: 1.0: it may have been delivered before
+    (first-acquirer false, which is all that RabbitMQ says of a message that was released). `exchange`, `routing_key`:
+    the route, from annotations of 1.0; `first_death`: by name of FIRST_DEATH; `x_death_count` int64: of all entries;
+    `dead_lettered` bool. What was dead-lettered was published to `original_exchange` (null if not recorded) with
+    `original_routing_key`."""
 
+    acquired_before: pa.Array
     exchange: pa.Array
     routing_key: pa.Array
     first_death: dict[str, pa.Array]
@@ -61,7 +66,9 @@ class XDeath(NamedTuple):
 
 def broker_fields(headers: pa.StructArray, properties: pa.StructArray) -> BrokerFields:
     """Columns of `headers` and `properties` (VARIANT); those of messages that are no deliveries are null."""
-    in_headers, annotations = values_of(headers), inside(values_of(properties), "message_annotations")
+    in_headers, sections = values_of(headers), Fields(values_of(properties), {}, SECTIONS)
+    header, annotations = map(sections.inside, SECTIONS)
+    first_acquirer = fields(header, {"first_acquirer": "boolean"})["first_acquirer"]
     of_headers, annotated = fields(in_headers, FIRST_DEATH_FIELDS), fields(annotations, ANNOTATION_FIELDS)
     first_death = {
         name: pc.coalesce(of_headers[f"x-first-death-{name}"], annotated[f"x-first-death-{name}"])
@@ -77,6 +84,7 @@ def broker_fields(headers: pa.StructArray, properties: pa.StructArray) -> Broker
     direct = pc.if_else(pc.equal(first_death["exchange"], ""), first_death["exchange"], pa.scalar(None, pa.string()))
     in_full = exchange.is_valid()
     return BrokerFields(
+        pc.invert(first_acquirer),
         annotated["x-exchange"],
         annotated["x-routing-key"],
         first_death,
@@ -133,12 +141,27 @@ ADDRESS_FORMS = tuple(
         ("queue", rb"/(?:amq/)?queue/(.*)", b"", 1, 1, False),
         ("queue", rb"queue://(.*)", b"", 1, 1, False),
         ("exchange", rb"(topic://)(.*)", None, 2, None, False),
+        ("queue", rb"temp-queue://(.*)", b"", 1, 1, False),
+        ("exchange", rb"(temp-topic://)(.*)", None, 2, None, False),
         ("name", rb"(.+)::(.*)", b"", 1, 2, False),
         ("name", rb"(?i)(.+)/subscriptions/.*", b"", 1, 0, False),
         ("name", rb"(?i)(.+)/\$deadletterqueue\Z", b"", 1, 0, False),
         ("name", rb"(?i)([^/]+)/(?:consumergroups|partitions)/.*", b"", 1, 0, False),
     )
 )
+# Addresses of queues of dead letters -> the queue whose letters these are, or None for any. ActiveMQ: its own queue
+# for each (with the prefix of its configuration) or a shared one; Artemis: a shared one.
+DEAD_LETTER_FORMS = tuple(
+    (re.compile(pattern, re.DOTALL), group)
+    for pattern, group in (
+        (rb"(?:queue://)?DLQ\.(.+)", 1),
+        (rb"(?:queue://)?ActiveMQ\.DLQ\.(?:Queue|Topic)\.(.+)", 1),
+        (rb"(?:queue://)?ActiveMQ\.DLQ\Z", None),
+        (rb"DLQ(?:::DLQ)?\Z", None),
+    )
+)
+# Service Bus: dead letters of a queue or subscription, and the header that says why.
+HAS_DEAD_LETTERS, DEAD_LETTER_REASON = r"(?i)/\$deadletterqueue$", "DeadLetterReason"
 INVALID_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -169,6 +192,22 @@ def nodes(addresses: pa.Array) -> tuple[pa.Array, ...]:
     kinds = pa.array([each.kind for each in known], pa.string())
     others = (texts_of(pa.array([each[i] for each in known], pa.binary())) for i in (1, 2, 3))
     return tuple(column.take(encoded.indices) for column in (kinds, *others))
+
+
+def dead_letters_of(addresses: pa.Array) -> tuple[pa.Array, pa.BooleanArray]:
+    """Of addresses of queues of dead letters: the queue whose letters these are, null elsewhere; whether they may be
+    those of any queue."""
+    encoded = addresses.dictionary_encode()
+    names, any_of = list[bytes | None](), list[bool]()
+    for address in encoded.dictionary.cast(pa.binary()).to_pylist():
+        found = ((pattern.match(address), group) for pattern, group in DEAD_LETTER_FORMS)
+        match, group = next(((match, group) for match, group in found if match), (None, None))
+        names.append(match[group] if match and group else None)
+        any_of.append(match is not None and group is None)
+    return (
+        texts_of(pa.array(names, pa.binary())).take(encoded.indices),
+        pa.array(any_of, pa.bool_()).take(encoded.indices),
+    )
 
 
 def _part(octets: bytes, encoded: bool) -> bytes:

@@ -9,18 +9,18 @@ from udfs.arrow.types import ddl
 # Columns of table messages.
 MESSAGE_COLUMNS = (
     "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
-    "routing_key", "queue", "address", "link", "browsed", "redelivered", "priority", "message_id", "correlation_id",
-    "reply_to", "content_type", "content_encoding", "type", "app_id", "headers", "properties", "body_size",
-    "body_sha256", "outcome", "settled_ts_ns", "transaction", "trace_id", "span_id",
+    "routing_key", "queue", "address", "link", "browsed", "queue_offset", "redelivered", "priority", "expiration",
+    "message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "type", "user_id", "app_id",
+    "headers", "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction", "trace_id",
+    "span_id",
 )  # fmt: skip
-# Of these, for: pairing; the pairing key, with the broker; requests and replies; repeated message-ids.
-PAIRING_COLUMNS = tuple(name for name in MESSAGE_COLUMNS if name != "reply_to")
+# Of these, for: the pairing key, with the broker; requests and replies; streams; repeated message-ids.
 KEY_COLUMNS = (
-    "connection_id", "first_frame_no", "operation", "message_id", "correlation_id", "body_size", "body_sha256",
-    "outcome", "transaction",
+    "connection_id", "first_frame_no", "operation", "address", "message_id", "correlation_id", "body_size",
+    "body_sha256", "outcome", "transaction",
 )  # fmt: skip
 REPLY_COLUMNS = (
-    *KEY_COLUMNS, "ts_ns", "first_ts_ns", "last_ts_ns", "exchange", "routing_key", "queue", "address", "reply_to",
+    *KEY_COLUMNS, "ts_ns", "first_ts_ns", "last_ts_ns", "exchange", "routing_key", "queue", "reply_to",
 )  # fmt: skip
 ID_COLUMNS = ("connection_id", "operation", "redelivered", "message_id", "queue", "address", "link")
 
@@ -29,8 +29,8 @@ CONNECTION_COLUMNS = (
     "connection_id", "version", "server_ip", "server_port", "broker_name", "vhost", "missing_bytes", "undecoded_bytes",
 )  # fmt: skip
 # What is joined to messages. `broker`: its name, or else `server`; `lossy`: bytes of that broker are lost;
-# `ids_repeat`: a message-id occurs twice there without a redelivered flag; `streams`: names of queues, each followed by
-# a newline.
+# `ids_repeat`: a message-id occurs twice there without a redelivered flag; `streams`: names of queues, and facts about
+# them, each followed by a newline.
 BROKER_COLUMNS = {
     "version": pa.string(), "server": pa.string(), "broker": pa.string(), "vhost": pa.string(), "lossy": pa.bool_(),
     "ids_repeat": pa.bool_(), "streams": pa.string(),
