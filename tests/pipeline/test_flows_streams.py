@@ -138,7 +138,7 @@ def test_pairs_of_random_streams_are_true_or_ambiguous(version: str) -> None:
     """If all publishes were captured, and the number of earlier messages, all pairs are true and sure. If a publish is
     missing, or the number is unknown, none that is wrong is sure."""
     found = Counter[tuple[bool, bool, bool]]()
-    for seed in range(150):
+    for seed in range(60):
         rows, origin, facts, lossy = simulated(Random(seed), version)
         told = "\0" in facts
         for row in paired(messages(*rows), {**BROKER, "streams": facts}):
@@ -147,4 +147,4 @@ def test_pairs_of_random_streams_are_true_or_ambiguous(version: str) -> None:
                 found[told and not lossy, is_true, bool(row["ambiguous"])] += 1
     assert {key[1:] for key in found if key[0]} == {(True, False)}
     assert found[False, False, False] == 0
-    assert found.total() > 1000
+    assert found.total() > 400
