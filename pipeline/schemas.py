@@ -397,15 +397,15 @@ MESSAGE_FLOWS = table(
     (
         "dead_lettered",
         STRING,
-        "why the first queue dead-lettered it ('rejected' 'expired' 'maxlen' ...); 'unknown': the broker does not say; ",
-        "null: it did not",
+        "why the first queue dead-lettered it ('rejected' 'expired' 'maxlen' ...); 'unknown': it is not stated; null: ",
+        "it did not",
     ),
     ("rpc_latency_ns", LONG, "on a request: publish begun until its reply was delivered to the requester, ns"),
     (
         "match",
         STRING,
-        "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash, and no header or property that ",
-        "both have with different values; of a stream the offset decides; 'none': not paired",
+        "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash, and no header or property of ",
+        "both with different values; of a stream the offset decides; 'none': not paired",
     ),
     (
         "ambiguous",

@@ -78,7 +78,7 @@ def test_what_was_refused_is_not_what_left_its_queue_for_another_reason(reason: 
 
 
 def test_a_refused_publish_that_was_sent_again_is_not_the_one_delivered() -> None:
-    ids = {"message_id": "m", "exchange": "", "routing_key": "q"}
+    ids: Row = {"message_id": "m", "exchange": "", "routing_key": "q"}
     sent = [
         message("0-9-1", "publish", 0, 10 + n, outcome=outcome, **ids)
         for n, outcome in enumerate(("nacked", "confirmed"))

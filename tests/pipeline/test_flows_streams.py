@@ -30,7 +30,7 @@ def declared(had: int | None = None, **arguments: Any) -> Wire:
 
 def reading(*offsets: int, tag: str = "c") -> Wire:
     """A connection with a reader that is delivered these messages, all with the same body."""
-    asked = {"arguments": {OFFSET: offsets[0]}}
+    asked: Row = {"arguments": {OFFSET: offsets[0]}}
     return consuming(*({"headers": {OFFSET: offset}} for offset in offsets), tag=tag, **asked)
 
 
