@@ -63,6 +63,7 @@ def _limits(side: str, method: str, heartbeat: tuple[str, ...]) -> dict[str, Att
     }
 
 
+RABBITMQ, NAMED_VHOST = "RabbitMQ", "vhost:"  # its product, and the prefix of a virtual host in its hostname of 1.0
 # Columns for client_name: the first one that is not null; names chosen by people first, product and version last.
 NAMES = ("connection_name", "client_container_id", "client_process", "client_product client_version")
 
@@ -154,10 +155,12 @@ V1_0: dict[str, Place] = {
     **_in("application_properties", "string", "traceparent"),
     "annotated_traceparent": ("message_annotations", "traceparent", "string"),
     "queue_offset": ("message_annotations", "x-stream-offset", "bigint"),
+    "annotated_exchange": ("message_annotations", "x-exchange", "string"),  # RabbitMQ: the route
+    "annotated_routing_key": ("message_annotations", "x-routing-key", "string"),
     "acquired_count": ("message_annotations", "x-acquired-count", "bigint"),  # RabbitMQ, quorum queues
     "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
 }
-NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "routing_key", "type")
+NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "type")
 
 
 class Family(NamedTuple):

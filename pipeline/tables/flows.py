@@ -150,8 +150,8 @@ def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tu
 def _has(group: pq.RowGroupMetaData, name: str) -> bool:
     """Whether a column of a row group may have values other than null."""
     columns = (group.column(at) for at in range(group.num_columns))
-    (statistics,) = (column.statistics for column in columns if column.path_in_schema == name)
-    return statistics is None or not statistics.has_null_count or bool(statistics.null_count < group.num_rows)
+    found = [column.statistics for column in columns if column.path_in_schema == name]
+    return any(each is None or not each.has_null_count or bool(each.null_count < group.num_rows) for each in found)
 
 
 def shares(spark: SparkSession | LocalProcesses, groups: Sequence[tuple[str, int]]) -> Rows:

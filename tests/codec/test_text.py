@@ -14,8 +14,8 @@ from wire import CLIENT, Wire
 
 from codec.layers.tls.hello import hello_facts
 from codec.text import escaped, mask_userinfo
+from udfs.addresses import nodes
 from udfs.arrow.fields import texts_of
-from udfs.pairing.routes import nodes
 
 # What is not UTF-8 (RFC 3629, section 3 and 4), and how Python's "backslashreplace" shows it.
 INVALID = {

@@ -14,8 +14,9 @@ from test_fields import column
 
 from codec.compiler.kernel import interpreted
 from codec.hashes import rows as hashing
+from udfs.addresses import nodes
 from udfs.arrow.hashing import hashed
-from udfs.pairing.routes import broker_fields, nodes
+from udfs.pairing.routes import broker_fields
 
 # Address -> kind, exchange and routing key of what is published there, the queue that it is delivered from.
 ADDRESSES = {

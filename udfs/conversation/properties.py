@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from codec.variant.reading import OTHER, TIME
 from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, values_of
+from udfs.arrow.rows import one_of
 from udfs.attributes import PERSISTENT, Place
 from udfs.roles import DELIVERIES
 
@@ -74,7 +75,7 @@ DIGITS = "0123456789"
 ONLY_DERIVED_FROM = (
     "delivery_mode", "delivery_count", "durable_flag", "discard_unroutable", "ttl", "to", "reply_node",
     "reply_exchange", "reply_routing_key", "content_length", "traceparent", "annotated_traceparent", "diagnostic_id",
-    "acquired_count",
+    "acquired_count", "annotated_exchange", "annotated_routing_key",
 )  # fmt: skip
 # Properties with the trace of a publisher; the first that is there counts.
 TRACEPARENTS = ("annotated_traceparent", "traceparent", "diagnostic_id")
@@ -98,7 +99,7 @@ def derived(
     def default(truth: pa.Array) -> pa.Array:
         return pc.if_else(headed, pc.fill_null(truth, False), truth)
 
-    delivered = pc.is_in(state["operation"], pa.array(DELIVERIES))
+    delivered = one_of(state["operation"], DELIVERIES)
     durable = found["durable_flag"] if "durable_flag" in found else pc.equal(found["delivery_mode"], PERSISTENT)
     columns["durable"] = default(durable)
     if "redelivered" in found:
@@ -113,6 +114,9 @@ def derived(
         columns["exchange"] = pc.coalesce(state["exchange"], found["exchange"])
     if "queue_offset" in found:  # a client may have copied it into what it publishes
         columns["queue_offset"] = pc.if_else(delivered, found["queue_offset"], pa.scalar(None, pa.int64()))
+    if "annotated_exchange" in found:
+        columns["exchange"] = pc.if_else(delivered, found["annotated_exchange"], nothing)
+        columns["routing_key"] = pc.if_else(delivered, found["annotated_routing_key"], nothing)
     if "to" in found:
         columns["address"] = found["to"]
     if "reply_node" in found:

@@ -17,6 +17,7 @@ from codec.conversation.sessions.state import (
     CONNECTION,
     NO_LIMIT,
     NONE,
+    RECEIVER,
     REQUEST_CELLS,
     REQUEST_FRAME,
     REQUESTS,
@@ -27,6 +28,7 @@ from codec.conversation.sessions.state import (
 )
 from codec.conversation.settled import Frames
 from codec.sides import SIDES
+from udfs.addresses import named_by
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
 from udfs.arrow.rows import Index, elapsed, in_one_text, is_among, timestamps
@@ -37,6 +39,7 @@ Integers = NDArray[np.int64]
 _OF_TRANSFERS = ("destination", "delivery_tag", "message_format", "resume", "acquire_mode")
 COUNTS = (len(SIDES), len(semantics.OUTCOMES) + 1)
 _TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
+STREAM_FILTER = '"rabbitmq:stream-'  # in filters as JSON: only sources that are streams have these
 # Messages that begin (`begun_messages`).
 BEGUN_MESSAGES = pa.schema(
     [
@@ -264,7 +267,12 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     credit = np.where(~of_1_0 & known & (credit == NONE), 0, credit)
     credit = np.where(of_1_0 & (links["initial_count"] == NONE), NONE, credit)
     handle = np.where(links["client_handle"] != NONE, links["client_handle"], links["server_handle"])
-    address = np.where(of_1_0, _first(links, "server", "client"), 0)
+    address = texts.column(np.where(of_1_0, _first(links, "server", "client"), 0))
+    receives = pa.array(links["kind"] == RECEIVER)
+    _, _, named = named_by(address)
+    queue = pc.coalesce(texts.column(links["queue"]), pc.if_else(receives, named, pa.scalar(None, pa.string())))
+    filters = texts.column(_of_sender(links, "filters", unknown=0))
+    of_stream = pc.match_substring(filters, STREAM_FILTER).fill_null(False)
     columns = {
         "connection_id": pa.array(links["connection"]),
         "channel": pa.array(session["channel"]),
@@ -272,13 +280,14 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
         "kind": _one_of(semantics.LINK_KINDS, links["kind"] - 1),
         "name": texts.column(links["name"]),
         "handle": _known(handle),
-        "address": texts.column(address),
-        "queue": texts.column(links["queue"]),
+        "address": address,
+        "queue": queue,
+        "queue_type": pc.if_else(of_stream, "stream", pa.scalar(None, pa.string())),
         "snd_settle_mode": snd_mode,
         "rcv_settle_mode": rcv_mode,
         "acquire_mode": _one_of(semantics.ACQUIRE_MODES, links["acquire_mode"]),
         "distribution_mode": _one_of(semantics.DISTRIBUTION_MODES, _of_sender(links, "copies")),
-        "filters": texts.column(_of_sender(links, "filters", unknown=0)),
+        "filters": filters,
         "no_ack": no_ack,
         "exclusive": pa.array(links["exclusive"] == 1, mask=links["exclusive"] == NONE),
         "opened_ts": timestamps(_known(links["opened_ns"])),

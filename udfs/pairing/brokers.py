@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
+from udfs.attributes import RABBITMQ
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
 from udfs.roles import DELIVERIES
@@ -24,7 +25,6 @@ from udfs.schemas import FACT
 NO_NAME = "@localhost"
 MOST_FACTS = 32  # of a stream, the earliest ones
 WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
-NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
 
 # Only connections with AMQP have messages; one that lost bytes may have, and makes its broker `lossy`.
 _LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0)
@@ -39,10 +39,10 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     connections = connections.filter(MAY_HAVE_MESSAGES)
     rows = {name: in_one(connections[name]) for name in CONNECTION_COLUMNS}
     lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), rows["undecoded_bytes"].fill_null(0)), 0)
-    vhost, is_1_0 = rows["vhost"], pc.equal(rows["version"], "1.0").fill_null(False)
-    named = pc.starts_with(vhost, NAMED_VHOST).fill_null(False)
-    of_1_0 = pc.if_else(named, pc.utf8_slice_codeunits(vhost, len(NAMED_VHOST)), None)
-    vhost = pc.if_else(is_1_0, of_1_0, vhost)
+    # In 1.0 other brokers than RabbitMQ have hostnames, which are names of the same broker.
+    is_1_0, product = pc.equal(rows["version"], "1.0").fill_null(False), rows["server_product"]
+    is_hostname = pc.and_(is_1_0, pc.not_equal(product, RABBITMQ).fill_null(True))
+    vhost = pc.if_else(is_hostname, pa.scalar(None, pa.string()), rows["vhost"])
     vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
     port = rows["server_port"].cast(pa.string())
     server = in_one_text([rows["server_ip"], port], ":").fill_null("")

@@ -41,21 +41,14 @@ from codec.variant.entries import (
     mix_entries,
     names_of,
 )
+from udfs.addresses import DEAD_LETTER_REASON, HAS_DEAD_LETTERS, dead_letters_of, nodes
 from udfs.arrow.fields import fields, values_of
 from udfs.arrow.hashing import hashed, in_one_number
 from udfs.arrow.rows import Index, from_spark, in_groups, numbers_of, one_of, picked, truth_of
 from udfs.arrow.types import VARIANT, typed
 from udfs.pairing.flows import TO_PAIR, UNKNOWN
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
-from udfs.pairing.routes import (
-    DEAD_LETTER_REASON,
-    DIRECT_REPLY,
-    HAS_DEAD_LETTERS,
-    BrokerFields,
-    broker_fields,
-    dead_letters_of,
-    nodes,
-)
+from udfs.pairing.routes import DIRECT_REPLY, BrokerFields, broker_fields
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS
 from udfs.roles import DELIVERIES, FLAG_OPTIONAL, REFUSED_BY_QUEUE, REQUEUED, UNROUTED
 
@@ -63,6 +56,8 @@ FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
 ROLLED_BACK = "rolled-back"  # a state of transactions
 FULL = "maxlen"  # RabbitMQ's reason for dead letters of a full queue
 TEMPORARY = "^temp-(queue|topic)://"
+# Columns of messages that files of earlier releases lack.
+ADDED = {"queue_offset": pa.int64()}
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
@@ -86,7 +81,7 @@ def pairing_keys(rows: Mapping[str, pa.Array]) -> pa.Array:
 class Routed(NamedTuple):
     """Messages with where they came from. `delivered`; `family`: CLASSIC ...; `broker`: what it added; `exchange`,
     `routing_key`: the route, null where it is unknown; `source`: what a delivery came from, `named`: the queue, if it
-    is one; `address_kind`: of `udfs.pairing.routes.Node`."""
+    is one; `address_kind`: of `udfs.addresses.Node`."""
 
     delivered: pa.BooleanArray
     family: pa.Array
@@ -105,8 +100,9 @@ def routed(rows: Mapping[str, pa.Array]) -> Routed:
     annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
     broker = broker_fields(_where(delivered, rows["headers"]), _where(annotated, rows["properties"]))
     address_kind, address_exchange, address_key, address_queue = nodes(rows["address"])
-    named = pc.coalesce(rows["queue"], pc.if_else(address_queue.is_valid(), address_key, None))
-    source = pc.coalesce(rows["queue"], address_queue)
+    queue = pc.if_else(rows["address"].is_valid(), pa.scalar(None, pa.string()), rows["queue"])
+    named = pc.coalesce(queue, pc.if_else(address_queue.is_valid(), address_key, None))
+    source = pc.coalesce(queue, address_queue)
     if pc.and_(delivered, source.is_null()).true_count:
         source = pc.coalesce(source, _links(rows))
     destinations = (  # the first that is known
@@ -248,7 +244,12 @@ def messages_in(
     for path, group in ((row["file"], row["row_group"]) for batch in groups for row in batch.to_pylist()):
         with pq.ParquetFile(path, filesystem=filesystem) as file:
             few = file.iter_batches(FEW_ROWS, row_groups=[group], columns=list(columns))
-            yield from map(one_batch, in_groups(few, BATCH_BYTES, BATCH_ROWS // FEW_ROWS))
+            for rows in map(one_batch, in_groups(few, BATCH_BYTES, BATCH_ROWS // FEW_ROWS)):
+                # A file of an older release may lack some.
+                missing = [name for name in columns if name not in rows.schema.names]
+                nothing = (pa.nulls(rows.num_rows, ADDED[name]) for name in missing)
+                arrays, names = [*rows.columns, *nothing], [*rows.schema.names, *missing]
+                yield pa.RecordBatch.from_arrays(arrays, names=names).select(list(columns))
 
 
 def filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:

@@ -1,11 +1,4 @@
-"""Where messages were published to, as addresses of 1.0 and RabbitMQ's dead-lettering fields tell.
-
-Addresses: RabbitMQ has '/exchanges/EXCHANGE/KEY' and '/queues/QUEUE' (percent-encoded), before version 4
-'/exchange/EXCHANGE/KEY', '/queue/QUEUE', '/amq/queue/QUEUE', '/topic/KEY' (its documentation, AMQP 1.0, addresses).
-ActiveMQ has 'queue://QUEUE' and 'topic://TOPIC', and 'temp-queue://', 'temp-topic://' of a connection. Artemis
-separates the queue of an address by '::', Service Bus the subscription of a topic by '/Subscriptions/' and dead letters
-by '/$DeadLetterQueue', Event Hubs what reads a hub, and its parts, by '/ConsumerGroups/' and '/Partitions/'. Any other
-address is a name; only the broker knows whether it is that of a queue.
+"""Where messages were published to, as RabbitMQ's dead-lettering fields tell.
 
 Dead-lettering: the header x-death lists queues, reasons and counts, the newest first; x-first-death-* repeat the
 oldest. For 1.0, since version 4, both are message annotations, beside the route of every message (RabbitMQ's
@@ -14,18 +7,16 @@ documentation, Dead Letter Exchanges).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.arrow.fields import Fields, Values, counted, elements, fields, inside, texts, texts_of, values_of
+from udfs.arrow.fields import Fields, Values, counted, elements, fields, inside, texts, values_of
 from udfs.arrow.rows import picked, truth_of
 
 FIRST_DEATH = ("exchange", "queue", "reason")
@@ -128,88 +119,3 @@ def _x_death(lists: Values, counts: NDArray[np.int64], first_death: Mapping[str,
 def _first_texts(lists: Values) -> pa.Array:
     counts = counted(lists)
     return picked(texts(elements(lists, counts)), np.where(counts > 0, np.cumsum(counts) - counts, -1))
-
-
-# (kind, pattern, exchange or None for the first group, groups of the routing key and of the queue, percent-encoded)
-ADDRESS_FORMS = tuple(
-    (kind, re.compile(pattern, re.DOTALL), exchange, *groups)  # each is read in time linear in the address
-    for kind, pattern, exchange, *groups in (
-        ("exchange", rb"/exchanges/([^/]+)/?(.*)", None, 2, None, True),
-        ("exchange", rb"/exchange/([^/]+)/?(.*)", None, 2, None, False),
-        ("exchange", rb"/topic/(.*)", b"amq.topic", 1, None, False),
-        ("queue", rb"/queues/(.*)", b"", 1, 1, True),
-        ("queue", rb"/(?:amq/)?queue/(.*)", b"", 1, 1, False),
-        ("queue", rb"queue://(.*)", b"", 1, 1, False),
-        ("exchange", rb"(topic://)(.*)", None, 2, None, False),
-        ("queue", rb"temp-queue://(.*)", b"", 1, 1, False),
-        ("exchange", rb"(temp-topic://)(.*)", None, 2, None, False),
-        ("name", rb"(.+)::(.*)", b"", 1, 2, False),
-        ("name", rb"(?i)(.+)/subscriptions/.*", b"", 1, 0, False),
-        ("name", rb"(?i)(.+)/\$deadletterqueue\Z", b"", 1, 0, False),
-        ("name", rb"(?i)([^/]+)/(?:consumergroups|partitions)/.*", b"", 1, 0, False),
-    )
-)
-# Addresses of queues of dead letters -> the queue whose letters these are, or None for any. ActiveMQ: its own queue
-# for each (with the prefix of its configuration) or a shared one; Artemis: a shared one.
-DEAD_LETTER_FORMS = tuple(
-    (re.compile(pattern, re.DOTALL), group)
-    for pattern, group in (
-        (rb"(?:queue://)?DLQ\.(.+)", 1),
-        (rb"(?:queue://)?ActiveMQ\.DLQ\.(?:Queue|Topic)\.(.+)", 1),
-        (rb"(?:queue://)?ActiveMQ\.DLQ\Z", None),
-        (rb"DLQ(?:::DLQ)?\Z", None),
-    )
-)
-# Service Bus: dead letters of a queue or subscription, and the header that says why.
-HAS_DEAD_LETTERS, DEAD_LETTER_REASON = r"(?i)/\$deadletterqueue$", "DeadLetterReason"
-INVALID_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-
-
-class Node(NamedTuple):
-    """What an address names: `kind` 'exchange' 'queue' 'name'; the route of what is published there; the `queue` from
-    which it is delivered, None where each reader has its own."""
-
-    kind: str
-    exchange: bytes
-    routing_key: bytes
-    queue: bytes | None
-
-
-def node(address: bytes) -> Node:
-    for kind, pattern, exchange, key, queue, encoded in ADDRESS_FORMS:
-        found = pattern.match(address)
-        if found:
-            named = _part(found[1], encoded) if exchange is None else exchange
-            read = None if queue is None else _part(found[queue], encoded)
-            return Node(kind, named, _part(found[key], encoded), read)
-    return Node("name", b"", address, address)
-
-
-def nodes(addresses: pa.Array) -> tuple[pa.Array, ...]:
-    """The fields of `Node` (strings) of each address; null without one. Each distinct address is read once."""
-    encoded = addresses.dictionary_encode()
-    known = [node(address) for address in encoded.dictionary.cast(pa.binary()).to_pylist()]
-    kinds = pa.array([each.kind for each in known], pa.string())
-    others = (texts_of(pa.array([each[i] for each in known], pa.binary())) for i in (1, 2, 3))
-    return tuple(column.take(encoded.indices) for column in (kinds, *others))
-
-
-def dead_letters_of(addresses: pa.Array) -> tuple[pa.Array, pa.BooleanArray]:
-    """Of addresses of queues of dead letters: the queue whose letters these are, null elsewhere; whether they may be
-    those of any queue."""
-    encoded = addresses.dictionary_encode()
-    names, any_of = list[bytes | None](), list[bool]()
-    for address in encoded.dictionary.cast(pa.binary()).to_pylist():
-        found = ((pattern.match(address), group) for pattern, group in DEAD_LETTER_FORMS)
-        match, group = next(((match, group) for match, group in found if match), (None, None))
-        names.append(match[group] if match and group else None)
-        any_of.append(match is not None and group is None)
-    return (
-        texts_of(pa.array(names, pa.binary())).take(encoded.indices),
-        pa.array(any_of, pa.bool_()).take(encoded.indices),
-    )
-
-
-def _part(octets: bytes, encoded: bool) -> bytes:
-    """A part of an address, percent-decoded unless its encoding is invalid."""
-    return unquote_to_bytes(octets) if encoded and not INVALID_ESCAPE.search(octets) else octets

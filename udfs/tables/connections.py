@@ -24,7 +24,7 @@ from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from udfs.arrow.rows import elapsed, in_one, in_one_text, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import bound
-from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
+from udfs.attributes import AGREED, ATTRIBUTES, NAMED_VHOST, NAMES, RABBITMQ, STATED_BY_BOTH
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
@@ -168,6 +168,7 @@ class Connections:
         as_stated = (name for name in FACTS.names if name in table.names)
         columns = {name: known[name] for name in (KEY, "version", "version_known", *as_stated)}
         columns |= {name: known[name] for name in ATTRIBUTES if name in table.names}
+        columns["vhost"] = _vhosts(known)
         columns |= self._of_sides(stated)
         for name in MEASURES:
             shown = f"messages_{name}" if name in ("published", "delivered") else name
@@ -230,6 +231,15 @@ class Connections:
         for field in LEDGER.names:
             columns[field] = pa.concat_arrays([_field(stated, side, field) for side in SIDES]).take(order)
         return bound(columns, self._schemas["streams"])
+
+
+def _vhosts(known: Mapping[str, pa.Array]) -> pa.Array:
+    """Virtual hosts: in 1.0 the hostname of the open; RabbitMQ's is '/' unless the hostname names another one."""
+    asked, of_1_0 = known["vhost"], pc.equal(known["version"], "1.0").fill_null(False)
+    named = pc.and_(of_1_0, pc.starts_with(asked, NAMED_VHOST).fill_null(False))
+    of_rabbitmq = pc.and_(of_1_0, pc.equal(known["server_product"], RABBITMQ).fill_null(False))
+    default = pc.if_else(of_rabbitmq, "/", asked)
+    return pc.if_else(named, pc.utf8_slice_codeunits(asked, len(NAMED_VHOST)), default)
 
 
 @cache

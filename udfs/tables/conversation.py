@@ -59,7 +59,7 @@ from udfs.tables.settled import ENDS, RETURNS, Known, Returns, ends_of, unknown_
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 WAITING_BYTES = 32 << 20  # of rows or of events, above which final rows are sought
 # Columns that tables of sessions do not have.
-NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ("queue_type",)}
+NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ()}
 Integers = NDArray[np.int64]
 NO_CONNECTIONS = np.zeros(0, np.int64)
 

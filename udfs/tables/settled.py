@@ -29,6 +29,7 @@ from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, UNKNOWN, Settled
 from codec.conversation.states import blank, numbered, places
 from codec.memory import fixed
+from udfs.addresses import named_by
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, picked, places_where, truth_of
@@ -141,6 +142,15 @@ def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Recor
     # Over a link without an address each message has its own.
     for name in ("address", "browsed"):
         outcomes[name] = pc.coalesce(outcomes[name], rows[name])
+    published = pc.equal(rows["operation"].cast(pa.string()), "publish")
+    exchange, routing_key, queue = named_by(outcomes["address"])
+    nothing = pa.scalar(None, pa.string())
+    of_address = {
+        "exchange": pc.if_else(published, exchange, nothing),
+        "routing_key": pc.if_else(published, routing_key, nothing),
+        "queue": pc.if_else(published, nothing, queue),
+    }
+    outcomes |= {name: pc.coalesce(rows[name].cast(pa.string()), column) for name, column in of_address.items()}
     columns = {
         name: pc.if_else(known, column.cast(rows.schema.field(name).type), rows[name])
         for name, column in outcomes.items()
