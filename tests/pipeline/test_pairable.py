@@ -14,7 +14,7 @@ from test_fields import column
 
 from codec.compiler.kernel import interpreted
 from codec.hashes import rows as hashing
-from udfs.addresses import nodes
+from udfs.addresses import named_by, nodes
 from udfs.arrow.hashing import hashed
 from udfs.pairing.routes import broker_fields
 
@@ -53,6 +53,32 @@ ADDRESSES = {
 def test_addresses_are_read_as_documented() -> None:
     found = nodes(pa.array([*ADDRESSES, *ADDRESSES], pa.string()))
     assert list(zip(*(part.to_pylist() for part in found), strict=True)) == [*ADDRESSES.values()] * 2
+
+
+# Address -> exchange and routing key published to, queue delivered from, in the words of the broker.
+NAMED = {
+    "/exchanges/orders/eu.new": ("orders", "eu.new", None),
+    "/exchanges/orders": ("orders", "", None),
+    "/queues/a%2Fb": ("", "a/b", "a/b"),
+    "/queue/jobs": ("", "jobs", "jobs"),
+    "/topic/eu": ("amq.topic", "eu", None),
+    "queue://jobs": (None, None, "jobs"),
+    "temp-queue://ID:b-1:2": (None, None, "ID:b-1:2"),
+    "topic://prices": (None, "prices", None),
+    "prices::prices.eu": (None, None, "prices.eu"),
+    "prices/Subscriptions/eu/$DeadLetterQueue": (None, None, "prices/Subscriptions/eu/$DeadLetterQueue"),
+    "jobs/$DeadLetterQueue": (None, None, "jobs/$DeadLetterQueue"),
+    "jobs": (None, None, None),
+    "/management": (None, None, None),
+    None: (None, None, None),
+}
+
+
+def test_addresses_name_what_their_broker_has() -> None:
+    found = named_by(pa.array([*NAMED], pa.string()))
+    assert list(zip(*(part.to_pylist() for part in found), strict=True)) == [*NAMED.values()]
+    assert [len(part) for part in named_by(pa.array([], pa.string()))] == [0, 0, 0]
+    assert [part.to_pylist() for part in named_by(pa.nulls(2, pa.string()))] == [[None] * 2] * 3
 
 
 def test_addresses_need_not_be_utf8() -> None:
