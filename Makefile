@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test slow-test law-test fuzz dist format clean java
+.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test slow-test law-test fuzz ledger dist format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -85,6 +85,11 @@ FUZZ_INPUTS ?= 120000
 fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes (slow; FUZZ_INPUTS=120000)
 	$(BIN)/python tests/support/fuzz_modes.py --inputs $(FUZZ_INPUTS)
 
+LEDGER ?= --messages 1000000
+NPM_CLIENTS := amqplib rabbitmq-client rhea
+ledger: .venv/dev .venv/kernels .venv/ledger  ## real brokers and clients, whose accounts are compared with the tables (LEDGER='--messages 20000 --root /srv/trixie')
+	$(BIN)/python tests/ledger/run.py --node-modules .venv/node_modules $(LEDGER)
+
 format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -128,6 +133,12 @@ java:
 
 .venv/browser: pyproject.toml | .venv/dev
 	@$(PIP) install --editable '.[browser]'
+	@touch $@
+
+# The libraries of Node.js are left out where there is no npm.
+.venv/ledger: pyproject.toml | .venv/dev
+	@$(PIP) install --editable '.[ledger]'
+	@! command -v npm > /dev/null || npm install --silent --no-save --prefix .venv $(NPM_CLIENTS)
 	@touch $@
 
 # Kernels are compiled once and cached beside their sources, so that the first decode is as fast as the second. The cache

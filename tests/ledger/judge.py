@@ -1,0 +1,247 @@
+"""Compares decoded tables with the accounts of clients.
+
+    python judge.py TABLES ACCOUNTS         TABLES: decoded with --payload; ACCOUNTS: a folder of *.jsonl
+
+Each value that an account states is compared with the row that states it: `equal`, `unknown` (the row does not say,
+which it may where packets are missing), or `wrong`. A client without `closed` was killed, and one with `error` was cut
+off: of its last events the wire may show more or less than it wrote down. Prints the numbers by column, and each wrong
+value with its packet; exit status 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+
+Row = dict[str, Any]
+MARKER = re.compile(rb"\|([a-z0-9][a-z0-9.-]*:\d{7})\|")
+LAST_EVENTS = 120  # of a client that was cut off, which the wire may show otherwise: two batches of its publishes
+OUTCOMES = {"confirmed", "nacked", "returned", "acked", "rejected", "requeued", "released", "modified"}
+NOT_KNOWN = {None, "unknown"}
+COLUMNS = {
+    "messages": [
+        "connection_id", "operation", "first_frame_no", "packet_no", "outcome", "redelivered", "body_size",
+        "body_sha256", "body", "message_id",
+    ],
+    "connections": ["connection_id", "client_name", "close_code", "close_text", "version"],
+    "channels": ["connection_id", "close_code", "close_text"],
+    "message_flows": [
+        "publish_connection_id", "publish_frame_no", "deliver_connection_id", "deliver_frame_no",
+    ],
+}  # fmt: skip
+
+
+@dataclass
+class Verdict:
+    """`counts`: by column and judgement; `wrong`: a line for each wrong value."""
+
+    counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    wrong: list[str] = field(default_factory=list)
+
+    def compare(self, column: str, stated: Any, found: Any, where: str, allowed: frozenset[Any] = frozenset()) -> None:
+        """Count one value; `allowed`: what else the wire may show."""
+        if found == stated or found in allowed:
+            self.counts[column]["equal"] += 1
+        elif found in NOT_KNOWN:
+            self.counts[column]["unknown"] += 1
+        else:
+            self.counts[column]["wrong"] += 1
+            self.wrong.append(f"{where}: {column} is {found!r}, the account says {stated!r}")
+
+    def text(self) -> str:
+        width = max(map(len, self.counts), default=0)
+        lines = [
+            f"{column:<{width}}  equal {of['equal']:>8}  unknown {of['unknown']:>6}  wrong {of['wrong']:>6}"
+            for column, of in sorted(self.counts.items())
+        ]
+        return "\n".join(
+            [*lines, *self.wrong[:50], *([f"... {len(self.wrong) - 50} more"] if len(self.wrong) > 50 else [])]
+        )
+
+
+@dataclass
+class Client:
+    """What one client wrote down: its events in order."""
+
+    events: list[Row]
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether it was killed, or its connection or session was ended by the broker."""
+        names = {event["event"] for event in self.events}
+        return "closed" not in names or "error" in names
+
+    def uncertain(self, index: int) -> bool:
+        """Whether the wire may show this event otherwise."""
+        return self.cut_off and index >= len(self.events) - LAST_EVENTS
+
+
+def accounts(folder: Path) -> dict[str, Client]:
+    """The clients by name."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for file in sorted(folder.glob("*.jsonl*")):
+        text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        for line in text.decode(errors="replace").splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:  # the last line of a killed client
+                continue
+            found[event["client"]].append(event)
+    return {name: Client(events) for name, events in found.items()}
+
+
+def read(tables: Path, name: str) -> list[Row]:
+    """The rows of a table."""
+    rows: list[Row] = (
+        pyarrow.dataset.dataset(tables / name, format="parquet").to_table(columns=COLUMNS[name]).to_pylist()
+    )
+    return rows
+
+
+def marker_of(row: Row) -> str | None:
+    """The marker at the begin of a body; in 1.0 the body has all sections."""
+    found = MARKER.search(row["body"] or b"")
+    return found[1].decode() if found else None
+
+
+def judge(tables: Path, folder: Path) -> Verdict:
+    """Compare all that the accounts in a folder state with the tables."""
+    verdict, clients = Verdict(), accounts(folder)
+    connections = read(tables, "connections")
+    versions = {row["connection_id"]: row["version"] for row in connections}
+    ids: dict[str, set[int]] = defaultdict(set)
+    for row in connections:
+        ids[str(row["client_name"])].add(row["connection_id"])
+    messages = sorted(read(tables, "messages"), key=lambda row: (row["connection_id"], row["first_frame_no"]))
+    of_connection: dict[int, list[Row]] = defaultdict(list)
+    for row in messages:
+        row["marker"] = marker_of(row)
+        of_connection[row["connection_id"]].append(row)
+    stated_closes: dict[int, list[Row]] = defaultdict(list)
+    for row in [*connections, *read(tables, "channels")]:
+        stated_closes[row["connection_id"]].append(row)
+    for name, client in clients.items():
+        rows = [row for connection in sorted(ids_of(ids, name)) for row in of_connection[connection]]
+        classic = all(versions[row["connection_id"]] != "1.0" for row in rows)
+        judge_publishes(verdict, client, [row for row in rows if row["operation"] == "publish"], classic)
+        judge_deliveries(verdict, client, [row for row in rows if row["operation"] in ("deliver", "get")], classic)
+        closes = [row for connection in ids_of(ids, name) for row in stated_closes[connection]]
+        for event in client.events:
+            if event["event"] == "error" and event.get("code"):
+                codes = {row["close_code"] for row in closes}
+                verdict.compare("close_code", event["code"], event["code"] if event["code"] in codes else min(
+                    (code for code in codes if code), default=None), name)  # fmt: skip
+    judge_flows(verdict, read(tables, "message_flows"), messages, clients)
+    return verdict
+
+
+def ids_of(ids: dict[str, set[int]], name: str) -> set[int]:
+    """The connections of a client; libraries add to the name that they are given, or state it beside their own."""
+    return {
+        connection for known, of_name in ids.items() if known == name or name in known.split() for connection in of_name
+    }
+
+
+def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: bool) -> None:
+    found: dict[str | None, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["marker"]].append(row)
+    heard = {event["id"]: event["event"] for event in client.events if event["event"] in OUTCOMES}
+    for index, event in enumerate(client.events):
+        if event["event"] != "published":
+            continue
+        own = found[event["id"]]
+        if len(own) != 1:
+            if not (client.uncertain(index) and not own):
+                verdict.compare("publishes of a message", 1, len(own), event["id"])
+            continue
+        (row,) = own
+        where = f"{event['id']} packet {row['packet_no']}"
+        verdict.compare("publishes of a message", 1, 1, where)
+        if classic:
+            verdict.compare("body_size", event["size"], row["body_size"], where)
+            verdict.compare("body_sha256", event["sha256"], row["body_sha256"], where)
+        if int(event["id"].rpartition(":")[2]) % 2:  # the others have none, or one of the library's own
+            verdict.compare("message_id", event["id"], row["message_id"], where)
+        if event["id"] in heard:
+            verdict.compare("publish outcome", heard[event["id"]], row["outcome"], where)
+        else:  # the client did not hear of it: the wire may have what it did not read
+            allowed = OUTCOMES if client.uncertain(index) else {"presettled"}
+            verdict.compare("publish outcome", "unsettled", row["outcome"], where, frozenset(allowed))
+
+
+def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic: bool) -> None:
+    """Deliveries of a message in their order; a client may not have looked at the last ones."""
+    found: dict[str | None, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["marker"]].append(row)
+    turns: Counter[str] = Counter()
+    settled: dict[tuple[str, int], str] = {}
+    for event in client.events:
+        if event["event"] == "delivered":
+            turns[event["id"]] += 1
+        elif event["event"] in OUTCOMES and turns[event["id"]]:
+            settled[event["id"], turns[event["id"]]] = event["event"]
+    seen: Counter[str] = Counter()
+    for index, event in enumerate(client.events):
+        if event["event"] != "delivered":
+            continue
+        seen[event["id"]] += 1
+        turn = seen[event["id"]]
+        own = found[event["id"]]
+        if len(own) < turn:
+            verdict.compare("deliveries of a message", turn, len(own), event["id"])
+            continue
+        row = own[turn - 1]
+        where = f"{event['id']} packet {row['packet_no']}"
+        verdict.compare("deliveries of a message", turn, turn, where)
+        if classic:
+            verdict.compare("redelivered", event["redelivered"], row["redelivered"], where)
+        stated = settled.get((event["id"], turn))
+        if stated is None:
+            allowed = OUTCOMES | {"unsettled"} if client.uncertain(index) else {"presettled"}
+            verdict.compare("delivery outcome", "unsettled", row["outcome"], where, frozenset(allowed))
+        else:
+            allowed = {"unsettled"} if client.uncertain(index) else set()
+            verdict.compare("delivery outcome", stated, row["outcome"], where, frozenset(allowed))
+    for marker, own in found.items():
+        for row in own[seen[str(marker)] :]:  # arrived, but nobody looked at it
+            where = f"{marker} packet {row['packet_no']}, which its client did not see"
+            verdict.compare(
+                "delivery outcome", "unsettled", row["outcome"], where, frozenset({"presettled", "released"})
+            )
+
+
+def judge_flows(verdict: Verdict, flows: list[Row], messages: list[Row], clients: dict[str, Client]) -> None:
+    """Each pair is of one message, and each message that was delivered has a pair."""
+    marker = {(row["connection_id"], row["first_frame_no"]): row["marker"] for row in messages}
+    paired: Counter[str] = Counter()
+    for flow in flows:
+        publish = marker.get((flow["publish_connection_id"], flow["publish_frame_no"]))
+        deliver = marker.get((flow["deliver_connection_id"], flow["deliver_frame_no"]))
+        if publish and deliver:
+            where = f"pair {publish} from frame {flow['publish_frame_no']} to {flow['deliver_frame_no']}"
+            verdict.compare("message of a pair", publish, deliver, where)
+            paired[publish] += 1
+    published = {row["marker"] for row in messages if row["operation"] == "publish"}
+    delivered = {event["id"] for client in clients.values() for event in client.events if event["event"] == "delivered"}
+    for each in sorted(delivered & published):
+        verdict.compare("a pair for a message", True, paired[each] > 0 or None, each)
+
+
+def main() -> int:
+    verdict = judge(Path(sys.argv[1]), Path(sys.argv[2]))
+    print(verdict.text())
+    return int(bool(verdict.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

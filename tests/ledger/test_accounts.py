@@ -1,0 +1,87 @@
+"""Tables against the accounts of both ends: real brokers and ten client libraries, as `run.py` recorded them.
+
+The captures have clients under load, killed consumers, connections that broker and network ended, a broker that was
+killed, a memory alarm, expired, refused and dead-lettered messages. `make ledger` records and judges new ones.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import judge
+import pytest
+
+from jobs.cli import main
+
+RECORDED = Path(__file__).parent / "recorded"
+NAMES = sorted(file.name.removesuffix(".jsonl.gz") for file in RECORDED.glob("*.jsonl.gz"))
+Event = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
+    """The decoded tables of a recording, and the events of its accounts."""
+    tables = tmp_path_factory.mktemp("ledger") / "tables"
+    assert main(["decode", str(RECORDED / f"{request.param}.pcap.gz"), "--output", str(tables), "--payload", "-q"]) == 0
+    lines = gzip.decompress((RECORDED / f"{request.param}.jsonl.gz").read_bytes()).splitlines()
+    return tables, [json.loads(line) for line in lines]
+
+
+def judged(tables: Path, folder: Path, events: list[Event]) -> judge.Verdict:
+    folder.mkdir()
+    (folder / "accounts.jsonl").write_text("\n".join(map(json.dumps, events)))
+    return judge.judge(tables, folder)
+
+
+def test_every_account_is_what_the_tables_say(recording: tuple[Path, list[Event]], tmp_path: Path) -> None:
+    tables, events = recording
+    verdict = judged(tables, tmp_path / "accounts", events)
+    assert verdict.wrong == []
+    kinds = Counter(event["event"] for event in events)
+    # Each event was compared; of a client that was cut off, what it wrote down last may never have reached the wire.
+    assert verdict.counts["deliveries of a message"]["equal"] == kinds["delivered"]
+    assert verdict.counts["publishes of a message"]["equal"] >= 0.9 * kinds["published"]
+    for column in ("publish outcome", "delivery outcome", "message of a pair", "redelivered", "body_sha256"):
+        assert verdict.counts[column]["equal"] > 100
+        assert verdict.counts[column]["unknown"] == 0
+    assert len({event["library"] for event in events}) >= 10
+    assert {"confirmed", "nacked", "returned", "acked", "rejected", "requeued", "released", "error"} <= kinds.keys()
+
+
+def of_whole_clients(events: list[Event]) -> list[Event]:
+    """Events of clients that nothing cut off."""
+    named = {kind: {e["client"] for e in events if e["event"] == kind} for kind in ("closed", "error")}
+    return [event for event in events if event["client"] in named["closed"] - named["error"]]
+
+
+def first(events: list[Event], kind: str) -> Event:
+    """The first event of a kind, in an AMQP 0-9-1 client that ended by itself."""
+    return next(e for e in of_whole_clients(events) if e["event"] == kind and e["library"] not in ("proton", "rhea"))
+
+
+CORRUPTIONS: dict[str, Callable[[list[Event]], None]] = {
+    "publish outcome": lambda events: first(events, "confirmed").update(event="nacked"),
+    "delivery outcome": lambda events: first(events, "acked").update(event="rejected"),
+    "body_size": lambda events: first(events, "published").update(size=1),
+    "body_sha256": lambda events: first(events, "published").update(sha256="0" * 64),
+    "redelivered": lambda events: first(events, "delivered").update(redelivered=None),
+    "deliveries of a message": lambda events: events.append(first(events, "delivered")),
+    "publishes of a message": lambda events: events.append(
+        first(events, "published") | {"id": "pika-publish-2:9999999"}
+    ),
+}
+
+
+@pytest.mark.parametrize("column", CORRUPTIONS)
+def test_an_account_that_lies_is_noticed(recording: tuple[Path, list[Event]], tmp_path: Path, column: str) -> None:
+    tables, events = recording
+    changed: list[Event] = json.loads(json.dumps(events))
+    CORRUPTIONS[column](changed)
+    verdict = judged(tables, tmp_path / "accounts", changed)
+    assert verdict.counts[column]["wrong"] >= 1
+    assert verdict.wrong
