@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.processes import MEGA
 from benchmarks.profiles import FAMILIES, streams
+from codec.amqp import batches
 from codec.amqp import decoder as decoding
 from codec.amqp import rows as R
 from codec.amqp.connections.flows import run
@@ -128,7 +129,8 @@ def family_line(family: str, size: int, message_bytes: int, runs: int) -> str:
     scan_kernel, value_kernels = run, decode_values
     for _ in range(runs + 1):  # the first loads the kernels
         scan, value = Spent(scan_kernel), Spent(value_kernels)
-        vars(decoding).update(run=scan, decode_values=value)
+        vars(decoding).update(run=scan)
+        vars(batches).update(decode_values=value)
         frames = spoken = 0
         sizes = []
         try:
@@ -140,7 +142,8 @@ def family_line(family: str, size: int, message_bytes: int, runs: int) -> str:
                     sizes.append(body_sizes(batch.cells))
                     assert (batch.cells[:, R.STATUS] == 0).all(), "the conversation is wrong"
         finally:
-            vars(decoding).update(run=scan_kernel, decode_values=value_kernels)
+            vars(decoding).update(run=scan_kernel)
+            vars(batches).update(decode_values=value_kernels)
         scans.append(scan.seconds)
         values.append(value.seconds)
     scan_s, values_s, bodies = min(scans[1:]), min(values[1:]), np.concatenate(sizes)

@@ -306,3 +306,21 @@ def test_memory_and_processor_time_of_other_processes_are_measured() -> None:
 def test_the_profiles_are_those_that_the_documentation_lists() -> None:
     text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
     assert [name for name in PROFILES if f"| `{name}` |" not in text] == []
+
+
+def test_the_kernels_of_each_family_have_a_speed() -> None:
+    """At the smallest size; a kernel that was not measured would divide by zero."""
+    words = [sys.executable, "-m", "benchmarks.kernels", "--mb", "0.1", "--runs", "1"]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    figures = {line.split()[0]: [float(figure.replace(",", "")) for figure in line.split()[1:]] for line in lines[2:]}
+    assert figures.keys() == {"0-9-1", "0-10", "1.0"}
+    assert all(min(of_family) > 0 for of_family in figures.values())
+
+
+def test_the_cost_of_all_tables_is_of_all_rows(tmp_path: Path) -> None:
+    """Both passes make the same rows."""
+    words = [sys.executable, "-m", "benchmarks.tables_of", str(written(tmp_path, "usual"))]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["read", "first", "second"]
+    assert lines[1].split()[2] == lines[2].split()[2]
+    assert float(lines[2].split()[1]) > 0
