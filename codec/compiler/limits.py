@@ -100,15 +100,20 @@ class Limits:
     hello_bytes: int = 4096
     # A message of a TLS handshake, such as a chain of certificates; a longer one is not read.
     handshake_bytes: int = 64 * 1024
-    # 0-RTT data that wait until the server accepts them: servers accept 16 KB by default.
+    # 0-RTT data that wait until the server accepts them: servers accept 16 KB by default. More are a hole.
     early_bytes: int = 64 * 1024
-    # Bytes that may be decrypted by trial after losses and with secrets that may not fit: this much of each connection
-    # ...
-    trial_grace: int = 4 * 1024 * 1024
+    # Bytes that may be decrypted by trial after losses and with secrets that may not fit, where a trial counts as 4 KB
+    # more than its record: this much of each connection ...
+    trial_grace: int = 2 * 1024 * 1024
     # ... and so many octets for each octet captured.
     trial_rate: int = 32
     # Numbers that are tried for the first record after a loss: 64 MB of usual records.
     trial_records: int = 4096
+    # Secrets of one label that are tried for one client random, which is no secret: anybody may write others beside the
+    # genuine one into a capture. The first ones of all files come before the second ones.
+    secret_candidates: int = 16
+    # Lines of the Decryption Secrets Blocks of one capture: a worker has them in memory. A key log may have any number.
+    secret_lines: int = 1 << 20
     # Connections of a key log, the newest ones, whose secrets are tried on one that began before the capture ...
     trial_connections: int = 32
     # ... and numbers that are tried for a record of it, over all these secrets.

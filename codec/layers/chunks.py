@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+Content = bytes | bytearray | memoryview | int  # bytes, or a hole: the negative of its size
+
 
 class Chunks(NamedTuple):
     """Chunks in the order in which they became readable; int64 columns. `event`: the TCP event that completed it;
@@ -41,7 +43,7 @@ class Output:
         self._rows: list[np.ndarray] = []
         self._last: list[tuple[int, int, int, int]] = []
 
-    def add(self, event: int, direction: int, content: bytes | int) -> None:
+    def add(self, event: int, direction: int, content: Content) -> None:
         """Add a chunk; a negative number is a hole."""
         size = content if isinstance(content, int) else len(content)
         if not isinstance(content, int):
@@ -93,6 +95,10 @@ class Layer(ABC):
     @abstractmethod
     def read(self, chunks: Chunks) -> Chunks:
         """Read the next chunks of both directions."""
+
+    def why_unread(self) -> str | None:
+        """Why it was not read, or not to the end."""
+        return self.reason
 
     def stop_reading(self, reason: str, side: Any = None) -> None:
         """Stop reading this side, or both."""

@@ -150,7 +150,21 @@ class LayeredConnection:
                 continue
             parts += self._ordered()
             if code == DONE:
-                return parts
+                return parts + self._unread()
+
+    def _unread(self) -> list[Part]:
+        """What waits at the end for output of TLS that never came, unchanged."""
+        if not self._waiting or self.tls is None:
+            return []
+        c, events = self.tcp.connection[0], np.zeros(1, SEGMENT).view(np.recarray)
+        events.order_ns, events.ts_ns, events.packet_no, events.file = c.now_ns, c.last_ns, c.last_packet, c.last_file
+        events.window, events.wire_len = 1, 1
+        found = _unchanged(self._waiting, 0)
+        self._waiting, self.passthrough = None, True
+        segments = np.empty(len(found.event), SEGMENT).view(np.recarray)
+        merge(events, *found[:4], self.totals, segments)
+        flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_KEY_BYTES)
+        return [Part(flows, np.array([len(segments)]), segments, found.octets, self)]
 
     def _enlarge(self, code: int, direction: int) -> None:
         self.tcp = self.tcp._replace(streams=enlarge_stream(self.tcp.streams, code, direction))
@@ -195,7 +209,8 @@ class LayeredConnection:
         else:
             self.limits |= HANDSHAKE
         before, self._waiting, self.passthrough = self._waiting, None, True
-        return joined(_passed_through(before, chunks.part(0, last + 1)), chunks.part(last + 1, count))
+        first = chunks.part(0, last + 1)
+        return joined(_unchanged(before + first.contents(), int(first.event[-1])), chunks.part(last + 1, count))
 
     def _through(self, chunks: Chunks) -> Chunks:
         """Chunks of TCP through all layers. The first output of TLS may begin a WebSocket layer."""
@@ -232,7 +247,7 @@ class LayeredConnection:
             "tls": dict(self.tls.facts()) if self.tls else None,
             "upgraded": self.upgraded,
             "websocket": websocket is not None and websocket.accepted,
-            "unread_because": next((layer.reason for layer in self.stack if layer.reason), None),
+            "unread_because": next((reason for layer in self.stack if (reason := layer.why_unread())), None),
         }
 
     def correct(self, directions: np.ndarray) -> None:
@@ -259,9 +274,8 @@ class LayeredConnection:
             directions["mode"] = TLS
 
 
-def _passed_through(before: list[tuple[int, bytes | int]], chunks: Chunks) -> Chunks:
-    """The waiting chunks and `chunks`, unchanged, at the last event."""
-    contents, event = before + chunks.contents(), int(chunks.event[-1])
+def _unchanged(contents: list[tuple[int, bytes | int]], event: int) -> Chunks:
+    """Chunks of these (direction, content), at one event."""
     out = Output(sum(len(content) for _, content in contents if isinstance(content, bytes)))
     for direction, content in contents:
         out.add(event, direction, content)

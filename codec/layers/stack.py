@@ -12,6 +12,7 @@ From there on `codec.layers.connection` reads the connection. TLS without secret
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,10 @@ from codec.tcp.direction import TLS
 
 # Trial of secrets on a connection that began before the capture: on so many records, in so many segments.
 TRIED_RECORDS, TRIED_SEGMENTS = 2, 64
-# Bound on failed trials, some 0.3 CPU seconds each: so many connections, and one more for so many octets of segments.
-# It applies per task, so beyond it, which connections are tried depends on the partitioning.
-TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 32, 1 << 24
+# Bound on such trials, some 0.3 CPU seconds a connection that fits none of the secrets: so many connections, and one
+# more for so many octets of segments. One that fits costs the share of the secrets that were tried before. It applies
+# per task, so beyond it, which connections are tried depends on the partitioning.
+TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 8, 1 << 24
 
 
 HELLO_HEAD = 43  # octets of a record with a ClientHello up to the end of its random; no upgrade of HTTP is shorter
@@ -102,7 +104,8 @@ class Layers:
         self._current: LayeredConnection | None = None
         self._suspended: dict[bytes, LayeredConnection] = {}
         self._ended: dict[int, LayeredConnection] = {}
-        self._octets = self._failed_trials = 0  # octets of segments; connections with failed trials
+        self._octets = 0  # of segments
+        self._trials = 0.0  # records on which all secrets were tried
 
     def feed(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
         """The same flows, with the contents of their layers."""
@@ -130,6 +133,9 @@ class Layers:
 
     def resume(self, layered: LayeredConnection) -> None:
         """The current flow continues this connection."""
+        tls = layered.tls
+        if tls is not None and tls.hellos[0] is not None and self._secrets is not None:
+            tls.more = partial(self._secrets.others, tls.hellos[0].random)
         self._current = layered
 
     def end(self, layered: LayeredConnection) -> Iterator[Part]:
@@ -186,7 +192,7 @@ class Layers:
             if random is not None and self._secrets is not None:
                 secrets = self._secrets.secrets(random)
                 if secrets:
-                    return i, Tls(int(g["direction"]), secrets), header
+                    return i, Tls(int(g["direction"]), secrets, partial(self._secrets.others, random)), header
             elif random is None and is_upgrade(octets):
                 return i, WebSocket(int(g["direction"])), header
             i += 1
@@ -195,7 +201,7 @@ class Layers:
         """The TLS of a connection that began before the capture, if its secrets are found by trial."""
         if not self._recent or int(segments["flags"][0]) & SYN:
             return None
-        if self._failed_trials >= TRIED_CONNECTIONS + self._octets // OCTETS_PER_CONNECTION:
+        if self._trials >= TRIED_RECORDS * (TRIED_CONNECTIONS + self._octets // OCTETS_PER_CONNECTION):
             return None
         tried = 0
         for g in segments[:TRIED_SEGMENTS]:
@@ -203,12 +209,14 @@ class Layers:
             octets = payload[at : at + int(g["cap_len"])].tobytes()
             if octets.startswith(HEAD):
                 found = match_secrets(octets, self._recent)
+                self._trials += 1 if found is None else found.share
                 if found is not None:
+                    self._recent.remove(found.known)  # no other connection has these: they are tried last
+                    self._recent.append(found.known)
                     return Tls.from_match(int(g["direction"]), found)
                 tried += 1
                 if tried == TRIED_RECORDS:
                     break
-        self._failed_trials += tried > 0
         return None
 
     def has_ended(self, connection: int) -> bool:

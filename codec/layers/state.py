@@ -18,10 +18,12 @@ from codec.layers import websocket
 from codec.layers.chunks import Layer
 from codec.layers.ordered import Tcp, new_tcp
 from codec.layers.tls import handshake
-from codec.layers.tls.ciphers import cipher, keys_13
+from codec.layers.tls.ciphers import Cipher, cipher, keys_13
+from codec.layers.tls.handshake import Opener
 from codec.layers.tls.hello import Hello
+from codec.layers.tls.keylog import CLIENT_RANDOM
 from codec.layers.tls.records import Tls
-from codec.layers.tls.suites import SUITES, TLS12
+from codec.layers.tls.suites import SUITES
 from codec.layers.websocket import WebSocket
 from codec.tcp.direction import DIRECTION, MARK, PIECE, Stream, enlarged
 
@@ -34,9 +36,9 @@ _ARRAYS = {
     )},
 }  # fmt: skip
 # Attributes with plain values. Ciphers are derived from secrets again.
-_TLS = ("early_suite", "reason", "alpn", "budget", "output_bytes", "early_accepted", "limits")
+_TLS = ("early_suite", "reason", "alpn", "budget", "output_bytes", "early_accepted", "limits", "waiting_bytes")
 _TLS_SIDE = tuple(
-    field.name for field in dataclasses.fields(handshake.Side) if field.name not in ("cipher", "next_cipher", "stages")
+    field.name for field in dataclasses.fields(handshake.Side) if field.name not in ("cipher", "trying", "stages")
 )
 _WEBSOCKET = ("reason", "subprotocol", "accepted", "output_bytes")
 
@@ -107,47 +109,64 @@ def save_tls(tls: Tls) -> dict[str, Value]:
         {name: to_json(getattr(side, name)) for name in _TLS_SIDE}
         | {
             "open": side.cipher is not None,
-            "next": side.next_cipher is not None,
-            "stages": [to_json(secret) for secret, _ in side.stages],
+            "trying": _save_stage(side.trying),
+            "stages": [_save_stage(stage) for stage in side.stages],
         }
         for side in tls.sides
     ]
     return {
         "client": tls.client,
-        "secrets": {label.decode(): to_json(secret) for label, secret in tls.secrets.items()},
+        "secrets": {label.decode(): [secret.hex() for secret in secrets] for label, secrets in tls.secrets.items()},
         "sides": sides,
         "hellos": [_save_hello(hello) for hello in tls.hellos],
-        "suite": next((number for number, suite in SUITES.items() if suite is tls.suite), None),
+        "suite": next((code for code, suite in SUITES.items() if suite is tls.suite), None),
         "early": [to_json(part) for part in tls.waiting_early],
         **{name: getattr(tls, name) for name in _TLS},
     }
 
 
+def _save_stage(stage: Sequence[Opener]) -> Value:
+    return [[opener.label.decode(), opener.secret.hex()] for opener in stage]
+
+
 def restore_tls(state: Mapping[str, Value]) -> Tls:
     """The inverse of `save_tls`."""
-    tls = Tls(state["client"], {label.encode(): from_json(secret) for label, secret in state["secrets"].items()})
+    secrets = {
+        label.encode(): tuple(bytes.fromhex(secret) for secret in candidates)
+        for label, candidates in state["secrets"].items()
+    }
+    tls = Tls(state["client"], secrets)
     _set_all(tls, _TLS, state)
     tls.hellos = [_restore_hello(hello) for hello in state["hellos"]]
     tls.suite = None if state["suite"] is None else SUITES[state["suite"]]
-    tls.waiting_early = [from_json(part) for part in state["early"]]
-    of_12 = tls.ciphers_12() if tls.suite is not None and tls.suite.version == TLS12 else None
+    waiting = [from_json(part) for part in state["early"]]
+    tls.waiting_early = [part if isinstance(part, int) else bytearray(part) for part in waiting]
     for direction, (side, known) in enumerate(zip(tls.sides, state["sides"], strict=True)):
         for name in _TLS_SIDE:
             value = from_json(known[name])
             if isinstance(value, list):
                 value = [tuple(each) for each in value]
             setattr(side, name, bytearray(value) if isinstance(getattr(side, name), bytearray) else value)
-        if of_12 is not None:
-            own = of_12[0 if direction == tls.client else 1]
-            side.cipher, side.next_cipher = own if known["open"] else None, own if known["next"] else None
-            continue
-        suite = SUITES[state["early_suite"]] if side.early and state["early_suite"] is not None else tls.suite
-        if known["open"] and suite is not None:
-            side.cipher = cipher(suite, keys_13(suite, side.secret))
-        if tls.suite is not None:
-            secrets = [from_json(secret) for secret in known["stages"]]
-            side.stages = [(secret, cipher(tls.suite, keys_13(tls.suite, secret))) for secret in secrets]
+        side.trying = _restore_stage(tls, direction, known["trying"])
+        side.stages = [_restore_stage(tls, direction, stage) for stage in known["stages"]]
+        if known["open"]:
+            side.cipher = _restore_cipher(tls, direction, side)
     return tls
+
+
+def _restore_stage(tls: Tls, direction: int, stage: Value) -> list[Opener]:
+    return [
+        opener for label, secret in stage for opener in tls.openers(direction, label.encode(), [bytes.fromhex(secret)])
+    ]
+
+
+def _restore_cipher(tls: Tls, direction: int, side: handshake.Side) -> Cipher:
+    """The cipher that has authenticated records of a direction."""
+    if side.early and tls.early_suite is not None:
+        suite = SUITES[tls.early_suite]
+        return cipher(suite, keys_13(suite, side.secret))
+    (opener,) = tls.openers(direction, CLIENT_RANDOM, [side.secret])
+    return opener.cipher
 
 
 def save_websocket(layer: WebSocket) -> dict[str, Value]:

@@ -89,8 +89,8 @@ class Decrypted:
             tls = self.layers[place].tls
             if tls is not None and tls.hellos[0] is not None:
                 random = tls.hellos[0].random.hex()
-                secrets = sorted(tls.secrets.items())
-                lines += [f"{label.decode()} {random} {secret.hex()}\n" for label, secret in secrets]
+                pairs = sorted((label, secret) for label, secrets in tls.secrets.items() for secret in secrets)
+                lines += [f"{label.decode()} {random} {secret.hex()}\n" for label, secret in pairs]
         return "".join(lines).encode()
 
 

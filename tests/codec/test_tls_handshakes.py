@@ -15,7 +15,7 @@ from tls_peers import wire_of
 from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, KeyLog
+from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, KeyLog, Secrets
 from codec.layers.tls.trial import match_secrets
 
 TLS12, TLS13 = (3, 3), (3, 4)
@@ -97,7 +97,7 @@ def made_records(suite: str, number: int, contents: list[bytes]) -> tuple[bytes,
 def test_the_numbers_that_are_tried_are_bounded(suite: str, number: int, size: int) -> None:
     for beyond in (0, 1):
         secret, records = made_records(suite, number + beyond, [b"x" * size])
-        known = {CLIENT_TRAFFIC: bytes(32), SERVER_TRAFFIC: secret}
+        known: Secrets = {CLIENT_TRAFFIC: (bytes(32),), SERVER_TRAFFIC: (secret,)}
         found = match_secrets(records, [known])
         if beyond:
             assert found is None

@@ -51,7 +51,12 @@ def values(path: Path) -> Iterator[bytes]:
 
 def with_secrets(lake: Path, key_log: Path) -> set[Path]:
     """Files of the lake in which a secret of the key log stands, as octets or as text."""
-    known = [secret for each in KeyLog(key_log.read_bytes())._known.values() for secret in each.values()]
+    known = [
+        secret
+        for each in KeyLog(key_log.read_bytes())._known.values()
+        for secrets in each.values()
+        for secret in secrets
+    ]
     assert known
     shapes = [shape for secret in known for shape in (secret, secret.hex().encode(), secret.hex().upper().encode())]
     files = [path for path in lake.rglob("*") if path.is_file()]

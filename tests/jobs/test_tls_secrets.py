@@ -18,8 +18,8 @@ from submitting import submitted
 
 import pipeline
 from codec.layers.tls.ciphers import cipher, keys_13
-from codec.layers.tls.handshake import Side
-from codec.layers.tls.keylog import KeyLog, parse_line
+from codec.layers.tls.handshake import Opener, Side
+from codec.layers.tls.keylog import KeyLog, parse_line, Secrets
 from codec.layers.tls.suites import SUITES
 from codec.layers.tls.trial import Match
 from jobs.cli import main
@@ -56,10 +56,10 @@ def test_a_large_key_log_is_looked_up_by_its_index(tmp_path: Path) -> None:
     path.write_bytes(b"# comment\n\nnonsense\n" + lines(30_000) + b"CLIENT_RANDOM " + b"ab" * 32 + b" " + b"cd" * 48)
     found = SecretFiles((str(path),)).open()
     for number in (0, 1, 17, 14_999, 29_999):
-        expected = {label.encode(): (number + at).to_bytes(48, "big") for at, label in enumerate(LABELS)}
+        expected = {label.encode(): ((number + at).to_bytes(48, "big"),) for at, label in enumerate(LABELS)}
         assert found.secrets(number.to_bytes(32, "big")) == expected
     assert found.secrets((30_000).to_bytes(32, "big")) == {}
-    assert found.secrets(b"\xab" * 32) == {b"CLIENT_RANDOM": b"\xcd" * 48}  # the last line has no end
+    assert found.secrets(b"\xab" * 32) == {b"CLIENT_RANDOM": (b"\xcd" * 48,)}  # the last line has no end
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_growing_key_log_is_read_on(tmp_path: Path) -> None:
     found = SecretFiles((str(path),)).open()
     assert len(found.secrets((1).to_bytes(32, "big"))) <= 3
     path.write_bytes(lines(5))
-    assert found.secrets((1).to_bytes(32, "big"))[b"CLIENT_TRAFFIC_SECRET_0"] == (3).to_bytes(48, "big")
+    assert found.secrets((1).to_bytes(32, "big"))[b"CLIENT_TRAFFIC_SECRET_0"] == ((3).to_bytes(48, "big"),)
     assert len(found.secrets((4).to_bytes(32, "big"))) == 3
     path.write_bytes(lines(3, 100))  # another file in its place
     assert found.secrets((4).to_bytes(32, "big")) == {}
@@ -272,6 +272,8 @@ def test_no_object_with_a_secret_prints_it() -> None:
     """As a message or a log would, that quotes one by mistake."""
     secret, suite = bytes(range(32)), SUITES[0x1301]
     keys = keys_13(suite, secret)
-    holders = (keys, Side(secret=secret, stages=[(secret, cipher(suite, keys))]), Match({b"": secret}, suite, True))
+    opener = Opener(b"", secret, cipher(suite, keys))
+    known: Secrets = {b"": (secret,)}
+    holders = (keys, opener, Side(secret=secret, stages=[[opener]]), Match(known, suite, True, known, 1.0))
     for holder in holders:
         assert not any(repr(each)[2:-1] in repr(holder) for each in (secret, keys.key, keys.iv))

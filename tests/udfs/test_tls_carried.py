@@ -109,5 +109,5 @@ def test_states_contain_secrets_only_on_request() -> None:
     for state in map(ConnectionState.from_bytes, states):
         assert state.layers is None
         text = repr((state.layers, {name: array.tobytes() for name, array in state.arrays.items()}))
-        assert not any(secret.hex() in text or repr(secret)[2:-1] in text for secret in secrets.values())
+        assert not any(secret.hex() in text or repr(secret)[2:-1] in text for (secret,) in secrets.values())
     assert sorted(fact["content"] for fact in (each.facts for each in facts.values())) == ["amqp", "tls"]

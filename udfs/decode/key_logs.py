@@ -2,13 +2,15 @@
 
 A task looks up the secrets of its connections by their client random. Memory holds only an index of a key log (offsets
 of the lines by client random), so a log of a million lines costs a worker 16 MB; when a log has grown, the new lines
-are read. If the key logs have no secrets of a connection, the blocks of all captures of the set are searched, because
-one file may have those of the others. Secrets go to the ciphers only: plans and messages name just files.
+are read. If the key logs have no secrets of a connection, or none that authenticates, the blocks of all captures of the
+set are searched, because one file may have those of the others. A client random is no secret, so that any file may have
+wrong secrets for it: those of all files are candidates, in an order that does not depend on that of the files. Secrets
+go to the ciphers only: plans and messages name just files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,15 +23,16 @@ from codec.capture.secrets import SecretsWalker
 from codec.compiler.limits import LIMITS
 from codec.errors import WirehareError
 from codec.layers.tls.hello import RANDOM_BYTES
-from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, parse_line
+from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, add_secret, joined_secrets, newest, parse_line
 from udfs.source.files import CaptureFile, error_line, locate, public_uri
 from udfs.source.paths import PathError, resolve
 from udfs.source.reading import CaptureBytes, in_blocks
 
 READ_BYTES = 1 << 20
 LINE_BYTES = 512  # no line of a key log is longer
+LOOKUP_BYTES = 1 << 13  # read at once to look lines up
 RECENT_BYTES = 1 << 16  # at the end of a key log: some 60 connections
-SAME_KEYS = 64  # at most read for one client random; it has five
+SAME_KEYS = 256  # lines read for one client random at most: those of all its candidates, and some more
 # Odd numbers that mix the four parts of a client random into one: the key of the index.
 MIXED = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 
@@ -76,12 +79,12 @@ class KeyLogFile:
         except (OSError, pa.ArrowException):
             return {}
 
-    def recent(self) -> list[Secrets]:
-        """Those at the end of the file; see `SecretSource`."""
+    def of_tls13(self) -> list[tuple[bytes, Secrets]]:
+        """(client random, secrets) of connections of TLS 1.3 at the end of the file, the newest first."""
         try:
             with locate(self._path).open() as file:
                 file.seek(max(0, int(file.size()) - RECENT_BYTES))
-                return KeyLog(file.read(RECENT_BYTES)).recent()
+                return KeyLog(file.read(RECENT_BYTES)).of_tls13()
         except (OSError, pa.ArrowException):
             return []
 
@@ -89,11 +92,15 @@ class KeyLogFile:
         (key,) = _keys(np.frombuffer(client_random, np.uint8)[None])
         begin, end = np.searchsorted(self._keys, key, "left"), np.searchsorted(self._keys, key, "right")
         found: Secrets = {}
+        octets, first = b"", 0  # of the file: lines of one connection are usually together
         for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
-            file.seek(place)
-            parsed = parse_line(file.read(LINE_BYTES).split(b"\n", 1)[0])
+            if place + LINE_BYTES > first + len(octets):
+                file.seek(place)
+                octets, first = file.read(LOOKUP_BYTES), place
+            at = place - first
+            parsed = parse_line(octets[at : at + LINE_BYTES].split(b"\n", 1)[0])
             if parsed is not None and parsed[1] == client_random:
-                found.setdefault(parsed[0], parsed[2])
+                add_secret(found, parsed[0], parsed[2])
         return found
 
     def _index(self, file: pa.NativeFile, size: int) -> None:
@@ -159,29 +166,95 @@ class FoundSecrets:
     def __init__(self, files: SecretFiles) -> None:
         self._key_logs = [KeyLogFile(path) for path in files.key_logs]
         self._captures = files.captures
-        self._blocks: KeyLog | None = None
+        self._blocks: list[BlockSecrets] | None = None
 
     def secrets(self, client_random: bytes) -> Secrets:
-        """The secrets of one connection; the first one found for a label counts."""
+        """The secrets of one connection in the key logs; if these have none, in the captures."""
         assert len(client_random) == RANDOM_BYTES
-        found: Secrets = {}
-        for log in self._key_logs:
-            found = log.secrets(client_random) | found
-        return found or self._of_captures().secrets(client_random)
+        found = joined_secrets(log.secrets(client_random) for log in self._key_logs)
+        return found or self.others(client_random)
+
+    def others(self, client_random: bytes) -> Secrets:
+        """The secrets of one connection in the captures."""
+        return joined_secrets(blocks.secrets(client_random) for blocks in self._of_captures())
 
     def recent(self) -> list[Secrets]:
         """Those of the key logs; without key logs, those of the captures."""
-        logs: Sequence[KeyLogFile | KeyLog] = self._key_logs or [self._of_captures()]
-        return [each for log in logs for each in log.recent()][: LIMITS.trial_connections]
+        logs: Sequence[KeyLogFile | BlockSecrets] = self._key_logs or self._of_captures()
+        return newest([log.of_tls13() for log in logs])
 
-    def _of_captures(self) -> KeyLog:
+    def _of_captures(self) -> list[BlockSecrets]:
         if self._blocks is None:
-            self._blocks = KeyLog()
+            self._blocks = []
             with suppress(PathError, OSError, pa.ArrowException):
                 for file in resolve(self._captures) if self._captures else ():
-                    for octets in blocks_of(file):
-                        self._blocks.add(octets.splitlines())
+                    blocks = BlockSecrets(blocks_of(file))
+                    if blocks:
+                        self._blocks.append(blocks)
         return self._blocks
+
+
+class BlockSecrets:
+    """The secrets in the Decryption Secrets Blocks of one capture: its lines, and their index as in `KeyLogFile`."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        keys, places, lines, end = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [], 0
+        room = LIMITS.secret_lines
+        for piece in (piece for block in blocks for piece in _pieces(block)):
+            octets, found, where = _known_lines(piece, room)
+            keys.append(found)
+            places.append(where + end)
+            lines.append(octets)
+            end += len(octets)
+            room -= len(found)
+            if not room:
+                break
+        self._lines = b"".join(lines)
+        joined, where = np.concatenate(keys), np.concatenate(places)
+        order = np.lexsort((where, joined))
+        self._keys, self._places = joined[order], where[order]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def secrets(self, client_random: bytes) -> Secrets:
+        """The secrets of one connection."""
+        (key,) = _keys(np.frombuffer(client_random, np.uint8)[None])
+        begin, end = np.searchsorted(self._keys, key, "left"), np.searchsorted(self._keys, key, "right")
+        found: Secrets = {}
+        for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
+            parsed = parse_line(self._lines[place : place + LINE_BYTES].split(b"\n", 1)[0])
+            if parsed is not None and parsed[1] == client_random:
+                add_secret(found, parsed[0], parsed[2])
+        return found
+
+    def of_tls13(self) -> list[tuple[bytes, Secrets]]:
+        """(client random, secrets) of connections of TLS 1.3 in the last lines, the newest first."""
+        return KeyLog(self._lines[-RECENT_BYTES:]).of_tls13()
+
+
+def _pieces(block: bytes) -> Iterator[bytes]:
+    """Whole lines, together READ_BYTES at most; longer ones are no lines of a key log."""
+    at = 0
+    while at < len(block):
+        end = at + READ_BYTES
+        end = len(block) if end >= len(block) else (block.rfind(b"\n", at, end) + 1 or end)
+        yield block[at:end]
+        at = end
+
+
+def _known_lines(block: bytes, room: int) -> tuple[bytes, NDArray[np.uint64], NDArray[np.int64]]:
+    """The first `room` lines of a piece that have a known label, end to end; the keys of their client randoms, where
+    they begin."""
+    keys, places = _lines_of(block)
+    order = np.argsort(places)[:room]
+    keys, places = keys[order], places[order]
+    octets = np.frombuffer(block, np.uint8)
+    ends = np.append(np.flatnonzero(octets == 0x0A) + 1, len(octets))
+    sizes = np.minimum(ends[np.searchsorted(ends, places, "right")] - places, LINE_BYTES)
+    begins = np.cumsum(sizes) - sizes
+    rows = np.repeat(places - begins, sizes) + np.arange(int(sizes.sum()))
+    return octets[rows].tobytes() + b"\n", keys, begins
 
 
 def blocks_of(file: CaptureFile) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
-"""Many records of application data decrypted at once: kernels do everything around the one call per record.
+"""Many encrypted records decrypted at once: kernels do everything around the one call per record.
 
 `lay_out` writes the nonce and the associated data of each record, and where its plaintext goes; `cryptography` decrypts
-record by record into one buffer; `measure` strips what is not application data (TLS 1.3: padding, content type). The
-buffer keeps gaps where the tags and paddings were, since chunks say where their octets begin.
+record by record into one buffer; `measure` strips padding and content type of TLS 1.3. The buffer keeps gaps where the
+tags and paddings were, since chunks say where their bytes begin.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from codec.layers.tls.ciphers import SEQUENCE_BYTES, Aead
 from codec.layers.tls.framing import APPLICATION_DATA, HEADER_BYTES, Records
 
 NONCE_BYTES = 12
-BODY, PLACE, ROOM, COLUMNS = 0, 1, 2, 3  # of `places`: where ciphertext and plaintext begin, octets of the latter
+# Of `places`: where ciphertext and plaintext begin, bytes of the latter, its content type (0: TLS 1.3 without one).
+BODY, PLACE, ROOM, KIND, COLUMNS = 0, 1, 2, 3, 4
 
 
 @kernel
 def lay_out(octets, direction, at, size, able, numbers, ivs, explicit, tag, tls13, used, nonces, heads, places):
-    """Fill `nonces`, `heads`, `places` for the first records that can be decrypted in bulk; returns their number.
+    """Fill `nonces`, `heads`, `places` for the first records that can be decrypted in bulk; returns their count.
 
     `able`, `numbers`, `ivs`: by direction: whether its cipher is known, the number of its next record, its IV.
-    `explicit`: octets of the nonce in the record; `used`: where plaintext goes. RFC 8446, sections 5.2 and 5.3; TLS
+    `explicit`: bytes of the nonce in the record; `used`: where plaintext goes. RFC 8446, sections 5.2 and 5.3; TLS
     1.2: RFC 5246, section 6.2.3.3, RFC 5288, RFC 7905."""
     for i in range(len(direction)):
         side, begin = int(direction[i]), int(at[i])
-        plain = int(size[i]) - explicit - tag
-        if not able[side] or plain < (1 if tls13 else 0) or octets[begin - HEADER_BYTES] != APPLICATION_DATA:
+        kind, plain = int(octets[begin - HEADER_BYTES]), int(size[i]) - explicit - tag
+        if not able[side] or plain < (1 if tls13 else 0) or (tls13 and kind != APPLICATION_DATA):
             return i
         number = int(numbers[side])
         numbers[side] = number + 1
@@ -52,31 +53,27 @@ def lay_out(octets, direction, at, size, able, numbers, ivs, explicit, tag, tls1
             heads[i, first + j] = octets[begin - HEADER_BYTES + j]
         if not tls13:
             heads[i, first + 3], heads[i, first + 4] = plain >> 8, plain & 0xFF
-        places[i, BODY], places[i, PLACE], places[i, ROOM] = begin + explicit, used, plain
+        places[i, BODY], places[i, PLACE], places[i, ROOM], places[i, KIND] = begin + explicit, used, plain, kind
         used += plain
     return len(direction)
 
 
 @kernel
 def measure(out, places):
-    """Set `places[:, ROOM]` of TLS 1.3 plaintexts to the size of their application data; returns the number of records
-    before the first that is something else."""
+    """Set ROOM and KIND of TLS 1.3 plaintexts, which end with a content type and zeros."""
     for i in range(len(places)):
         end = places[i, PLACE] + places[i, ROOM] - 1
         while end > places[i, PLACE] and out[end] == 0:
             end -= 1
-        if out[end] != APPLICATION_DATA:
-            return i
-        places[i, ROOM] = end - places[i, PLACE]
-    return len(places)
+        places[i, ROOM], places[i, KIND] = end - places[i, PLACE], out[end]
 
 
 def decrypt(
     records: Records, first: int, end: int, ciphers: tuple[Aead | None, Aead | None], numbers: list[int], out: Output
 ) -> np.ndarray:
-    """Decrypt records `first` to `end`, up to the first that is not application data or does not authenticate: `places`
-    int64 (n, 3) of those. `ciphers`, `numbers`: of each direction, its cipher (None: nothing is decrypted), its next
-    record."""
+    """Decrypt records `first` to `end`, up to the first that has no cipher or does not authenticate: `places` int64
+    (n, COLUMNS) of those; the caller advances `out.used`. `ciphers`, `numbers`: of each direction, its cipher (None:
+    nothing is decrypted), its next record."""
     known = ciphers[0] or ciphers[1]
     assert known is not None
     room = end - first
@@ -103,7 +100,7 @@ def decrypt(
         heads,
         places,
     )
-    begins, targets, sizes = places[:count].T
+    begins, targets, sizes = places[:count, : ROOM + 1].T
     prepared = zip(
         direction[:count].tolist(),
         nonces[:count].view(f"V{nonces.shape[1]}").ravel().tolist(),
@@ -120,7 +117,6 @@ def decrypt(
         for side, nonce, head, begin, stop, place, place_end in prepared:
             into[side](nonce, source[begin:stop], head, target[place:place_end])
             opened += 1
-    opened = measure(out.octets, places[:opened]) if tls13 else opened
-    if opened:
-        out.used = int(places[opened - 1, PLACE] + places[opened - 1, ROOM])
+    if tls13:
+        measure(out.octets, places[:opened])
     return places[:opened]

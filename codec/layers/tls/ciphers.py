@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher as BlockCipher
 from cryptography.hazmat.primitives.ciphers.aead import AESCCM, AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CBC as CbcMode
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from codec.layers.tls.suites import CBC, CCM, CCM_8, CHACHA, GCM, TLS13, Suite
 
@@ -39,13 +37,15 @@ class Cipher(Protocol):
 class Aead:
     """TLS 1.3 (RFC 8446, section 5.2), where the plaintext ends with its content type and zeros; TLS 1.2 (RFC 5246,
     section 6.2.3.3; RFC 5288; RFC 7905, where the nonce is not in the record). `explicit`: octets of the nonce in a
-    record; `tag`: octets of the authentication tag."""
+    record; `tag`: octets of the authentication tag; `layout`: what records
+    that are decrypted together have in common."""
 
     def __init__(self, suite: Suite, keys: Keys) -> None:
         self.tls13 = suite.version == TLS13
         self.tag = SHORT_TAG_BYTES if suite.cipher == CCM_8 else TAG_BYTES
         self.explicit = 0 if self.tls13 or suite.cipher == CHACHA else EXPLICIT_BYTES
         self.overhead = self.explicit + self.tag + self.tls13
+        self.layout = self.tls13, self.explicit, self.tag
         self.iv = keys.iv
         aead: ChaCha20Poly1305 | AESCCM | AESGCM
         if suite.cipher == CHACHA:
@@ -118,7 +118,6 @@ def _pseudo_header(number: int, kind: int, version: int, size: int) -> bytes:
     return number.to_bytes(SEQUENCE_BYTES, "big") + bytes((kind, version >> 8, version & 0xFF, size >> 8, size & 0xFF))
 
 
-HASHES: dict[str, type[hashes.HashAlgorithm]] = {"sha1": hashes.SHA1, "sha256": hashes.SHA256, "sha384": hashes.SHA384}
 MAC_BYTES = {"": 0, "sha1": 20, "sha256": 32, "sha384": 48}
 IV_BYTES = 12
 SALT_BYTES = 4  # of GCM and CCM in TLS 1.2: the record has the rest of the nonce
@@ -134,10 +133,11 @@ class Keys:
 
 
 def expand_label(hash_name: str, secret: bytes, label: str, size: int) -> bytes:
-    """HKDF-Expand-Label without a context."""
+    """HKDF-Expand-Label without a context, `size` up to that of the hash: one round of HKDF-Expand (RFC 5869, section
+    2.3), whose counter is 1."""
     full = b"tls13 " + label.encode()
-    info = size.to_bytes(2, "big") + bytes([len(full)]) + full + b"\0"
-    return HKDFExpand(HASHES[hash_name](), size, info).derive(secret)
+    info = size.to_bytes(2, "big") + bytes([len(full)]) + full + b"\0\1"
+    return hmac.digest(secret, info, hash_name)[:size]
 
 
 def keys_13(suite: Suite, secret: bytes) -> Keys:

@@ -1,6 +1,6 @@
 """TLS record framing: finds the records in chunks of both directions.
 
-The octets of each direction are copied end to end, behind those of its incomplete record, so that each record is one
+The bytes of each direction are copied end to end, after those of its incomplete record, so that each record is one
 slice of one buffer.
 """
 
@@ -34,8 +34,16 @@ class Records(NamedTuple):
 
     def of(self, direction: int, first: int) -> Records:
         """Those of one direction from `first` on."""
-        keep = first + np.flatnonzero(self.direction[first:] == direction)
-        columns = (self.chunk[keep], self.direction[keep], self.at[keep], self.size[keep])
+        return self._at(first + np.flatnonzero(self.direction[first:] == direction))
+
+    def without_change_cipher_spec(self, first: int) -> Records:
+        """Those from `first` on that are no ChangeCipherSpec, which has no meaning in TLS 1.3."""
+        kinds = self.octets[self.at[first:] - HEADER_BYTES]
+        is_dropped = (kinds == CHANGE_CIPHER_SPEC) & (self.size[first:] != NO_RECORD)
+        return self._at(first + np.flatnonzero(~is_dropped))
+
+    def _at(self, rows: np.ndarray) -> Records:
+        columns = (self.chunk[rows], self.direction[rows], self.at[rows], self.size[rows])
         return Records(self.octets, *columns, self.rest)
 
 
@@ -66,6 +74,64 @@ def _split(direction, begin, size, octets, used, start, buffer, chunk, direction
         if start[side] >= 0:
             start[side] = at
     return count
+
+
+@kernel
+def has_nothing_to_read(octets, begin, end, unread):
+    """Whether a record of handshake messages has only whole ones of types that are `unread`: bool (256,)."""
+    at = begin
+    while at + 4 <= end and unread[octets[at]]:
+        at += 4 + ((int(octets[at + 1]) << 16) | (int(octets[at + 2]) << 8) | int(octets[at + 3]))
+    return at == end
+
+
+@kernel
+def ignored_end(octets, direction, at, size, first, ignored, unread):
+    """Index of the first record from `first` on that has to be read. `ignored`: bool (2, 4), kinds of records that are
+    not, by direction; `unread`: bool (2, 256), types of handshake messages that are not, where a direction is in clear
+    and between two messages."""
+    i = first
+    while i < len(size) and size[i] != NO_RECORD:
+        side, kind = int(direction[i]), int(octets[at[i] - HEADER_BYTES])
+        if not ignored[side, kind - CHANGE_CIPHER_SPEC] and not (
+            kind == HANDSHAKE and has_nothing_to_read(octets, int(at[i]), int(at[i] + size[i]), unread[side])
+        ):
+            break
+        i += 1
+    return i
+
+
+@kernel
+def gather(octets, direction, at, size, first, out):
+    """Copy the bodies of records from `first` on to `out`, while they are handshake records of one direction and `out`
+    has room for all of the next one: (their end, their bytes)."""
+    i, used = first, 0
+    while i < len(size) and size[i] != NO_RECORD and direction[i] == direction[first]:
+        if octets[at[i] - HEADER_BYTES] != HANDSHAKE or used + size[i] > len(out):
+            break
+        copy_bytes(out, used, octets, int(at[i]), int(at[i] + size[i]))
+        used += int(size[i])
+        i += 1
+    return i, used
+
+
+@kernel
+def possible_records(octets, first, out):
+    """Write (begin, end) of possible records from `first` on, by their headers, to `out` int64 (n, 2): (their number,
+    where to go on). Encrypted records have version 3.3."""
+    count, i = 0, first
+    while i + HEADER_BYTES <= len(octets) and count < len(out):
+        size = (int(octets[i + 3]) << 8) | int(octets[i + 4])
+        if (
+            ALERT <= octets[i] <= APPLICATION_DATA
+            and octets[i + 1] == 3
+            and octets[i + 2] == 3
+            and size <= RECORD_BYTES
+        ):
+            out[count, 0], out[count, 1] = i, i + HEADER_BYTES + size
+            count += 1
+        i += 1
+    return count, i
 
 
 def split(chunks: Chunks, pending: tuple[bytes | bytearray | None, ...]) -> Records:

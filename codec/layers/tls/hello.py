@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from cryptography import x509
 
-from codec.layers.tls.suites import suite_name
+from codec.layers.tls.suites import SUITES, TLS13, suite_name
 from codec.text import escaped
 
 VERSION_NAMES = {0x0300: "SSL 3.0", 0x0301: "TLS 1.0", 0x0302: "TLS 1.1", 0x0303: "TLS 1.2", 0x0304: "TLS 1.3"}
 RECORD_HANDSHAKE, CLIENT_HELLO, SERVER_HELLO, CERTIFICATE = 22, 1, 2, 11
 MESSAGE_HEAD = 4  # type, length
 SERVER_NAME, ALPN, ENCRYPT_THEN_MAC, PRE_SHARED_KEY, EARLY_DATA, SUPPORTED_VERSIONS = 0, 16, 22, 41, 42, 43
+READ_EXTENSIONS = {SERVER_NAME, ALPN, ENCRYPT_THEN_MAC, PRE_SHARED_KEY, EARLY_DATA, SUPPORTED_VERSIONS}
 RANDOM_BYTES = 32
 
 Facts = dict[str, Any]
@@ -26,7 +28,8 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Hello:
-    """A hello of either side. `suites`: those offered, or the one that was chosen."""
+    """A hello of either side. `suites`: the one that was chosen; of those that a client offers the ones of TLS 1.3 that
+    can be decrypted, each once. `extensions`: those in READ_EXTENSIONS."""
 
     version: int
     random: bytes
@@ -52,11 +55,12 @@ def alpn_of(extensions: Mapping[int, bytes]) -> str | None:
 
 
 def extensions_of(reader: Reader) -> dict[int, bytes]:
-    """The extensions that follow, by number."""
+    """The extensions that follow and are in READ_EXTENSIONS, by code."""
     block, found = Reader(reader.vector(2)), {}
     while block.more():
-        kind = block.number(2)
-        found[kind] = block.vector(2)
+        kind, content = block.number(2), block.vector(2)
+        if kind in READ_EXTENSIONS:
+            found[kind] = content
     return found
 
 
@@ -64,11 +68,11 @@ def client_hello(body: bytes) -> Hello:
     """The body of a ClientHello."""
     reader = Reader(body)
     version, random, session = reader.number(2), reader.take(RANDOM_BYTES), reader.vector(1)
-    offered = Reader(reader.vector(2))
-    suites = []
-    while offered.more():
-        suites.append(offered.number(2))
+    offered = reader.vector(2)
+    offered += bytes(len(offered) % 2)
+    codes = set(np.frombuffer(offered, ">u2").tolist())
     reader.vector(1)  # compression methods
+    suites = (code for code, suite in SUITES.items() if suite.version == TLS13 and code in codes)
     return Hello(version, random, session, tuple(suites), extensions_of(reader))
 
 

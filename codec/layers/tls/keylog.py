@@ -6,7 +6,7 @@ No error message contains any part of a line.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -22,9 +22,11 @@ CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC
     b"SERVER_TRAFFIC_SECRET_0",
 )
 LABELS = {CLIENT_RANDOM, CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC}
-SECRET_BYTES = (32, 48)  # of SHA-256 and SHA-384; a master secret has 48
+SECRET_BYTES, MASTER_BYTES = (32, 48), (48,)  # of SHA-256 and SHA-384; of a master secret of TLS 1.2
 
-Secrets = dict[bytes, bytes]
+# The secrets of one connection by label: usually one of each. A client random is no secret, so that anybody may write
+# other secrets for it into a capture or a key log: all are candidates, and the one that authenticates a record counts.
+Secrets = dict[bytes, tuple[bytes, ...]]
 
 
 class SecretSource(Protocol):
@@ -32,10 +34,41 @@ class SecretSource(Protocol):
 
     def secrets(self, client_random: bytes) -> Secrets: ...
 
+    def others(self, client_random: bytes) -> Secrets:
+        """Those of sources that `secrets` did not need to read; asked for when none of the former authenticates."""
+        ...
+
     def recent(self) -> list[Secrets]:
         """Those of TLS 1.3 connections, the newest first, `trial_connections` at most: to try on a connection whose
         client random is not known."""
         ...
+
+
+def joined_secrets(sources: Iterable[Secrets]) -> Secrets:
+    """The secrets of several sources, `secret_candidates` of each label at most: the first ones of all sources come
+    before the second ones, in an order that does not depend on that of the sources."""
+    ranked: dict[bytes, dict[bytes, int]] = {}
+    for source in sources:
+        for label, secrets in source.items():
+            ranks = ranked.setdefault(label, {})
+            for rank, secret in enumerate(secrets):
+                ranks[secret] = min(rank, ranks.get(secret, rank))
+    return {
+        label: tuple(sorted(ranks, key=lambda secret: (ranks[secret], secret))[: LIMITS.secret_candidates])
+        for label, ranks in ranked.items()
+    }
+
+
+def newest(sources: Sequence[Sequence[tuple[bytes, Secrets]]]) -> list[Secrets]:
+    """Of the connections of several sources, each (client random, secrets) and the newest first: `trial_connections`
+    of TLS 1.3, the newest of all sources before the second newest."""
+    ranked: dict[bytes, tuple[int, list[Secrets]]] = {}
+    for source in sources:
+        for rank, (random, secrets) in enumerate(source):
+            known = ranked.setdefault(random, (rank, []))
+            ranked[random] = min(rank, known[0]), [*known[1], secrets]
+    found = sorted(ranked, key=lambda random: (ranked[random][0], random))[: LIMITS.trial_connections]
+    return [joined_secrets(ranked[random][1]) for random in found]
 
 
 def parse_line(line: bytes) -> tuple[bytes, bytes, bytes] | None:
@@ -47,7 +80,8 @@ def parse_line(line: bytes) -> tuple[bytes, bytes, bytes] | None:
         random, secret = binascii.unhexlify(parts[1]), binascii.unhexlify(parts[2])
     except binascii.Error:
         return None
-    if len(random) != RANDOM_BYTES or len(secret) not in SECRET_BYTES:
+    sizes = MASTER_BYTES if parts[0] == CLIENT_RANDOM else SECRET_BYTES
+    if len(random) != RANDOM_BYTES or len(secret) not in sizes:
         return None
     return parts[0], random, secret
 
@@ -60,17 +94,34 @@ class KeyLog:
         self.add(octets.splitlines())
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """Add lines; of two for the same secret the first counts."""
+        """Add lines; of more than `secret_candidates` different secrets of a label the first ones count."""
         for line in lines:
             found = parse_line(line)
             if found is not None:
-                self._known.setdefault(found[1], {}).setdefault(found[0], found[2])
+                label, random, secret = found
+                add_secret(self._known.setdefault(random, {}), label, secret)
 
     def secrets(self, client_random: bytes) -> Secrets:
         """The secrets of one connection."""
         return self._known.get(client_random, {})
 
+    def others(self, client_random: bytes) -> Secrets:
+        """See `SecretSource`: none."""
+        return {}
+
+    def of_tls13(self) -> list[tuple[bytes, Secrets]]:
+        """(client random, secrets) of the newest connections of TLS 1.3, `trial_connections` at most."""
+        known = reversed(self._known.items())
+        found = (pair for pair in known if CLIENT_TRAFFIC in pair[1] or SERVER_TRAFFIC in pair[1])
+        return list(islice(found, LIMITS.trial_connections))
+
     def recent(self) -> list[Secrets]:
         """See `SecretSource`."""
-        found = (each for each in reversed(self._known.values()) if CLIENT_TRAFFIC in each or SERVER_TRAFFIC in each)
-        return list(islice(found, LIMITS.trial_connections))
+        return newest([self.of_tls13()])
+
+
+def add_secret(known: Secrets, label: bytes, secret: bytes) -> None:
+    """Add a candidate of this label to the secrets of a connection, unless it is known or they are too many."""
+    candidates = known.get(label, ())
+    if secret not in candidates and len(candidates) < LIMITS.secret_candidates:
+        known[label] = (*candidates, secret)

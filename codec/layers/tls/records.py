@@ -3,38 +3,55 @@
     tls = Tls(client, secrets)               # `client`: the direction that sent the ClientHello
     plain = tls.read(chunks)
 
-Each secret decrypts the records of its direction from number 0 on. If a record does not authenticate, the secret of the
-next stage is tried, because handshake messages may be missing. Records of application data are decrypted in bulk
-(`codec.layers.tls.bulk`), all others one by one. `codec.layers.tls.recovery` finds the next record after a hole.
-Records that are not decrypted have no output; the byte ledger counts them as TLS.
+Each secret decrypts the records of its direction from number 0 on. If a record does not authenticate, the candidates of
+the next stage are tried, because handshake messages may be missing. `codec.layers.tls.bulk` decrypts records in bulk,
+and kernels pass over records that say nothing; the others are read one by one: hellos, the first record of a stage,
+those after a change of keys. `codec.layers.tls.recovery` finds the next record after a hole. Records that are not
+decrypted have no output; the byte ledger counts them as TLS.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from codec.compiler.limits import EARLY_DATA as EARLY_DATA_SIZE
 from codec.compiler.limits import LIMITS
 from codec.layers.chunks import Chunks, Output
 from codec.layers.tls import framing as F
 from codec.layers.tls import keylog
-from codec.layers.tls.bulk import PLACE, ROOM, decrypt
+from codec.layers.tls.bulk import KIND, PLACE, ROOM, decrypt
 from codec.layers.tls.ciphers import Aead, cipher, keys_13
-from codec.layers.tls.handshake import FAILED, NO_HANDSHAKE, NO_SECRETS, NOT_TLS, Side
-from codec.layers.tls.hello import EARLY_DATA
+from codec.layers.tls.handshake import (
+    FAILED,
+    HELLOS,
+    MESSAGE_HEAD,
+    NO_HANDSHAKE,
+    NO_SECRETS,
+    NOT_TLS,
+    READ_MESSAGES,
+    Opener,
+    Side,
+)
+from codec.layers.tls.hello import CERTIFICATE, CLIENT_HELLO, EARLY_DATA, SERVER_HELLO
 from codec.layers.tls.keylog import Secrets
-from codec.layers.tls.recovery import Recovery
-from codec.layers.tls.suites import SUITES, TLS12, TLS13
-from codec.layers.tls.trial import SECRET_BYTES, Match
+from codec.layers.tls.recovery import TRIAL_BYTES, Recovery
+from codec.layers.tls.suites import SECRET_BYTES, SUITES, TLS12, TLS13
+from codec.layers.tls.trial import Match
 
-BULK = 16  # records to decrypt in bulk after one that is not application data
+BULK = 16  # records to decrypt in bulk after one that was not
+SINGLE = 4  # records to decrypt one by one after a change of keys
+REFUSED = 64  # records that no candidate opens while those of the handshake may be sealed; a handshake has some ten
+IN_CLEAR = np.ones(256, np.bool_)  # types of handshake messages that are not read in clear
+IN_CLEAR[list({CLIENT_HELLO, SERVER_HELLO, CERTIFICATE} & READ_MESSAGES)] = False
+NONE_UNREAD = np.zeros(256, np.bool_)
 
 
 class Tls(Recovery):
     """The TLS of one connection."""
 
-    def __init__(self, client: int, secrets: Secrets) -> None:
-        super().__init__(client, secrets)
+    def __init__(self, client: int, secrets: Secrets, more: Callable[[], Secrets] | None = None) -> None:
+        super().__init__(client, secrets, more)
         self._events = self._income = np.zeros(0, np.int64)  # of the input; the latter is cumulative
         self._counted = 0  # part of the income in the budget
 
@@ -46,18 +63,15 @@ class Tls(Recovery):
         for side, label in ((tls.sides[tls.client], keylog.CLIENT_TRAFFIC), (tls.sides[1 - tls.client],
                             keylog.SERVER_TRAFFIC)):  # fmt: skip
             side.lost, side.unknown, side.broken = 0, True, True
-            if label in found.secrets:
-                side.secret = found.secrets[label]
-                side.cipher = cipher(found.suite, keys_13(found.suite, side.secret))
-            else:
-                side.stopped = True
+            side.trying = tls.openers(0, label, found.secrets.get(label, ()))
+            side.stopped = not side.trying
         return tls
 
     def read(self, chunks: Chunks) -> Chunks:
         sizes, self.stopped_at, self._counted = np.maximum(chunks.size, 0), -1, 0
         self._events, self._income = chunks.event, LIMITS.trial_rate * np.cumsum(sizes)
         room = int(sizes.sum()) + sum(len(side.pending) for side in self.sides)
-        out = Output(room + LIMITS.early_bytes + F.RECORD_BYTES)
+        out = Output(room + self.waiting_bytes + min(room, LIMITS.early_bytes))
         i = 0
         while i < len(sizes) and not self.stopped:
             after_hole = [not side.stopped and (side.lost >= 0 or side.skip > 0) for side in self.sides]
@@ -88,68 +102,121 @@ class Tls(Recovery):
         """Chunks without holes, at the boundary of a record or inside one. `before`: chunks read before these."""
         records = F.split(chunks, tuple(None if side.stopped else side.pending for side in self.sides))
         rest = [bytearray(records.octets[begin:end].data) for begin, end in records.rest]
-        k, step = 0, len(records.size)
-        while k < len(records.size):
-            stop = min(len(records.size), k + step)
-            k, step = k + self._bulk(records, chunks.event, k, stop, out), 2 * step
-            if k == stop:
-                continue
-            self._advance(before + int(records.chunk[k]))
-            direction = int(records.direction[k])
-            self._record(direction, records, k, out)
-            k, step = k + 1, BULK
-            if self.stopped:
+        k, single, step, is_filtered = 0, 0, len(records.size), False
+        active = [not side.stopped for side in self.sides]
+        while not self.stopped:
+            if not is_filtered and self.suite is not None and self.suite.version == TLS13:
+                records, k, is_filtered = records.without_change_cipher_spec(k), 0, True
+            for direction, side in enumerate(self.sides):
+                if active[direction] and side.stopped:
+                    records, k, active[direction] = records.of(1 - direction, k), 0, False
+            k = self._ignored(records, k)
+            if k == len(records.size):
                 break
-            if self.sides[direction].stopped:
-                records, k = records.of(1 - direction, k), 0
+            if not single:
+                stop = min(len(records.size), k + step)
+                count = self._bulk(records, chunks.event, before, k, stop, out)
+                k, step, single = k + count, 2 * step if k + count == stop else BULK, int(0 < count < stop - k)
+                if count:
+                    continue
+            self._advance(before + int(records.chunk[k]))
+            side, cipher_before = self.sides[records.direction[k]], self.sides[records.direction[k]].cipher
+            k += self._record(side, records, k, before, out)
+            single = SINGLE if side.cipher is not cipher_before else max(0, single - 1)
         for side, octets in zip(self.sides, rest, strict=True):
             side.pending = bytearray() if side.stopped else octets
 
-    def _bulk(self, records: F.Records, events: np.ndarray, k: int, stop: int, out: Output) -> int:
-        """Decrypt records `k` to `stop`, up to the first that is not application data; returns their number."""
-        ciphers = [side.cipher if isinstance(side.cipher, Aead) and not side.early else None for side in self.sides]
-        if ciphers[records.direction[k]] is None:
+    def _ignored(self, records: F.Records, k: int) -> int:
+        """The first record from `k` on that has to be read: not one in clear that has no meaning."""
+        if k == len(records.size) or records.size[k] == F.NO_RECORD or self.sides[records.direction[k]].encrypted:
+            return k
+        ignored, unread = np.zeros((2, 4), np.bool_), np.zeros((2, 256), np.bool_)
+        for direction, side in enumerate(self.sides):
+            if side.encrypted or side.stopped:
+                continue
+            ignored[direction] = (
+                self.suite is None,
+                True,
+                side.broken and not side.messages,
+                side.early and not side.stages,
+            )
+            if not side.messages:
+                unread[direction] = IN_CLEAR
+                read = self.suite is None and side.hellos < HELLOS
+                unread[direction, CLIENT_HELLO] = not read or direction != self.client
+                unread[direction, SERVER_HELLO] = not read or direction == self.client
+                unread[direction, CERTIFICATE] = bool(side.certificate)
+        return int(F.ignored_end(records.octets, records.direction, records.at, records.size, k, ignored, unread))
+
+    def _bulk(self, records: F.Records, events: np.ndarray, before: int, k: int, stop: int, out: Output) -> int:
+        """Decrypt records `k` to `stop`, up to the first that cannot be decrypted in bulk, or that changes what
+        follows; returns their count."""
+        current = [side.cipher for side in self.sides]
+        own = current[records.direction[k]]
+        if not isinstance(own, Aead):
             return 0
-        places = decrypt(records, k, stop, (ciphers[0], ciphers[1]), [side.number for side in self.sides], out)
+        able = [each if isinstance(each, Aead) and each.layout == own.layout else None for each in current]
+        places = decrypt(records, k, stop, (able[0], able[1]), [side.number for side in self.sides], out)
+        is_early, accepted = self.sides[self.client].early, self.early_accepted
+        for i in np.flatnonzero(places[:, KIND] == F.HANDSHAKE).tolist():
+            self._advance(before + int(records.chunk[k + i]))
+            begin, size = int(places[i, PLACE]), int(places[i, ROOM])
+            self.handshake(int(records.direction[k + i]), out.octets[begin : begin + size].tobytes())
+            changed = any(
+                side.cipher is not each or side.stopped for side, each in zip(self.sides, current, strict=True)
+            )
+            if changed or self.early_accepted is not accepted:
+                places = places[: i + 1]
+                break
         part = slice(k, k + len(places))
-        directions, sizes = records.direction[part], places[:, ROOM]
-        out.add_columns(events[records.chunk[part]], directions, places[:, PLACE], sizes)
+        directions = records.direction[part]
+        is_data = (places[:, KIND] == F.APPLICATION_DATA) & (places[:, ROOM] > 0)
+        if is_early and not accepted:
+            waiting = is_data & (directions == self.client)
+            if accepted is None:
+                for begin, size in places[waiting][:, [PLACE, ROOM]].tolist():
+                    self.wait(out.view[begin : begin + size])
+            is_data &= ~waiting
         for direction, side in enumerate(self.sides):
             mine = np.flatnonzero(directions == direction)
-            side.number += len(mine)
-            self.output_bytes[direction] += int(sizes[mine].sum())
             if len(mine):
                 side.typical = F.HEADER_BYTES + int(records.size[part][mine[-1]])
+            if side.cipher is current[direction]:
+                side.number += len(mine)
+            self.output_bytes[direction] += int(places[mine, ROOM][is_data[mine]].sum())
+        out.add_columns(events[records.chunk[part]][is_data], directions[is_data], *places[is_data][:, [PLACE, ROOM]].T)
+        out.used = int(places[-1, PLACE] + places[-1, ROOM]) if len(places) else out.used
+        self.release_early(out)
         return len(places)
 
-    def _record(self, direction: int, records: F.Records, k: int, out: Output) -> None:
-        """One record of any kind."""
-        side, at, size = self.sides[direction], int(records.at[k]), int(records.size[k])
+    def _record(self, side: Side, records: F.Records, k: int, before: int, out: Output) -> int:
+        """Record `k`, of any kind; returns how many were read: several that are parts of one message in clear."""
+        direction, at, size = int(records.direction[k]), int(records.at[k]), int(records.size[k])
         if size == F.NO_RECORD:
             self.stop_reading(NOT_TLS, side)
-            return
-        side.typical = F.HEADER_BYTES + size
+            return 1
+        side.typical, count = F.HEADER_BYTES + size, 1
         view = records.octets.data
         kind, version, body = view[at - 5], (view[at - 4] << 8) | view[at - 3], view[at : at + size]
-        if kind == F.CHANGE_CIPHER_SPEC and self.suite is not None and self.suite.version == TLS13:
-            return
-        if side.cipher is None and not (kind == F.APPLICATION_DATA and side.stages):
-            self._in_clear(direction, side, kind, bytes(body), out)
-        else:
+        if side.encrypted or (kind == F.APPLICATION_DATA and side.stages):
             plain = self._decrypt(side, kind, version, body)
             if plain is not None:
                 self._contents(direction, side, kind, plain, out)
-            elif not (side.early or side.sealed):
-                # An altered record at a boundary ends the connection: no search after it.
-                self.stop_reading(FAILED if self.secrets else NO_SECRETS, side)
-        if self.waiting_early and self.early_accepted:
-            for part in self.waiting_early:
-                self._add(self.client, part, out)
-            self.waiting_early = []
-
-    def _add(self, direction: int, plain: bytes, out: Output) -> None:
-        self.output_bytes[direction] += len(plain)
-        out.add(self.event, direction, plain)
+            else:
+                self._refuse(side)
+        elif kind == F.HANDSHAKE:
+            count, octets = _of_one_message(side.messages, records, k)
+            self._advance(before + int(records.chunk[k + count - 1]))
+            self.handshake(direction, octets)
+        elif kind == F.CHANGE_CIPHER_SPEC and self.suite is not None:  # of TLS 1.2
+            if side.stages:
+                side.enter()
+            else:
+                self.stop_reading(self.reason or NO_HANDSHAKE)
+        elif kind == F.APPLICATION_DATA and not self._try_early_data(direction, side, body, out):
+            self.stop_reading(self.reason or NO_HANDSHAKE)
+        self.release_early(out)
+        return count
 
     def _contents(self, direction: int, side: Side, kind: int, plain: bytes, out: Output) -> None:
         """The plaintext of a record."""
@@ -160,60 +227,66 @@ class Tls(Recovery):
             kind, plain = plain[-1], plain[:-1]
         if kind == F.HANDSHAKE:
             self.handshake(direction, plain)
-        elif kind == F.APPLICATION_DATA and side.early and not self.early_accepted:
-            if sum(map(len, self.waiting_early)) < LIMITS.early_bytes:
-                self.waiting_early.append(plain)
-            else:
-                self.limits |= EARLY_DATA_SIZE
         elif kind == F.APPLICATION_DATA:
-            self._add(direction, plain, out)
+            self.add(direction, plain, out)
 
     def _decrypt(self, side: Side, kind: int, version: int, body: memoryview) -> bytes | None:
-        """The plaintext of the next record, by the current secret or one of the next stages."""
+        """The plaintext of the next record, by the current secret or a candidate of this stage or a later one."""
         if side.cipher is not None:
             plain = side.cipher.open(side.number, kind, version, body)
             if plain is not None:
                 side.number += 1
                 return plain
-        for place, (secret, opener) in enumerate(side.stages):
-            self.budget -= len(body)
-            plain = opener.open(0, kind, version, body) if self.budget > 0 else None
-            if plain is not None:
-                side.use(secret, opener, 1)
-                side.sealed = False
-                del side.stages[: place + 1]
-                return plain
+        plain = self._tried(side, kind, version, body)
+        return self._tried(side, kind, version, body) if plain is None and self.widen() else plain
+
+    def _tried(self, side: Side, kind: int, version: int, body: memoryview) -> bytes | None:
+        """The plaintext of the next record, by the first candidate that opens it."""
+        for later, stage in enumerate((side.trying, *side.stages)):
+            number = 0 if later else side.number
+            for opener in stage:
+                if not self.pay(len(body) + TRIAL_BYTES):
+                    return None
+                plain = opener.cipher.open(number, kind, version, body)
+                if plain is not None:
+                    self.authenticated(side, opener, later, number + 1)
+                    return plain
         return None
 
-    def _in_clear(self, direction: int, side: Side, kind: int, body: bytes, out: Output) -> None:
-        if kind == F.HANDSHAKE:
-            self.handshake(direction, body)
-        elif kind == F.CHANGE_CIPHER_SPEC and self.suite is not None:  # in TLS 1.3 it has no meaning
-            if side.next_cipher is None:
-                self.stop_reading(self.reason or NO_HANDSHAKE)
-            else:
-                side.cipher, side.next_cipher, side.number = side.next_cipher, None, 0
-        elif kind == F.APPLICATION_DATA and not self._try_early_data(direction, side, body, out):
-            self.stop_reading(self.reason or NO_HANDSHAKE)
+    def _refuse(self, side: Side) -> None:
+        """No candidate opened a record. It may be of 0-RTT data that are refused, or of a handshake whose secret is not
+        known; else an altered record at a boundary ends the connection: no search after it."""
+        side.refused += 1
+        if self.suite is not None and self.suite.version == TLS13 and side.trying and side.stages:
+            side.trying, side.sealed = [], True
+        if self.budget <= 0 or not (side.early or (side.sealed and side.refused < REFUSED)):
+            self.stop_reading(FAILED if self.secrets else NO_SECRETS, side)
 
-    def _try_early_data(self, direction: int, side: Side, body: bytes, out: Output) -> bool:
-        """Try the offered suites on 0-RTT data before the ServerHello; returns whether there can be such data."""
-        offer, secret = self.hellos[0], self.secrets.get(keylog.CLIENT_EARLY)
+    def _try_early_data(self, direction: int, side: Side, body: memoryview, out: Output) -> bool:
+        """Try the offered suites on the first record of 0-RTT data; returns whether there can be such data. Those that
+        follow are passed over if none opens it."""
+        offer = self.hellos[0]
         if direction != self.client or offer is None or EARLY_DATA not in offer.extensions:
             return False
         side.early = True
-        for number in offer.suites if secret is not None else ():
-            suite = SUITES.get(number)
-            if secret is None or suite is None or suite.version != TLS13 or len(secret) != SECRET_BYTES[suite.hash]:
-                continue
-            opener = cipher(suite, keys_13(suite, secret))
-            plain = opener.open(0, F.APPLICATION_DATA, TLS12, memoryview(body))
-            if plain is not None:
-                side.secret, side.cipher, side.number = secret, opener, 1
-                self.early_suite = number
-                self._contents(direction, side, F.APPLICATION_DATA, plain, out)
-                break
+        if not self._opens_early_data(side, offer.suites, body, out) and self.widen():
+            self._opens_early_data(side, offer.suites, body, out)
         return True
+
+    def _opens_early_data(self, side: Side, offered: tuple[int, ...], body: memoryview, out: Output) -> bool:
+        for secret in self.secrets.get(keylog.CLIENT_EARLY, ()):
+            for code in offered:
+                suite = SUITES[code]
+                if len(secret) != SECRET_BYTES[suite.hash] or not self.pay(len(body) + TRIAL_BYTES):
+                    continue
+                opener = Opener(keylog.CLIENT_EARLY, secret, cipher(suite, keys_13(suite, secret)))
+                plain = opener.cipher.open(0, F.APPLICATION_DATA, TLS12, body)
+                if plain is not None:
+                    self.authenticated(side, opener, 0, 1)
+                    self.early_suite = code
+                    self._contents(self.client, side, F.APPLICATION_DATA, plain, out)
+                    return True
+        return False
 
     def _after_hole(self, chunks: Chunks, before: int, out: Output) -> None:
         """One chunk of a direction inside a record with a hole, or with unknown record boundary."""
@@ -224,14 +297,29 @@ class Tls(Recovery):
             side.skip -= taken
             if side.skip:
                 return
-            out.add(self.event, direction, -side.hidden)
+            self.add(direction, -side.hidden, out)
         if side.lost >= 0:
             side.pending += chunks.octets[begin : begin + size].data
             taken = size
             found = self.search(side)
             if found is not None:
                 missing, kind, plain = found
-                out.add(self.event, direction, -missing)
+                self.add(direction, -missing, out)
                 self._contents(direction, side, kind, plain, out)
+                self.release_early(out)
         if side.lost < 0:
             self._records(chunks._replace(begin=chunks.begin + taken, size=chunks.size - taken), before, out)
+
+
+def _of_one_message(pending: bytearray, records: F.Records, k: int) -> tuple[int, bytes]:
+    """(count, contents) of records from `k` on that are parts of one handshake message: one, or those of its direction
+    that do not reach beyond the message. `pending`: its bytes before."""
+    missing = MESSAGE_HEAD - len(pending)
+    if missing <= 0:
+        missing = MESSAGE_HEAD + int.from_bytes(pending[1:MESSAGE_HEAD], "big") - len(pending)
+    at, size = int(records.at[k]), int(records.size[k])
+    if size >= missing:
+        return 1, records.octets[at : at + size].tobytes()
+    octets = np.empty(missing, np.uint8)
+    end, used = F.gather(records.octets, records.direction, records.at, records.size, k, octets)
+    return int(end) - k, octets[:used].tobytes()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 GCM, CCM, CCM_8, CHACHA, CBC = "gcm", "ccm", "ccm_8", "chacha", "cbc"
 TLS12, TLS13 = 0x0303, 0x0304
+SECRET_BYTES = {"sha256": 32, "sha384": 48}  # of the secrets of TLS 1.3, by hash
 
 
 @dataclass(frozen=True)

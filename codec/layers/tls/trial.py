@@ -21,7 +21,7 @@ from codec.compiler.limits import LIMITS
 from codec.layers.tls.ciphers import BLOCK, Keys, cipher, keys_13
 from codec.layers.tls.framing import ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES
 from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, Secrets
-from codec.layers.tls.suites import CCM, CCM_8, CHACHA, SUITES, TLS12, TLS13, Suite
+from codec.layers.tls.suites import CCM, CCM_8, CHACHA, SECRET_BYTES, SUITES, TLS12, TLS13, Suite
 
 GCM_COUNTER = 2  # of the first block of plaintext: the one before is for the tag (NIST SP 800-38D, section 7.1)
 CCM_COUNTER = 1  # likewise (RFC 3610, section 2.3)
@@ -29,17 +29,20 @@ CCM_FLAGS = 2  # of a counter of three octets (RFC 3610, section 2.3)
 CHACHA_COUNTER = 1  # likewise (RFC 8439, section 2.8)
 CHACHA_BLOCK = 64
 CHACHA_SHARE = 4  # of ChaCha20 each number is a call of its own: only one in so many is tried
-SECRET_BYTES = {"sha256": 32, "sha384": 48}
+CANDIDATES = 4  # tried of each label of a connection: the numbers that are tried are for all together
 HEAD = bytes((APPLICATION_DATA, TLS12 >> 8, TLS12 & 0xFF))
 
 
 @dataclass(frozen=True, repr=False)
 class Match:
-    """The connection that a record belongs to; `by_client`: the client sent it."""
+    """The connection that a record belongs to; `by_client`: the client sent it; `known`: its secrets as they were
+    given; `share`: of all secrets that were tried."""
 
     secrets: Secrets
     suite: Suite
     by_client: bool
+    known: Secrets
+    share: float
 
 
 def match_secrets(octets: bytes, known: Sequence[Secrets]) -> Match | None:
@@ -48,13 +51,19 @@ def match_secrets(octets: bytes, known: Sequence[Secrets]) -> Match | None:
     body = octets[HEADER_BYTES : HEADER_BYTES + size]
     if octets[:3] != HEAD or len(body) < size:
         return None
-    pairs = [(each, label) for each in known for label in (CLIENT_TRAFFIC, SERVER_TRAFFIC) if label in each]
-    for secrets, label in pairs:
+    triples = [
+        (each, label, secret)
+        for each in known
+        for label in (CLIENT_TRAFFIC, SERVER_TRAFFIC)
+        for secret in each.get(label, ())[:CANDIDATES]
+    ]
+    for tried, (secrets, label, secret) in enumerate(triples, 1):
         for suite in SUITES.values():
-            if suite.version == TLS13 and SECRET_BYTES[suite.hash] == len(secrets[label]):
-                count = LIMITS.trial_numbers // len(pairs)
-                if number_of(suite, secrets[label], APPLICATION_DATA, body, count) is not None:
-                    return Match(secrets, suite, label == CLIENT_TRAFFIC)
+            if suite.version == TLS13 and SECRET_BYTES[suite.hash] == len(secret):
+                count = LIMITS.trial_numbers // len(triples)
+                if number_of(suite, secret, APPLICATION_DATA, body, count) is not None:
+                    by_client, share = label == CLIENT_TRAFFIC, tried / len(triples)
+                    return Match(secrets | {label: (secret,)}, suite, by_client, secrets, share)
     return None
 
 
