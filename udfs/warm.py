@@ -174,7 +174,7 @@ def warm_layers() -> None:
     from codec.layers.stack import Layers
     from codec.layers.tls.bulk import decrypt
     from codec.layers.tls.ciphers import Aead, Keys
-    from codec.layers.tls.framing import clear_end, split
+    from codec.layers.tls.framing import clear_end, gather, ignored_end, possible_records, split
     from codec.layers.tls.suites import SUITES
     from codec.memory import readonly
     from codec.net.segments import SEGMENT
@@ -189,7 +189,12 @@ def warm_layers() -> None:
     chunks = Chunks._make([*np.array([[0], [0], [0], [len(record)]]), record])
     clear_end(chunks.direction, chunks.size, 0, np.zeros(2, np.bool_))
     aead = Aead(SUITES[0x1301], Keys(bytes(16), bytes(12)))
-    decrypt(split(chunks, (b"", b"")), 0, 1, (aead, None), [0, 0], Output(len(record)))
+    records = split(chunks, (b"", b""))
+    decrypt(records, 0, 1, (aead, None), [0, 0], Output(len(record)))
+    columns = records.octets, records.direction, records.at, records.size
+    ignored_end(*columns, 0, np.zeros((2, 4), np.bool_), np.zeros((2, 256), np.bool_))
+    gather(*columns, 0, np.empty(1, np.uint8))
+    possible_records(record, 0, np.empty((1, 2), np.int64))
     SecretsWalker().walk(np.zeros(1, np.uint8))
 
 

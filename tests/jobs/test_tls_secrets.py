@@ -19,7 +19,7 @@ from submitting import submitted
 import pipeline
 from codec.layers.tls.ciphers import cipher, keys_13
 from codec.layers.tls.handshake import Opener, Side
-from codec.layers.tls.keylog import KeyLog, parse_line, Secrets
+from codec.layers.tls.keylog import KeyLog, Secrets, parse_line
 from codec.layers.tls.suites import SUITES
 from codec.layers.tls.trial import Match
 from jobs.cli import main

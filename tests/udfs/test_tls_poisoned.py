@@ -188,7 +188,8 @@ def test_candidates_are_bounded_and_those_of_all_sources_take_turns() -> None:
     assert one_way == other_way
     assert len(one_way) == LIMITS.secret_candidates
     assert {secret[0] for secret in one_way[:4]} == {0, 1, 2, 3}
-    sources: list[list[tuple[bytes, Secrets]]] = [[(bytes([source, number]), {b"x": (b"y",)}) for number in range(100)] for source in range(4)]
+    known: Secrets = {b"x": (b"y",)}
+    sources = [[(bytes([source, number]), known) for number in range(100)] for source in range(4)]
     assert newest(sources) == newest(sources[::-1])
     assert len(newest(sources)) == LIMITS.trial_connections
 
