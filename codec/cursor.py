@@ -95,17 +95,6 @@ def is_ascii(buf, start, end):
 
 
 @kernel
-def is_plain(buf, start, end):
-    """Whether all bytes of `buf[start:end]` are ASCII and none is zero."""
-    octets = buf[start:end]
-    seen, least = 0, 0x7F
-    for i in range(len(octets)):
-        seen |= octets[i]
-        least = min(least, octets[i])
-    return seen < 0x80 and least > 0
-
-
-@kernel
 def is_utf8(buf, start, end):
     """Whether `buf[start:end]` is well-formed UTF-8 (RFC 3629 section 4: no overlong forms, surrogates, or above
     U+10FFFF)."""

@@ -1,10 +1,8 @@
-"""Text of the wire as STRING, in columns and in VARIANT; and userinfo of URIs in it.
+"""Text of the wire as STRING, in columns and in VARIANT.
 
 Well-formed UTF-8 (RFC 3629, section 4) does not change. In any other text each octet outside of a well-formed character
 is escaped as `\\xHH`, as with Python's error handler "backslashreplace", and each backslash as `\\x5c`. So different
 octets remain different, and can be restored. A row with such a text has the note 'not-utf8'.
-
-`mask_userinfo` overwrites the userinfo of URIs. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -18,8 +16,6 @@ ESCAPE_OCTETS = 4  # of one escaped octet
 _LONGEST_CHARACTER = 4
 _BACKSLASH = 0x5C
 _HEX = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
-_SCHEME_END = np.frombuffer(bytearray(b"://"), np.uint8)
-_MASK = ord("*")
 
 
 @kernel
@@ -104,56 +100,3 @@ def escaped(octets: bytes) -> str:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
         return octets.replace(b"\\", rb"\x5c").decode("utf-8", "backslashreplace")
-
-
-@kernel
-def _ends_token(byte):
-    """Whether this octet ends a URI: a space, a quote, an angle bracket."""
-    return byte <= 0x20 or byte == 0x22 or byte == 0x27 or byte == 0x3C or byte == 0x3E
-
-
-@kernel
-def _userinfo_end(octets, start, end):
-    """(end of the userinfo in the URI whose authority begins at `start`: its "@", or `start` without one; offset where
-    the search ended).
-
-    The authority ends with the first of / ? # (RFC 3986, section 3.2). A password may contain these unescaped: then the
-    text after the first colon is not a port.
-    """
-    at, authority_end, found, colon = start, -1, start, -1
-    is_port = True
-    while at < end and not _ends_token(octet(octets, at)):
-        byte = octet(octets, at)
-        if authority_end < 0 and (byte == 0x2F or byte == 0x3F or byte == 0x23):
-            authority_end = at
-            if found > start or colon < 0 or is_port:
-                return found, at
-        if byte == 0x40:
-            found = at
-        elif authority_end < 0:
-            if byte == 0x3A:
-                colon = at
-                is_port = True
-            elif colon >= 0 and not 0x30 <= byte <= 0x39:
-                is_port = False
-        at += 1
-    return found, at
-
-
-@kernel
-def mask_userinfo(octets, start, end):
-    """Write asterisks over the userinfo (RFC 3986, section 3.2.1) of the URIs in the text `octets[start:end]`."""
-    at = start
-    while at + len(_SCHEME_END) < end:
-        if (
-            octet(octets, at) == _SCHEME_END[0]
-            and octet(octets, at + 1) == _SCHEME_END[1]
-            and octet(octets, at + 2) == _SCHEME_END[2]
-        ):
-            at += len(_SCHEME_END)
-            userinfo_end, after = _userinfo_end(octets, at, end)
-            for i in range(at, userinfo_end):
-                octets[i] = _MASK
-            at = after
-        else:
-            at += 1

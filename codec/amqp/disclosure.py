@@ -11,7 +11,10 @@ octets could be such a length. Of a SASL response, rows have the user name, and 
 
 The frame of a response to a challenge names no mechanism: the response is one of the last two or of PLAIN if it has the
 form of one (a client may send its first message after an empty challenge; RFC 4422, section 3.2). A response of any
-other mechanism, or one that does not parse from end to end, has no user. Cost: linear.
+other mechanism, or one that does not parse from end to end, has no user.
+
+A client that forgets a NUL, or writes its fields in another form, moves its password to where the user is expected. So
+a user of PLAIN or AMQPLAIN is only shown if it cannot be the password (`_may_be_secret`). Cost: linear.
 """
 
 from __future__ import annotations
@@ -33,13 +36,14 @@ SECRETS = (SHOW_USER, SHOW_SIZE, HIDE)
 
 MECHANISM_OCTETS = 20  # of the longest name (RFC 4422, section 3.1)
 FIRST_PRINTABLE = 0x20
+FIRST_NOT_ASCII = 0x80
 _PLAIN = np.frombuffer(bytearray(b"PLAIN"), np.uint8)
 _AMQPLAIN = np.frombuffer(bytearray(b"AMQPLAIN"), np.uint8)
 _SCRAM = np.frombuffer(bytearray(b"SCRAM-"), np.uint8)
 _LOGIN = np.frombuffer(bytearray(b"LOGIN"), np.uint8)
 _PASSWORD = np.frombuffer(bytearray(b"PASSWORD"), np.uint8)
 _TOKEN_PREFIX = np.frombuffer(bytearray(b"eyJ"), np.uint8)  # base64 of {" (RFC 7519, section 3.1)
-_TOKEN_PARTS = 3
+_SIGNED_PARTS, _ENCRYPTED_PARTS = 3, 5  # RFC 7515, section 7.1; RFC 7516, section 7.1
 _DIGEST_DIGITS = 32  # of HMAC-MD5
 NO_USER = -1
 
@@ -58,7 +62,7 @@ def disclosure(entry: str, field: str) -> tuple[str, int]:
 
 
 def describes_peer(entry: str, field: str) -> bool:
-    """Whether a peer describes itself in `field`: userinfo of URIs is masked there."""
+    """Whether a peer describes itself in `field`: octets that may be text are text there."""
     return field in overlay()["describes_peer"].get(entry, ())
 
 
@@ -117,13 +121,17 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
         return _scram_span(buf, start, end)
     if by_form or _equals(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
-        if by_form and not (user < user_end and _is_text(buf, start, user - 1) and _is_text(buf, user, user_end)):
+        if by_form and (user == user_end or not _is_text(buf, start, user - 1)):
             return NO_USER, NO_USER
     elif _equals(buf, mechanism, mechanism_end, _AMQPLAIN):
         user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)
     else:
         return NO_USER, NO_USER
     if password >= 0:
+        if _may_be_secret(buf, user, user_end, password, password_end):
+            if _is_token(buf, user, user_end):
+                note(w, N.TOKEN_PASSWORD)
+            return NO_USER, NO_USER
         if password == password_end:
             note(w, N.EMPTY_PASSWORD)
         elif _is_token(buf, password, password_end):
@@ -199,9 +207,95 @@ def _plain_spans(buf, start, end):
                 first = i
             elif found == 2:
                 second = i
-    if found != 2:
+    if found != 2 or (first > start and _moved(buf, start, first, second, end)):
         return NO_USER, NO_USER, NO_USER, NO_USER
     return first + 1, second, second + 1, end
+
+
+@kernel
+def _moved(buf, start, first, second, end):
+    """Whether the fields of PLAIN may be a user, a password, and nothing or a copy of either: the NUL that should
+    precede them is missing. An authorization identity that is the user, too, has a copy of it there."""
+    if _same(buf, start, first, first + 1, second):
+        return False
+    copied = _same(buf, second + 1, end, start, first) or _same(buf, second + 1, end, first + 1, second)
+    return copied or _is_blank(buf, second + 1, end)
+
+
+@kernel
+def _is_blank(buf, start, end):
+    """Whether `buf[start:end]` has nothing but spaces and control characters."""
+    for i in range(start, end):
+        if octet(buf, i) > FIRST_PRINTABLE:
+            return False
+    return True
+
+
+@kernel
+def _same(buf, start, end, other, other_end):
+    if end - start != other_end - other:
+        return False
+    for i in range(end - start):
+        if buf[start + i] != buf[other + i]:
+            return False
+    return True
+
+
+@kernel
+def _may_be_secret(buf, user, user_end, password, password_end):
+    """Whether the user may be, or have, a password: control characters (lengths, line ends); a token; base64 of fields
+    that a NUL or colon separates; the password after a separator; two words, where the password is empty."""
+    if not _is_text(buf, user, user_end) or _token_parts(buf, user, user_end)[0] > 1 or _is_base64(buf, user, user_end):
+        return True
+    at = user_end - (password_end - password)
+    if password < password_end and user < at:
+        return not _is_word(octet(buf, at - 1)) and _same(buf, at, user_end, password, password_end)
+    if _is_blank(buf, password, password_end):
+        for i in range(user, user_end):
+            byte = octet(buf, i)
+            if byte <= FIRST_PRINTABLE or byte in (ord(":"), ord(";"), ord(","), ord("|")):
+                return True
+    return False
+
+
+@kernel
+def _is_word(byte):
+    letter = byte | 0x20
+    return ord("a") <= letter <= ord("z") or ord("0") <= byte <= ord("9") or byte >= FIRST_NOT_ASCII
+
+
+@kernel
+def _six_bits(byte):
+    """Value of a digit of base64 or base64url (RFC 4648, sections 4 and 5), or -1."""
+    if ord("A") <= byte <= ord("Z"):
+        return byte - ord("A")
+    if ord("a") <= byte <= ord("z"):
+        return byte - ord("a") + 26
+    if ord("0") <= byte <= ord("9"):
+        return byte - ord("0") + 52
+    if byte == ord("+") or byte == ord("-"):
+        return 62
+    return 63 if byte == ord("/") or byte == ord("_") else -1
+
+
+@kernel
+def _is_base64(buf, start, end):
+    """Whether `buf[start:end]` is base64 of ASCII text that has a NUL or a colon."""
+    while end > start and octet(buf, end - 1) == ord("="):
+        end -= 1
+    bits, held, separated = 0, 0, False
+    for i in range(start, end):
+        six = _six_bits(octet(buf, i))
+        if six < 0:
+            return False
+        bits, held = ((bits << 6) | six) & 0xFFFF, held + 6
+        if held >= 8:
+            held -= 8
+            byte = (bits >> held) & 0xFF
+            separated = separated or byte == 0 or byte == ord(":")
+            if 0 < byte < FIRST_PRINTABLE or byte >= FIRST_NOT_ASCII:
+                return False
+    return separated
 
 
 @kernel
@@ -227,24 +321,26 @@ def _amqplain_spans(buf, start, end, tags):
 
 
 @kernel
-def _is_token(buf, start, end):
-    """Whether `buf[start:end]` has the form of a signed JSON web token: three base64url parts joined by dots."""
+def _token_parts(buf, start, end):
+    """(parts of the JSON web token `buf[start:end]`, whether one of them is empty); (0, False): it has no such form.
+    Parts are base64url, and joined by dots."""
     if end - start < len(_TOKEN_PREFIX) or not _equals(buf, start, start + len(_TOKEN_PREFIX), _TOKEN_PREFIX):
-        return False
-    parts, part_start = 1, start
+        return 0, False
+    parts, part_start, has_empty = 1, start, False
     for i in range(start, end):
         byte = octet(buf, i)
         if byte == ord("."):
-            if i == part_start:
-                return False
+            has_empty = has_empty or i == part_start
             parts += 1
             part_start = i + 1
-        elif not (
-            ord("a") <= byte <= ord("z")
-            or ord("A") <= byte <= ord("Z")
-            or ord("0") <= byte <= ord("9")
-            or byte == ord("-")
-            or byte == ord("_")
-        ):
-            return False
-    return parts == _TOKEN_PARTS and part_start < end
+        elif byte in (ord("+"), ord("/")) or _six_bits(byte) < 0:
+            return 0, False
+    return parts, has_empty or part_start == end
+
+
+@kernel
+def _is_token(buf, start, end):
+    """Whether `buf[start:end]` is a JSON web token: three parts if it is signed; five if it is encrypted, where the key
+    may be empty."""
+    parts, has_empty = _token_parts(buf, start, end)
+    return parts == _ENCRYPTED_PARTS or (parts == _SIGNED_PARTS and not has_empty)

@@ -5,7 +5,8 @@ remain, so it decodes as before, except for the user, which is part of the respo
 frame, a length is damaged: everything is overwritten from the first secret on, or from the first field that does not
 fit. A field next to a secret that may be part of it is overwritten as well: a mechanism without the form of one, a long
 string after a secret. A frame is unsafe when it is incomplete, its method is unknown, or its type is impossible there
-(such as a login with a damaged type). All octets of an unsafe frame are overwritten. Cost: linear in the octets.
+(such as a login with a damaged type). All octets of an unsafe frame are overwritten. Of the others, those
+of the userinfo of URIs are (`codec.userinfo`), except in frames of bodies. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -48,9 +49,12 @@ from codec.amqp.v1_0.tables import v1_0_tables
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u8, u16, u32
+from codec.userinfo import may_have_userinfo, overwrite_userinfo
 
 BLANK = ord("*")
 HEADER_OCTETS = 8
+CLASSIC_BODY = 3  # type of a frame (0-9-1 specification, section 4.2.3)
+NO_BODY = -1  # bodies of 1.0 are in transfers
 PAYLOAD = 7  # offset in a frame of 0-8 to 0-9-1
 CONTENT = (V.HEADER, V.BODY, V.OOB_HEADER, V.OOB_BODY)
 
@@ -185,8 +189,8 @@ def _is_header(octets, start, end):
     return whole and plausible_header(octets, start)
 
 
-def _redact_all(redact: Callable[..., bool]) -> Callable[..., None]:
-    """The kernel that redacts frames of one family, and sets `safe`."""
+def _redact_all(redact: Callable[..., bool], type_at: int, body_type: int) -> Callable[..., None]:
+    """The kernel that redacts frames of one family, and sets `safe`. Bodies have `body_type` at `type_at`."""
 
     @kernel
     def redact_all(octets, offsets, t, version, nest, safe):  # type: ignore[no-untyped-def]
@@ -195,11 +199,15 @@ def _redact_all(redact: Callable[..., bool]) -> Callable[..., None]:
             safe[i] = _is_header(octets, start, end) or redact(octets, start, end, t, version, nest)
             if not safe[i]:
                 blank(octets, start, end)
+            elif octet(octets, start + type_at) != body_type and may_have_userinfo(octets, start, end):
+                overwrite_userinfo(octets, start, end)
 
     return redact_all
 
 
-_redact_classic, _redact_v0_10, _redact_v1_0 = map(_redact_all, (_classic, _v0_10, _v1_0))
+_redact_classic = _redact_all(_classic, 0, CLASSIC_BODY)
+_redact_v0_10 = _redact_all(_v0_10, 1, int(BODY_SEGMENT))
+_redact_v1_0 = _redact_all(_v1_0, 0, NO_BODY)
 
 
 def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version: int) -> NDArray[np.bool_]:

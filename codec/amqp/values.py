@@ -99,6 +99,9 @@ def finish_row(row, code, misfit, arguments, properties):
         if row[R.STATUS] == V.OK:
             row[R.STATUS] = V.MALFORMED
             row[R.ERROR] = V.E_TEXT
+    if arguments.positions[W.MASKED] > 0 or properties.positions[W.MASKED] > 0:
+        row[R.NOTES] |= N.USERINFO
+    arguments.positions[W.MASKED] = properties.positions[W.MASKED] = 0
     arguments.positions[W.NOTES] = properties.positions[W.NOTES] = 0
     arguments.positions[W.ESCAPED] = properties.positions[W.ESCAPED] = 0
     row[R.ARGUMENTS_END] = arguments.positions[VALUE]

@@ -84,6 +84,7 @@ DIRECTION = np.dtype(
         ("span_file", "i4"),
         ("span_notes", "i8"),  # notes on the lost frame boundary (codec.amqp.notes)
         ("foreign_head", "i8"),  # the first four octets of a foreign stream of a known protocol, plus 1; 0: none
+        ("token_link", "i8"),  # key of the link to $cbs, plus 1; see codec.amqp.v1_0.tokens
         ("tls_prefix", "i8"),  # number of stored bytes of the beginning of a TLS stream
     ],
     align=True,

@@ -50,10 +50,12 @@ from codec.variant.scalars import (
     put_timestamp_us,
     put_u64,
 )
+from codec.variant.texts import text_key
 from codec.variant.writer import (
     ESCAPED,
     FULL,
     MALFORMED,
+    MASKED,
     METADATA,
     NOTES,
     OK,
@@ -64,9 +66,9 @@ from codec.variant.writer import (
     begin,
     enlarge,
     error_code,
-    mask_uris,
     new_writer,
     note,
+    octets_are_text,
     rollback,
 )
 
@@ -75,6 +77,7 @@ __all__ = (
     "ESCAPED",
     "FULL",
     "MALFORMED",
+    "MASKED",
     "METADATA",
     "NOTES",
     "OK",
@@ -101,9 +104,9 @@ __all__ = (
     "known_key",
     "known_keys",
     "load_known",
-    "mask_uris",
     "new_writer",
     "note",
+    "octets_are_text",
     "put_binary",
     "put_bool",
     "put_decimal",
@@ -117,4 +120,5 @@ __all__ = (
     "put_timestamp_us",
     "put_u64",
     "rollback",
+    "text_key",
 )  # fmt: skip

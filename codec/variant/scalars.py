@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import is_utf8
-from codec.text import escaped_size, mask_userinfo, put_escaped
-from codec.variant.writer import ESCAPED, MASKING, VALUE, allocate, copy_bytes, put_le
+from codec.text import escaped_size, put_escaped
+from codec.userinfo import is_ordinary, masked_size, may_have_userinfo, put_masked
+from codec.variant.writer import AS_TEXT, ESCAPED, MASKED, VALUE, VALUE_FROM, allocate, copy_bytes, put_le, shift
 
 SHORT_STRING = 1  # basic type; the others here are primitive type numbers
 NULL, TRUE, FALSE, INT8, INT16, INT32, INT64, DOUBLE = range(8)
@@ -121,71 +122,110 @@ def put_string(w, buf, start, end):
 @kernel
 def string_room(w, size):
     """Write a STRING of `size` octets without the octets: their offset, or -1."""
-    if size <= SHORT_STRING_BYTES:
-        at = allocate(w, 1 + size)
-        if at >= 0:
-            w.value[at] = (size << 2) | SHORT_STRING
-        return at + 1 if at >= 0 else -1
+    if size > SHORT_STRING_BYTES:
+        return _room(w, STRING, size)
+    at = allocate(w, 1 + size)
+    if at >= 0:
+        w.value[at] = (size << 2) | SHORT_STRING
+    return at + 1 if at >= 0 else -1
+
+
+@kernel
+def _room(w, kind, size):
     at = allocate(w, 5 + size)
     if at < 0:
         return -1
-    w.value[at] = STRING << 2
+    w.value[at] = kind << 2
     put_le(w.value, at + 1, size, 4)
     return at + 5
 
 
-@kernel
+@inlined
 def put_binary(w, buf, start, end):
-    """BINARY of `buf[start:end]`."""
-    _put_bytes(w, BINARY, buf, start, end)
-    mask_last(w, end - start)
+    """BINARY of `buf[start:end]`, with userinfo masked."""
+    if may_have_userinfo(buf, start, end):
+        _put_masked_binary(w, buf, start, end)
+    else:
+        _put_bytes(w, BINARY, buf, start, end)
+
+
+@kernel
+def _put_masked_binary(w, buf, start, end):
+    size = masked_size(buf, start, end)
+    if size < 0:
+        _put_bytes(w, BINARY, buf, start, end)
+        return
+    w.positions[MASKED] += 1
+    at = _room(w, BINARY, size)
+    if at >= 0:
+        put_masked(w.value, at, buf, start, end)
 
 
 @kernel
 def mask_last(w, size):
-    """Mask userinfo in the text of `size` octets that was written last, if `mask_uris` is on."""
-    if w.positions[MASKING]:
-        end = int(w.positions[VALUE])
-        mask_userinfo(w.value, max(end - size, 0), end)
+    """Mask userinfo in the STRING that was written last, of `size` octets in UTF-8."""
+    end = int(w.positions[VALUE])
+    start = end - size
+    if start < w.positions[VALUE_FROM] or not may_have_userinfo(w.value, start, end):
+        return
+    if masked_size(w.value, start, end) >= 0:
+        _put_masked_text(w, w.value, start, end)
+        start -= 1 if size <= SHORT_STRING_BYTES else 5
+        _remove(w, start, end)
+
+
+@kernel
+def _remove(w, start, end):
+    """Remove `value[start:end]`, which is before the last value."""
+    last = int(w.positions[VALUE])
+    if last > end:
+        shift(w.value, end, last, start - end)
+        w.positions[VALUE] = last - (end - start)
 
 
 @inlined
 def put_text(w, buf, start, end):
-    """STRING of `buf[start:end]`, which is text by its type; text that is not UTF-8 is escaped (`codec.text`) and
-    counted."""
-    if is_utf8(buf, start, end):
+    """STRING of `buf[start:end]`, which is text by its type, with userinfo masked (`codec.userinfo`); text that is not
+    UTF-8 is escaped (`codec.text`) and counted."""
+    if is_ordinary(buf, start, end):
         put_string(w, buf, start, end)
-        mask_last(w, end - start)
     else:
-        _put_escaped_text(w, buf, start, end)
+        _put_masked_text(w, buf, start, end)
 
 
 @kernel
-def _put_escaped_text(w, buf, start, end):
-    size = escaped_size(buf, start, end)
-    at = string_room(w, size)
+def _put_masked_text(w, buf, start, end):
+    size = masked_size(buf, start, end) if may_have_userinfo(buf, start, end) else -1
+    if size < 0:
+        _put_any_text(w, buf, start, end)
+        return
+    w.positions[MASKED] += 1
+    w.positions[ESCAPED] += 0 if is_utf8(buf, start, end) else 1
+    at = allocate(w, size)
+    if at >= 0:
+        put_masked(w.value, at, buf, start, end)
+        _put_any_text(w, w.value, at, at + size)
+        _remove(w, at, at + size)
+
+
+@kernel
+def _put_any_text(w, buf, start, end):
+    if is_utf8(buf, start, end):
+        put_string(w, buf, start, end)
+        return
+    at = string_room(w, escaped_size(buf, start, end))
     if at >= 0:
         put_escaped(w.value, at, buf, start, end)
         w.positions[ESCAPED] += 1
-        mask_last(w, size)
 
 
 @inlined
 def put_octets(w, buf, start, end):
-    """STRING of `buf[start:end]` when it is UTF-8, else BINARY: octets that may be text."""
-    if w.positions[MASKING]:
-        put_text(w, buf, start, end)
-        return
-    size = end - start
-    if size > SHORT_STRING_BYTES:
-        _put_bytes(w, STRING if is_utf8(buf, start, end) else BINARY, buf, start, end)
-        return
-    at = allocate(w, 1 + size)
-    if at < 0:
-        return
-    if is_utf8(buf, start, end):
-        w.value[at] = (size << 2) | SHORT_STRING
-        copy_bytes(w.value, at + 1, buf, start, end)
+    """STRING of `buf[start:end]` when it is UTF-8, else BINARY, with userinfo masked: octets that may be text. After
+    `octets_are_text` it is `put_text`."""
+    if is_ordinary(buf, start, end):
+        put_string(w, buf, start, end)
+    elif w.positions[AS_TEXT] or is_utf8(buf, start, end):
+        _put_masked_text(w, buf, start, end)
     else:
-        w.positions[VALUE] = at
-        _put_bytes(w, BINARY, buf, start, end)
+        put_binary(w, buf, start, end)

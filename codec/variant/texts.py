@@ -6,8 +6,20 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.cursor import octet, u32
+from codec.userinfo import is_ordinary
 from codec.variant.containers import begin_object, end_object, key
-from codec.variant.scalars import DECIMAL_SCALE, mask_last, put_binary, put_decimal, put_int, put_string, string_room
+from codec.variant.scalars import (
+    DECIMAL_SCALE,
+    SHORT_STRING,
+    mask_last,
+    put_binary,
+    put_decimal,
+    put_int,
+    put_string,
+    put_text,
+    string_room,
+)
+from codec.variant.writer import VALUE
 
 LATIN9, UTF16, UTF32 = range(3)  # ISO 8859-15; UTF-16, big-endian unless a byte order mark differs; UTF-32BE
 _LATIN9 = np.array([ord(character) for character in bytes(range(256)).decode("iso-8859-15")], np.int64)
@@ -48,6 +60,23 @@ def put_scaled(w, unscaled, scale):
     key(w, _VALUE, 0, len(_VALUE))
     put_int(w, unscaled)
     end_object(w)
+
+
+@kernel
+def text_key(w, buf, start, end):
+    """The next value has the key `buf[start:end]`, which is text from the wire: with userinfo masked, and escaped where
+    it is not UTF-8 (`put_text`)."""
+    if is_ordinary(buf, start, end):
+        key(w, buf, start, end)
+        return
+    # as a value first, whose bytes become the key
+    at = int(w.positions[VALUE])
+    put_text(w, buf, start, end)
+    text_end = int(w.positions[VALUE])
+    if text_end > at:
+        w.positions[VALUE] = at
+        text = at + (1 if w.value[at] & 3 == SHORT_STRING else 5)
+        key(w, w.value, text, text_end)
 
 
 @kernel
@@ -115,4 +144,5 @@ def put_transcoded(w, buf, start, end, encoding):
         for i in range(1, size):
             w.value[out + i] = 0x80 | ((code >> (6 * (size - 1 - i))) & 0x3F)
         out += size
-    mask_last(w, total)
+    if out >= 0:
+        mask_last(w, total)

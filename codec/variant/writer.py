@@ -13,9 +13,9 @@ from codec.memory import sparse_zeros
 OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(5)  # MALFORMED is for decoders: the value ends at the error
 
 # Cells of `Writer.positions`. NOTES: bits that decoders set while they write a value. ESCAPED: the number of texts that
-# are not UTF-8. MASKING: userinfo of URIs is masked, and octets that may be text are text.
+# are not UTF-8. MASKED: of those with userinfo. AS_TEXT: octets that may be text are text.
 VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION, NOTES = range(12)
-ESCAPED, MASKING = 12, 13
+ESCAPED, AS_TEXT, MASKED = 12, 13, 14
 # What a writer lacked room in (cell SHORT_OF), for `enlarge`.
 SHORT_VALUE, SHORT_METADATA, SHORT_SCRATCH = range(3)
 
@@ -54,7 +54,7 @@ def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entrie
     return Writer(
         sparse_zeros(value_bytes, np.uint8),
         sparse_zeros(metadata_bytes, np.uint8),
-        np.zeros(14, np.int64),
+        np.zeros(15, np.int64),
         np.zeros((depth, 3), np.int64),
         np.zeros((depth, 2), np.int64),
         np.zeros(entries + 1, np.int64),
@@ -93,7 +93,8 @@ def begin(w):
     p[CODE] = OK
     p[NOTES] = 0
     p[ESCAPED] = 0
-    p[MASKING] = 0
+    p[AS_TEXT] = 0
+    p[MASKED] = 0
     p[KEYS] = 0
     p[DEPTH] = 0
     p[ENTRIES] = 0
@@ -123,10 +124,9 @@ def note(w, bits):
 
 
 @kernel
-def mask_uris(w, truth):
-    """Whether the next values are of a peer that describes itself: octets that may be text are text, and the userinfo
-    of URIs is masked."""
-    w.positions[MASKING] = 1 if truth else 0
+def octets_are_text(w, truth):
+    """Whether octets that may be text are text in the next values: those of a peer that describes itself."""
+    w.positions[AS_TEXT] = 1 if truth else 0
 
 
 @kernel

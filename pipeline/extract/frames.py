@@ -26,12 +26,13 @@ from udfs.arrow.rows import in_one, is_among, numbers_of
 
 COLUMNS = (
     "connection_id", "frame_no", "sender", "stream_offset", "size", "payload_size", "frame_type", "version", "status",
-    "name", "first_packet_no", "packet_no", "capture_file",
+    "name", "first_packet_no", "packet_no", "capture_file", "notes",
 )  # fmt: skip
 NULL = -1
 ENDLESS = 1 << 62  # beyond any stream
 # Transports whose stream offsets count decrypted bytes. A cut treats their whole streams as one frame of this type.
 ENCAPSULATED = {"tls": "tls", "websocket+tls": "tls", "websocket": "foreign"}
+USERINFO = "userinfo"  # a note
 PROXY = "proxy"  # kind of a header of the PROXY protocol, which is a row of type 'foreign' and status 'ok'
 
 
@@ -41,6 +42,7 @@ class Frames:
 
     `group`: twice the index of the connection, plus the direction. `start`, `end`: stream offsets. `payload`: bytes of
     content at the end of a body or transfer, NULL not known. `file`: index of the original of `last_packet`.
+    `userinfo`: frames with userinfo of a URI in a text.
     """
 
     group: NDArray[np.int64]
@@ -51,6 +53,7 @@ class Frames:
     file: NDArray[np.int64]
     first_packet: NDArray[np.int64]
     last_packet: NDArray[np.int64]
+    userinfo: NDArray[np.bool_]
     kind: pa.Array
     version: pa.Array
     status: pa.Array
@@ -128,9 +131,17 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), in_one(table["name"]).cast(pa.string()))
     numbers = (numbers_of(table[name], NULL) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
     number, payload, first_packet, last_packet = numbers
-    arrays = (group, number, start, end, payload, file, first_packet, last_packet)
+    userinfo = _noted(in_one(table["notes"]), USERINFO)
+    arrays = (group, number, start, end, payload, file, first_packet, last_packet, userinfo)
     texts = (kind, table["version"], table["status"], names)
     return Frames(*(array[order] for array in arrays), *(in_one(text).take(pa.array(order)) for text in texts))
+
+
+def _noted(notes: pa.ListArray, note: str) -> NDArray[np.bool_]:
+    """bool (n,): rows with this note."""
+    found = np.zeros(len(notes), np.bool_)
+    found[pc.list_parent_indices(notes).filter(pc.equal(notes.flatten(), note))] = True
+    return found
 
 
 LEAD_BYTES = 1 << 20  # beyond this the range is not extended

@@ -1,8 +1,9 @@
 """Redaction: blanks all TCP payload that is not known to be harmless. Lengths and headers stay.
 
 Visible are complete and valid frames, without their bodies and credentials. Bytes outside of frames, malformed or
-partial frames (except their frame header), and streams of other protocols are blanked. An encrypted stream stays as it
-is. A header of the PROXY protocol becomes one without addresses, so that the stream after it can be read.
+partial frames and those with userinfo of a URI (except their frame header), and streams of other protocols are blanked.
+An encrypted stream stays as it is. A header of the PROXY protocol becomes one without addresses, so that the stream
+after it can be read.
 
 Secrets in frames are SASL responses, tokens, and bodies inside of methods. The decoder's data says which fields are
 secret (`codec.amqp.spec`, overlay.json, `credentials`), and its kernels blank them. For that, the few frames of the
@@ -91,7 +92,12 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
 def _blanked(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
     version, name = frames.version[index].as_py(), frames.name[index].as_py()
     octets = _octets_of(frames, survey, these, index)
-    if octets is None or frames.status[index].as_py() != "ok" or name in _with_fields(version, kinds.CONTENT):
+    if (
+        octets is None
+        or frames.userinfo[index]
+        or frames.status[index].as_py() != "ok"
+        or name in _with_fields(version, kinds.CONTENT)
+    ):
         return None
     located = blank_secrets(octets, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
     return octets if located.all() else None
@@ -143,6 +149,7 @@ def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | Non
     visible[frames.are("kind", *UNKNOWN, MISSING)] = 0
     for index, octets in blanked.items():
         visible[index] = header[index] if octets is None else 0
+    visible[frames.userinfo] = header[frames.userinfo]
     closing = np.flatnonzero(body & frames.are("version", *CLASSIC_VERSIONS))  # the octet that ends the frame
     group = np.concatenate([frames.group, frames.group[closing]])
     start = np.concatenate([frames.start, frames.end[closing] - 1])

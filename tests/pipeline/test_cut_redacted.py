@@ -14,6 +14,7 @@ from pcap_files import pcap
 from pika_frames import method
 from scapy.layers.inet import IP, fragment
 from scapy.layers.l2 import Ether
+from uris import SECRET, URI, VERSIONS, frames_of
 from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.pseudonyms import key_of
@@ -196,3 +197,19 @@ def test_padding_behind_a_packet_is_blanked(tmp_path: Path) -> None:
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
     assert b"remembered" not in (tmp_path / "cut.pcapng").read_bytes()
     assert [len(data) for _, _, data in records(tmp_path / "cut.pcapng")] == [len(data) for _, data in packets]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_password_in_a_uri_is_gone(version: str, tmp_path: Path) -> None:
+    """In frames of any size, cut into packets anywhere."""
+    wire = Wire()
+    for side, octets in frames_of(version, URI):
+        for at in range(0, len(octets), 37):
+            wire.add(side, octets[at : at + 37])
+    write_capture(tmp_path / "whole.pcap", [wire])
+    assert SECRET.encode() in b"".join(data[40:] for _, _, data in records(tmp_path / "whole.pcap"))
+    tables = tables_of([tmp_path / "whole.pcap"])
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
+    payloads = b"".join(data[40:] for _, _, data in records(tmp_path / "cut.pcapng"))
+    assert [part for part in (SECRET, SECRET[:5], SECRET[5:]) if part.encode() in payloads] == []
+    assert payloads.count(b"AMQP") >= 1

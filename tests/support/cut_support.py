@@ -33,7 +33,7 @@ FRAMES = {
     "connection_id": pa.int64(), "frame_no": pa.int64(), "sender": pa.string(), "ts": TIMESTAMP,
     "capture_file": pa.string(), "first_packet_no": pa.int64(), "packet_no": pa.int64(), "stream_offset": pa.int64(),
     "size": pa.int64(), "version": pa.string(), "channel": pa.int32(), "frame_type": pa.string(), "name": pa.string(),
-    "payload_size": pa.int64(), "status": pa.string(), "content_frame_no": pa.int64(),
+    "payload_size": pa.int64(), "status": pa.string(), "content_frame_no": pa.int64(), "notes": pa.list_(pa.string()),
 }  # fmt: skip
 CONNECTIONS = {
     "connection_id": pa.int64(), "client_ip": pa.string(), "client_port": pa.int32(), "server_ip": pa.string(),

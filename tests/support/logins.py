@@ -120,16 +120,20 @@ def _v1_0(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int,
     return [*frames, (SERVER, sasl(0x44, proton.ubyte(0)))]
 
 
+def login_frames(version: str, mechanism: str, first: bytes, second: bytes | None = None) -> list[tuple[int, bytes]]:
+    """(direction, octets) of a login with this initial response, and with a response to a challenge."""
+    if version in ("0-10", "1.0"):
+        return (_v0_10 if version == "0-10" else _v1_0)(mechanism, first, second)
+    return _classic(version, mechanism, first, second)
+
+
 def logins() -> list[Login]:
     """Every mechanism in every version; and the token that a 0-9-1 client renews."""
     found = []
     for version in ("0-8", "0-9", "0-9-1", "0-10", "1.0"):
         for name, (first, second, secret) in MECHANISMS.items():
             mechanism = name.strip()
-            if version in ("0-10", "1.0"):
-                frames = (_v0_10 if version == "0-10" else _v1_0)(mechanism, first, second)
-            else:
-                frames = _classic(version, mechanism, first, second)
+            frames = login_frames(version, mechanism, first, second)
             secret_frames = tuple(i for i, (_, octets) in enumerate(frames) if secret in octets)
             found.append(Login(version, mechanism, tuple(frames), secret_frames, secret))
     update = classic_frames.method("0-9-1", "connection.update-secret", 0, new_secret=TOKEN, reason="refresh")

@@ -19,10 +19,9 @@ from codec.amqp.classic import kinds as K
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, printed_kinds, tag_kinds
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
-from codec.cursor import SHORT, exceeds_i64, fits, i64, is_plain, is_utf8, octet, signed, u8, u16, u32
-from codec.text import put_escaped
+from codec.cursor import SHORT, exceeds_i64, fits, i64, octet, signed, u8, u16, u32
+from codec.userinfo import is_ordinary
 from codec.variant.texts import put_scaled
-from codec.variant.writer import MASKING
 
 _DEPTH = LIMITS.nesting_depth
 _ENTRIES = LIMITS.detect_entries
@@ -60,7 +59,7 @@ def value_end(buf, at, end, kind):
 def put_scalar(w, buf, at, end, kind):
     """Write the value `buf[at:end]` of `kind`, neither table nor array; `end` is that of `value_end`."""
     if kind == K.SHORTSTR:
-        if is_plain(buf, at + 1, end) and not w.positions[MASKING]:
+        if is_ordinary(buf, at + 1, end):
             W.put_string(w, buf, at + 1, end)
         else:
             _put_special_text(w, buf, at + 1, end)
@@ -101,7 +100,7 @@ def put_scalar(w, buf, at, end, kind):
 
 @kernel
 def _put_special_text(w, buf, start, end):
-    """The text of a short string that is not plain ASCII."""
+    """The text of a short string that is not ordinary."""
     _check_shortstr(w, buf, start, end)
     W.put_text(w, buf, start, end)
 
@@ -127,15 +126,9 @@ def _put_timestamp(w, seconds):
 @kernel
 def put_name(w, buf, start, end):
     """The key of a table entry; a name that is not UTF-8 is escaped (`codec.text`)."""
-    if is_plain(buf, start, end):
-        W.key(w, buf, start, end)
-        return
-    _check_shortstr(w, buf, start, end)
-    if is_utf8(buf, start, end):
-        W.key(w, buf, start, end)
-        return
-    w.positions[W.ESCAPED] += 1
-    W.key(w, w.text, 0, put_escaped(w.text, 0, buf, start, end))
+    if not is_ordinary(buf, start, end):
+        _check_shortstr(w, buf, start, end)
+    W.text_key(w, buf, start, end)
 
 
 @kernel

@@ -149,9 +149,9 @@ def _put_special(w, buf, before, at, after, t, tags, method, i):
     if kind == K.TABLE or kind == K.PEER_TABLE:
         W.load_known(w, t.keys, method)
         W.known_key(w, number)
-        W.mask_uris(w, kind == K.PEER_TABLE)
+        W.octets_are_text(w, kind == K.PEER_TABLE)
         code, at = put_nested(w, buf, at + 4, after, K.TABLE, tags)
-        W.mask_uris(w, False)
+        W.octets_are_text(w, False)
         return code, at
     if kind == K.CONTENT:
         # octet 0: content inline, 1: name of content sent in parts (0-9, class message)

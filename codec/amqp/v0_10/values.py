@@ -74,7 +74,7 @@ def _next_field(w, buf, at, row, t, keys, key_set):
     row[C.BEFORE] = at
     policy = int(field[T.FIELD_DISCLOSURE])
     if row[C.BASE] >= 0:
-        W.mask_uris(w, field[T.FIELD_MASKED] != 0)
+        W.octets_are_text(w, field[T.FIELD_MASKED] != 0)
     if policy == SHOW_ALL or is_public(buf, at, end, policy):
         _field_key(w, row, place, t, keys, key_set)
         return at, end, number, entry, int(field[T.FIELD_BASE]) if row[C.BASE] >= 0 else C.UNKNOWN_KEYS

@@ -101,7 +101,7 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     if row[KIND] == IN_FRAME:
         if place >= s.field_count[0]:
             return skip(buf, at, end, t), MISFIT, NO_VALUE
-        W.mask_uris(w, t.field[field].describes_peer != 0)
+        W.octets_are_text(w, t.field[field].describes_peer != 0)
     if t.field[field].disclosure == SHOW_SASL_NAMES:
         if not sasl_names(buf, at, end, t):
             return skip(buf, at, end, t), flaws, NO_VALUE

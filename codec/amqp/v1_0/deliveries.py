@@ -14,6 +14,7 @@ from codec.amqp import rows as R
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import MORE, is_operation, section_head
 from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, release, store
+from codec.amqp.v1_0.tokens import has_mark, on_token_link
 from codec.amqp.versions import E_SECTIONS, MALFORMED
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import DELIVERY_SIZE, OPEN_DELIVERIES
@@ -23,8 +24,9 @@ STORE, HASH, STORE_AND_HASH = 1, 2, 3  # what to do with the octets of a section
 UNDECIDED = 4  # before the first section of a message of another format, which may have none
 LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be parsed
 # Flags of a transfer. UNCERTAIN: bytes may have been lost before it, so it may not be the first of its delivery.
-# FOREIGN: its message-format is none of the specification's; the message may have no sections.
-MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN, FOREIGN = 1, 2, 4, 8, 16
+# FOREIGN: its message-format is none of the specification's; the message may have no sections. WITHHELD: it hands a
+# token over, and no payload of its delivery is kept.
+MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN, FOREIGN, WITHHELD = 1, 2, 4, 8, 16, 32
 ENDLESS = 1 << 62  # the size of the body, where it is all of a message
 
 
@@ -100,6 +102,20 @@ def stored_octets(dl, direction, channel, handle):
 
 
 @kernel
+def hands_over_token(dl, d, direction, key, buf, start, end):
+    """Whether the transfer with the payload `buf[start:end]` is of a delivery that hands a token over."""
+    if on_token_link(d, key):
+        return True
+    slot = find(dl, direction, key)
+    if slot < 0:
+        return has_mark(buf, start, end)
+    r = dl.slots[direction, slot]
+    if r.withheld == 0 and r.body < 0 and has_mark(buf, start, end):
+        r.withheld = 1
+    return r.withheld != 0
+
+
+@kernel
 def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfer):
     """Add a transfer with the payload `buf[start:end]`. When it completes its delivery, the sections around the body
     are appended to the octets of its `row` (there is room). Returns the section of the body, -1 when the delivery is
@@ -125,6 +141,7 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
             c.limits |= OPEN_DELIVERIES
             return -1
         dl.slots[direction, slot].what = UNDECIDED if flags & FOREIGN else STORE
+        dl.slots[direction, slot].withheld = 1 if flags & WITHHELD else 0
     r = dl.slots[direction, slot]
     row[R.CONTENT] = r.frame_no
     if flags & ABORTED:

@@ -32,6 +32,7 @@ DELIVERY = np.dtype(
         ("whole", "i8"),  # 1 while no octet of the body is missing
         ("broken", "i8"),  # 0, LOST or NO_SECTION
         ("limited", "i8"),  # 1: sections were not stored
+        ("withheld", "i8"),  # 1: it hands a token over (codec.amqp.v1_0.tokens)
         ("body", "i8"),  # section of the body, -1 not yet
         ("body_size", "i8"),
         ("what", "i8"),  # STORE ... for the `left` octets that remain of the current section
@@ -123,6 +124,7 @@ def claim(dl, direction, key, frame_no, delivery_id):
             r.whole = 1
             r.broken = 0
             r.limited = 0
+            r.withheld = 0
             r.body = -1
             r.body_size = 0
             r.left = 0

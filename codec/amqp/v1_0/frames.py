@@ -21,6 +21,7 @@ from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import compound, is_true, length_at, section_head, skip, unsigned_value
 from codec.amqp.v1_0.delivery_slots import reset_deliveries
 from codec.amqp.v1_0.message import NO_BODY
+from codec.amqp.v1_0.tokens import on_attach, on_detach
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import FRAME_SIZE
 from codec.cursor import octet, u8, u16, u32
@@ -150,16 +151,18 @@ def _fill(c, d, direction, buf, start, stop, definition, code, at, after, row, i
         if body >= 0:
             rows.octets[first] = body
     else:
-        _apply(c, direction, buf, after, definition, row, rows, dl, t)
+        _apply(c, d, direction, buf, after, definition, row, rows, dl, t)
 
 
 @inlined
 def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     """Add a transfer with the payload `buf[after:stop]`: the section of the body that it completes, or -1."""
-    if c.keep_payload and not row[R.HANDSHAKE]:
-        R.append_payload(rows, row, buf, after, stop)
     places, fields = t.places[0], dl.fields
     handle = unsigned_value(buf, int(fields[places.handle]), after, t)
+    key = (int(row[R.CHANNEL]) << 32) | max(handle, 0)
+    withheld = c.keep_payload != 0 and L.hands_over_token(dl, d, direction, key, buf, after, stop)
+    if c.keep_payload and not row[R.HANDSHAKE] and not withheld:
+        R.append_payload(rows, row, buf, after, stop)
     if handle < 0:
         row[R.STATUS] = V.MALFORMED
         row[R.ERROR] = V.E_FIELDS
@@ -169,12 +172,13 @@ def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     flags |= L.ABORTED if is_true(buf, int(fields[places.aborted]), after, t) else 0
     flags |= L.FOREIGN if unsigned_value(buf, int(fields[places.message_format]), after, t) > 0 else 0
     flags |= L.UNCERTAIN if d.holes > 0 or not d.syn else 0
+    flags |= L.WITHHELD if withheld else 0
     transfer = (handle, unsigned_value(buf, int(fields[places.delivery_id]), after, t), flags)
     return L.on_transfer(dl, c, direction, row, rows, rows.digest[index], t, buf, after, stop, transfer)
 
 
 @kernel
-def _apply(c, direction, buf, after, definition, row, rows, dl, t):
+def _apply(c, d, direction, buf, after, definition, row, rows, dl, t):
     """Apply a performative to its connection: which side is the client, the limits, links that begin and end."""
     places, fields = t.places[0], dl.fields
     sender = int(t.descriptor[definition].sender)
@@ -188,8 +192,14 @@ def _apply(c, direction, buf, after, definition, row, rows, dl, t):
     elif definition == places.attach or definition == places.detach:
         place = places.attach_handle if definition == places.attach else places.detach_handle
         handle = unsigned_value(buf, int(fields[place]), after, t)
-        if handle >= 0:
-            L.on_link_change(dl, direction, int(row[R.CHANNEL]), handle)
+        if handle < 0:
+            return
+        L.on_link_change(dl, direction, int(row[R.CHANNEL]), handle)
+        key = (int(row[R.CHANNEL]) << 32) | handle
+        if definition == places.attach:
+            on_attach(d, buf, after, int(fields[places.role]), int(fields[places.target]), key, t)
+        else:
+            on_detach(d, key)
 
 
 @kernel

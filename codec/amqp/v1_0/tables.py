@@ -91,8 +91,8 @@ PLACES = np.dtype(
     [
         (name, "i8")
         for name in (
-            "open", "attach", "detach", "transfer", "max_frame_size", "channel_max", "attach_handle", "detach_handle",
-            "handle", "delivery_id", "message_format", "more", "resume", "aborted",
+            "open", "attach", "detach", "transfer", "max_frame_size", "channel_max", "attach_handle", "role", "target",
+            "detach_handle", "handle", "delivery_id", "message_format", "more", "resume", "aborted",
         )
     ],
     align=True,
@@ -234,7 +234,7 @@ def _places() -> np.ndarray:
     array[0] = (
         *(index[name] for name in FRAMING),
         *(place("open", name) for name in ("max-frame-size", "channel-max")),
-        place("attach", "handle"),
+        *(place("attach", name) for name in ("handle", "role", "target")),
         place("detach", "handle"),
         *(place("transfer", name) for name in ("handle", "delivery-id", "message-format", "more", "resume", "aborted")),
     )

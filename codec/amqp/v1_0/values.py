@@ -266,7 +266,7 @@ def _next_item(w, buf, at, row, t, v, key_set):
         if start < 0:
             return -1, NOTHING
         W.load_known(w, v.keys, key_set)
-        W.key(w, buf, start, stop)
+        W.text_key(w, buf, start, stop)
         at = stop
     elif kind == C.IN_PAIRS:
         if step & 1 == 0:

@@ -1,0 +1,44 @@
+"""A password in a URI is in no table, wherever a peer writes it."""
+
+from __future__ import annotations
+
+import fuzz_tables
+import numpy as np
+import pytest
+from uris import SECRET, TEXTS, URI, VERSIONS, frames_of
+from wire import FLOW, Wire
+
+from codec.amqp.redaction import blank_secrets
+from codec.amqp.versions import VERSIONS as codec_versions
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_password_in_a_uri_is_in_no_table(version: str) -> None:
+    inputs = []
+    for text in TEXTS:
+        wire = Wire()
+        for side, octets in frames_of(version, text):
+            wire.add(side, octets)
+        inputs.append([(FLOW, *wire.arrays())])
+    rows = fuzz_tables.tables(inputs)
+    fuzz_tables.check(rows)
+    found = fuzz_tables.spelled_out(rows)
+    assert found.count(b"****@broker.example") > 50
+    leaks = [
+        f"{table}.{name}"
+        for table, batches in rows.items()
+        for batch in batches
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if SECRET.encode() in fuzz_tables.octets_of(column)
+    ]
+    assert leaks == []
+    assert SECRET.encode() not in found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_redacted_frame_has_no_password_in_a_uri(version: str) -> None:
+    for _, octets in frames_of(version, URI):
+        buffer = np.frombuffer(bytearray(octets), np.uint8).copy()
+        blank_secrets(buffer, np.array([0, len(octets)], np.int64), codec_versions.index(version))
+        assert SECRET.encode() not in buffer.tobytes()
+        assert len(buffer) == len(octets)
