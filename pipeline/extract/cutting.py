@@ -16,7 +16,7 @@ from pipeline.extract.decryption import decrypt, rewrite_in_clear
 from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered, select_packets
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
 from pipeline.extract.originals import Original, originals
-from pipeline.extract.redaction import frames_with_secrets, visible_ranges, without_secrets
+from pipeline.extract.redaction import frames_with_secrets, proxy_headers, visible_ranges, without_secrets
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, survey
 from pipeline.extract.writing import Selected, Writer, write
 from udfs.source.files import public_uri
@@ -118,7 +118,8 @@ def _select(
         int(_wholly_blanked(written, seen).sum()) if options.redact else 0,
         problems,
     )
-    return Selected(seen, selected, found, comments, visible, options.key), result
+    proxies = proxy_headers(frames) if options.key is not None and not options.redact else {}
+    return Selected(seen, selected, found, comments, visible, options.key, proxies), result
 
 
 def _require_frames(

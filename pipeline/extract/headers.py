@@ -30,6 +30,16 @@ HARDWARE_BYTES = 6
 HARDWARE_AT = {P.ETHERNET: (0, 6), P.LINUX_SLL: (6,), P.LINUX_SLL2: (12,)}  # of the addresses in link headers
 NOTES_AT = {P.PFLOG: 2, P.PKTAP: P.PKTAP_BYTES}  # what a link header has from there on describes no link
 ABSENT = -1
+# Options of headers, and what remains of them where addresses are replaced (`plain_options`): those that have none.
+IPV4_OPTIONS, TCP_OPTIONS, IPV6_OPTIONS, IPV6_ROUTING = range(4)
+END_OF_LIST, NO_OPERATION, PAD_N = 0, 1, 1
+ROUTER_ALERT = 148  # RFC 2113
+TCP_PLAIN = (2, 3, 4, 5, 8, 19, 28, 29, 34)  # of the IANA registry: from the maximum segment size to fast open
+MULTIPATH, ADD_ADDRESS = 30, 3  # RFC 8684, section 3.4.1
+IPV6_PLAIN = (4, 5, 0xC2)  # limit of tunnels, router alert, jumbo payload
+ROUTING_FIXED = 4  # octets of a routing header before its data (RFC 8200, section 4.4)
+OPTION_HEADERS = {P.PROTOCOL_HOP_BY_HOP: IPV6_OPTIONS, P.PROTOCOL_DESTINATION: IPV6_OPTIONS}
+OPTION_HEADERS[P.PROTOCOL_ROUTING] = IPV6_ROUTING
 
 
 @dataclass
@@ -53,8 +63,8 @@ class Stack:
     """Headers of a packet, as offsets into its buffer.
 
     `payload`: the first byte after the headers; `end`: of the packet. `hardware`: addresses in link headers. `noted`:
-    (begin, end) of what the capturing host noted beside the packet. `sums`: outermost first. `tcp`: the TCP header, or
-    ABSENT.
+    (begin, end) of what the capturing host noted beside the packet. `options`: (kind, begin, end) of options. `sums`:
+    outermost first. `tcp`: the TCP header, or ABSENT.
     """
 
     payload: int
@@ -62,6 +72,7 @@ class Stack:
     ips: list[tuple[int, int]] = field(default_factory=list)  # (offset, version)
     hardware: list[int] = field(default_factory=list)
     noted: list[tuple[int, int]] = field(default_factory=list)
+    options: list[tuple[int, int, int]] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
     tcp: int = ABSENT
     fragment: bool = False
@@ -84,6 +95,14 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
         if layer in HARDWARE_AT and at + 2 * HARDWARE_BYTES <= stack.end:
             stack.hardware += [at + offset for offset in HARDWARE_AT[layer]]
         outer_end = int(state[P.END])
+        if (
+            layer == P.IP_PROTOCOL
+            and state[P.VERSION] == 6
+            and int(state[P.VALUE]) in OPTION_HEADERS
+            and at + 2 <= outer_end
+        ):
+            end = min(at + 8 * (int(octets[at + 1]) + 1), outer_end)
+            stack.options.append((OPTION_HEADERS[int(state[P.VALUE])], at + 2, end))
         code = parse_header(octets, state) if layer < P.BARE else tunnel(octets, state)
         if layer in (P.IPV4, P.IPV6) and (code in (P.NEXT_LAYER, P.FRAGMENT)):
             stack.ips.append((at, 4 if layer == P.IPV4 else 6))
@@ -91,6 +110,8 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
             stack.payload = min(at + header, outer_end)
             if layer == P.IPV4:
                 stack.sums.append(Sum(at + IPV4_SUM_AT, at, stack.payload))
+                if stack.payload > at + P.IPV4_BYTES:
+                    stack.options.append((IPV4_OPTIONS, at + P.IPV4_BYTES, stack.payload))
         if layer in NOTES_AT and code == P.NEXT_LAYER:
             stack.noted.append((at + NOTES_AT[layer], int(state[P.AT])))
         if layer == P.NFLOG and code == P.NEXT_LAYER:
@@ -128,6 +149,8 @@ def _transport(octets: Bytes, state: NDArray[np.int64], stack: Stack, at: int) -
         stack.tcp = at
         stack.payload = min(at + (int(octets[at + 12]) >> 4) * 4, int(state[P.END]))
         stack.sums.append(_sum(state, at + TCP_SUM_AT, at, tcp=True))
+        if stack.payload > at + P.TCP_BYTES:
+            stack.options.append((TCP_OPTIONS, at + P.TCP_BYTES, stack.payload))
 
 
 def _fragment(octets: Bytes, state: NDArray[np.int64], stack: Stack) -> None:
@@ -142,6 +165,43 @@ def _fragment(octets: Bytes, state: NDArray[np.int64], stack: Stack) -> None:
     stack.fragment_of_tcp = bool(protocol == P.PROTOCOL_TCP)
     if first and stack.fragment_of_tcp:
         _transport(octets, state, stack, stack.payload)
+
+
+def plain_options(octets: Bytes, kind: int, begin: int, end: int) -> None:
+    """Overwrite options in place that may have addresses: with no-operations, or padding, of the same length. Known
+    ones without addresses stay; what does not parse is overwritten to the end."""
+    if kind == IPV6_ROUTING:
+        octets[begin + ROUTING_FIXED - 2 : end] = 0
+        return
+    at = begin
+    while at < end:
+        code = int(octets[at])
+        if kind == IPV6_OPTIONS:
+            size = 2 + int(octets[at + 1]) if code and at + 1 < end else 1
+            if size > end - at or (code not in IPV6_PLAIN and code > PAD_N):
+                size = min(size, end - at)
+                octets[at + 1 : at + size] = 0
+                octets[at] = 0
+                if size > 1:
+                    octets[at : at + 2] = PAD_N, size - 2
+        elif code == END_OF_LIST:
+            octets[at:end] = END_OF_LIST
+            return
+        else:
+            size = 1 if code == NO_OPERATION else (int(octets[at + 1]) if at + 1 < end else 0)
+            damaged = size < 1 or size > end - at or (size < 2 and code != NO_OPERATION)
+            size = end - at if damaged else size
+            if damaged or not _is_plain(octets, kind, at, code):
+                octets[at : at + size] = NO_OPERATION
+        at += size
+
+
+def _is_plain(octets: Bytes, kind: int, at: int, code: int) -> bool:
+    if kind == IPV4_OPTIONS:
+        return code in (NO_OPERATION, ROUTER_ALERT)
+    if code == MULTIPATH:
+        return int(octets[at + 2]) >> 4 != ADD_ADDRESS if octets[at + 1] > 2 else False
+    return code == NO_OPERATION or code in TCP_PLAIN
 
 
 def datagram_of(octets: Bytes, records: Records, row: int) -> bytes:

@@ -13,15 +13,16 @@ Dissectors parse the payload of a 1.0 transfer. It becomes one data section of b
 section 3.2.6).
 
 Anonymisation changes the addresses in all headers of a packet: IP addresses keep their common prefixes, hardware
-addresses become locally administered ones and keep the group bit. Text in payloads (host names, client properties,
-queue names) is not changed.
+addresses become locally administered ones and keep the group bit. Options of IP and TCP that may have addresses become
+padding, a header of the PROXY protocol one without addresses. Text in payloads (host names, client properties, queue
+names) is not changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -40,7 +41,7 @@ from codec.capture.records import Bytes, Records
 from codec.net.protocols import PROTOCOL_TCP
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
 from pipeline.extract.frames import NULL, PROXY, Frames, grouped, groups, merged, packets_by_group
-from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, word_sum
+from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, plain_options, word_sum
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
 
 SECRET_KINDS = (kinds.SECRET, kinds.SASL_RESPONSE)
@@ -158,12 +159,44 @@ def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | Non
     for index, octets in blanked.items():
         if octets is not None:
             patches[int(frames.group[index])].append((frames.start[index] + np.arange(len(octets)), octets))
-    for index in np.flatnonzero(frames.are("kind", PROXY)).tolist():
-        octets = without_addresses(int(size[index]))
-        patches[int(frames.group[index])].append((frames.start[index] + np.arange(len(octets)), octets))
+    for each, patch in _proxy_headers(frames):
+        patches[each].append(patch)
     for each, rows in frames.by_group(transfer):
         patches[each].append(_data_sections(frames.end[rows], frames.payload[rows]))
     return {each: Visible(*merged(start[rows], end[rows]), *_in_order(patches[each])) for each, rows in grouped(group)}
+
+
+def _proxy_headers(frames: Frames) -> Iterator[tuple[int, Patch]]:
+    """(group, octets to write) of each header of the PROXY protocol."""
+    for index in np.flatnonzero(frames.are("kind", PROXY)).tolist():
+        octets = without_addresses(int(frames.end[index] - frames.start[index]))
+        yield int(frames.group[index]), (frames.start[index] + np.arange(len(octets)), octets)
+
+
+def proxy_headers(frames: Frames) -> dict[int, Visible]:
+    """By group what `overwrite` writes over headers of the PROXY protocol."""
+    none = np.empty(0, np.int64)
+    return {each: Visible(none, none, *patch) for each, patch in _proxy_headers(frames)}
+
+
+def overwrite(
+    octets: Bytes, packets: NDArray[np.void], stacks: Sequence[Stack], patches: Mapping[int, Visible]
+) -> None:
+    """Write patches over the payloads of packets, which otherwise stay as they are. A fragment that may have some is
+    blanked after its header."""
+    if not patches:
+        return
+    for row, (group, packet, stack) in enumerate(zip(groups(packets).tolist(), packets, stacks, strict=True)):
+        if group not in patches:
+            continue
+        if packet["datagram"] != NONE:
+            octets[stack.payload : stack.end] = BLANK
+        elif packet["at"] != UNMAPPED:
+            size = min(stack.end - stack.payload, int(packet["wire_len"]))
+            these = packets[row : row + 1]
+            to = np.array([stack.payload], np.int64)
+            places, patch = _within(patches[group], these["at"], np.array([size], np.int64), to)
+            octets[places] = patch
 
 
 def _in_order(patches: Sequence[Patch]) -> Patch:
@@ -284,6 +317,8 @@ def anonymise(octets: Bytes, stacks: Sequence[Stack], key: bytes) -> None:
     for stack in stacks:
         for begin, end in stack.noted:
             octets[begin:end] = 0
+        for each in stack.options:
+            plain_options(octets, *each)
         if stack.fragment and not stack.fragment_of_tcp:
             octets[stack.payload : stack.end] = BLANK
     fours = _places(stacks, 4, IPV4_AT, 4)

@@ -37,7 +37,7 @@ from codec.net.segments import SEGMENT
 from pipeline.extract.frames import grouped
 from pipeline.extract.headers import adjust, stack_of
 from pipeline.extract.originals import IF_DESCRIPTION, IF_NAME, NANOSECONDS, Interface, Original, interfaces
-from pipeline.extract.redaction import Visible, anonymise, redact, set_fragment_checksums
+from pipeline.extract.redaction import Visible, anonymise, overwrite, redact, set_fragment_checksums
 from pipeline.extract.survey import NONE, Survey
 from udfs.source.splits import Account, Split, read_blocks
 
@@ -82,7 +82,8 @@ def copy_packets(octets: Bytes, records: Records, rows: NDArray[np.int64]) -> Ch
 @dataclass(frozen=True)
 class Selected:
     """Packets to write: those of a survey where `selected` is true. `comments`: by (index of the original, packet_no).
-    `visible`: the visible ranges by group, None: no redaction. `key`: to anonymise addresses, None: keep them."""
+    `visible`: the visible ranges by group, None: no redaction. `key`: to anonymise addresses, None: keep them.
+    `proxies`: what is written over headers of the PROXY protocol, by group, where there is no redaction."""
 
     survey: Survey
     selected: NDArray[np.bool_]
@@ -90,6 +91,7 @@ class Selected:
     comments: Mapping[tuple[int, int], Sequence[str]]
     visible: Mapping[int, Visible] | None
     key: bytes | None
+    proxies: Mapping[int, Visible]
 
 
 Written = tuple[Interface, int, memoryview, int]  # time, octets, length on the wire
@@ -160,6 +162,7 @@ def change_chunk(chunk: Chunk, selected: Selected, lengths: Mapping[int, int]) -
     if visible is not None:
         redact(chunk.octets, chunk.records, packets, stacks, visible, survey.connections)
     if key is not None:
+        overwrite(chunk.octets, packets, stacks, selected.proxies)
         anonymise(chunk.octets, stacks, key)
     if visible is not None:  # after anonymise: the checksum covers the addresses
         set_fragment_checksums(chunk.octets, packets, stacks, lengths)

@@ -13,13 +13,15 @@ from encapsulations import IPV4, IPV6, MACS, NFLOG, PFLOG, WRAPS, Wrap
 from hypothesis import given
 from hypothesis import strategies as st
 from pcap_files import pcap
-from scapy.layers.inet import IP, TCP, UDP, fragment
+from scapy.layers.inet import IP, TCP, UDP, IPOption, fragment
+from scapy.layers.inet6 import HAO, HBHOptUnknown, IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop, IPv6ExtHdrRouting, RouterAlert
 from scapy.layers.inet6 import IPv6 as IPv6Packet
 from scapy.layers.l2 import Ether
 from scapy.layers.pflog import PFLog
 from scapy.packet import Packet
 from scapy.utils import mac2str
 from test_tunnels import LINKS as OF_SCAPY
+from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.capture.records import RECORD
 from codec.pseudonyms import anonymise_ipv4, key_of
@@ -212,3 +214,114 @@ def test_an_offloaded_checksum_changes_only_by_the_addresses() -> None:
     after[26:30], after[54:] = bytes([10, 0, 0, 1]), b"****"
     # 10.0.0.1 and 127.0.0.1: 0x0a00 + 1 + 0x7f00 + 1
     assert Ether(adjusted(before, after))[TCP].chksum == 0x8902 + 6 + 24
+
+
+INSIDE, INSIDE_6 = ip_address("203.0.113.77").packed, ip_address("2001:db8::7777").packed
+# Options by their octets: IANA's registries of IP option numbers and TCP option kinds, RFC 791 section 3.1, RFC 8684
+# section 3.4.1; 254 as load balancers write the client's address and port into it.
+TCP_WITH_ADDRESS = {
+    "client address of a load balancer": [(254, b"\xdc\x04" + INSIDE)],
+    "the same beside usual ones": [("NOP", None), ("Timestamp", (7, 9)), (254, b"\xdc\x04" + INSIDE)],
+    "kind 200": [(200, b"\xdc\x04" + INSIDE)],
+    "another address of multipath TCP": [(30, b"\x34\x01" + INSIDE)],
+}
+IPV4_WITH_ADDRESS = {
+    "record route": bytes([7, 7, 8]) + INSIDE + b"\0",
+    "loose source route": bytes([131, 7, 4]) + INSIDE + b"\0",
+    "strict source route": bytes([1, 137, 7, 4]) + INSIDE,
+    "time stamps": bytes([68, 12, 13, 1]) + INSIDE + bytes(4),
+    "after a router alert": bytes([148, 4, 0, 0, 7, 7, 8]) + INSIDE + b"\0",
+}
+
+
+def cut_with_key(packets: list[tuple[int, bytes]], tmp_path: Path) -> list[bytes]:
+    (tmp_path / "whole.pcap").write_bytes(pcap(packets))
+    tables = tables_of([tmp_path / "whole.pcap"])
+    assert tables.ids
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=KEY)
+    return [data for _, _, data in records(tmp_path / "cut.pcapng")]
+
+
+@pytest.mark.parametrize("name", TCP_WITH_ADDRESS)
+def test_an_address_in_an_option_of_tcp_is_omitted(name: str, tmp_path: Path) -> None:
+    packets = []
+    for ns, data in rightly_summed(BARE, 14):
+        packet = Ether(data)
+        packet[TCP].options = TCP_WITH_ADDRESS[name]
+        del packet[TCP].dataofs, packet[TCP].chksum, packet[IP].len, packet[IP].chksum
+        packets.append((ns, bytes(packet)))
+    assert all(INSIDE in data for _, data in packets)
+    for (_, old), new in zip(packets, cut_with_key(packets, tmp_path), strict=True):
+        assert INSIDE not in new
+        assert wrong_checksums(Ether(new)) == []
+        assert bytes(Ether(new)[TCP].payload) == bytes(Ether(old)[TCP].payload)
+        stamps = [[value for kind, value in Ether(each)[TCP].options if kind == "Timestamp"] for each in (old, new)]
+        assert stamps[0] == stamps[1]
+
+
+@pytest.mark.parametrize("name", IPV4_WITH_ADDRESS)
+def test_an_address_in_an_option_of_ipv4_is_omitted(name: str, tmp_path: Path) -> None:
+    packets = []
+    for ns, data in rightly_summed(BARE, 14):
+        old = Ether(data)
+        header = IP(src=old[IP].src, dst=old[IP].dst, options=[IPOption(IPV4_WITH_ADDRESS[name])])
+        tcp = old[TCP].copy()
+        del tcp.chksum
+        packets.append((ns, bytes(Ether(**MACS) / header / tcp)))
+    assert all(INSIDE in data for _, data in packets)
+    for (_, old), new in zip(packets, cut_with_key(packets, tmp_path), strict=True):
+        assert INSIDE not in new
+        # with a source route the checksum of TCP is over its last address (RFC 9293, section 3.1)
+        assert wrong_checksums(Ether(new)) == [] or "source" in name
+        assert bytes(Ether(new)[TCP].payload) == bytes(Ether(old)[TCP].payload)
+        assert (bytes([148, 4, 0, 0]) in new) == ("alert" in name)
+
+
+EXTENSIONS = {
+    "routing": IPv6ExtHdrRouting(type=0, addresses=["2001:db8::7777"], segleft=0),
+    "home address": IPv6ExtHdrDestOpt(options=[HAO(hoa="2001:db8::7777")]),
+    "hop by hop": IPv6ExtHdrHopByHop(options=[RouterAlert(), HBHOptUnknown(otype=0x3E, optdata=INSIDE_6)]),
+}
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_an_address_in_an_extension_header_of_ipv6_is_omitted(name: str, tmp_path: Path) -> None:
+    packets = []
+    for ns, data in rightly_summed(BARE, 14):
+        tcp = Ether(data)[TCP].copy()
+        del tcp.chksum
+        ends = {5672: "2001:db8::1"}
+        header = IPv6Packet(src=ends.get(tcp.sport, "2001:db8::2"), dst=ends.get(tcp.dport, "2001:db8::2"))
+        packets.append((ns, bytes(Ether(**MACS) / header / EXTENSIONS[name] / tcp)))
+    assert all(INSIDE_6 in data for _, data in packets)
+    for (_, old), new in zip(packets, cut_with_key(packets, tmp_path), strict=True):
+        assert INSIDE_6 not in new
+        assert bytes(Ether(new)[TCP].payload) == bytes(Ether(old)[TCP].payload)
+        assert (RouterAlert in Ether(new)) == (name == "hop by hop")
+
+
+PROXY_HEADERS = {
+    "line": b"PROXY TCP4 203.0.113.77 192.0.2.1 56324 5672\r\n",
+    "line of IPv6": b"PROXY TCP6 2001:db8::7777 2001:db8::1 56324 5672\r\n",
+    "binary": bytes.fromhex("0d0a0d0a000d0a515549540a 2111 000c") + INSIDE + bytes.fromhex("c0000201 dc04 1628"),
+    "binary of IPv6": bytes.fromhex("0d0a0d0a000d0a515549540a 2121 0024") + 2 * INSIDE_6 + bytes.fromhex("dc04 1628"),
+}
+
+
+@pytest.mark.parametrize("name", PROXY_HEADERS)
+@pytest.mark.parametrize("size", [7, 1000])
+def test_a_header_of_the_proxy_protocol_loses_its_addresses(name: str, size: int, tmp_path: Path) -> None:
+    """In one packet or several; nothing else of the stream changes."""
+    wire, header, rest = Wire(), PROXY_HEADERS[name], bytes.fromhex("414d5150 00000901 0800000000 0000ce")
+    for at in range(0, len(header + rest), size):
+        wire.add(CLIENT, (header + rest)[at : at + size])
+    wire.add(SERVER, b"")
+    write_capture(tmp_path / "whole.pcap", [wire])
+    tables = tables_of([tmp_path / "whole.pcap"])
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=KEY)
+    octets = b"".join(data[40:] for _, _, data in records(tmp_path / "cut.pcapng"))
+    assert [each for each in (b"203.0.113", b"2001:db8", INSIDE, INSIDE_6[:4]) if each in octets] == []
+    assert octets.endswith(rest)
+    columns = ["frame_no", "sender", "stream_offset", "size", "frame_type", "status"]
+    before, after = tables.frames(), tables_of([tmp_path / "cut.pcapng"]).frames()
+    assert [[row[name] for name in columns] for row in after] == [[row[name] for name in columns] for row in before]
