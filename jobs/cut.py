@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from ipaddress import ip_address
-from itertools import starmap
+from itertools import product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,9 +269,9 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
     from pipeline.text import endpoint_text
 
     found: set[int] = set()
-    for one, other in ((0, 1), (1, 0)):
+    for client, (one, other) in product(("client", "proxied_client"), ((0, 1), (1, 0))):
         keys: dict[str, pa.Array] = {}
-        for side, which in (("client", one), ("server", other)):
+        for side, which in ((client, one), ("server", other)):
             if which < len(ends):
                 ip, port = ends[which]
                 keys |= {f"{side}_ip": pa.array([ip]), f"{side}_port": pa.array([port], pa.int32())}

@@ -100,9 +100,18 @@ CAPTURES: Columns = {
     "spans": lambda row: time_span(row["first_ts"], row["last_ts"]),
     "remarks": remarks,
 }
+
+
+def client_text(row: Mapping[str, Any]) -> str:
+    """The client of a connection: that of the header of the PROXY protocol, if there is one."""
+    if row["proxied_client_ip"] is not None:
+        return endpoint_text(row["proxied_client_ip"], row["proxied_client_port"])
+    return endpoint_text(row["client_ip"], row["client_port"])
+
+
 # The ends of a connection, the state it reached, how much it carried.
 CONNECTIONS: Columns = {
-    "client": lambda row: endpoint_text(row["client_ip"], row["client_port"]),
+    "client": client_text,
     "server": lambda row: endpoint_text(row["server_ip"], row["server_port"]),
     "version": lambda row: row["version"] or row["content"],
     "vhost": itemgetter("vhost"),
@@ -123,6 +132,7 @@ MESSAGES: Columns = {
 }
 CONNECTION_COLUMNS = [
     *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_name"),
+    *("proxied_client_ip", "proxied_client_port"),
     *("state", "client_frames", "server_frames", "messages_published", "messages_delivered"),
     *("opened_ts", "connection_id"),
 ]

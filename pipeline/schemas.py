@@ -59,7 +59,17 @@ STREAMS = table(
 CONNECTIONS = table(
     ("connection_id", LONG, "TCP connection, one row each, of any protocol"),
     *columns(
-        FACTS, "community_id", "client_ip", "client_port", "server_ip", "server_port", "sides_known_by", "content"
+        FACTS,
+        "community_id",
+        "client_ip",
+        "client_port",
+        "server_ip",
+        "server_port",
+        "proxied_client_ip",
+        "proxied_client_port",
+        "proxied_community_id",
+        "sides_known_by",
+        "content",
     ),
     ("version", STRING, "AMQP version; null without AMQP"),
     FACTS["versions_offered"],

@@ -297,8 +297,11 @@ def silences(frames: DataFrame, connections: DataFrame) -> DataFrame:
 
 def _all_silences(frames: DataFrame, connections: DataFrame) -> DataFrame:
     """The silence after each row of `frames`, which must have all frames of their connections."""
+    proxied = F.concat("proxied_client_ip", F.lit(":"), "proxied_client_port")
     facts = connections.select(
-        "connection_id", F.concat_ws(":", "client_ip", "client_port").alias("client"), "heartbeat_s",
+        "connection_id",
+        F.coalesce(proxied, F.concat_ws(":", "client_ip", "client_port")).alias("client"),
+        "heartbeat_s",
         "server_idle_timeout_ms", "client_idle_timeout_ms", (F.unix_micros("closed_ts") * 1000).alias("last_ns"),
     )  # fmt: skip
     together = Window.partitionBy("connection_id")

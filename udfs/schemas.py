@@ -143,6 +143,17 @@ FACTS = table(
     ("server_ip", STRING, "address of the server"),
     ("server_port", INT, "TCP port of the server"),
     ("community_id", STRING, "Community ID flow hash, version 1, as Zeek and Suricata compute it"),
+    (
+        "proxied_client_ip",
+        STRING,
+        "address of the client by the header of the PROXY protocol: client_ip is the load balancer's",
+    ),
+    ("proxied_client_port", INT, "TCP port of the client by that header"),
+    (
+        "proxied_community_id",
+        STRING,
+        "community_id of the connection that the header speaks of, from the client to the load balancer",
+    ),
     ("capture_file", STRING, "URI of the capture that holds the first packet"),
     ("opened_ts_ns", LONG, "first packet"),
     ("closed_ts_ns", LONG, "last packet"),

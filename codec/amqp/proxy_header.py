@@ -6,11 +6,14 @@ reads it with `proxy_protocol = true`.
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
 from codec.cursor import begins, octet, u16
+from codec.net.identity import IPV4_MAPPED
 
 NO_HEADER, INCOMPLETE = 0, -1
 TEXT = tuple(b"PROXY ")  # section 2.1: one line
@@ -18,6 +21,9 @@ TEXT_BYTES = 107  # of the longest line, with its CR LF
 SIGNATURE = tuple(b"\r\n\r\n\0\r\nQUIT\n")  # section 2.2: binary
 FIXED_BYTES = 16  # signature, version and command, family, length of the rest
 VERSION_2 = 2
+PROXIED = {0x11: 4, 0x21: 16}  # address family and transport: TCP over IPv4, over IPv6; octets of an address
+COMMAND_PROXY = 1
+STORED_BYTES = TEXT_BYTES + 1  # of a header, with both addresses
 CR, LF = 0x0D, 0x0A
 
 
@@ -48,3 +54,35 @@ def without_addresses(size: int) -> NDArray[np.uint8]:
         octets = bytes(SIGNATURE) + bytes([VERSION_2 << 4, 0]) + (size - FIXED_BYTES).to_bytes(2, "big")
         octets = octets.ljust(size, bytes(1))
     return np.frombuffer(octets, np.uint8)
+
+
+def proxied_ends(header: bytes) -> tuple[bytes, bytes] | None:
+    """The ends of the connection that a header speaks of, the client's first: each 16 octets of an address (IPv4
+    mapped) and two of a port. None: the load balancer's own connection, another transport, or no valid addresses."""
+    if header.startswith(bytes(TEXT)):
+        return _of_line(header.partition(b"\r\n")[0])
+    if len(header) < FIXED_BYTES or header[12] != VERSION_2 << 4 | COMMAND_PROXY:
+        return None
+    width, addresses = PROXIED.get(header[13], 0), header[FIXED_BYTES:]
+    if not width or len(addresses) < 2 * width + 4 or int.from_bytes(header[14:16], "big") < 2 * width + 4:
+        return None
+    prefix, ports = IPV4_MAPPED if width == 4 else b"", addresses[2 * width : 2 * width + 4]
+    return prefix + addresses[:width] + ports[:2], prefix + addresses[width : 2 * width] + ports[2:]
+
+
+def _of_line(line: bytes) -> tuple[bytes, bytes] | None:
+    """PROXY TCP4 or TCP6, address of the client, address that it connected to, port of the client, that port (section
+    2.1)."""
+    words = line.decode("latin-1").split(" ")
+    if len(words) != 6 or words[1] not in ("TCP4", "TCP6"):
+        return None
+    try:
+        addresses = [ip_address(word) for word in words[2:4]]
+        ports = [int(word).to_bytes(2, "big") for word in words[4:]]
+    except (ValueError, OverflowError):
+        return None
+    if not all(each.version == int(words[1][3]) for each in addresses) or not all(map(str.isdigit, words[4:])):
+        return None
+    prefix = IPV4_MAPPED if words[1] == "TCP4" else b""
+    client, other = (prefix + each.packed + port for each, port in zip(addresses, ports, strict=True))
+    return client, other

@@ -214,6 +214,12 @@ def _name_flows(flows, seed, protocol, octets, words, digest, out):
         out[row, NAME_BYTES - 1] = 0x3D
 
 
+def flow_key(one: bytes, other: bytes) -> bytes:
+    """The key of the flow between two ends, each 16 octets of an address (IPv4 mapped) and two of a port."""
+    low, high = sorted((one, other))
+    return low[:IP_BYTES] + high[:IP_BYTES] + low[IP_BYTES:] + high[IP_BYTES:]
+
+
 def name_flows(flows: NDArray[np.uint8], seed: int = 0, protocol: int = IPPROTO_TCP) -> NDArray[np.uint8]:
     """Community IDs of flow keys, uint8 (n, 36), of TCP or another protocol with ports: ASCII, uint8 (n, 30)."""
     out = np.empty((len(flows), NAME_BYTES), np.uint8)

@@ -93,7 +93,8 @@ def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
 
 
 # The name of the client's application, with generated parts replaced; else its product, else its address.
-APPLICATION = f"coalesce(nullif(regexp_replace(client_name, r'{MADE_UP}', '*'), '*'), client_product, client_ip)"
+NAMED = f"nullif(regexp_replace(client_name, r'{MADE_UP}', '*'), '*')"
+APPLICATION = f"coalesce({NAMED}, client_product, proxied_client_ip, client_ip)"
 
 
 def bar_width_ns(first_ns: int, last_ns: int) -> int:
@@ -221,7 +222,7 @@ def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
     ends = connections.selectExpr(
         "connection_id",
         *("client_ip", "client_port", "server_ip", "server_port", "client_product", "client_version", "user", "vhost"),
-        f"{ENDPOINT.format('client')} AS client",
+        f"coalesce({ENDPOINT.format('proxied_client')}, {ENDPOINT.format('client')}) AS client",
         f"{ENDPOINT.format('server')} AS server",
         f"{APPLICATION} AS application",
     )

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from codec.amqp.connections.connection import TCP_ENDS
 from codec.amqp.connections.facts import CONTENTS, carried_protocols, limit_names, limits_reached, offered_versions
 from codec.amqp.connections.lifecycle import EndedConnections
+from codec.amqp.proxy_header import proxied_ends
 from codec.amqp.rows import KNOWN_BY
 from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
-from codec.net.identity import IP_BYTES, NAME_BYTES, name_flows
+from codec.net.identity import IP_BYTES, NAME_BYTES, PORT_BYTES, flow_key, name_flows
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, by_distinct, each_once, missing, nullable
 from udfs.arrow.types import arrow_type, binary_column, of_type, padded
@@ -31,6 +32,7 @@ from udfs.source.columns import address_text
 
 # Field of the decoder's records, where the ledger has another name for it.
 COUNTED_AS = {"out_of_order_segments": "out_of_order"}
+END_BYTES = IP_BYTES + PORT_BYTES
 _TEXTS = pa.list_(pa.string())
 _SIDES, _VERSIONS, _CONTENTS = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(CONTENTS)
 _TRANSPORTS = TextTable.of(TRANSPORTS)
@@ -82,11 +84,33 @@ def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
         "proxy_bytes": pa.array(directions["proxy_bytes"].sum(axis=1)),
         "limits": each_once(limit_names, limits_reached(ended), _TEXTS),
     }
+    columns |= _proxied(connections["proxy_header"])
     for side, direction in zip(SIDES, (client, 1 - client), strict=True):
         columns[f"{side}_ip"] = _addresses(addresses[places, direction])
         columns[f"{side}_port"] = pa.array(ports[places, direction])
         columns[side] = _ledger(directions, direction)
     return _struct(columns, _FACTS)
+
+
+def _proxied(headers: NDArray[np.uint8]) -> dict[str, pa.Array]:
+    """The columns that a header of the PROXY protocol gives; `headers` uint8 (n, STORED_BYTES), zeros: none."""
+    index, clients, keys = np.full(len(headers), -1), b"", b""
+    for row in np.flatnonzero(headers[:, 0]).tolist():
+        ends = proxied_ends(headers[row].tobytes())
+        if ends is not None:
+            index[row] = len(clients) // END_BYTES
+            clients += ends[0]
+            keys += flow_key(*ends)
+    client = np.frombuffer(clients, np.uint8).reshape(-1, END_BYTES)
+    ports = np.ascontiguousarray(client[:, IP_BYTES:]).view(">u2").astype(np.int32)
+    columns = {
+        "proxied_client_ip": _addresses(client[:, :IP_BYTES]),
+        "proxied_client_port": pa.array(ports.reshape(-1)),
+        "proxied_community_id": _fixed_texts(
+            name_flows(np.frombuffer(keys, np.uint8).reshape(-1, 2 * END_BYTES)), NAME_BYTES
+        ),
+    }
+    return {name: column.take(pa.array(index, mask=missing(index))) for name, column in columns.items()}
 
 
 def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.StructArray:

@@ -13,7 +13,7 @@ from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.redaction import blank_secrets
 from codec.amqp.v0_10.tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
 from codec.amqp.v1_0.tables import descriptors
-from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, name_flows
+from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, flow_key, name_flows
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6, key_of, pseudonym
 from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.types import binary_column
@@ -82,8 +82,7 @@ def _community(ip: str, port: int, other_ip: str, other_port: int, protocol: int
     if None in ends or not short or protocol not in WITH_PORTS:
         return None
     mapped = [IPV4_MAPPED + octets if len(octets) == 4 else octets for octets in ends if octets]
-    (low, low_port), (high, high_port) = sorted(zip(mapped, (port, other_port), strict=True))
-    flow = low + high + low_port.to_bytes(2, "big") + high_port.to_bytes(2, "big")
+    flow = flow_key(mapped[0] + port.to_bytes(2, "big"), mapped[1] + other_port.to_bytes(2, "big"))
     name: bytes = name_flows(np.frombuffer(flow, np.uint8)[None], seed, protocol).tobytes()
     return name.decode()
 

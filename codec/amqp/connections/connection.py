@@ -14,6 +14,7 @@ import numpy as np
 from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp import versions as V
+from codec.amqp.proxy_header import STORED_BYTES
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, PROTOCOL_HEADERS
 from codec.tcp.direction import FRAMES
@@ -54,6 +55,7 @@ CONNECTION = np.dtype(
         ("tcp_end_by", "i8"),
         ("end_ack", "i8"),  # acknowledgement number of the FIN or RST that was captured first
         ("limits", "i8"),  # reached, see codec.compiler.limits.REACHED
+        ("proxy_header", "u1", STORED_BYTES),  # the first header of the PROXY protocol, followed by zeros
         ("tls_prefix_at", "i8"),  # of an ended connection: its place in EndedRecords.tls_prefixes, -1 none
     ],
     align=True,
@@ -207,6 +209,9 @@ def release_spans(rows, c, direction, d, spans):
 @kernel
 def proxy_header_row(rows, c, direction, d, s, spans, size):
     """The `size` octets at `pos`, before the stream, are a header of the PROXY protocol: append its row."""
+    if c.proxy_header[0] == 0:
+        for i in range(min(size, STORED_BYTES)):
+            c.proxy_header[i] = s.bytes[d.pos + i]
     extend_span(d, s, offset_of_pos(d) + size)
     span = spans.pending[direction][ROOM - 1]
     take_span(d, span, size, 0)

@@ -1,6 +1,7 @@
 """Context 'connections': one row per connection.
 
-Besides the columns of table connections:
+Besides the columns of table connections, where `client_ip` and `client_port` are those of the client that a header of
+the PROXY protocol names:
 
     opened_ns, ts_ns    first and last packet, ns since 1970-01-01 UTC
     start, both         captured from its beginning; in both directions
@@ -184,7 +185,9 @@ MEASURED: Sql = f"""
            min(loss_frame) AS loss_frame, {OF_SIDES}
     FROM seconds GROUP BY connection_id"""
 CONNECTIONS: Sql = f"""
-    SELECT * EXCEPT (version), coalesce(version, answered) AS version,
+    SELECT * EXCEPT (version, client_ip, client_port), coalesce(version, answered) AS version,
+           coalesce(proxied_client_ip, client_ip) AS client_ip,
+           IF(proxied_client_ip IS NULL, client_port, proxied_client_port) AS client_port,
            c.server_header IS NOT NULL AND c.start IS NULL AND c.server_open IS NULL AS refused,
            c.start IS NOT NULL AND c.start_ok IS NOT NULL AND c.tune IS NULL AND
                (c.server_close.args.reply_code = {ACCESS_REFUSED} OR
