@@ -327,7 +327,7 @@ MESSAGES = table(
     ("body_seen", LONG, "bytes of the body in its frames"),
     ("complete", BOOLEAN, "true: every byte of the body was captured, or there is none"),
     ("body_sha256", STRING, "lower-case hex; only of a complete body"),
-    ("body", BINARY, "the body (1.0: all sections; tokens for `$cbs` as well); only with the option for payloads"),
+    ("body", BINARY, "the body (1.0: all sections); only with the option for payloads; null if it hands over a token"),
     (
         "outcome",
         STRING,

@@ -131,8 +131,8 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), in_one(table["name"]).cast(pa.string()))
     numbers = (numbers_of(table[name], NULL) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
     number, payload, first_packet, last_packet = numbers
-    userinfo = _noted(in_one(table["notes"]), USERINFO)
-    arrays = (group, number, start, end, payload, file, first_packet, last_packet, userinfo)
+    numeric = (group, number, start, end, payload, file, first_packet, last_packet)
+    arrays: tuple[NDArray[Any], ...] = (*numeric, _noted(in_one(table["notes"]), USERINFO))
     texts = (kind, table["version"], table["status"], names)
     return Frames(*(array[order] for array in arrays), *(in_one(text).take(pa.array(order)) for text in texts))
 

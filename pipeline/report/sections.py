@@ -93,8 +93,8 @@ def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
 
 
 # The name of the client's application, with generated parts replaced; else its product, else its address.
-NAMED = f"nullif(regexp_replace(client_name, r'{MADE_UP}', '*'), '*')"
-APPLICATION = f"coalesce({NAMED}, client_product, proxied_client_ip, client_ip)"
+CLIENT_NAME = f"nullif(regexp_replace(client_name, r'{MADE_UP}', '*'), '*')"
+APPLICATION = f"coalesce({CLIENT_NAME}, client_product, proxied_client_ip, client_ip)"
 
 
 def bar_width_ns(first_ns: int, last_ns: int) -> int:

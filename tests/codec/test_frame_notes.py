@@ -157,6 +157,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "AMQPLAIN": ([start_ok(b"AMQPLAIN", login(b"secret"))], [[]]),
     "AMQPLAIN without password": ([start_ok(b"AMQPLAIN", login(b""))], [["empty-password"]]),
     "AMQPLAIN with token": ([start_ok(b"AMQPLAIN", login(b"eyJh.eyJz.c2ln"))], [["token-password"]]),
+    "URI with a password": ([declare(table(), queue=b"amqp://a:b@h")], [["userinfo"]]),
     "size beyond all": ([PUBLISH, header(2**63), frame(BODY, b"a"), ACK], [[], [], [], []]),
 }
 

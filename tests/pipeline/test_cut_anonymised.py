@@ -263,9 +263,9 @@ def test_an_address_in_an_option_of_tcp_is_omitted(name: str, tmp_path: Path) ->
 def test_an_address_in_an_option_of_ipv4_is_omitted(name: str, tmp_path: Path) -> None:
     packets = []
     for ns, data in rightly_summed(BARE, 14):
-        old = Ether(data)
-        header = IP(src=old[IP].src, dst=old[IP].dst, options=[IPOption(IPV4_WITH_ADDRESS[name])])
-        tcp = old[TCP].copy()
+        bare = Ether(data)
+        header = IP(src=bare[IP].src, dst=bare[IP].dst, options=[IPOption(IPV4_WITH_ADDRESS[name])])
+        tcp = bare[TCP].copy()
         del tcp.chksum
         packets.append((ns, bytes(Ether(**MACS) / header / tcp)))
     assert all(INSIDE in data for _, data in packets)

@@ -29,7 +29,8 @@ def classic(version: str, text: str) -> Frames:
     yield CLIENT, protocol_header(version)
     for of_class in fact_table(version)["classes"]:
         for described in of_class["methods"]:
-            name, given = f"{of_class['name']}.{described['name']}", {}
+            name = f"{of_class['name']}.{described['name']}"
+            given: dict[str, Any] = {}
             for field in described["fields"]:
                 if field["type"] in ("shortstr", "longstr", "table"):
                     given[field["name"].replace("-", "_")] = TABLE if field["type"] == "table" else text
@@ -37,12 +38,12 @@ def classic(version: str, text: str) -> Frames:
                 side = SERVER if described.get("sent_by") == "server" else CLIENT
                 yield side, method(version, name, 0 if of_class["name"] == "connection" else 1, **given)
     (basic,) = (of_class for of_class in fact_table(version)["classes"] if of_class["name"] == "basic")
-    given = {}
+    properties: dict[str, Any] = {}
     for entry in basic["properties"]:
         if entry["type"] in ("shortstr", "longstr", "table"):
-            given[entry["name"].replace("-", "_")] = TABLE if entry["type"] == "table" else text
+            properties[entry["name"].replace("-", "_")] = TABLE if entry["type"] == "table" else text
     yield CLIENT, method(version, "basic.publish", 1, exchange=text, routing_key=text)
-    yield CLIENT, header(version, "basic", 1, 1, **given)
+    yield CLIENT, header(version, "basic", 1, 1, 0, **properties)
     yield CLIENT, body(b"x")
 
 

@@ -27,8 +27,8 @@ Times are those of the first packets; a connection is compared with itself and e
     hosts         addresses that have used the account on that broker so far; `new_host`: the first connection of its
                   address; `all_hosts`
 
-Context 'refusals': closes with 'access refused', compared with others of the same account on the same broker: `user`;
-`refusals`: how many there were in the window of SEC-18 up to this one; `all_refusals`.
+Context 'refusals': closes with 'access refused' for want of a permission, compared with others of the same account on
+the same broker: `user`; `refusals`: how many there were in the window of SEC-18 up to this one; `all_refusals`.
 """
 
 from __future__ import annotations
@@ -143,17 +143,22 @@ def peers(sources: Sources) -> Sql:
 
 
 REFUSING = ("channel.close", "connection.close", "execution.exception")
+# Texts of refusals that no permission would have prevented.
+NO_PERMISSION = "exclusive use|[Ll]ogin was refused|reserved prefix|default exchange|expired"
 
 
 def refusals(sources: Sources) -> Sql:
     code = ", ".join(f"try_variant_get(arguments, '$.{name}', 'int')" for name in ("error_code", "reply_code"))
+    text = ", ".join(f"try_variant_get(arguments, '$.{name}', 'string')" for name in ("reply_text", "description"))
     return f"""
         SELECT *, count(1) OVER (PARTITION BY server_ip, user ORDER BY ts_ns
                                  {last(sources.limit("SEC-18", "window_seconds"))}) AS refusals,
                count(1) OVER (PARTITION BY server_ip, user) AS all_refusals
         FROM (SELECT connection_id, version, frame_no, ts_ns, name FROM control_methods
-              WHERE {sql_in("name", REFUSING)} AND coalesce({code}) = {ACCESS_REFUSED})
-        JOIN (SELECT connection_id, user, server_ip FROM known_connections) USING (connection_id)"""
+              WHERE {sql_in("name", REFUSING)} AND coalesce({code}) = {ACCESS_REFUSED}
+                    AND NOT coalesce({text}, '') RLIKE '{NO_PERMISSION}')
+        JOIN (SELECT connection_id, user, server_ip
+              FROM known_connections WHERE NOT coalesce(failed_login, false)) USING (connection_id)"""
 
 
 CONTEXTS = {

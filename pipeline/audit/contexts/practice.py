@@ -15,6 +15,7 @@ timed_out  one row per channel that the broker closed because an acknowledgement
            waited longest, and `acked_frame`, its acknowledgement on the wire; `late`: it waited as long as the broker
            allows; `deliveries` of the channel that need an acknowledgement, and `slowest_ns`, the longest time to one
 tokens     one row per token put to the node $cbs (1.0) that expired while its connection was open, and not renewed
+token_messages   one row per connection with messages that put a token: to $cbs, or by PUT /auth/tokens (1.0)
 
 Context 'requeue_loops': messages that are delivered from one queue again and again.
 
@@ -170,7 +171,20 @@ TIMED_OUT_DELIVERIES: Sql = f"""
                WHERE acked_frame > of.first_frame_no AND tag = of.delivery_tag
                GROUP BY {columns(CHANNEL)}) USING ({columns(CHANNEL)})"""
 
-TOKEN_CONNECTIONS: Sql = f"SELECT DISTINCT connection_id FROM links WHERE address = '{CBS}'"
+TAKES_TOKENS = f"(address = '{CBS}' OR address LIKE '%/{CBS}' OR address = '/management')"
+TOKEN_CONNECTIONS: Sql = f"SELECT DISTINCT connection_id FROM links WHERE {TAKES_TOKENS}"
+OF_PROPERTIES = {name: f"try_variant_get(properties, '$.properties.{name}', 'string')" for name in ("to", "subject")}
+# To `$cbs` by Azure's clients and by those of the OASIS document; to RabbitMQ over 1.0.
+PUTS_TOKEN: Sql = (
+    f"(try_variant_get(headers, '$.operation', 'string') = 'put-token' OR {OF_PROPERTIES['subject']} = 'set-token' OR "
+    f"{OF_PROPERTIES['to']} = '/auth/tokens' AND {OF_PROPERTIES['subject']} = 'PUT')"
+)
+TOKEN_MESSAGES: Sql = f"""
+    SELECT first.*, messages, known.*
+    FROM (SELECT connection_id, count(1) AS messages,
+                 min(struct(first_frame_no AS frame_no, ts_ns, address)) AS first
+          FROM messages WHERE operation = 'publish' AND {TAKES_TOKENS} AND {PUTS_TOKEN} GROUP BY connection_id)
+    JOIN (SELECT connection_id, version, tls FROM known_connections) AS known USING (connection_id)"""
 TOKENS: Sql = f"""
     SELECT *
     FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY connection_id, audience ORDER BY frame_no) AS renewed_ns
@@ -227,4 +241,5 @@ CONTEXTS = {
         TIMED_OUT_DELIVERIES, CHANNEL, rows="timed_out_channels", methods=("channel.close",), full_scan=True
     ),
     "tokens": Context(TOKENS, rows="token_connections", versions=("1.0",), full_scan=True),
+    "token_messages": Context(TOKEN_MESSAGES, rows="token_connections", versions=("1.0",), full_scan=True),
 }

@@ -391,11 +391,13 @@ CASES = [
         for case in (
             Case("SEC-04", v, of_version(v, start={"mechanisms": "ANONYMOUS"}, start_ok={"mechanism": "ANONYMOUS"}),
                  of_version(v), evidence={"mechanism": "ANONYMOUS"}),
+            # without a certificate of the client EXTERNAL is of no use
             Case("SEC-05", v,
-                 of_version(v, start={"mechanisms": "PLAIN EXTERNAL"},
+                 of_version(v, start={"mechanisms": "PLAIN EXTERNAL SCRAM-SHA-256"},
                             start_ok={"mechanism": "PLAIN", "response": "\0u\0p"}),
-                 of_version(v, start={"mechanisms": "PLAIN EXTERNAL"}), also=("SEC-01",),
-                 evidence={"observed": "PLAIN", "offered": ["EXTERNAL"]}),
+                 of_version(v, start={"mechanisms": "PLAIN EXTERNAL"},
+                            start_ok={"mechanism": "PLAIN", "response": "\0u\0p"}), besides=("SEC-01",),
+                 evidence={"observed": "PLAIN", "offered": ["SCRAM-SHA-256"]}),
         )
     ),
     *(

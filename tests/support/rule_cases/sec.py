@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_connections import HEADERS_1_0, closed_0_10, closed_1_0, opened_0_10, opened_1_0
+from rule_connections import HEADERS_1_0, closed_0_10, closed_1_0, opened_0_10, opened_1_0, sasl
 from rule_support import Case, Connection, spoken
 
 V = spoken()
@@ -33,11 +33,18 @@ def failed(at: float, client: int = 2) -> Connection:
     return connection.client("connection.close-ok", 0).fin("server")
 
 
-def refused(times: int, apart: float = 1) -> Connection:
+def turned_away(mechanism: str) -> Connection:
+    """A login that the broker refuses."""
+    connection = Connection().header().start(mechanisms=mechanism).start_ok(mechanism=mechanism)
+    connection.server("connection.close", 0, reply_code=403, reply_text="ACCESS_REFUSED - Login was refused")
+    return connection.client("connection.close-ok", 0).fin("server")
+
+
+def refused(times: int, apart: float = 1, text: str = "no") -> Connection:
     connection = Connection().handshake()
     for _ in range(times):
         connection.open(1).client("queue.declare", 1, queue="q", passive=True)
-        connection.server("channel.close", 1, reply_code=403, reply_text="no", class_id=50, method_id=10)
+        connection.server("channel.close", 1, reply_code=403, reply_text=text, class_id=50, method_id=10)
         connection.client("channel.close-ok", 1).wait(apart).heartbeat().heartbeat("server")
     return connection.close(channels=False)
 
@@ -49,6 +56,16 @@ def bound(exchange: str) -> Connection:
 
 def tls_offered(client: int) -> Connection:
     return Connection("1.0", client=client).client_octets(HEADERS_1_0["tls"]).server_octets(HEADERS_1_0["tls"])
+
+
+def plain_0_10(password: bytes) -> Connection:
+    given = {"mechanism": "PLAIN", "response": b"\0u\0" + password}
+    return closed_0_10(opened_0_10(Connection("0-10"), start={"mechanisms": ("str16", ["PLAIN"])}, start_ok=given))
+
+
+def plain_1_0(password: bytes) -> Connection:
+    response = b"\0u\0" + password
+    return closed_1_0(opened_1_0(Connection("1.0"), mechanism="PLAIN", offered=("PLAIN",), response=response))
 
 
 CASES = [
@@ -65,12 +82,19 @@ CASES = [
     Case("SEC-04", "1.0", closed_1_0(opened_1_0(Connection("1.0"), with_sasl=False)),
          closed_1_0(opened_1_0(Connection("1.0"))),
          evidence={"observed": "no SASL"}),
+    # The broker does not let the client in.
+    Case("SEC-04", V, Connection().handshake(start={"mechanisms": "ANONYMOUS"}, start_ok={"mechanism": "ANONYMOUS"})
+             .close(),
+         turned_away("ANONYMOUS"), besides=("HS-18", "CL-08"), evidence={"mechanism": "ANONYMOUS"}),
+    Case("SEC-04", "1.0", closed_1_0(opened_1_0(Connection("1.0"), mechanism="ANONYMOUS", offered=("ANONYMOUS",))),
+         sasl(Connection("1.0"), mechanism="ANONYMOUS", offered=("ANONYMOUS",), code=1).fin("server"),
+         besides=("HS-17", "HS-18", "L10-23"), evidence={"mechanism": "ANONYMOUS"}),
     Case("SEC-05", "1.0",
          closed_1_0(opened_1_0(Connection("1.0"), mechanism="ANONYMOUS", offered=("ANONYMOUS", "SCRAM-SHA-1"))),
          closed_1_0(opened_1_0(Connection("1.0"), mechanism="EXTERNAL", offered=("ANONYMOUS", "EXTERNAL"))),
          also=("SEC-04",), evidence={"observed": "ANONYMOUS", "offered": ["SCRAM-SHA-1"]}),
     Case("SEC-06", V, [failed(n) for n in range(6)], [external(at=n) for n in range(6)],
-         also=("HS-18", "CL-08", "SEC-18"), evidence={"failures": 6}),
+         also=("HS-18", "CL-08"), evidence={"failures": 6}),
     Case("SEC-07", V, external(), closed_1_0(opened_1_0(Connection("1.0")))),
     Case("SEC-08", V,
          Connection(client="10.1.2.3", server="10.1.2.4").handshake().open(1).publish(delivery_mode=1).close(),
@@ -94,10 +118,17 @@ CASES = [
          external(), evidence={"method": "connection.update-secret"}),
     Case("SEC-14", V, plain(b"", TOKEN), external(),
          also=("SEC-01", "SEC-11"), evidence={"method": "connection.start-ok"}),
+    Case("SEC-14", "0-10", plain_0_10(TOKEN), plain_0_10(b"p"), besides=("SEC-01",),
+         evidence={"method": "connection.start-ok"}),
+    Case("SEC-14", "1.0", plain_1_0(TOKEN), plain_1_0(b"p"), besides=("SEC-01",), evidence={"method": "sasl-init"}),
     Case("SEC-15", V, [plain(client=n) for n in range(2, 13)], [external(client=n) for n in range(2, 13)],
          also=("SEC-01",), evidence={"user": "u", "hosts": 11}),
     Case("SEC-16", V, external(client=PUBLIC), external(client="192.168.7.7"), evidence={"client_ip": PUBLIC}),
     Case("SEC-17", "1.0", [tls_offered(2), closed_1_0(opened_1_0(Connection("1.0", client=3, at=1)))],
          [tls_offered(2), tls_offered(3)], evidence={"observed": "3010000"}),
     Case("SEC-18", V, refused(4), refused(3), besides=("CH-09",), evidence={"refusals": 4}),
+    # A queue that another connection has for itself is no question of permissions.
+    Case("SEC-18", V, refused(4, text="ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'u'"),
+         refused(4, text="ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"), besides=("CH-09",),
+         evidence={"refusals": 4}),
 ]  # fmt: skip
