@@ -241,7 +241,10 @@ CASES = [
          forced_off("amqp:link:detach-forced", "the queue was deleted"), besides=("L10-62",), evidence={"link": "s"}),
     Case("PR-14", "1.0", forced_off("amqp:unauthorized-access", "ExpiredToken: the token has expired"),
          forced_off("amqp:unauthorized-access", "no claim for 'q'"), besides=("L10-62",), evidence={"link": "s"}),
-    Case("PR-14", "1.0", put_token(15), put_token(15, 70), evidence={"address": "amqp://host/q"}),
+    Case("PR-14", "1.0", put_token(15), put_token(15, 70), evidence={"address": "amqp://host/q"}, besides=("SEC-14",)),
+    Case("SEC-14", "1.0", put_token(70), linked("$cbs", False), besides=("L10-98",),
+         evidence={"method": "transfer", "address": "$cbs", "messages": 1}),
+    Case("SEC-14", "1.0", put_token(70, 80), linked("$cbs", False), besides=("L10-98",), evidence={"messages": 2}),
     Case("PR-15", V, slow(2), slow(0.9), evidence={"delivered": 1, "expected_s": 1}),
     Case("PR-15", V, slow(2), slow(2, delivered=0)),
 ]  # fmt: skip
