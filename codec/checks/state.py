@@ -11,7 +11,7 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.conversation.states import blank, longer
-from codec.hashes.keyed import Keyed, empty, found, new_keyed, put
+from codec.hashes.keyed import Keyed, empty, found, needs_room, new_keyed, put
 from codec.hashes.keyed import with_room as keyed_with_room
 
 NONE = -1
@@ -114,7 +114,7 @@ def with_room(state: State, rows: int, keys_a_row: int) -> State:
     )
     hits = HITS_A_ROW * rows + HITS_A_RECORD * int(numbers[ENDPOINTS] + numbers[LINKS] + 2 * rows) + 1
     found_by = state.found_by
-    if 2 * (int(found_by.used[0]) + keys_a_row * rows) > len(found_by.keys):
+    if needs_room(found_by, keys_a_row * rows):
         smaller = new_keyed(len(found_by.keys))
         smaller.used[1] = found_by.used[1]
         _refill(smaller, found_by)

@@ -9,11 +9,13 @@ so that there are at most some forty. Within a run
 - `after` leads from a settled position to one that may be outstanding (union-find), so that ranges that are named again
   (`multiple` from the beginning) cost nothing again;
 - notes on a range (an outcome without settlement, a settlement that was rolled back) go to the few nodes of a segment
-  tree that cover the range, as numbers that rise with time: the newest note on the way to the root holds for a message.
-  Nodes are never cleared; notes older than the message at a position do not count for it.
+  tree that cover the range, as numbers that rise with time. A note moves down to both children before anything below it
+  changes, so the first note on the way from the root is the newest one. Each node also has the oldest mark of the
+  outstanding messages below it, so that an event finds those that it settles without a look at those that it does not:
+  what a transaction has settled is spared by a recover, what its sender has settled is held.
 
-An event costs at most the square of a logarithm, a message a logarithm. Memory: 32 bytes for each position, 64 with
-notes; positions of settled messages are reused.
+An event costs at most the square of a logarithm, a message a logarithm, whatever events leave outstanding. Memory: 24
+bytes for each position, 88 with notes; positions of settled messages are reused.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ SPARES = 2  # `final` of such an event
 # The first outcomes, in all versions. The last two only the sender of a 1.0 delivery gives: no other event settles it
 # then.
 UNSETTLED, UNKNOWN, PRESETTLED, ABORTED = range(1, 5)
-NOTED, UNDONE = range(2)  # rows of `UnsettledMap.latest`
+# Rows of `UnsettledMap.latest`: of each node the note and the mark for all below it; the oldest mark of the outstanding
+# messages below it (NOBODY: there are none), and that of those whose sender has not settled them.
+NOTED, UNDONE, OLDEST, OLDEST_OPEN = range(4)
+NOBODY = (1 << 63) - 1
 CONNECTION, NUMBER, COUNT, RUNS, OUTSTANDING, TIME, RESTORED_AT = range(7)  # cells of `UnsettledMap.state`
 IDS, FRAMES, NOTE, MARK = range(4)  # rows of `UnsettledMap.scratch`
 MOST_RUNS = 64  # each is at least half as long as all behind it
@@ -72,14 +77,13 @@ class Settled(NamedTuple):
 
 class UnsettledMap(NamedTuple):
     """The current unsettled map. By position, int64 (capacity,): `ids`, `frames` (frame_no), `after` (the
-    position itself while outstanding), `placed` (time at which the message was put here). `latest` int64 (2, 2 *
-    capacity, or 0 without notes): segment trees of notes and of marks. `runs` int64 (MOST_RUNS,): where each begins.
-    `scratch` int64 (4, capacity)."""
+    position itself while outstanding). `latest` int64 (4, 2 * capacity, or 0 without notes): a segment tree; node 1 is
+    its root, the nodes from `capacity` on are positions. `runs` int64 (MOST_RUNS,): where each begins. `scratch` int64
+    (4, capacity)."""
 
     ids: np.ndarray
     frames: np.ndarray
     after: np.ndarray
-    placed: np.ndarray
     latest: np.ndarray
     runs: np.ndarray
     scratch: np.ndarray
@@ -88,10 +92,11 @@ class UnsettledMap(NamedTuple):
 
 def new_map(capacity: int = FIRST_CAPACITY, with_notes: bool = False) -> UnsettledMap:
     """An empty map; `capacity` is a power of two."""
-    ids, frames, after, placed = (np.zeros(capacity, np.int64) for _ in range(4))
-    latest = np.zeros((2, 2 * capacity if with_notes else 0), np.int64)
+    ids, frames, after = (np.zeros(capacity, np.int64) for _ in range(3))
+    latest = np.zeros((4, 2 * capacity if with_notes else 0), np.int64)
+    latest[OLDEST:] = NOBODY
     runs, scratch = np.zeros(MOST_RUNS, np.int64), np.empty((4, capacity), np.int64)
-    return UnsettledMap(ids, frames, after, placed, latest, runs, scratch, np.zeros(7, np.int64))
+    return UnsettledMap(ids, frames, after, latest, runs, scratch, np.zeros(7, np.int64))
 
 
 def with_room(unsettled: UnsettledMap, openings: int, notes: bool) -> UnsettledMap:
@@ -106,11 +111,18 @@ def with_room(unsettled: UnsettledMap, openings: int, notes: bool) -> UnsettledM
     if capacity == len(unsettled.ids) and notes == (unsettled.latest.shape[1] > 0):
         return unsettled
     larger, count = new_map(capacity, notes), int(unsettled.state[COUNT])
-    for name in ("ids", "frames", "after", "placed"):
+    for name in ("ids", "frames", "after"):
         getattr(larger, name)[:count] = getattr(unsettled, name)[:count]
     if unsettled.latest.shape[1]:  # `compact` moved all messages to the front and notes to the leaves
         leaves = len(unsettled.ids)
         larger.latest[:, capacity : capacity + count] = unsettled.latest[:, leaves : leaves + count]
+    elif notes:
+        is_open = larger.after[:count] == np.arange(count)
+        larger.latest[OLDEST:, capacity : capacity + count] = np.where(is_open, 0, NOBODY)
+    known, width = larger.latest[OLDEST:], larger.latest.shape[1] // 2
+    while width > 1:
+        known[:, width // 2 : width] = np.minimum(known[:, width : 2 * width : 2], known[:, width + 1 : 2 * width : 2])
+        width //= 2
     larger.runs[:] = unsettled.runs
     larger.state[:] = unsettled.state
     return larger
@@ -157,56 +169,162 @@ def _outstanding_from(after, at, end):
 
 
 @kernel
+def _note_node(tree, node, note, mark):
+    """A note and a mark, 0 for none, for all that is outstanding below a node."""
+    if mark:
+        tree[UNDONE, node] = mark
+        if tree[OLDEST, node] != NOBODY:
+            tree[OLDEST, node] = mark
+        if tree[OLDEST_OPEN, node] != NOBODY:
+            tree[OLDEST_OPEN, node] = mark
+    if note:
+        tree[NOTED, node] = note
+        tree[OLDEST_OPEN, node] = NOBODY if _is_held(note) else tree[OLDEST, node]
+
+
+@kernel
+def _is_held(note):
+    """Whether only the sender settles a message with this note: it has settled the first of several transfers."""
+    return (note >> OUTCOME_SHIFT) & OUTCOME_MASK == PRESETTLED
+
+
+@kernel
+def _push(tree, node):
+    """Move the note and the mark of a node to its children."""
+    note, mark = tree[NOTED, node], tree[UNDONE, node]
+    if note or mark:
+        _note_node(tree, 2 * node, note, mark)
+        _note_node(tree, 2 * node + 1, note, mark)
+        tree[NOTED, node] = 0
+        tree[UNDONE, node] = 0
+
+
+@kernel
+def _push_above(tree, node):
+    """Move the notes of all nodes above this one down, from the root on."""
+    height = 0
+    while node >> (height + 1):
+        height += 1
+    while height:
+        _push(tree, node >> height)
+        height -= 1
+
+
+@kernel
+def _combine_node(tree, node):
+    """What a node without notes knows from its children."""
+    tree[OLDEST, node] = min(tree[OLDEST, 2 * node], tree[OLDEST, 2 * node + 1])
+    tree[OLDEST_OPEN, node] = min(tree[OLDEST_OPEN, 2 * node], tree[OLDEST_OPEN, 2 * node + 1])
+
+
+@kernel
+def _combine_above(tree, node):
+    """The same of all nodes above this one; those that have just been noted know more."""
+    node >>= 1
+    while node:
+        if not (tree[NOTED, node] or tree[UNDONE, node]):
+            _combine_node(tree, node)
+        node >>= 1
+
+
+@kernel
+def _combine(unsettled, first, end):
+    """Let all nodes above the positions `first`..`end`, which were put there anew, know them."""
+    tree = unsettled.latest
+    low, high = (first + len(unsettled.ids)) >> 1, (end - 1 + len(unsettled.ids)) >> 1
+    while low and first < end:
+        for node in range(low, high + 1):
+            tree[NOTED, node] = 0
+            tree[UNDONE, node] = 0
+            _combine_node(tree, node)
+        low >>= 1
+        high >>= 1
+
+
+@kernel
 def _newest(unsettled, kind, at):
     """The newest note of `kind` for the message at position `at`; 0 if none."""
-    if unsettled.latest.shape[1] == 0:
-        return 0
-    tree = unsettled.latest[kind]
-    node = at + len(unsettled.ids)
-    own = tree[node]
-    above = 0
-    node >>= 1
-    while node > 0:
-        above = max(above, tree[node])
-        node >>= 1
-    if above >> TIME_SHIFT > unsettled.placed[at]:
-        return max(above, own)
-    return own
+    found = 0
+    if unsettled.latest.shape[1]:
+        node = at + len(unsettled.ids)
+        while node:
+            found = max(found, unsettled.latest[kind, node])
+            node >>= 1
+    return found
+
+
+@kernel
+def _next_below(unsettled, kind, limit, at, end):
+    """The first position from `at` on whose mark is below `limit`, of the outstanding messages (`kind` OLDEST) or of
+    those that nobody holds (OLDEST_OPEN); `end` or more when the run has none."""
+    tree, leaves = unsettled.latest, len(unsettled.ids)
+    if at >= end:
+        return end
+    node = at + leaves
+    _push_above(tree, node)
+    while tree[kind, node] >= limit:
+        while node & 1:  # the last of its parent
+            node >>= 1
+        if node == 0:
+            return end
+        node += 1
+    while node < leaves:
+        _push(tree, node)
+        node *= 2
+        if tree[kind, node] >= limit:
+            node += 1
+    return node - leaves
 
 
 @kernel
 def _note(unsettled, kind, first, last, outcome, transaction):
     """Note an outcome on all that is outstanding with an id of `first`..`last`."""
-    state = unsettled.state
+    state, tree, leaves = unsettled.state, unsettled.latest, len(unsettled.ids)
     state[TIME] += 1
     value = (state[TIME] << TIME_SHIFT) | (outcome << OUTCOME_SHIFT) | transaction
-    tree = unsettled.latest[kind]
+    note = value if kind == NOTED else 0
+    mark = value - note
     end = state[COUNT]
     for run in range(state[RUNS] - 1, -1, -1):
-        low = _lower_bound(unsettled.ids, unsettled.runs[run], end, first) + len(unsettled.ids)
-        high = _upper_bound(unsettled.ids, unsettled.runs[run], end, last) + len(unsettled.ids)
-        while low < high:
-            if low & 1:
-                tree[low] = value
-                low += 1
-            if high & 1:
-                high -= 1
-                tree[high] = value
-            low >>= 1
-            high >>= 1
+        low = _lower_bound(unsettled.ids, unsettled.runs[run], end, first) + leaves
+        high = _upper_bound(unsettled.ids, unsettled.runs[run], end, last) + leaves
+        if low < high:
+            begin, until = low, high - 1
+            _push_above(tree, begin)
+            _push_above(tree, until)
+            while low < high:
+                if low & 1:
+                    _note_node(tree, low, note, mark)
+                    low += 1
+                if high & 1:
+                    high -= 1
+                    _note_node(tree, high, note, mark)
+                low >>= 1
+                high >>= 1
+            _combine_above(tree, begin)
+            _combine_above(tree, until)
         end = unsettled.runs[run]
 
 
 @kernel
 def _place(unsettled, at, message_id, frame_no, note, mark):
-    """Put an outstanding message and its notes at position `at`."""
+    """Put an outstanding message and its notes at position `at`; `_combine` follows."""
     unsettled.ids[at] = message_id
     unsettled.frames[at] = frame_no
     unsettled.after[at] = at
-    unsettled.placed[at] = unsettled.state[TIME]
     if unsettled.latest.shape[1]:
-        unsettled.latest[NOTED, at + len(unsettled.ids)] = note
-        unsettled.latest[UNDONE, at + len(unsettled.ids)] = mark
+        tree, leaf = unsettled.latest, at + len(unsettled.ids)
+        tree[NOTED, leaf] = note
+        tree[UNDONE, leaf] = mark
+        tree[OLDEST, leaf] = mark
+        tree[OLDEST_OPEN, leaf] = NOBODY if _is_held(note) else mark
+
+
+@kernel
+def _remove(tree, leaf):
+    """The message at a leaf is no longer outstanding; nodes above it have no notes."""
+    tree[OLDEST, leaf] = NOBODY
+    tree[OLDEST_OPEN, leaf] = NOBODY
 
 
 @kernel
@@ -230,8 +348,16 @@ def _merge(unsettled, first, second, end):
         scratch[NOTE, merged] = _newest(unsettled, NOTED, at)
         scratch[MARK, merged] = _newest(unsettled, UNDONE, at)
         merged += 1
+    with_notes = unsettled.latest.shape[1] > 0 and first < end
+    if with_notes:
+        _push_above(unsettled.latest, first + len(ids))
+        _push_above(unsettled.latest, end - 1 + len(ids))
     for k in range(merged):
         _place(unsettled, first + k, scratch[IDS, k], scratch[FRAMES, k], scratch[NOTE, k], scratch[MARK, k])
+    if with_notes:
+        for at in range(first + merged, end):
+            _remove(unsettled.latest, at + len(ids))
+        _combine(unsettled, first, end)
     return first + merged
 
 
@@ -261,7 +387,11 @@ def _open(unsettled, message_id, frame_no):
             state[RUNS] -= 1
         runs[state[RUNS]] = state[COUNT]
         state[RUNS] += 1
+    if unsettled.latest.shape[1]:
+        _push_above(unsettled.latest, state[COUNT] + len(unsettled.ids))
     _place(unsettled, state[COUNT], message_id, frame_no, 0, 0)
+    if unsettled.latest.shape[1]:
+        _combine_above(unsettled.latest, state[COUNT] + len(unsettled.ids))
     state[COUNT] += 1
     state[OUTSTANDING] += 1
 
@@ -291,25 +421,29 @@ def _write(unsettled, at, rows, n, outcome, settled_ns, settled_frame_no, transa
 @kernel
 def _settle(unsettled, events, e, rows, n):
     """Settle the outstanding messages in the range of event `e`; returns the number of rows."""
-    state, after = unsettled.state, unsettled.after
-    spares = events.final[e] == SPARES
+    state, after, tree, leaves = unsettled.state, unsettled.after, unsettled.latest, len(unsettled.ids)
     by_sender = events.outcome[e] == PRESETTLED or events.outcome[e] == ABORTED
+    kind = OLDEST if by_sender else OLDEST_OPEN
+    # Marks of a later time than the last rollback are of the transaction that goes on.
+    limit = (state[RESTORED_AT] + 1) << TIME_SHIFT if events.final[e] == SPARES else NOBODY
     end = state[COUNT]
     for run in range(state[RUNS] - 1, -1, -1):
         at = _lower_bound(unsettled.ids, unsettled.runs[run], end, events.first[e])
-        at = _outstanding_from(after, at, end)
-        while at < end and unsettled.ids[at] <= events.last[e]:
-            spared = spares and _newest(unsettled, UNDONE, at) >> TIME_SHIFT > state[RESTORED_AT]
-            held = not by_sender and (_newest(unsettled, NOTED, at) >> OUTCOME_SHIFT) & OUTCOME_MASK == PRESETTLED
-            if not (spared or held):
-                _write(
-                    unsettled, at, rows, n, events.outcome[e], events.effective_ns[e], events.frame_no[e],
-                    events.transaction[e],
-                )  # fmt: skip
-                n += 1
-                after[at] = at + 1
-                state[OUTSTANDING] -= 1
-            at = _outstanding_from(after, at + 1, end)
+        while True:
+            at = _next_below(unsettled, kind, limit, at, end) if tree.shape[1] else _outstanding_from(after, at, end)
+            if at >= end or unsettled.ids[at] > events.last[e]:
+                break
+            _write(
+                unsettled, at, rows, n, events.outcome[e], events.effective_ns[e], events.frame_no[e],
+                events.transaction[e],
+            )  # fmt: skip
+            n += 1
+            after[at] = at + 1
+            state[OUTSTANDING] -= 1
+            if tree.shape[1]:
+                _remove(tree, at + leaves)
+                _combine_above(tree, at + leaves)
+            at += 1
         end = unsettled.runs[run]
     return n
 
@@ -317,14 +451,17 @@ def _settle(unsettled, events, e, rows, n):
 @kernel
 def end_map(unsettled, rows, n):
     """Write outstanding messages with a note to `rows`, and empty the map; returns the number of rows."""
-    state = unsettled.state
-    if unsettled.latest.shape[1]:
-        at = _outstanding_from(unsettled.after, 0, state[COUNT])
-        while at < state[COUNT]:
+    state, count = unsettled.state, unsettled.state[COUNT]
+    if unsettled.latest.shape[1] and count:
+        at = _outstanding_from(unsettled.after, 0, count)
+        while at < count:
             if _newest(unsettled, NOTED, at) or _newest(unsettled, UNDONE, at):
                 _write(unsettled, at, rows, n, 0, 0, -1, NO_RESULT)
                 n += 1
-            at = _outstanding_from(unsettled.after, at + 1, state[COUNT])
+            at = _outstanding_from(unsettled.after, at + 1, count)
+        for at in range(count):
+            _remove(unsettled.latest, at + len(unsettled.ids))
+        _combine(unsettled, 0, count)
     state[OUTSTANDING] = 0
     state[COUNT] = 0
     state[RUNS] = 1

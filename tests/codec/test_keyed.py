@@ -11,7 +11,20 @@ from hypothesis import strategies as st
 
 from codec.conversation.channels.links import TYPE_KEY, TYPE_TEXT, queue_type_of, set_queue_type
 from codec.conversation.channels.state import EMPTY, new_state
-from codec.hashes.keyed import ABSENT, empty, found, new_keyed, place_of, put, remove, with_room
+from codec.hashes.keyed import (
+    ABSENT,
+    EPOCH,
+    FARTHEST,
+    MOST_PROBES,
+    Keyed,
+    empty,
+    found,
+    new_keyed,
+    place_of,
+    put,
+    remove,
+    with_room,
+)
 
 BITS = st.integers(0, 62)
 # Sparse ones too, as of numbers that are put together in one word: channel, handle, kind.
@@ -58,6 +71,50 @@ def test_a_place_is_the_same_compiled_and_interpreted(key: int) -> None:
     interpreted: Any = vars(place_of).get("__wrapped__", place_of)
     with np.errstate(all="raise"):
         assert place_of(table, key) == interpreted(table, np.int64(key))
+
+
+def colliding(table: Keyed, count: int) -> list[int]:
+    """Keys that begin at the same slot of this table, which only who knows its multipliers can choose."""
+    by_slot: dict[int, list[int]] = {}
+    key = 0
+    while True:
+        key += 1
+        of_slot = by_slot.setdefault(int(place_of(table, key)), [])
+        of_slot.append(key)
+        if len(of_slot) == count:
+            return of_slot
+
+
+def test_keys_that_share_a_slot_are_moved_to_a_table_where_they_do_not() -> None:
+    table = new_keyed(1 << 10)
+    empty(table)
+    keys = colliding(table, MOST_PROBES + 20)
+    for number, key in enumerate(keys):
+        put(table, key, number)
+    assert table.used[FARTHEST] == len(keys) - 1
+    moved = with_room(table, 0)
+    assert moved.used[FARTHEST] <= MOST_PROBES
+    assert moved.used[EPOCH] == table.used[EPOCH]
+    assert [found(moved, key) for key in keys] == list(range(len(keys)))
+
+
+def test_tables_have_multipliers_of_their_own() -> None:
+    """Keys that share a slot of one table do not in another; nothing is known of the slots of a process."""
+    first, second = new_keyed(1 << 10), new_keyed(1 << 10)
+    empty(first)
+    empty(second)
+    keys = colliding(first, 40)
+    assert len({int(place_of(second, key)) for key in keys}) > 20
+
+
+@given(st.integers(0, 40), st.integers(1, 1 << 30))
+def test_keys_at_regular_distances_spread(shift: int, step: int) -> None:
+    """As ids of channels, deliveries and commands are, in any bits of a key."""
+    table, count = new_keyed(1 << 10), 400
+    empty(table)
+    for number in range(count):
+        put(table, (number * step << shift) & ((1 << 62) - 1), number)
+    assert table.used[FARTHEST] < MOST_PROBES
 
 
 @pytest.mark.parametrize("queue", [EMPTY + 1, EMPTY + 4, 1 << 20])

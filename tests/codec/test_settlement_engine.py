@@ -18,7 +18,7 @@ from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import Settled
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-COMMITTED, ROLLED_BACK = "committed", "rolled-back"
+COMMITTED, ROLLED_BACK, RESTORED = "committed", "rolled-back", "restored"
 
 
 class Event(NamedTuple):
@@ -29,7 +29,7 @@ class Event(NamedTuple):
     first: int
     last: int | None = None
     outcome: str | None = None
-    final: bool = True
+    final: int = True
     transaction: str | None = None
     effective_ts_ns: int | None = None
     map_no: int = 1
@@ -52,8 +52,9 @@ def noted(frame_no: int, first: int, last: int, outcome: str, **more: Any) -> Ev
 Result = dict[tuple[int, int], tuple[str | None, int | None, int | None, str | None]]
 
 
-OUTCOMES: list[str | None] = [None]
-TRANSACTIONS = (None, COMMITTED, ROLLED_BACK)
+OUTCOMES: list[str | None] = [None, "unsettled", "unknown", "presettled", "aborted"]
+TRANSACTIONS = (None, COMMITTED, ROLLED_BACK, RESTORED)
+SPARES = 2  # `final` of an event that leaves alone what the transaction that goes on has settled
 UNTIL, NO_CONNECTIONS = np.array([1 << 62]), np.zeros(0, np.int64)
 
 
@@ -63,7 +64,7 @@ def records(events: list[Event]) -> np.ndarray:
     rows = [
         (
             e.connection_id, 4 * e.map_no, e.frame_no, e.opens, e.first, e.last or 0, OUTCOMES.index(e.outcome),
-            e.final and not e.opens, e.effective_ts_ns or 10 * e.frame_no, TRANSACTIONS.index(e.transaction),
+            0 if e.opens else e.final, e.effective_ts_ns or 10 * e.frame_no, TRANSACTIONS.index(e.transaction),
         )
         for e in events
     ]  # fmt: skip
@@ -279,6 +280,65 @@ def test_engine_agrees_with_the_naive_reference(script: list[Any], rows: int) ->
     assert run(events, rows) == naive(events)
 
 
+def spared_and_held(events: list[Event]) -> Result:
+    """The rules of recovers in transactions, and of deliveries whose sender settles them, read out."""
+    messages, found, restored = list[list[Any]](), Result(), 0  # event, time of its mark, note
+    for now, e in enumerate(events, 1):
+        if e.opens:
+            messages.append([e, 0, None])
+        elif e.transaction == RESTORED:
+            restored = now
+        elif e.transaction == ROLLED_BACK or not e.final:
+            for message in messages:
+                if e.first <= message[0].first <= (e.last or 0):
+                    message[1 if e.final else 2] = now if e.final else e.outcome
+        else:
+            for message in [m for m in messages if e.first <= m[0].first <= (e.last or 0)]:
+                opening, marked, noted_outcome = message
+                spared = e.final == SPARES and marked > restored
+                held = noted_outcome == "presettled" and e.outcome not in ("presettled", "aborted")
+                if not (spared or held):
+                    found[1, opening.frame_no] = (e.outcome, 10 * e.frame_no, e.frame_no, e.transaction)
+                    messages.remove(message)
+    return found
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(-6, 3),
+            st.tuples(ranges, st.just(ROLLED_BACK)),
+            st.tuples(ranges, st.sampled_from(["presettled", "modified"])),
+            st.tuples(ranges, st.sampled_from([True, SPARES, "presettled", "aborted"])),
+            st.none(),
+        ),
+        max_size=80,
+    )
+)
+def test_recovers_spare_and_senders_hold_what_the_naive_reference_says(script: list[Any]) -> None:
+    latest, events = 0, list[Event]()
+    for frame_no, step in enumerate(script, 1):
+        if step is None:
+            events.append(settles(frame_no, LOWEST, HIGHEST, transaction=RESTORED))
+        elif isinstance(step, int):
+            latest = max(1, latest + step)
+            events.append(opened(frame_no, latest))
+        else:
+            (first, last), how = step
+            if how == ROLLED_BACK:
+                events.append(settles(frame_no, first, last, transaction=ROLLED_BACK))
+            elif how in (True, SPARES):
+                events.append(settles(frame_no, first, last, "requeued", final=how))
+            elif how == "aborted" or frame_no % 2:
+                events.append(settles(frame_no, first, last, how))
+            else:
+                events.append(noted(frame_no, first, last, how))
+    engine = Result()
+    take(engine, settled_at_once(records(events)))
+    settled = {message: result for message, result in engine.items() if result[2] is not None}
+    assert settled == spared_and_held(events)
+
+
 def columns_of(frames: int, opens: np.ndarray, **columns: Any) -> dict[str, np.ndarray]:
     n, one = np.arange(1, frames + 1), np.ones(frames, np.int64)
     events = {"connection": one, "map_no": 4 * one, "frame_no": n, "final": one, "transaction": 0 * one, **columns}
@@ -320,8 +380,45 @@ def zigzag(count: int) -> dict[str, np.ndarray]:
     return columns_of(2 * count, opens=opens, first=tag, last=tag)
 
 
+def of_halves(count: int, marks: dict[str, int], events: dict[str, int]) -> dict[str, np.ndarray]:
+    """`count` messages; something about all of them; as many events that leave them outstanding; and one that settles
+    them."""
+    at = np.arange(2 * count)
+    opens = at < count
+    found = columns_of(2 * count, opens=opens, first=np.where(opens, at, LOWEST), last=np.where(opens, at, HIGHEST))
+    for name, value in events.items():
+        found[name] = np.where(opens, found[name], value)
+    for name, value in marks.items():
+        found[name][count] = value
+    last = {"transaction": 0, "final": 1, "outcome": OUTCOMES.index("presettled")}
+    for name, value in last.items():
+        found[name][-1] = value
+    return found
+
+
+def recovers(count: int) -> dict[str, np.ndarray]:
+    """As many recovers after an acknowledgement of all in a transaction that is rolled back."""
+    return of_halves(count, {"transaction": TRANSACTIONS.index(ROLLED_BACK)}, {"final": SPARES})
+
+
+def recovers_and_rollbacks(count: int) -> dict[str, np.ndarray]:
+    """The same, with acknowledgements and rollbacks between them, so that all are spared anew."""
+    found = recovers(count)
+    found["transaction"][count + 1 : -1 : 3] = TRANSACTIONS.index(RESTORED)
+    found["transaction"][count + 2 : -1 : 3] = TRANSACTIONS.index(ROLLED_BACK)
+    return found
+
+
+def held_by_the_sender(count: int) -> dict[str, np.ndarray]:
+    """As many settlements by the receiver of deliveries that their sender has settled while more was to come."""
+    return of_halves(count, {"final": 0, "outcome": OUTCOMES.index("presettled")}, {"final": 1})
+
+
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="a million events in plain Python")
-@pytest.mark.parametrize("make", [repeated_multiple, repeated_notes, falling, zigzag])
+@pytest.mark.parametrize(
+    "make",
+    [repeated_multiple, repeated_notes, falling, zigzag, recovers, recovers_and_rollbacks, held_by_the_sender],
+)
 def test_the_cost_of_a_message_does_not_grow_with_those_outstanding(make: Any) -> None:
     count = 1_000_000
     took(make(1000))
