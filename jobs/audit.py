@@ -154,6 +154,8 @@ def check_inputs(arguments: argparse.Namespace) -> Inputs:
         from pipeline.audit import config
         from pipeline.output.place import OutputError, place
         from pipeline.report import baseline
+    from pyarrow.fs import FileType
+
     from udfs.source.files import first_line
 
     outputs = {name: output_file(name) for name in (arguments.report, arguments.json) if name}
@@ -161,8 +163,14 @@ def check_inputs(arguments: argparse.Namespace) -> Inputs:
     if arguments.baseline is not None:
         try:
             file = place(arguments.baseline)
+            info = file.files.get_file_info(file.path)
+            if info.type not in (FileType.File, FileType.NotFound):  # to open a FIFO would block
+                raise UsageError(f"--baseline {arguments.baseline}: is not a file")
             with file.files.open_input_stream(file.path) as stream:
-                previous = baseline.read(stream.read().decode())
+                content = stream.read(baseline.BYTES + 1)
+            if len(content) > baseline.BYTES:
+                raise UsageError(f"--baseline {arguments.baseline}: has more than {baseline.BYTES:,} bytes")
+            previous = baseline.read(content.decode())
         except (OSError, OutputError, UnicodeDecodeError) as error:
             raise UsageError(f"--baseline {arguments.baseline}: cannot be read ({first_line(error)})") from error
         except baseline.BaselineError as error:

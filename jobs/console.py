@@ -48,9 +48,9 @@ def print_status(text: str) -> None:
 
 
 def print_result(text: str) -> None:
-    """Print results to stdout, unless the run is quiet."""
+    """Print results to stdout, unless the run is quiet; at once, also into a file or a pipe."""
     if not Verbosity.quiet:
-        print(text)
+        print(text, flush=True)
 
 
 class Status:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.arguments import add_captures, add_filter
 from jobs.console import print_error, print_result, print_status
 from jobs.decode import interpret_while_cold, start
-from jobs.running import OK, UNREADABLE, USAGE, run_interruptibly, run_standalone
+from jobs.running import OK, UNREADABLE, USAGE, run_interruptibly, run_standalone, wait
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,20 +128,25 @@ def run(arguments: argparse.Namespace) -> int:
         return run_interruptibly(follow, sessions)
 
 
-def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float], None] = time.sleep) -> int:
+def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float], None] = wait) -> int:
     """Ingest new captures repeatedly, or once; return the exit code."""
     from udfs.source.paths import PathError
 
     damaged = found = 0
+    missing = ""
     while True:
         began = time.monotonic()
         try:
             for batch in ingest.batches(arguments.captures):
                 found, damaged = found + batch["files"], damaged + batch["damaged_files"]
                 print_result(line(batch))
-        except PathError:
+            missing = ""
+        except PathError as error:
             if arguments.once:
-                raise  # otherwise the first capture may still arrive
+                raise
+            if str(error) != missing:  # once: the first capture may still arrive
+                missing = str(error)
+                print_status(f"{arguments.prog}: {missing}; it looks again every {arguments.every:g} s")
         for copy, original in ingest.copies:
             print_error(f"{arguments.prog}: {copy}: is the capture {original}, which was ingested already; skipped")
         if arguments.once:

@@ -15,6 +15,7 @@ import platform
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from importlib import import_module
@@ -252,6 +253,18 @@ class StopRequest:
 
 
 stop_request = StopRequest()  # one for the process, as signals are
+
+
+def wait(seconds: float) -> None:
+    """Wait in the thread of a job. Raises Stopped once the run was asked to stop, which `time.sleep` would not hear."""
+    until = time.monotonic() + seconds
+    while True:
+        if stop_request.requested:
+            raise Stopped
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(left, CANCEL_INTERVAL_S))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 from codec.errors import WirehareError
 from pipeline.output import scratch
 from udfs.processes import ALLOCATOR, umask
+from udfs.source.files import printable
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 LOGGING = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'  # an option of the JVM
@@ -107,7 +108,12 @@ BOOT_NOTICE = b"WARNING: Using incubator modules"
 BOOT_NOTICE_LINE = re.compile(re.escape(BOOT_NOTICE) + rb"[^\n]*\n")
 # The capacity of a pipe on Linux.
 PIPE_BYTES = 64 * 1024
+SERVER_S = 8  # that a Connect server may take to answer
 SOCKET_PATH_BYTES = 104  # of `sockaddr_un`, with the final zero: 108 on Linux, 104 on macOS
+
+
+class ServerMissing(WirehareError, RuntimeError):
+    """No Spark Connect server answers; the message is one line that says where."""
 
 
 class JavaMissing(WirehareError, RuntimeError):
@@ -120,7 +126,7 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
     `java_options`: for a JVM that is started here; none for work of many minutes (see QUICK_COMPILER).
 
     Uses the master or Connect server that spark-submit, SPARK_REMOTE or `conf` name, else all cores of this machine.
-    Raises JavaMissing, and the errors of Spark if it cannot start.
+    Raises JavaMissing, ServerMissing, and the errors of Spark if it cannot start.
     """
     warnings.filterwarnings("ignore", message=PANDAS_NOTICE, category=FutureWarning)
     for name in QUERY_ERROR_LOGGERS:
@@ -128,6 +134,8 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
     # By default Spark starts `python3` from PATH, which may not be the one of this virtual environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
+    if remote is not None and not remote.startswith("local") and not is_running():
+        require_server(remote)
     if (remote is not None and not remote.startswith("local")) or is_running():
         return get_or_create(app, {**RUNTIME, **conf})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -148,6 +156,27 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
         if remote is None:
             launch(settings)
         return get_or_create(app, settings)
+
+
+def require_server(remote: str) -> None:
+    """Raise ServerMissing unless a Spark Connect server answers there: pyspark itself would try for ten minutes without
+    a word. `remote`: a URL as in SPARK_REMOTE, which may have a token."""
+    try:
+        import grpc  # type: ignore[import-untyped]
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        builder = DefaultChannelBuilder(remote)
+        channel = builder.toChannel()
+    except (ImportError, PySparkException):
+        return  # pyspark says what is missing, or wrong about the URL
+    try:
+        grpc.channel_ready_future(channel).result(timeout=SERVER_S)
+    except grpc.FutureTimeoutError:
+        raise ServerMissing(
+            f"no Spark Connect server answers at {printable(str(builder.endpoint))}; start one, or correct SPARK_REMOTE"
+        ) from None
+    finally:
+        channel.close()
 
 
 def has_session() -> bool:
@@ -240,6 +269,8 @@ def one_machine_settings() -> dict[str, str]:
     """Settings for local mode, where executors run in the driver."""
     partitions = str(4 * (os.cpu_count() or 1))
     return {
+        # Without tracebacks of workers whose results nobody waits for.
+        "spark.python.daemon.module": "udfs.daemon",
         # Every sort, aggregate and broadcast takes at least a page, even for three rows. Spark would choose 32 MB for
         # our heap, or 1 MB with G1.
         "spark.buffer.pageSize": "1m",

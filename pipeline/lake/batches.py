@@ -161,9 +161,13 @@ class Batch:
         states = self.log.files("states")
         known = read_rows(self.log.root, "states", states, OF_STATES)  # before workers open the files
         in_order = [arrival for arrival in arrivals if not arrival.late]
-        written = self.work.decode(self.number, in_order, states)
-        if late := [arrival for arrival in arrivals if arrival.late]:
-            written.add(self.work.decode(self.number, late, [], keep_open=False))
+        late = [arrival for arrival in arrivals if arrival.late]
+        if in_order:
+            written = self.work.decode(self.number, in_order, states)
+            if late:
+                written.add(self.work.decode(self.number, late, [], keep_open=False))
+        else:  # late ones may be all that came
+            written = self.work.decode(self.number, late, [], keep_open=False)
         captures = captures_of(written.accounts)
         ahead = self._update_newest(captures, started_ns + AHEAD_NS)
         touched = self._touched(written) | written.unread

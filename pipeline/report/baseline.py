@@ -18,6 +18,7 @@ from pipeline.report.sections import IDENTITY, SEVERITIES
 
 FORMAT = "wirehare-audit/1"
 NEW, PERSISTING = "new", "persisting"
+BYTES = 256 << 20  # of a baseline, at most
 
 
 class BaselineError(WirehareError):
@@ -86,12 +87,25 @@ def read(text: str) -> Previous:
         entries = [*found["findings"], *found.get("not_checked", ())]
         if found["format"] != FORMAT:
             raise BaselineError(f"has format {str(found['format'])[:40]!r}; expected {FORMAT!r}")
-        if not all(isinstance(entry, dict) and isinstance(entry["key"], str) for entry in entries):
+        if not all(map(_is_entry, entries)) or not isinstance(found.get("audited"), str | None):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BaselineError("is not what `wirehare audit --json` writes") from None
     # What that audit could not check is carried over from the audit before it.
     return Previous({entry["key"]: entry for entry in entries}, bool(found.get("complete", True)), found.get("audited"))
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether this is what `KnownFinding.entry` makes, as far as an audit reads it."""
+    if not isinstance(entry, dict) or not isinstance(entry["key"], str) or not isinstance(entry["rule_id"], str):
+        return False
+    texts = (entry.get(name) for name in IDENTITY)
+    counts = (entry.get(name, 0) for name in ("findings", "occurrences"))
+    return (
+        all(isinstance(text, str | None) for text in texts)
+        and all(type(count) is int and 0 <= count < 1 << 63 for count in counts)
+        and entry.get("severity", SEVERITIES[0]) in SEVERITIES
+    )
 
 
 def compare(
