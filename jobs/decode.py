@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.tables.processes import LocalProcesses
+    from udfs.source.files import CaptureFile
 
 
 EPILOG = f"""examples:
@@ -130,7 +131,7 @@ def decode_captures(
         from codec.compiler.kernel import all_compiled
         from pipeline.session import has_session
 
-        ready = all_compiled() or interpret_while_cold(byte_size)
+        ready = all_compiled() or interpret_while_cold(byte_size, files)
         if not has_session() and decoded_locally([file.uri for file in files]):
             meanwhile()
             if not ready:
@@ -179,15 +180,20 @@ def decode_captures(
     return None if isinstance(session, LocalProcesses) else session, UNREADABLE if damaged else OK
 
 
-def interpret_while_cold(byte_size: int) -> bool:
+def interpret_while_cold(byte_size: int, files: Sequence[CaptureFile] = ()) -> bool:
     """If the kernels are not compiled yet and decoding `byte_size` bytes is faster without compiling, run them
-    interpreted, in this process and in the workers of a JVM started here. Return whether that is so."""
+    interpreted, in this process and in the workers of a JVM started here. Return whether that is so. `files`: the
+    captures, which are counted: a small file may be a large capture."""
     from codec.compiler.kernel import all_compiled, interpret
     from pipeline.session import has_session
 
     if has_session() or all_compiled():
         return False
     sooner = byte_size <= COLD_BYTES
+    if sooner and files:
+        from udfs.source.reading import size_up_to
+
+        sooner = size_up_to(files, COLD_BYTES) <= COLD_BYTES
     if sooner:
         interpret()
     speed = "decoding is slow" if sooner else "they are compiled first, which takes minutes"

@@ -119,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
         with open_ingest(arguments.lake, options, begin, local, arguments.payload, chosen) as ingest:
             if arguments.once:  # a loop has time to compile
                 with suppress(PathError):  # reported when they are ingested
-                    interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))
+                    files = resolve(arguments.captures)
+                    interpret_while_cold(sum(file.expected_size for file in files), files)
             if ingest.resumed is not None:
                 print_status(f"Finished the commit of batch {ingest.resumed}, which an earlier run had started")
             return rounds(ingest, arguments)

@@ -20,7 +20,7 @@ import pyarrow.fs
 
 from codec.errors import WirehareError
 from udfs.processes import umask
-from udfs.source.files import LOCAL, UNDECODED, arrow_uri, error_line, is_utf8, printable, public_uri
+from udfs.source.files import LOCAL, UNDECODED, arrow_uri, error_line, is_utf8, printable, public_uri, special
 
 GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems
 PRIVATE = 0o700
@@ -89,20 +89,20 @@ class Place:
         files = self.files.get_file_info(below)
         return sum(file.size or 0 for file in files)
 
-    def has_only_files(self) -> bool:
-        """Whether a local directory has regular files and directories only: to open a FIFO would block."""
-        if not self.local:
-            return True
-        for directory, _, names in os.walk(self.path):
-            if not all(stat.S_ISREG(os.lstat(os.path.join(directory, name)).st_mode) for name in names):
-                return False
-        return True
-
     def dataset(self) -> Any:
-        """The Parquet files in the directory, as a pyarrow.dataset.Dataset."""
+        """The Parquet files in the directory, as a pyarrow.dataset.Dataset. Raises OSError."""
+        self._require_files()
         import pyarrow.dataset  # which imports pandas, if it is there: half a second
 
         return pyarrow.dataset.dataset(self.path, filesystem=self.files, format="parquet")
+
+    def _require_files(self) -> None:
+        """Raise OSError if a local directory has files that are not regular ones: to open a FIFO would block."""
+        for directory, _, names in os.walk(self.path) if self.local else ():
+            for name in names:
+                path = os.path.join(directory, name)
+                if os.path.exists(path) and (problem := special(os.stat(path))):
+                    raise OSError(f"{printable(path)} {problem}")
 
     def create(self) -> None:
         """Create the directory and its parents; a local one has mode 700. Raises OSError."""

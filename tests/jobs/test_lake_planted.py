@@ -32,6 +32,7 @@ from pipeline.lake.layout import DamagedLakeError, LakeError, Options, lake_tabl
 from pipeline.lake.place import locked, open_lake
 from pipeline.output.place import place, sink
 from pipeline.output.swap import staged, staged_child
+from pipeline.schemas import TABLES as SCHEMAS
 
 SESSION = golden.captures()["091_tx.pcap"].paths[0]
 SECONDS = 20  # that a command may take
@@ -444,6 +445,17 @@ def test_an_output_with_a_fifo_among_its_tables_does_not_block(tmp_path: Path) -
         staged(str(tmp_path / "out"), known=("frames",)),
     ):
         pass
+
+
+def test_tables_with_a_fifo_among_them_are_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in SCHEMAS:
+        (tmp_path / "out" / name).mkdir(parents=True)
+        os.mkfifo(tmp_path / f"out/{name}/part-0.parquet")
+    with never_waiting(tmp_path):
+        code, (line,) = ended(["audit", str(tmp_path / "out")], capsys)
+        assert (code, "is a FIFO" in line or "is a pipe" in line) == (UNREADABLE, True), line
+        code, (line,) = ended(["cut", str(tmp_path / "out"), "--connection", "1", "-o", str(tmp_path / "x")], capsys)
+        assert code == UNREADABLE, line
 
 
 def test_links_in_an_output_are_replaced_and_not_followed(tmp_path: Path, victims: Path) -> None:

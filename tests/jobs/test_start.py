@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ from jobs.cli import main
 from jobs.decode import COLD_BYTES, interpret_while_cold
 from pipeline.decoding import ONE_TASK_BYTES, in_one_task
 from udfs.processes import without_pandas
+from udfs.source.paths import resolve
+from udfs.source.reading import size_up_to
 
 SAMPLES = ROOT / "samples"
 
@@ -208,6 +211,32 @@ def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernel
     notice = {True: "so decoding is slow;", False: "so they are compiled first, which takes minutes;"}[interprets]
     assert (notice in capsys.readouterr().err) == (not compiled and not running)
     assert os.environ["NUMBA_DISABLE_JIT"] == ("1" if interprets else "0")
+
+
+def packed(name: str, size: int) -> bytes:
+    """A capture that has so many bytes decompressed and few as a file: zeros, in several members or frames."""
+    header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1)
+    zeros = bytes(size - len(header))
+    if name == "gzip that names no size":
+        # The size of a gzip member is modulo 2**32, of the last member only, and what its writer likes (RFC 1952).
+        return gzip.compress(header) + gzip.compress(zeros, 9) + gzip.compress(b"")
+    codec = pa.Codec(name.partition(" ")[0])
+    return bytes(codec.compress(header, asbytes=True)) + bytes(codec.compress(zeros, asbytes=True))
+
+
+@pytest.mark.parametrize("name", ["gzip that names no size", "zstd frames", "lz4 frames"])
+@pytest.mark.parametrize("suffix", [".pcap.gz", ".pcap"])
+def test_small_files_that_are_large_captures_are_not_interpreted(
+    tmp_path: Path, name: str, suffix: str, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.session.has_session", lambda: False)
+    for size, interprets in ((1 << 20, True), (COLD_BYTES + (1 << 20), False)):
+        path = tmp_path / f"{size}{suffix}"
+        path.write_bytes(packed(name, size))
+        files = resolve([str(path)])
+        assert size_up_to(files, 1 << 30) == size
+        assert path.stat().st_size < COLD_BYTES // 50
+        assert interpret_while_cold(files[0].size, files) == interprets
 
 
 @pytest.mark.skipif(interpreted(), reason="nothing is compiled")

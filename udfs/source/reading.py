@@ -6,7 +6,7 @@ damage, and `damage` says what is wrong. Memory does not grow with the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -145,6 +145,26 @@ def in_blocks(
             buffer[:filled] = buffer[consumed : consumed + filled]
         elif filled == len(buffer):  # one record is larger than the buffer; walkers bound how large
             buffer = np.concatenate([buffer, np.empty_like(buffer)])
+
+
+def size_up_to(files: Sequence[CaptureFile], most: int) -> int:
+    """Bytes of these captures, decompressed; a number above `most` if there are more. What is compressed is
+    decompressed and counted, up to `most` in all: sizes in headers and trailers are what a stranger wrote."""
+    total = sum(max(file.size, 0) for file in files)
+    piece = memoryview(bytearray(PIECE_BYTES))
+    for file in files:
+        if total > most:
+            break
+        if not is_compressed(file):
+            continue
+        total -= max(file.size, 0)
+        try:
+            with CaptureBytes(file) as source:
+                while total <= most and (count := source.readinto(piece)):
+                    total += count
+        except (OSError, pa.ArrowException):  # reported when it is decoded
+            continue
+    return total
 
 
 def is_compressed(file: CaptureFile) -> bool:
