@@ -82,8 +82,9 @@ law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in piece
 	$(BIN)/python -m pytest -q -n 2 -m law tests/pipeline/test_tables_of.py
 
 FUZZ_INPUTS ?= 120000
-fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes (slow; FUZZ_INPUTS=120000)
+fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes, and lakes with planted files (slow; FUZZ_INPUTS=120000)
 	$(BIN)/python tests/support/fuzz_modes.py --inputs $(FUZZ_INPUTS)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -W ignore -m slow tests/jobs/test_lake_planted.py
 
 LEDGER ?= --messages 1000000
 NPM_CLIENTS := amqplib rabbitmq-client rhea

@@ -41,9 +41,10 @@ exit codes:
   2  bad usage, no tables or captures found, or a statement that is wrong or refused
   3  done, but some captures could not be read to their end
   4  a process or the file system failed
+  5  the tables are a lake, and it is damaged
   130  stopped by Ctrl-C or SIGTERM
 """
-EXIT_STATUSES = {"TablesError": (USAGE, ""), "QueryError": (USAGE, "")}
+EXIT_STATUSES = dict.fromkeys(("TablesError", "QueryError", "LakeError"), (USAGE, ""))
 STOPPED = "nothing was changed"
 
 TEXT_ROWS = 200  # of a result that a person reads

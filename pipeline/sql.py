@@ -30,6 +30,7 @@ from pipeline.output import scratch
 from pipeline.output.parquet import write_rows
 from pipeline.output.place import Place, TablesError, place
 from pipeline.schemas import TABLES
+from udfs.source.files import printable, special
 from udfs.source.suggestions import meant
 
 PARTITION_LEVELS = 3  # of folders name=value above tables
@@ -178,10 +179,13 @@ def _files(root: Place, directory: str) -> dict[str, tuple[list[str], bool]]:
 
     if is_lake(root):
         from pipeline.lake.log import Log
+        from pipeline.lake.place import open_lake
 
-        log = Log(root, directory)
+        log = Log(open_lake(directory), directory)
         batch = log.batch("captures")
-        named = {name: [each.path for each in log.files(name, batch)] if batch else [] for name in TABLES}
+        named = {
+            name: [each.path for each in log.readable(name, log.files(name, batch))] if batch else [] for name in TABLES
+        }
         return {name: ([f"{root.path}/{name}/{path}" for path in paths], False) for name, paths in named.items()}
     for level in range(PARTITION_LEVELS + 1):
         folders = sorted(Path(root.path).glob("*=*/" * level)) if level else [Path(root.path)]
@@ -189,6 +193,9 @@ def _files(root: Place, directory: str) -> dict[str, tuple[list[str], bool]]:
             name: [str(file) for folder in folders for file in sorted((folder / name).glob("*.parquet"))]
             for name in TABLES
         }
+        for path in (path for paths in found.values() for path in paths):
+            if problem := special(os.stat(path)):  # to open a FIFO would block
+                raise TablesError(f"{printable(path)} {problem}")
         if any((folder / name).is_dir() for folder in folders for name in TABLES):
             return {name: (paths, level > 0) for name, paths in found.items()}
     info = root.files.get_file_info(root.path)

@@ -172,6 +172,15 @@ def _chmod(path: str, mode: int) -> None:
             os.close(descriptor)
 
 
+def others_may_rename(directory: str) -> bool:
+    """Whether everybody can give another name to what is in a local directory: then a name says nothing."""
+    try:
+        mode = os.stat(directory).st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
 def escape_glob(uri: str) -> str:
     """A URI or path with glob characters escaped, because Spark reads paths as globs."""
     return GLOB_SIGNS.sub(r"\\\g<0>", uri)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pyspark
 
+from pipeline.output.place import others_may_rename
 from udfs.processes import USER_UMASK, umask_setting
 
 PREFIX = "wirehare-scratch-"
@@ -70,7 +71,9 @@ def private(place: str) -> str:
 
 
 def clean(place: str) -> None:
-    """Remove the directories of killed processes of this user in `place`."""
+    """Remove the directories of killed processes of this user in `place`, unless everybody can rename what is there."""
+    if others_may_rename(place):
+        return
     with suppress(OSError):
         for entry in list(os.scandir(place)):
             if entry.name.startswith(PREFIX):

@@ -25,7 +25,7 @@ from functools import partial
 import pyarrow.compute
 import pyarrow.fs
 
-from pipeline.output.place import SCRATCH, OutputError, Place, place
+from pipeline.output.place import SCRATCH, OutputError, Place, others_may_rename, place
 
 # Files that Spark and desktops add to a folder.
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
@@ -121,8 +121,10 @@ def swap(stage: Place, target: Place) -> None:
 
 def clean(target: Place, sibling: Place) -> None:
     """Remove stages and scratch directories of killed runs, and files of late tasks; restore the target if a run was
-    killed during its swap. Directories of other users are left alone."""
+    killed during its swap. Directories of other users are left alone, and all where everybody can rename them."""
     leftover = re.compile(rf"(\.wirehare-{re.escape(sibling.name)}-(\d+)-[0-9a-f]{{8}})({OLD}|{SCRATCH})?")
+    if sibling.local and others_may_rename(sibling.parent.path):
+        return
     names = sibling.parent.entries() or ()
     for found in filter(None, map(leftover.fullmatch, sorted(names))):
         stage, started_ns, kind = found.groups()

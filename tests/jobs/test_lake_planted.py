@@ -30,6 +30,7 @@ from pipeline.lake import journal
 from pipeline.lake.batches import Ingest
 from pipeline.lake.layout import DamagedLakeError, LakeError, Options, lake_tables
 from pipeline.lake.place import locked, open_lake
+from pipeline.output import scratch
 from pipeline.output.place import place, sink
 from pipeline.output.swap import staged, staged_child
 from pipeline.schemas import TABLES as SCHEMAS
@@ -37,7 +38,11 @@ from pipeline.schemas import TABLES as SCHEMAS
 SESSION = golden.captures()["091_tx.pcap"].paths[0]
 SECONDS = 20  # that a command may take
 READERS = (["lake", "LAKE"], ["lake", "LAKE", "--compact"], ["lake", "LAKE", "--expire", "1d"])
-FOR_ALL = [*READERS, ["cut", "LAKE", "--connection", "1", "-o", "OUT"]]
+FOR_ALL = [
+    *READERS,
+    ["cut", "LAKE", "--connection", "1", "-o", "OUT"],
+    ["sql", "LAKE", "SELECT count(*) FROM frames", "--format", "csv"],
+]
 
 
 def snapshot(directory: Path) -> dict[str, tuple[object, ...]]:
@@ -454,8 +459,24 @@ def test_tables_with_a_fifo_among_them_are_not_opened(tmp_path: Path, capsys: py
     with never_waiting(tmp_path):
         code, (line,) = ended(["audit", str(tmp_path / "out")], capsys)
         assert (code, "is a FIFO" in line or "is a pipe" in line) == (UNREADABLE, True), line
+        code, (line,) = ended(["sql", str(tmp_path / "out"), "SELECT 1"], capsys)
+        assert code == USAGE, line
         code, (line,) = ended(["cut", str(tmp_path / "out"), "--connection", "1", "-o", str(tmp_path / "x")], capsys)
         assert code == UNREADABLE, line
+
+
+@pytest.mark.parametrize("sticky", [0, stat.S_ISVTX])
+def test_directories_that_everybody_can_rename_are_not_removed_as_leftovers(tmp_path: Path, sticky: int) -> None:
+    """Somebody may have given the name of a killed run to a directory that is private, and full of work."""
+    place = tmp_path / "shared"
+    for name in (".wirehare-out-1-00000000", f"{scratch.PREFIX}work"):
+        (place / name).mkdir(mode=0o700, parents=True)
+        (place / name / "thesis").write_text("years of work")
+    place.chmod(0o777 | sticky)
+    scratch.clean(str(place))
+    with staged(str(place / "out"), known=("frames",)):
+        pass
+    assert [path.name for path in place.rglob("thesis")] == ([] if sticky else ["thesis"] * 2)
 
 
 def test_links_in_an_output_are_replaced_and_not_followed(tmp_path: Path, victims: Path) -> None:
