@@ -6,7 +6,9 @@ NUMBA_DISABLE_JIT=1, none may be negative either. tests/support/fuzz_modes.py co
 Whatever the bytes are, the contract holds: rows of all tables and no exception; of each direction the ledger adds up,
 rows do not overlap, gaps are the missing bytes; text is UTF-8; time is linear in the size. An input that breaks it is
 named with the seed that makes it again. Damaged in turn: the bytes of the streams, the TCP segments, both, the capture
-file; and two connections are put on the same addresses and ports, the beginning of either lost. Logins come after that.
+file; two connections are put on the same addresses and ports, the beginning of either lost; and streams are put inside
+of TLS, WebSocket, and behind a header of the PROXY protocol (tests/support/fuzz_layers.py). All are decoded with the
+secrets of the captures. Logins come after that.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import fuzz_tables
 import golden
 import numba
 import numpy as np
+from fuzz_layers import forged, secrets
 from fuzz_logins import fuzz_logins
 from fuzz_tables import Run
 from guarded_arrays import guard, guarded
@@ -38,16 +41,17 @@ from mutations import merged, mutated, mutated_segments
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
 from codec.amqp.versions import FRAME_TYPES, STATUSES
+from codec.layers.stack import Layers
 from codec.net.segments import SEGMENT
 from codec.sides import SIDES
 from udfs.decode.connection_rows import COUNTED_AS
 from udfs.schemas import LEDGER
 
-WAYS = ("stream", "segments", "both", "file", "merged")
+WAYS = ("stream", "segments", "both", "file", "merged", "layers")
 TOGETHER = 100  # inputs of which tables are made at once
 ALL_SPELLED, EVERY_SPELLED = 2, 8  # groups of these that are spelled out: the first ones, and every so many
 ROUND = (100, 1_000, 10_000)  # numbers of inputs after which the digest is printed, the last one every time
-PARTS = ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes")
+PARTS = ("frame_bytes", "skipped_bytes", "tls_bytes", "websocket_bytes", "foreign_bytes", "tail_bytes")
 LARGEST = 64 * 1024  # captures above this cost time and teach nothing new
 # Processor time that an input may take: what Python does for any input, and per byte fifty times what kernels need.
 GRACE_SECONDS, SECONDS_PER_BYTE = 1.0, 10e-6
@@ -76,7 +80,7 @@ class Tally:
 
 def new_decoder() -> Decoder:
     """A decoder; where it is interpreted, no index may be negative."""
-    decoder = Decoder()
+    decoder = Decoder(layers=Layers(secrets().open()))
     if numba.config.DISABLE_JIT:
         guard(decoder)
     return decoder
@@ -142,7 +146,8 @@ def check(cells: np.ndarray, facts: Ledgers) -> None:
         assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS), ledger
         assert min(ledger[name] for name in (*PARTS, "missing_bytes", "outside_bytes")) >= 0, ledger
     silent = [facts[side] for number, side in enumerate(("client", "server")) if number not in ledgers]
-    assert all(ledger["payload_bytes"] == 0 for ledger in silent), "bytes without a row"
+    layered = [ledger["tls_bytes"] + ledger["websocket_bytes"] for ledger in silent]
+    assert [ledger["payload_bytes"] for ledger in silent] == layered, "bytes without a row"
     for direction, side in senders:
         check_direction(cells[cells[:, R.DIRECTION] == direction], ledgers[side])
     if len(cells):
@@ -157,14 +162,16 @@ def check_direction(own: np.ndarray, ledger: dict[str, int]) -> None:
     ends = rows[:, R.OFFSET] + rows[:, R.SIZE]
     assert (rows[1:, R.OFFSET] >= ends[:-1]).all(), "rows of a direction overlap"
     if not np.isin(rows[:, R.TYPE], OPAQUE).any():  # what is not AMQP ends as one row, holes or not
-        assert int(gaps[:, R.SIZE].sum()) == ledger["missing_bytes"], ledger
+        missing, outside = int(gaps[:, R.SIZE].sum()), ledger["tls_bytes"] + ledger["websocket_bytes"]
+        if not outside:  # a hole in layers has another size inside of them
+            assert missing == ledger["missing_bytes"], ledger
         # A frame that lost bytes may extend beyond the last known byte.
-        ends = np.minimum(ends, ledger["payload_bytes"] + ledger["missing_bytes"])
+        ends = np.minimum(ends, ledger["payload_bytes"] - outside + missing)
         inside = sum(
             int(np.maximum(0, np.minimum(ends, at + size) - np.maximum(rows[:, R.OFFSET], at)).sum())
             for at, size in gaps[:, [R.OFFSET, R.SIZE]].tolist()
         )
-        assert int((ends - rows[:, R.OFFSET]).sum()) - inside == ledger["payload_bytes"], ledger
+        assert int((ends - rows[:, R.OFFSET]).sum()) - inside == ledger["payload_bytes"] - outside, ledger
 
 
 def check_flows(runs: list[Run], found: list[Ledgers]) -> None:
@@ -187,6 +194,8 @@ def damaged(rng: random.Random, way: str, scratch: Path) -> list[Run]:
     other_path, other_runs = rng.choice(seeds())
     if way == "merged":
         return merged_runs(rng, runs, other_runs)
+    if way == "layers":
+        return forged(rng, runs, other_runs[0][2])
     if way == "file":
         scratch.write_bytes(mutated(rng, path.read_bytes(), other_path.read_bytes()))
         return runs_of(scratch)
@@ -231,7 +240,7 @@ def sound(largest: float) -> tuple[int, str]:
             known.append(facts)
             digest.update(cells.tobytes() + json.dumps(facts).encode())
         check_flows(runs, known)
-        rows = fuzz_tables.tables([runs], payload=True)
+        rows = fuzz_tables.tables([runs], payload=True, secrets=secrets())
         fuzz_tables.check(rows)
         digest.update(fuzz_tables.spelled_out(rows))
     return len(paths), digest.hexdigest()
@@ -309,7 +318,7 @@ def fuzz_together(inputs: list[tuple[str, list[Run]]], tally: Tally) -> None:
 
 def made_tables(inputs: list[list[Run]], tally: Tally, spelled: bool) -> int:
     """How many rows all tables have, which are checked; `spelled`: every value is looked at, and in the digest."""
-    rows = fuzz_tables.tables(inputs)
+    rows = fuzz_tables.tables(inputs, secrets=secrets())
     fuzz_tables.check(rows)
     if spelled:
         tally.digest.update(fuzz_tables.spelled_out(rows))

@@ -26,8 +26,8 @@ INPUTS, CHECKED_SHARE, INTERPRETED, INTERPRETED_BYTES = 120_000, 6, 100, 64 << 1
 # Attacks on workers that need no Spark; those on their cost are compiled only.
 INTERPRETED_ATTACKS = ("hostile", "hostile_tcp", "connections_apart", "frame_notes", "limits", "snaplen")
 ATTACKS = (
-    *INTERPRETED_ATTACKS, "damaged_logins", "fragments", "tls_hostile", "websocket", "settlement_engine",
-    "pairing_engine",
+    *INTERPRETED_ATTACKS, "damaged_logins", "fragments", "tls_hostile", "tls_poisoned", "websocket",
+    "settlement_engine", "pairing_engine",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from codec.net.segments import SEGMENT
 from codec.variant import decode
 from pipeline.decoding import config
 from udfs.arrow.types import VARIANT, arrow_schema
+from udfs.decode.key_logs import SecretFiles
 from udfs.schemas import TCP_RUNS, Config
 from udfs.tables import tables_of
 
@@ -58,11 +59,11 @@ def table_config(payload: bool) -> Config:
     return config(payload=payload)
 
 
-def tables(inputs: Sequence[list[Run]], payload: bool = False) -> Rows:
-    """Rows of all tables."""
+def tables(inputs: Sequence[list[Run]], payload: bool = False, secrets: SecretFiles | None = None) -> Rows:
+    """Rows of all tables; `secrets` of TLS."""
     found: Rows = defaultdict(list)
     batches = in_one_table(inputs).combine_chunks().to_batches()
-    for part in tables_of(iter(batches), table_config(payload)):
+    for part in tables_of(iter(batches), table_config(payload), secrets=secrets):
         assert not part.still_open
         found[part.table].append(part.rows)
     return found
