@@ -2,11 +2,13 @@
 
 Runs are shuffled instead of single packets. The boundaries between runs change nothing for a reader that takes the
 segments in order. Flows are found with a hash table, in order of appearance, so runs are ordered by their first packet
-and segments remain in file order. Cost: linear in segments and payload bytes.
+and segments remain in file order. Cost: linear in segments and payload bytes; the table has random multipliers, since
+addresses and ports are what strangers choose.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from codec.net.layers import Packets
 from codec.net.protocols import TCP
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 
-MIX = 0x45D9F3B  # below 2**31, so that a product with 32 bits stays inside 63
+MULTIPLIER_BITS = 31  # a product with 32 bits stays inside 63
 
 
 class Runs(NamedTuple):
@@ -94,7 +96,12 @@ def group_flows(keys: NDArray[np.uint8], skip: NDArray[np.int32]) -> tuple[NDArr
     while slots < 2 * len(keys):
         slots *= 2
     flow_of = np.empty(len(keys), np.int32)
-    return flow_of, int(_group(keys, skip, np.full(slots, -1, np.int32), flow_of))
+    return flow_of, int(_group(keys, skip, np.full(slots, -1, np.int32), flow_of, _multiplier(), _multiplier()))
+
+
+def _multiplier() -> int:
+    """A random odd number."""
+    return secrets.randbits(MULTIPLIER_BITS) | 1 << (MULTIPLIER_BITS - 1) | 1
 
 
 def first_of(group_of: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
@@ -106,19 +113,20 @@ def first_of(group_of: NDArray[np.int32], groups: int) -> NDArray[np.int64]:
 
 
 @njit
-def _group(keys, skip, table, flow_of):
-    """Open addressing with linear steps; `table` holds the first row of each flow, its length is a power of 2."""
+def _group(keys, skip, table, flow_of, multiplier, last):
+    """Open addressing with linear steps; `table` holds the first row of each flow, its length is a power of 2. Odd
+    multipliers below 2**31, of each word and of all together."""
     mask = len(table) - 1
     flows = 0
     for i in range(len(skip)):
         flow_of[i] = -1
         if skip[i] != TCP:
             continue
-        mixed = 0
+        mixed = last
         for j in range(0, FLOW_KEY_BYTES, 4):
-            mixed = (mixed ^ u32(keys[i], j, FLOW_KEY_BYTES)) * MIX
+            mixed = (mixed ^ u32(keys[i], j, FLOW_KEY_BYTES)) * multiplier
             mixed = (mixed ^ (mixed >> 32)) & 0xFFFFFFFF
-        slot = mixed & mask
+        slot = ((mixed * last) >> (MULTIPLIER_BITS - 1)) & mask
         while table[slot] >= 0 and not _equal(keys, int(table[slot]), i):
             slot = (slot + 1) & mask
         if table[slot] < 0:

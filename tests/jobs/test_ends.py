@@ -3,6 +3,7 @@ does not answer, a baseline that is no file."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import golden
+import pyspark.daemon
 import pytest
 from lake_support import rows_of_lake, rows_of_table
 from lake_work import moved_in_time, rotated
@@ -26,6 +28,7 @@ from jobs.cli import main
 from jobs.running import INTERRUPTED, OK, Stopped, UsageError
 from pipeline import session as sessions
 from pipeline.tables.processes import LocalProcesses
+from udfs import daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION, OTHER = (golden.captures()[name].paths[0] for name in ("091_tx.pcap", "091_rpc_reply_to.pcap"))
@@ -111,6 +114,30 @@ def test_a_spark_server_that_does_not_answer_is_one_line_without_its_token(
     assert time.monotonic() - started < 15
     expected = f"no Spark Connect server answers at 127.0.0.1:{port}; start one, or correct SPARK_REMOTE"
     assert str(error.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"), [(BrokenPipeError, False), (ConnectionResetError, False), (OSError, True)]
+)
+def test_workers_whose_results_nobody_waits_for_are_silent(
+    error: type[OSError], is_shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `pyspark.daemon` reports what its workers raise."""
+    try:
+        raise error("of a worker")
+    except OSError:
+        daemon._print("failed to flush", file=sys.stderr)
+        daemon._Tracebacks.print_exc()
+    printed = capsys.readouterr().err
+    assert ("failed to flush" in printed, "of a worker" in printed) == (is_shown, is_shown)
+
+
+def test_the_daemon_is_that_of_spark_with_these_names() -> None:
+    """The two names are looked up in its module when a worker fails."""
+    source = inspect.getsource(pyspark.daemon)
+    assert "traceback.print_exc()" in source
+    assert 'print(\n                    "PySpark daemon failed to flush' in source
+    assert sessions.one_machine_settings()["spark.python.daemon.module"] == daemon.__name__
 
 
 def entry(**other: object) -> str:
