@@ -6,7 +6,7 @@ frame, a length is damaged: everything is overwritten from the first secret on, 
 fit. A field next to a secret that may be part of it is overwritten as well: a mechanism without the form of one, a long
 string after a secret. A frame is unsafe when it is incomplete, its method is unknown, or its type is impossible there
 (such as a login with a damaged type). All octets of an unsafe frame are overwritten. Of the others, those
-of the userinfo of URIs are (`codec.userinfo`), except in frames of bodies. Cost: linear in the octets.
+of the userinfo of URIs are (`codec.userinfo`), field by field, except in frames of bodies. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -42,19 +42,17 @@ from codec.amqp.v0_10.tables import v0_10_tables
 from codec.amqp.v0_10.values import is_public as is_public_v0_10
 from codec.amqp.v1_0 import tables as D
 from codec.amqp.v1_0.composites import sasl_names
-from codec.amqp.v1_0.constructors import DESCRIBED, compound, skip
+from codec.amqp.v1_0.constructors import DESCRIBED, compound, length_at, skip
 from codec.amqp.v1_0.detect import FRAME_HEADER, SASL_FRAME, WORD, is_list, performative
 from codec.amqp.v1_0.detect import fields_in_place as fields_in_place_1_0
 from codec.amqp.v1_0.tables import v1_0_tables
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u8, u16, u32
-from codec.userinfo import may_have_userinfo, overwrite_userinfo
+from codec.userinfo import overwrite_userinfo
 
 BLANK = ord("*")
 HEADER_OCTETS = 8
-CLASSIC_BODY = 3  # type of a frame (0-9-1 specification, section 4.2.3)
-NO_BODY = -1  # bodies of 1.0 are in transfers
 PAYLOAD = 7  # offset in a frame of 0-8 to 0-9-1
 CONTENT = (V.HEADER, V.BODY, V.OOB_HEADER, V.OOB_BODY)
 
@@ -76,8 +74,10 @@ def _classic(octets, start, end, t, version, nest):
         return False
     if kind not in (V.METHOD, V.OOB_METHOD):
         # contents are not on channel 0, headers fit their class, and no other frame has a payload
-        if kind in (V.HEADER, V.OOB_HEADER) and not check_header(octets, start + PAYLOAD, stop, t, version):
-            return False
+        if kind in (V.HEADER, V.OOB_HEADER):
+            if not check_header(octets, start + PAYLOAD, stop, t, version):
+                return False
+            overwrite_userinfo(octets, start + PAYLOAD, stop)
         return stop == start + PAYLOAD or (kind in CONTENT and u16(octets, start + 1, end) != 0)
     method = classify_method(octets, start + PAYLOAD, stop, t, version)
     if method < 0:
@@ -99,6 +99,8 @@ def _classic(octets, start, end, t, version, nest):
             blank(octets, at + 4, after)
         elif kind in (K.SASL_NAME, K.AFTER_SECRET) and not is_public(octets, at, after, kind):
             blank(octets, at + 1, after)
+        else:
+            overwrite_userinfo(octets, at + 1 if kind == K.SHORTSTR else at, after)
         at = after
     if flaw:
         blank(octets, at, stop)
@@ -114,6 +116,8 @@ def _v0_10(octets, start, end, t, version, nest):
         return False
     kind, at = octet(octets, start + 1), start + SEGMENT_OVERHEAD
     if kind > COMMAND_SEGMENT:
+        if kind < BODY_SEGMENT:
+            overwrite_userinfo(octets, at, end)
         return kind <= BODY_SEGMENT
     definition = entry_at(octets, at, end, kind, t)
     if definition < 0 or octet(octets, start) & WHOLE_SEGMENT != WHOLE_SEGMENT:
@@ -133,6 +137,8 @@ def _v0_10(octets, start, end, t, version, nest):
             after = extent(octets, at, visible_end, number, int(t.fields[i, T.FIELD_OF]), t)
             if of_field in SECRETS or (of_field != SHOW_ALL and not is_public_v0_10(octets, at, after, of_field)):
                 blank(octets, at + int(t.types[T.WIDTH, number]), after)
+            else:
+                overwrite_userinfo(octets, at, after)
             at = after
         flags >>= 1
     blank(octets, at, end)
@@ -171,7 +177,31 @@ def _v1_0(octets, start, end, t, version, nest):
         blank(octets, at if visible > 0 else in_list, stop)
     if t.descriptor[definition].secret >= 0:
         blank(octets, stop, end)  # only a transfer, which has no secret, may have a payload
+    _overwrite_values(octets, body, end, t)
     return True
+
+
+@kernel
+def _overwrite_values(octets, at, end, t):
+    """Overwrite the userinfo in texts and binary data among the values `octets[at:end]`, which follow one another; what
+    a list or a map holds follows its head."""
+    while at < end:
+        code = octet(octets, at)
+        category, width = int(t.constructor[code].category), int(t.constructor[code].width)
+        at += 1
+        if code == DESCRIBED:
+            continue
+        size = width if category == D.FIXED else length_at(octets, at, end, width)
+        start = at if category == D.FIXED else at + width
+        if t.constructor[code].type < 0 or size < 0 or size > end - start:
+            overwrite_userinfo(octets, at, end)
+            return
+        if category == D.COMPOUND:
+            at = start + width
+            continue
+        if category != D.FIXED:
+            overwrite_userinfo(octets, start, start + size)
+        at = start + size
 
 
 @kernel
@@ -189,8 +219,8 @@ def _is_header(octets, start, end):
     return whole and plausible_header(octets, start)
 
 
-def _redact_all(redact: Callable[..., bool], type_at: int, body_type: int) -> Callable[..., None]:
-    """The kernel that redacts frames of one family, and sets `safe`. Bodies have `body_type` at `type_at`."""
+def _redact_all(redact: Callable[..., bool]) -> Callable[..., None]:
+    """The kernel that redacts frames of one family, and sets `safe`."""
 
     @kernel
     def redact_all(octets, offsets, t, version, nest, safe):  # type: ignore[no-untyped-def]
@@ -199,15 +229,11 @@ def _redact_all(redact: Callable[..., bool], type_at: int, body_type: int) -> Ca
             safe[i] = _is_header(octets, start, end) or redact(octets, start, end, t, version, nest)
             if not safe[i]:
                 blank(octets, start, end)
-            elif octet(octets, start + type_at) != body_type and may_have_userinfo(octets, start, end):
-                overwrite_userinfo(octets, start, end)
 
     return redact_all
 
 
-_redact_classic = _redact_all(_classic, 0, CLASSIC_BODY)
-_redact_v0_10 = _redact_all(_v0_10, 1, int(BODY_SEGMENT))
-_redact_v1_0 = _redact_all(_v1_0, 0, NO_BODY)
+_redact_classic, _redact_v0_10, _redact_v1_0 = map(_redact_all, (_classic, _v0_10, _v1_0))
 
 
 def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version: int) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encode_1_0
 import fuzz_tables
 import numpy as np
 import pytest
@@ -42,3 +43,16 @@ def test_a_redacted_frame_has_no_password_in_a_uri(version: str) -> None:
         blank_secrets(buffer, np.array([0, len(octets)], np.int64), codec_versions.index(version))
         assert SECRET.encode() not in buffer.tobytes()
         assert len(buffer) == len(octets)
+
+
+def test_a_redacted_frame_keeps_addresses_without_a_password() -> None:
+    """The octet after an address is often the constructor of null, 0x40: the sign @."""
+    source, target = (encode_1_0.described(code, "queue://orders") for code in (encode_1_0.SOURCE, encode_1_0.TARGET))
+    frame = encode_1_0.performative_frame(
+        encode_1_0.ATTACH, 0, name="amqp://orders", handle=0, role=False, source=source, target=target,
+        initial_delivery_count=0,
+    )  # fmt: skip
+    assert frame.count(b"//orders@") >= 1
+    buffer = np.frombuffer(bytearray(frame), np.uint8).copy()
+    assert blank_secrets(buffer, np.array([0, len(frame)], np.int64), codec_versions.index("1.0")).all()
+    assert buffer.tobytes() == frame
