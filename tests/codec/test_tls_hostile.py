@@ -39,9 +39,10 @@ from codec.layers.state import restore_tls, save_tls
 from codec.layers.tls import handshake, hello, records, trial
 from codec.layers.tls.ciphers import Aead
 from codec.layers.tls.handshake import RETRY
-from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls.keylog import KeyLog, Secrets
 from codec.layers.tls.records import Tls
 from codec.layers.tls.recovery import TRIAL_BYTES
+from codec.layers.tls.suites import SUITES
 
 INPUTS = 10  # of each kind
 
@@ -171,6 +172,32 @@ def test_secrets_are_tried_without_success_on_a_bounded_number_of_connections(mo
         count += sum(len(part.segments) for part in parts)
     assert count == 1000 * len(segments)
     assert len(tried) == stack.TRIED_RECORDS * stack.TRIED_CONNECTIONS
+
+
+@pytest.mark.parametrize(("share", "connections"), [(1.0, 16), (0.25, 64)])
+def test_connections_whose_secrets_are_found_count_as_well(
+    share: float, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of connections with a record of one secret, which is found after others were tried. It is tried last
+    for the next connection."""
+    known = KeyLog(b"".join(line for number in range(3) for line in Forged(b"%d" % number).lines())).recent()
+    first = []
+
+    def found(octets: bytes, given: list[Secrets]) -> trial.Match:
+        first.append(given[0])
+        return trial.Match(given[0], SUITES[0x1301], True, given[0], share)
+
+    monkeypatch.setattr(stack, "match_secrets", found)
+    layers = Layers(KeyLog(b"".join(line for number in range(3) for line in Forged(b"%d" % number).lines())))
+    wire = Wire(syn=False)
+    wire.add(CLIENT, b"\x17\x03\x03\x00\x40" + bytes(64))
+    segments, payload = segments_of(wire)
+    segments = segments.view(np.recarray)
+    for number in range(200):
+        flow = np.frombuffer(number.to_bytes(36, "big"), np.uint8)[None]
+        list(layers.feed(flow, np.array([len(segments)]), segments, payload))
+    assert len(first) == connections
+    assert first[:4] == [*known, known[0]]
 
 
 @pytest.mark.parametrize("more", [0, 1])
