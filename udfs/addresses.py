@@ -54,6 +54,7 @@ DEAD_LETTER_FORMS = tuple(
 )
 # Service Bus: dead letters of a queue or subscription, and the header that says why.
 HAS_DEAD_LETTERS, DEAD_LETTER_REASON = r"(?i)/\$deadletterqueue$", "DeadLetterReason"
+SERVES = r"(^|/)\$(management|cbs)$|^/management$"  # nodes that serve requests: Azure and Qpid, RabbitMQ
 INVALID_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 

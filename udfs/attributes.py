@@ -117,6 +117,7 @@ def _in(section: str, kind: str, *names: str) -> dict[str, Place]:
     return {name: (section, name, kind) for name in names}
 
 
+MANAGEMENT = ("management_operation", "management_target", "management_status", "management_text")
 # Column -> its place; columns of messages that a family does not have.
 CLASSIC: dict[str, Place] = {
     **_in("", "int", "delivery_mode", "priority"),
@@ -127,7 +128,7 @@ CLASSIC: dict[str, Place] = {
     **_in("headers", "string", "traceparent"),
     "queue_offset": ("headers", "x-stream-offset", "bigint"),
 }
-NOT_CLASSIC = ("address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
+NOT_CLASSIC = (*MANAGEMENT, "address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
 V0_10: dict[str, Place] = {
     **_in(_DELIVERY, "string", "exchange", "routing_key"),
     **_in(_DELIVERY, "boolean", "redelivered", "discard_unroutable", "immediate"),
@@ -143,7 +144,7 @@ V0_10: dict[str, Place] = {
     "headers": (_MESSAGE, "application_headers", "variant"),
     **_in(f"{_MESSAGE}.application_headers", "string", "traceparent"),
 }
-NOT_0_10 = ("address", "delivery_tag", "expiration", "queue_offset", "type")
+NOT_0_10 = (*MANAGEMENT, "address", "delivery_tag", "expiration", "queue_offset", "type")
 V1_0: dict[str, Place] = {
     **_in("header", "bigint", "delivery_count", "ttl"),
     "durable_flag": ("header", "durable", "boolean"),
@@ -155,6 +156,16 @@ V1_0: dict[str, Place] = {
     **_in("application_properties", "string", "traceparent"),
     "annotated_traceparent": ("message_annotations", "traceparent", "string"),
     "queue_offset": ("message_annotations", "x-stream-offset", "bigint"),
+    **_in("properties", "string", "subject"),
+    "body_value": ("", "body_value", "string"),
+    "http_response": ("application_properties", "http:response", "string"),
+    "requested_operation": ("application_properties", "operation", "string"),
+    "requested_name": ("application_properties", "name", "string"),
+    "requested_type": ("application_properties", "type", "string"),
+    "status_code": ("application_properties", "statusCode", "int"),  # AMQP Management
+    "status_text": ("application_properties", "statusDescription", "string"),
+    "claims_status": ("application_properties", "status-code", "int"),  # Claims-based Security
+    "claims_text": ("application_properties", "status-description", "string"),
     "annotated_exchange": ("message_annotations", "x-exchange", "string"),  # RabbitMQ: the route
     "annotated_routing_key": ("message_annotations", "x-routing-key", "string"),
     "acquired_count": ("message_annotations", "x-acquired-count", "bigint"),  # RabbitMQ, quorum queues

@@ -130,6 +130,8 @@ class Limits:
     # that wait for their reply; above that the oldest are written with outcome 'unknown', or without a reply. Brokers
     # throttle far below.
     outstanding_messages: int = 1 << 21
+    # The body of a management request over 1.0, or of its reply, that is decoded: declarations take some hundred bytes.
+    management_bytes: int = 4096
     # Queues of one connection whose declared types are remembered, those declared last: clients that declare all they
     # use declare some thousand, others one for each request. Consumers of earlier queues have no `queue_type`.
     queue_types: int = 4096

@@ -12,7 +12,7 @@ from typing import Any
 import golden_1_0
 import proton
 import pytest
-from encode_1_0 import FLOW, TRANSFER, encoded, frame, performative, performative_frame
+from encode_1_0 import FLOW, TRANSFER, encoded, frame, performative, performative_frame, section
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
@@ -276,6 +276,40 @@ def test_an_operation_of_a_coordinator_over_two_transfers() -> None:
     rows, _ = stream(transfer(0, discharge[:8], more=True), transfer(0, discharge[8:]))
     assert rows[1]["properties"] == {"body": {"type": "discharge", "txn_id": b"t", "fail": True}, "body_kind": "value"}
     assert rows[1]["digest"] == hashlib.sha256(discharge[3:]).hexdigest()
+
+
+PUT = [None, None, "/queues/q", "PUT", "$me"]
+ANSWERED = section(0x74, {"other": 1, "http:response": "1.1"})
+
+
+@pytest.mark.parametrize(
+    ("before", "shown"),
+    [
+        (section(0x73, PUT), True),
+        (section(0x73, ["id", b"user", "/bindings", "POST", "$me", "c"]), True),
+        (section(0x73, [None, None, None, "200"]) + ANSWERED, True),
+        # A token, which is a credential; and what no management node is asked or says.
+        (section(0x73, [None, None, "/auth/tokens", "PUT", "$me"]), False),
+        (section(0x73, [None, None, "queues", "PUT", "$me"]), False),
+        (section(0x73, [None, None, "/queues/q", "SAY", "$me"]), False),
+        (section(0x73, [None, None, "/queues/q", "PUT", "$mes"]), False),
+        (section(0x73, [None, None, "/queues/q", "PUT"]), False),
+        (section(0x73, [None, None, None, "200"]) + section(0x74, {"http": "1.1"}), False),
+        (section(0x73, []), False),
+        (b"", False),
+    ],
+)
+def test_bodies_of_management_requests_and_replies_are_decoded(before: bytes, shown: bool) -> None:
+    """Small maps over HTTP over AMQP, whatever their link; never bodies of other messages, or credentials."""
+    rows, _ = stream(transfer(0, before + section(0x77, {"durable": True, "type": "declare"})))
+    properties = rows[-1]["properties"] or {}
+    assert properties.get("body_value") == ({"durable": True, "type": "declare"} if shown else None)
+    assert "body" not in properties  # which is for a transaction coordinator
+
+
+def test_a_large_body_of_a_management_request_is_not_decoded() -> None:
+    rows, _ = stream(transfer(0, section(0x73, PUT) + section(0x77, {"a": "x" * 5000})))
+    assert "body_value" not in rows[-1]["properties"]
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3, 9])

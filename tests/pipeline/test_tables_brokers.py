@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
+from codec.variant import decode
 from pipeline.tables.processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "brokers"
@@ -34,6 +35,12 @@ class Decoded:
         if keys:
             found = found.sort_by([(name, "ascending") for name in keys])
         return list(zip(*(found[name].to_pylist() for name in columns), strict=True))
+
+
+def as_json(properties: Row) -> Row:
+    """A VARIANT as Parquet has it."""
+    found: Row = decode(properties["value"], properties["metadata"])
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +68,36 @@ def test_addresses_of_rabbitmq_4_name_exchange_routing_key_and_queue(decoded: De
         ("deliver", "", "anon.q", "anon.q"),
         ("deliver", "anon.x", "ok.1", "anon.q"),
     ]  # fmt: skip
+
+
+REQUESTS = {  # what the client asked for, one after the other, and the status that it was given
+    "PUT /exchanges/ev.topic": 204, "PUT /exchanges/ev.fan": 204, "PUT /queues/q.classic": 201,
+    "PUT /queues/q%2Fwith%20slash%20%26%20more": 201, "PUT /queues/q.stream": 201, "GET /queues/no-such-queue": 404,
+    "PUT /queues/amq.reserved": 403, "PUT /queues/bad.type": 409, "DELETE /exchanges/amq.topic": 403,
+}  # fmt: skip
+
+
+def test_requests_to_the_management_of_rabbitmq_have_a_status(decoded: Decoded) -> None:
+    columns = (
+        "management_operation", "management_target", "message_id", "management_status", "correlation_id",
+        "management_text",
+    )  # fmt: skip
+    rows = decoded.rows("10_rabbitmq4_management_link_pair", "messages", *columns)
+    requests = {row[2]: f"{row[0]} {row[1]}" for row in rows if row[0]}
+    statuses = [(requests[row[4]], row[3]) for row in rows if row[3]]
+    assert len(requests) == len(statuses) == 24
+    assert {asked: status for asked, status in statuses if asked in REQUESTS and status != 200} == {
+        **REQUESTS, "PUT /exchanges/ev.topic": 409, "PUT /queues/q.classic": 409
+    }  # fmt: skip
+    assert [row[5] for row in rows if row[3] == 404] == ["queue 'no-such-queue' in vhost '/' not found"]
+    assert {bool(row[5]) for row in rows if row[3] and row[3] >= 400} == {True}
+    assert {row[5] for row in rows if row[3] and row[3] < 400} == {None}
+
+
+def test_bodies_of_management_requests_are_decoded(decoded: Decoded) -> None:
+    rows = decoded.rows("10_rabbitmq4_management_link_pair", "messages", "management_target", "properties")
+    bodies = [as_json(properties).get("body_value") for target, properties in rows if target == "/queues/q.stream"]
+    assert bodies == [{"arguments": {"x-queue-type": "stream"}}]
 
 
 def test_links_to_streams_are_known_by_their_filters(decoded: Decoded) -> None:

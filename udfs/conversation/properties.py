@@ -71,11 +71,15 @@ def _text(value: object) -> str:
 
 
 DIGITS = "0123456789"
+# HTTP over AMQP: methods, the reply-to of requests, the form of a status, and the first one of errors.
+HTTP_METHODS, HTTP_REPLY_TO, STATUS, FIRST_ERROR = ("GET", "PUT", "POST", "DELETE"), "$me", "^[1-5][0-9]{2}$", 400
 # Properties that only serve to derive others.
 ONLY_DERIVED_FROM = (
     "delivery_mode", "delivery_count", "durable_flag", "discard_unroutable", "ttl", "to", "reply_node",
     "reply_exchange", "reply_routing_key", "content_length", "traceparent", "annotated_traceparent", "diagnostic_id",
-    "acquired_count", "annotated_exchange", "annotated_routing_key",
+    "acquired_count", "annotated_exchange", "annotated_routing_key", "subject", "body_value", "http_response",
+    "requested_operation", "requested_name", "requested_type", "status_code", "status_text", "claims_status",
+    "claims_text",
 )  # fmt: skip
 # Properties with the trace of a publisher; the first that is there counts.
 TRACEPARENTS = ("annotated_traceparent", "traceparent", "diagnostic_id")
@@ -119,6 +123,7 @@ def derived(
         columns["routing_key"] = pc.if_else(delivered, found["annotated_routing_key"], nothing)
     if "to" in found:
         columns["address"] = found["to"]
+        columns |= management(found, delivered)
     if "reply_node" in found:
         node = pc.binary_join_element_wise(
             found["reply_exchange"].fill_null(""), found["reply_routing_key"].fill_null(""), "/"
@@ -128,6 +133,29 @@ def derived(
     columns["trace_id"], columns["span_id"] = trace_context(pc.coalesce(*contexts))
     columns["ttl_ms"] = found["ttl"] if "ttl" in found else whole_numbers(found["expiration"])
     return columns
+
+
+def management(found: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> dict[str, pa.Array]:
+    """Requests and replies of management nodes over 1.0. Which of them come from such a node is only known by the
+    address of their link, except those of HTTP over AMQP (`codec.amqp.v1_0.management`)."""
+    nothing, no_number = pa.scalar(None, pa.string()), pa.scalar(None, pa.int32())
+    subject, to = found["subject"], found["to"]
+    has_method = pc.and_(one_of(subject, HTTP_METHODS), pc.equal(found["reply_to"], HTTP_REPLY_TO).fill_null(False))
+    by_http = pc.and_(has_method, pc.starts_with(to, "/").fill_null(False))
+    replied = pc.and_(found["http_response"].is_valid(), pc.match_substring_regex(subject, STATUS).fill_null(False))
+    code = pc.if_else(replied, subject, nothing).cast(pa.int32())
+    error = pc.if_else(pc.greater_equal(code, FIRST_ERROR).fill_null(False), found["body_value"], nothing)
+    stated = pc.coalesce(found["status_code"], found["claims_status"])
+    status = pc.coalesce(code, pc.if_else(found["correlation_id"].is_valid(), stated, no_number))
+    text = pc.coalesce(error, pc.if_else(replied, nothing, pc.coalesce(found["status_text"], found["claims_text"])))
+    operation = pc.if_else(by_http, subject, found["requested_operation"])
+    target = pc.if_else(by_http, to, pc.coalesce(found["requested_name"], found["requested_type"]))
+    return {
+        "management_operation": pc.if_else(delivered, nothing, operation),
+        "management_target": pc.if_else(pc.or_(delivered, operation.is_null()), nothing, target),
+        "management_status": pc.if_else(delivered, status, no_number),
+        "management_text": pc.if_else(pc.and_(delivered, status.is_valid()), text, nothing),
+    }
 
 
 def trace_context(texts: pa.Array) -> tuple[pa.Array, pa.Array]:

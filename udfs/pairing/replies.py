@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udfs.addresses import SERVES
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one_text, numbers_of, one_of
 from udfs.arrow.types import typed
@@ -25,7 +26,6 @@ from udfs.pairing.routes import DIRECT_REPLY
 from udfs.pairing.schemas import KEY_COLUMNS
 from udfs.roles import DELIVERIES
 
-SERVES = r"(^|/)\$(management|cbs)$|^/management$"  # addresses of such nodes: Azure and Qpid, RabbitMQ
 # Requests and replies. `key`: a hash of correlation-id and reply-to; `of_request`: the pairing key of the request.
 RPC_ROWS = pa.schema(
     {

@@ -29,11 +29,13 @@ from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, UNKNOWN, Settled
 from codec.conversation.states import blank, numbered, places
 from codec.memory import fixed
-from udfs.addresses import named_by
+from udfs.addresses import SERVES, named_by
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, picked, places_where, truth_of
+from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, one_of, picked, places_where, truth_of
 from udfs.arrow.types import typed
+from udfs.attributes import MANAGEMENT
+from udfs.conversation.properties import HTTP_METHODS
 from udfs.conversation.states import ConnectionRecords
 
 Integers = NDArray[np.int64]
@@ -150,6 +152,13 @@ def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Recor
         "routing_key": pc.if_else(published, routing_key, nothing),
         "queue": pc.if_else(published, nothing, queue),
     }
+    served = pc.match_substring_regex(outcomes["address"], SERVES).fill_null(False)
+    # Replies of a node may come from a dynamic one; the address of a link may be missing in the capture.
+    by_http = one_of(rows["management_operation"], HTTP_METHODS)
+    elsewhere = pc.or_(rows["management_text"].is_valid(), outcomes["address"].is_null())
+    managed = pc.or_(pc.or_(served, by_http), pc.and_(pc.invert(published), elsewhere))
+    for name in MANAGEMENT:
+        outcomes[name] = pc.if_else(managed, rows[name], pa.scalar(None, rows.schema.field(name).type))
     outcomes |= {name: pc.coalesce(rows[name].cast(pa.string()), column) for name, column in of_address.items()}
     columns = {
         name: pc.if_else(known, column.cast(rows.schema.field(name).type), rows[name])

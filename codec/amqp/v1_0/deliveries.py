@@ -14,13 +14,15 @@ from codec.amqp import rows as R
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import MORE, is_operation, section_head
 from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, release, store
+from codec.amqp.v1_0.management import is_management
 from codec.amqp.v1_0.tokens import has_mark, on_token_link
 from codec.amqp.versions import E_SECTIONS, MALFORMED
 from codec.compiler.kernel import kernel
-from codec.compiler.limits import DELIVERY_SIZE, OPEN_DELIVERIES
+from codec.compiler.limits import DELIVERY_SIZE, LIMITS, OPEN_DELIVERIES
 from codec.hashes.digest import begin, finish, update
 
 STORE, HASH, STORE_AND_HASH = 1, 2, 3  # what to do with the octets of a section
+MANAGEMENT_BYTES = LIMITS.management_bytes
 UNDECIDED = 4  # before the first section of a message of another format, which may have none
 LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be parsed
 # Flags of a transfer. UNCERTAIN: bytes may have been lost before it, so it may not be the first of its delivery.
@@ -173,6 +175,7 @@ def begins(buf, start, end, t):
 def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
     """Parse a delivery of one transfer: the section of its body, or -1."""
     at, body, size = start, -1, 0
+    properties = application = -1
     begin(dl.digests, IN_PLACE)
     if all_body:
         update(dl.digests, IN_PLACE, buf, start, end - start)
@@ -188,7 +191,15 @@ def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
             first = inside if section == T.DATA else value
             update(dl.digests, IN_PLACE, buf, first, stop - first)
             size += stop - first
-        if section < T.DATA or section > T.VALUE or (section == T.VALUE and is_operation(buf, value, stop, t)):
+        if section == T.PROPERTIES:
+            properties = value
+        elif section == T.APPLICATION_PROPERTIES:
+            application = value
+        stored = section < T.DATA or section > T.VALUE
+        if section == T.VALUE:
+            small = stop - value <= MANAGEMENT_BYTES
+            stored = is_operation(buf, value, stop, t) or (small and is_management(buf, properties, application, at, t))
+        if stored:
             R.append_octets(rows, row, buf, at, stop)
         at = stop
     if not flags & RESUMED:

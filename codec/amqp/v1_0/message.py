@@ -2,8 +2,9 @@
 
 The octets are: one octet with the section of the message's body (NO_BODY: unknown or none); the performative; and in
 the frame that completes a delivery, the sections of its message without those of the body, unless the body is for a
-transaction coordinator. The properties are one object: the sections by name, "body_kind", and "body" for a transaction
-coordinator.
+transaction coordinator, or a small one of a management request or its reply (`codec.amqp.v1_0.management`). The
+properties are one object: the sections by name, "body_kind", "body" for a transaction coordinator, and "body_value" of
+management.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from codec import variant as W
 from codec.amqp.rows import ERROR, HANDSHAKE, STATUS
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.composites import BROKEN, DEEP, LARGE, MISFIT
-from codec.amqp.v1_0.constructors import descriptor, section_head
+from codec.amqp.v1_0.constructors import descriptor, is_operation, section_head
 from codec.amqp.v1_0.detect import fields_in_place
 from codec.amqp.v1_0.scalars import EVERY_FIELD
 from codec.amqp.v1_0.values import decode_value
@@ -94,7 +95,7 @@ def _decode_message(w, buf, at, end, t, v, s, body):
         seen |= 1 << section
         definition, first = int(v.section[section, 2]), int(v.section[section, 1])
         if section == T.VALUE:
-            W.known_key(w, int(v.body_key))
+            W.known_key(w, int(v.body_key if is_operation(buf, value, at, t) else v.body_value_key))
         else:
             W.known_key(w, int(v.section[section, 0]))
             if definition < 0 and t.constructor[octet(buf, value)].type != T.MAP:

@@ -35,7 +35,7 @@ CATEGORIES = ("fixed", "variable", "compound", "array")
 FIXED, VARIABLE, COMPOUND, ARRAY_OF = range(len(CATEGORIES))
 
 BODY_KINDS = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}
-DATA, SEQUENCE, VALUE = 5, 6, 7  # sections by their order in a message
+PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE = range(3, 8)  # sections by their order in a message
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ValueTables(NamedTuple):
     and their descriptor index. `span` int64 (28, 2): where `WireTables.text` has the names of TYPES, then of
     BODY_KINDS. `tags`: kinds of field-table tags, for AMQPLAIN (as in `ClassicTables.tag_kind`). `keys`: one set per
     descriptor (its fields, then "type"); then set `message_set`: sections but those of the body, `body_kind_key`,
-    `body_key`, fields of the sections that are composites; then set `fixed_key_set`: WORDS.
+    `body_key`, `body_value_key`, fields of the sections that are composites; then set `fixed_key_set`: WORDS.
     """
 
     section: np.ndarray
@@ -132,6 +132,7 @@ class ValueTables(NamedTuple):
     fixed_key_set: int
     body_kind_key: int
     body_key: int
+    body_value_key: int
 
 
 FIXED_KEYS = ("descriptor", "value", "key", "type", "count", "hex")
@@ -204,7 +205,7 @@ def _key_sets() -> list[list[str]]:
     sets = [[*(field.key for field in described.fields or ()), FIXED_KEYS[TYPE_KEY]] for described in descriptors()]
     sections = sorted((d for d in descriptors() if d.section >= 0), key=lambda d: d.section)
     message = [described.name.replace("-", "_") for described in sections if described.name not in BODY_KINDS]
-    message += ["body_kind", "body"]
+    message += ["body_kind", "body", "body_value"]
     for described in sections:
         message += [field.key for field in described.fields or ()]
     return [*sets, message, list(FIXED_KEYS)]
@@ -320,5 +321,5 @@ def v1_0_tables() -> tuple[WireTables, ValueTables]:
     sets = _key_sets()
     message = sets[len(every)]
     tags = np.ascontiguousarray(classic_tables().tag_kind[V0_9_1])
-    body_keys = message.index("body_kind"), message.index("body")
+    body_keys = (message.index(name) for name in ("body_kind", "body", "body_value"))
     return wire, ValueTables(_sections(message), span, tags, known_keys(sets), len(every), len(every) + 1, *body_keys)

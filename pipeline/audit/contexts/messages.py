@@ -25,6 +25,9 @@ streams, or read from an offset, are left out, too.
 
     earlier_frame, earlier_connection   the delivery that went back
 
+Context 'management_errors': replies of management nodes of 1.0 with a `status` of an error and its `text`, with the
+`operation` and `target` of their requests, null where the request is not known.
+
 Context 'contents': messages with properties that rules read.
 
 Context 'files': file.publish and file.deliver, with the methods before them on the channel that may have staged their
@@ -66,6 +69,7 @@ KINDS: dict[str, Sql] = {
     # Properties that rules read; `durable` is delivery mode 2.
     "special": "priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable",
     "returned": "operation = 'return'",
+    "request_failed": "management_status >= 400",
     "went_back": "outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL",
     "waited": "settle_latency_ns > {least_ns} OR outcome = 'unsettled'",
 }
@@ -213,12 +217,25 @@ FILES: Sql = f"""
                 FROM control_methods WHERE {sql_in("name", (*STAGES, *SENDS_STAGED))}))
     WHERE {sql_in("name", SENDS_STAGED)}"""
 
+# Of requests with the same message-id nobody knows which one was answered.
+MANAGEMENT_ERRORS: Sql = f"""
+    SELECT *
+    FROM (SELECT {columns(CHANNEL)}, first_frame_no AS frame_no, first_frame_no AS content_frame_no, ts_ns,
+                 correlation_id AS id, management_status AS status, management_text AS text
+          FROM messages WHERE {KINDS["request_failed"]})
+    LEFT JOIN (SELECT connection_id, message_id AS id, any_value(management_operation) AS operation,
+                      any_value(management_target) AS target
+               FROM messages WHERE management_operation IS NOT NULL AND message_id IS NOT NULL
+               GROUP BY connection_id, message_id HAVING count(1) = 1) USING (connection_id, id)
+    LEFT JOIN {CONNECTION_VERSIONS} USING (connection_id)"""
+
 RELATIONS = {"message_counts": Relation(message_counts, {name: f"coalesce(sum({name}), 0)" for name in KINDS})}
 CONTEXTS = {
     "numbers": Context(NUMBERS, CHANNEL, messages="delivered", full_scan=True),
     "waits": Context(waits, CHANNEL, messages="waited", full_scan=True),
     "returned_publishes": Context(RETURNED_PUBLISHES, CHANNEL, messages="returned", full_scan=True),
     "redeliveries": Context(REDELIVERIES, CHANNEL, messages="went_back", full_scan=True),
+    "management_errors": Context(MANAGEMENT_ERRORS, CHANNEL, messages="request_failed", full_scan=True),
     "contents": Context(CONTENTS, CHANNEL, messages="special", full_scan=True),
     "files": Context(FILES, CHANNEL[:2], methods=SENDS_STAGED),
 }

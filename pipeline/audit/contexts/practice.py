@@ -1,7 +1,7 @@
 """Contexts of rules from practice: what RabbitMQ 4 refuses, and habits that cost.
 
-upgrades   one row per queue.declare, basic.qos or attach on a connection to RabbitMQ, with the settings that later
-           releases refuse (`mode`, `queue_version`, `locator`, `mirrored`, `address` ...)
+upgrades   one row per queue.declare (1.0: management request), basic.qos or attach on a connection to RabbitMQ, with
+           the settings that later releases refuse (`mode`, `queue_version`, `locator`, `mirrored`, `address` ...)
 requeued   one row per connection and quorum queue without a delivery limit of its own: number of requeued `messages`
 habits     one row per connection: `shots`, connections of the same application and host that sent one message and
            nothing else; `products` of the same user; `singles`, channels of the connection that sent one message and
@@ -73,12 +73,19 @@ TO_RABBITMQ: Sql = f"""(SELECT connection_id, server_version, {columns(BROKER)}
 VALUES: Sql = ", ".join(
     f"try_variant_get(arguments, '{path}', '{kind}') AS {name}" for name, (path, kind) in ARGUMENTS.items()
 )
+# Queues that are declared over 1.0 (PUT /queues/QUEUE, percent-encoded), as if by queue.declare.
+MANAGED_QUEUES: Sql = """
+    SELECT connection_id, '1.0' AS version, first_frame_no AS frame_no, ts_ns, channel, 'queue.declare' AS name,
+           try_url_decode(replace(substring(management_target, 9), '+', '%2B')) AS queue,
+           try_variant_get(properties, '$.body_value', 'variant') AS arguments
+    FROM messages WHERE management_operation = 'PUT' AND management_target LIKE '/queues/%'"""
 # A receiver names its source, a sender its target.
 UPGRADES: Sql = f"""
     SELECT *, IF(role, source, target) AS address
-    FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue,
-                 {VALUES}
-          FROM control_methods WHERE sender = 'client' AND {sql_in("name", UPGRADING)})
+    FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue, {VALUES}
+          FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue, arguments
+                FROM control_methods WHERE sender = 'client' AND {sql_in("name", UPGRADING)}
+                UNION ALL {MANAGED_QUEUES}))
     JOIN {TO_RABBITMQ} USING (connection_id)"""
 
 REQUEUED: Sql = f"""

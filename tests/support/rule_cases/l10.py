@@ -42,6 +42,17 @@ def fresh() -> Connection:
     return Connection(V)
 
 
+def managed(status: str, text: str) -> Connection:
+    """A request of HTTP over AMQP over a link to /management, and its reply over one from there."""
+    node = {"source": described(P.SOURCE, "/management"), "target": described(P.TARGET, "/management")}
+    connection = receiver_link(sender_link(**node), **node)
+    request = section(0x73, ["id-1", None, "/queues/q", "GET", "$me"]) + section(VALUE, None)
+    transfer(connection, "client", 0, 0, settled=True, payload=request)
+    properties = section(0x73, [None, None, None, status, None, "id-1"])
+    reply = properties + section(0x74, {"http:response": "1.1"}) + section(VALUE, text)
+    return closed(transfer(connection, "server", 1, 0, settled=True, payload=reply))
+
+
 def opened(**given: Any) -> Connection:
     return opened_1_0(fresh(), **given)
 
@@ -382,6 +393,8 @@ CASES = [
     Case("L10-92", V, transaction("declare", "publish", "discharge", "declare", "publish"),
          transaction("declare", "publish", "discharge", "declare"),
          evidence={"observed": "1 messages and outcomes in 1 transactions"}),
+    Case("L10-93", V, managed("404", "queue 'q' not found"), managed("200", "ok"), occurrences=1,
+         evidence={"status": 404, "method": "GET", "path": "/queues/q", "text": "queue 'q' not found"}),
     Case("L10-95", V, idle(67), idle(65), evidence={"negotiated_ms": 60000}),
     # Only the server announces a time-out; 0 is none.
     Case("L10-95", V, closed(begun(with_opens((None, None, uint(0)))).wait(67)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import proton
 from encode_1_0 import OPEN, REJECTED, SOURCE, TARGET, described, frame, performative, section
-from link_connections import accepted, attach, begun, closed, detach, dispose, error, sender_link, transfer
+from link_connections import accepted, attach, begun, closed, detach, dispose, error, flow, sender_link, transfer
 from rule_connections import closed_1_0, sasl
 from rule_support import NOBODY, SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Connection, spoken
 
@@ -28,8 +28,8 @@ def declared(durable: bool = True, exclusive: bool = False, passive: bool = Fals
     )  # fmt: skip
 
 
-def linked(address: str, receives: bool) -> Connection:
-    """A link of 1.0 to or from a node of RabbitMQ."""
+def linked(address: str, receives: bool, ends: bool = True) -> Connection:
+    """A link of 1.0 to or from a node of RabbitMQ; `ends`: then the connection is closed."""
     connection = sasl(Connection("1.0"))
     for side in ("client", "server"):
         connection.octets(side, b"AMQP\0\1\0\0")
@@ -37,13 +37,22 @@ def linked(address: str, receives: bool) -> Connection:
     product = {proton.symbol("product"): "RabbitMQ", proton.symbol("version"): "4.0.1"}
     connection.server_octets(frame(performative(OPEN, "server", *[None] * 8, product)))
     begun(connection)
-    ends = {
+    termini = {
         "source": described(SOURCE, address if receives else None),
         "target": described(TARGET, None if receives else address),
     }
     for side, role in (("client", receives), ("server", not receives)):
-        attach(connection, side, "link", 0, role, **ends)
-    return closed_1_0(connection)
+        attach(connection, side, "link", 0, role, **termini)
+    return closed_1_0(connection) if ends else connection
+
+
+def managed_queue(durable: bool = True, **arguments: Any) -> Connection:
+    """A queue that is declared over 1.0, by a request to RabbitMQ's management."""
+    connection = linked("/management", False, ends=False)
+    body = {"durable": durable, "arguments": {name.replace("_", "-"): value for name, value in arguments.items()}}
+    request = section(0x73, ["id-1", None, "/queues/q", "PUT", "$me"]) + section(0x77, body)
+    flow(connection, "server", 0)
+    return closed_1_0(transfer(connection, "client", 0, 0, settled=True, payload=request))
 
 
 def shots(number: int, messages: int = 1) -> list[Connection]:
@@ -193,6 +202,11 @@ CASES = [
     Case("R4-04", V, declared(x_queue_version=1), declared(x_queue_version=2)),
     Case("R4-05", V, declared(x_queue_master_locator="min-masters"), declared(x_queue_leader_locator="balanced")),
     Case("R4-06", V, declared(x_ha_policy="all"), declared(x_queue_type="quorum")),
+    Case("R4-01", "1.0", managed_queue(durable=False), managed_queue(), evidence={"queue": "q"}, besides=("L10-98",)),
+    Case("R4-03", "1.0", managed_queue(x_queue_mode="lazy"), managed_queue(x_max_length=5), besides=("L10-98",)),
+    Case("R4-04", "1.0", managed_queue(x_queue_version=1), managed_queue(x_queue_version=2), besides=("L10-98",)),
+    Case("R4-05", "1.0", managed_queue(x_queue_master_locator="min-masters"), managed_queue(), besides=("L10-98",)),
+    Case("R4-06", "1.0", managed_queue(x_ha_policy="all"), managed_queue(x_queue_type="quorum"), besides=("L10-98",)),
     Case("R4-07", "1.0", linked("/queue/q", True), linked("/queues/q", True), evidence={"address": "/queue/q"},
          besides=("L10-98",)),
     # A node of another specification.
