@@ -159,8 +159,10 @@ SERVER_PORT, FIRST_CLIENT_PORT = 5672, 40000
 START_S = 1_700_000_000
 
 
-def write_capture(path: Path, wires: Iterable[Wire], first_port: int = FIRST_CLIENT_PORT) -> None:
-    """One pcap with these connections one after the other, each from a client port of its own.
+def write_capture(
+    path: Path, wires: Iterable[Wire], first_port: int = FIRST_CLIENT_PORT, apart_ns: int = 10**9
+) -> None:
+    """One pcap with these connections, each from a client port of its own, `apart_ns` after the one before.
 
     Packet n of a connection is captured n microseconds after its first second, and later by the time that it waited;
     what a Wire lost is not in the file.
@@ -171,8 +173,8 @@ def write_capture(path: Path, wires: Iterable[Wire], first_port: int = FIRST_CLI
         for ns, _, number, at, seq, ack, size, *_, flags, direction in wire.segments:
             data = bytes(wire.payload[at : at + size])
             packet = tcp_packet(ends[direction], ends[1 - direction], seq, ack, flags, data)
-            packets.append(((START_S + index) * 10**9 + number * 1000 + ns - number, packet))
-    path.write_bytes(pcap(packets, RAW_IP))
+            packets.append((START_S * 10**9 + index * apart_ns + number * 1000 + ns - number, packet))
+    path.write_bytes(pcap(sorted(packets, key=lambda each: each[0]), RAW_IP))
 
 
 def give_up(wire: Wire, lost: int) -> None:

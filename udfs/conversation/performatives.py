@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, VERSIONS, compiled_roles, outcome_numbers
-from codec.conversation.sessions.state import NO_LIMIT, NONE, Rows
+from codec.conversation.sessions.state import NO_LIMIT, NONE, REJECTED, RELEASED, TAKES_BACK, Rows
 from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
@@ -31,7 +31,7 @@ ARGUMENTS = {
     "name": "string", "remote_channel": "int", "handle": "bigint", "role": "boolean", "snd_settle_mode": "int",
     "rcv_settle_mode": "int", "initial_delivery_count": "bigint", "delivery_id": "bigint", "delivery_tag": "binary",
     "message_format": "bigint", "settled": "boolean", "more": "boolean", "resume": "boolean", "aborted": "boolean",
-    "closed": "boolean", "incomplete_unsettled": "boolean",
+    "closed": "boolean", "incomplete_unsettled": "boolean", "sync": "boolean",
     "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
     "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
@@ -74,7 +74,7 @@ class Performatives:
         begins = self._named("transfers") & (content == frame_no)
         source = Fields(arguments.inside("source"), SOURCE, ("default_outcome", "filter"))
         target = Fields(arguments.inside("target"), TERMINUS)
-        state = Fields(arguments.inside("state"), STATE, ("outcome",))
+        state = Fields(arguments.inside("state"), STATE, ("outcome", "error"))
         errors = arguments.inside("error")
         error = Fields(errors, ERROR)
         operation = Fields(inside(self.commands, "body"), OPERATION)
@@ -108,7 +108,7 @@ class Performatives:
                     "remote_channel", "incoming_window", "outgoing_window", "handle", "snd_settle_mode",
                     "rcv_settle_mode", "initial_delivery_count", "settled", "more", "aborted", "resume",
                     "delivery_count", "closed", "link_credit", "exclusive", "acquire_mode", "flow_mode", "unit",
-                    "value",
+                    "value", "sync",
                 )
             },
         }  # fmt: skip
@@ -122,13 +122,13 @@ class Performatives:
             "no_accept": arguments.numbers("accept_mode", NONE) == semantics.NO_ACCEPT,
         }
         key, ends = self._transactions(begins, transactional, state, operation, sender)
-        outcome, about, final = self._outcomes(state, states, sender)
+        outcome, about, final, by_sender = self._outcomes(state, states, sender)
         receiver = np.where((sender == 0) != (arguments.numbers("role", NONE) == 1), 1, 0)
         range_at, range_first, range_last = self._ranges(receiver)
         default = numbered(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
         found = numbers | truths | self.marks | {
             "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
-            "outcome": outcome, "final": final, "key": key, "ends": ends, "range_at": range_at,
+            "outcome": outcome, "final": final, "by_sender": by_sender, "key": key, "ends": ends, "range_at": range_at,
             "range_first": range_first, "range_last": range_last,
         }  # fmt: skip
         return Rows(
@@ -184,8 +184,9 @@ class Performatives:
         result = np.where(operation.numbers("fail", NONE) == 1, semantics.ROLLS_BACK, semantics.COMMITS)
         return key, np.where(discharges, result, ends)
 
-    def _outcomes(self, state: Fields, states: Integers, sender: Integers) -> tuple[Integers, Integers, Integers]:
-        """Of settlements: the outcome, the side whose messages are settled, and whether the outcome is final.
+    def _outcomes(self, state: Fields, states: Integers, sender: Integers) -> tuple[Integers, ...]:
+        """Of settlements: the outcome, the side whose messages are settled, whether the outcome is final, and whether
+        it is one of the server about what it has sent itself.
 
         A disposition by the receiver settles messages of the other side, one by the sender its own.
         """
@@ -195,7 +196,10 @@ class Performatives:
         role = arguments.numbers("role", NONE)
         by_name = _BY_NAME[self.names, sender]
         by_receiver = np.where(self._named("transfers"), 1 - sender, sender)  # of the messages
-        stated = np.where((role == 1) | ~disposes, _OUTCOME_OF[terminal, by_receiver], 0)
+        by_sender = disposes & (role == 0) & (sender == 1) & np.isin(_OUTCOME_OF[terminal, 0], TAKES_BACK)
+        stated = np.where(
+            (role == 1) | ~disposes, _OUTCOME_OF[terminal, by_receiver], by_sender * self._returns(state, terminal)
+        )
         outcome = np.where(disposes | self._named("transfers"), stated, by_name)
         unroutable = self._named("may_return") & (sender == 1)
         unroutable &= np.isin(arguments.numbers("code", NONE), semantics.UNROUTABLE)
@@ -205,7 +209,17 @@ class Performatives:
             decided = self._named("reports_status") & (status == number)
             outcome = np.where(decided, semantics.OUTCOMES.index(name) + 1, outcome)
         about = np.where(disposes, np.select([role == 1, role == 0], [1 - sender, sender], NONE), 1 - sender)
-        return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0)
+        return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0), by_sender
+
+    def _returns(self, state: Fields, terminal: Integers) -> Integers:
+        """What a server's outcome of its own delivery makes of it: one that is too late to be settled is released."""
+        outcome: Integers = _OUTCOME_OF[terminal, 0]
+        rejected = outcome == REJECTED
+        if not rejected.any():
+            return outcome
+        condition = Fields(state.inside("error"), {"condition": "string"}).column("condition")
+        found: Integers = np.where(rejected & is_among(condition, *semantics.TOO_LATE), RELEASED, outcome)
+        return found
 
     def _lists_all(self) -> NDArray[np.bool_]:
         """Which rows are attaches with a complete map of unsettled deliveries. Its keys are binary, so that a map with

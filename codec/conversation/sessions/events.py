@@ -34,10 +34,12 @@ def picked(values: Integers, at: Integers) -> Integers:
     return found
 
 
-def settled_by(events: NDArray[np.void], chosen: NDArray[np.bool_]) -> Settled:
-    """The messages that the chosen events would settle or note."""
+def settled_by(events: NDArray[np.void], chosen: NDArray[np.bool_], final: bool = False) -> Settled:
+    """The messages that the chosen events would settle or note; with `final` each event settles."""
     some = chosen | ((events["opens"] == 1) & bool(chosen.any()))
     columns = {name: np.ascontiguousarray(events[name][some]) for name in OF_EVENTS}
+    if final:
+        columns["final"] = 1 - columns["opens"]
     columns["transaction"] = np.full(int(some.sum()), NO_RESULT)
     return settled_at_once(columns)
 

@@ -12,7 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.conversation.sessions.events import OF_EVENTS, events_about, frame_keys, picked, places_in, settled_by
-from codec.conversation.sessions.state import COMPLETIONS, CONFIRMED, LISTED, MAPS, NONE, SERVER, SessionRecords
+from codec.conversation.sessions.state import (
+    BY_SENDER,
+    COMPLETIONS,
+    CONFIRMED,
+    DTX,
+    LISTED,
+    MAPS,
+    NONE,
+    REJECTED,
+    SERVER,
+    SessionRecords,
+)
 from codec.conversation.sessions.transactions import NO_PLACES, TransactionEnds, Transactions
 from codec.conversation.sessions.unsettled import left_out, lists_of
 from codec.conversation.settled import settled_at_once
@@ -50,27 +61,93 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     waits = (events["waits"] == 1) & (events["key"] != 0)
     takes_effect = ~waits | (end != NONE)
     unanswered = waits & (picked(transactions.ends.final, end) == NONE)
+    undecided = waits & (transactions.undecided(events) | (records.sessions["mode"][events["map_no"] // MAPS] == DTX))
     columns = {name: np.ascontiguousarray(events[name][takes_effect]) for name in OF_EVENTS}
     end = end[takes_effect]
     columns["effective_ns"] = np.where(end != NONE, picked(transactions.ends.asked_ns, end), columns["effective_ns"])
     columns["transaction"] = np.where(end != NONE, picked(transactions.ends.result, end), NO_RESULT)
-    settled = settled_at_once(columns)
+    columns["waits"] = np.ascontiguousarray(events["waits"][takes_effect])
+    settled = _settled(columns, events)
     own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
     at = places_in(settled, *own)
     by, then = _resumed(records, picked(settled.settled_frame_no, at) >= 0)
     then = np.vstack([then, left_out(records)])
     more = _resumptions(messages, settled, at, by, then[1])
     if len(more["frame_no"]):
-        settled = settled_at_once({name: np.append(columns[name], column) for name, column in more.items()})
+        settled = _settled({name: np.append(columns[name], column) for name, column in more.items()}, events)
         at = places_in(settled, *own)
     of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
     end = transactions.following(messages)
     ends = TransactionEnds(NO_PLACES, *(picked(column, end) for column in transactions.ends[1:]))
-    pending = [(places_in(settled_by(events, chosen), *own) != NONE)[by] for chosen in (~takes_effect, unanswered)]
+    pending = [
+        (places_in(settled_by(events, chosen), *own) != NONE)[by]
+        for chosen in (~takes_effect, unanswered, undecided & ~takes_effect)
+    ]
     found = _of_messages(records, settled, at, ends, end != NONE, pending, then, transactions)
     then = np.where(found.final & (by == np.arange(len(by))), NONE, then)
     return found._replace(then=then, completed=completed)
+
+
+def _settled(columns: dict[str, Integers], events: NDArray[np.void]) -> Settled:
+    """What events settle and note: `columns` of those that take effect, with their `waits`; `events`: all of them.
+
+    The receiver decides the outcome of a delivery, with two exceptions. A sender that has said `settled`, in any of the
+    transfers, awaits none; it may still abort the delivery (1.0 core specification, 2.6.12, 2.7.5). And a broker that
+    waits no longer takes a delivery back: it states the outcome of what it has sent itself. What the receiver states
+    then has no effect. Where it was earlier, the broker settles otherwise than the receiver wants: it is refused.
+    """
+    opens, outcome = columns["opens"] == 1, columns["outcome"]
+    by_broker = columns["waits"] == BY_SENDER
+    by_sender = ~opens & np.isin(outcome, (PRESETTLED, ABORTED))
+    in_parts = by_sender & (outcome == PRESETTLED) & (columns["final"] == 0)
+    if not (by_broker.any() or in_parts.any()):
+        return settled_at_once(columns)
+    by_sender &= bool(in_parts.any())
+    of_receiver = columns | {"outcome": np.where(by_broker, 0, outcome)}
+    settled = settled_at_once(_chosen(of_receiver, ~by_sender))
+    if by_broker.any():
+        stated = (events["waits"] != BY_SENDER) & ((events["outcome"] != 0) | (events["final"] != 0))
+        first = settled_by(events, stated & ~np.isin(events["outcome"], (PRESETTLED, ABORTED)), final=True)
+        for final in (0, 1):
+            some = _chosen(columns, opens | (by_broker & (columns["final"] == final)))
+            settled = _taken_back(settled, settled_at_once(some | {"final": 1 - some["opens"]}), first)
+    if in_parts.any():
+        own = _chosen(columns, opens | by_sender)
+        began = settled_at_once(own | {"final": 1 - own["opens"]})
+        settled = _overruled(settled, settled_at_once(own), began)
+    return settled
+
+
+def _chosen(columns: dict[str, Integers], chosen: NDArray[np.bool_]) -> dict[str, Integers]:
+    return {name: column[chosen] for name, column in columns.items()}
+
+
+def _taken_back(settled: Settled, by_broker: Settled, first: Settled) -> Settled:
+    """`settled`, with what the broker has stated of its own deliveries; `first`: what their receiver stated first."""
+    frame_no = by_broker.settled_frame_no
+    own = places_in(settled, by_broker.map_no, by_broker.frame_no)
+    earliest = picked(first.settled_frame_no, places_in(first, by_broker.map_no, by_broker.frame_no))
+    ends = picked(settled.settled_frame_no, own)  # before the broker, or by it, or later
+    unasked = ((earliest == NONE) | (earliest > frame_no)) & ((ends < 0) | (ends >= frame_no))
+    wanted = picked(settled.outcome, own)
+    refuses = ~unasked & (ends == frame_no) & (wanted != by_broker.outcome)
+    outcome = np.where(refuses & (by_broker.outcome == REJECTED), UNKNOWN, by_broker.outcome)
+    return _replaced(settled, by_broker._replace(outcome=outcome), unasked | refuses)
+
+
+def _overruled(settled: Settled, by_sender: Settled, began: Settled) -> Settled:
+    """`settled`, with what their senders have settled or aborted, from when they `began` to do so."""
+    own = picked(settled.settled_frame_no, places_in(settled, by_sender.map_no, by_sender.frame_no))
+    since = picked(began.settled_frame_no, places_in(began, by_sender.map_no, by_sender.frame_no))
+    return _replaced(settled, by_sender, (own < 0) | (since <= own))
+
+
+def _replaced(settled: Settled, others: Settled, chosen: NDArray[np.bool_]) -> Settled:
+    """`settled`, with the chosen ones of `others` in place of what is there of the same messages."""
+    others = Settled(*(column[chosen] for column in others))
+    rest = places_in(others, settled.map_no, settled.frame_no) == NONE
+    return Settled(*(np.concatenate([column[rest], more]) for column, more in zip(settled, others, strict=True)))
 
 
 def _of_messages(
@@ -78,8 +155,8 @@ def _of_messages(
     pending: list[NDArray[np.bool_]], then: Integers, transactions: Transactions,
 ) -> Outcomes:  # fmt: skip
     """`at`: place of each message in `settled`; `ends`: of the transactions of messages; `pending`: which of them were
-    settled in a transaction without a known end, or without a final one."""
-    messages, (waits, unanswered) = records.messages, pending
+    settled in a transaction without a known end, without a final one, or in one that ends unseen."""
+    messages, (waits, unanswered, undecided) = records.messages, pending
     frame_no = picked(settled.settled_frame_no, at)
     was_settled = frame_no >= 0
     stated = np.where(at == NONE, 0, picked(settled.outcome, at))
@@ -88,7 +165,10 @@ def _of_messages(
     in_transaction = messages["key"] != 0
     # A confirm in a transaction whose end was not captured is no outcome.
     stands = (given != 0) & ~(in_transaction & ~ended & (given == CONFIRMED))
-    no_answer = np.where(then[2] != NONE, UNKNOWN, _without_outcome(records, waits))
+    # A branch outlives its session, and any connection may end it (0-10 specification, class dtx).
+    own_end = transactions.undecided(messages)
+    undecided = undecided | own_end | (in_transaction & ~ended & (records.sessions["mode"][messages["session"]] == DTX))
+    no_answer = np.where((then[2] != NONE) | undecided, UNKNOWN, _without_outcome(records, waits))
     outcome = np.where(stands, given, no_answer)
     # A transfer that needs no accept is settled when it is sent; of a publish, its completion has the time.
     delivered = messages["sender"] == SERVER
@@ -109,7 +189,7 @@ def _of_messages(
         | (messages["resumes"] >= LISTED)
         | (delivered & (messages["needs_no_accept"] == 1) & (messages["command"] == 0))
     )
-    final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.final != NONE)
+    final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.final != NONE) | own_end
     final &= ~(waits | unanswered)
     return Outcomes(
         outcome,
@@ -162,6 +242,7 @@ def _resumptions(
         "connection": own["connection"], "map_no": own["session"] * MAPS + own["sender"],
         "frame_no": end.settled_frame_no, "opens": nothing, "first": own["number"], "last": own["number"],
         "outcome": outcome, "final": nothing + 1, "effective_ns": end.settled_ns, "transaction": end.transaction,
+        "waits": nothing,
     }  # fmt: skip
 
 

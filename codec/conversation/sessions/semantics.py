@@ -72,6 +72,9 @@ DISTRIBUTION_MODES = ("move", "copy")
 COPY = "copy"  # distribution-mode: messages stay at the node (3.5.7)
 COORDINATOR, TRANSACTIONAL, DECLARED, DISCHARGE = "coordinator", "transactional-state", "declared", "discharge"
 COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (4.5.3, 4.5.4)
+# Errors with which Azure Service Bus refuses a settlement: the lock of the message, or of its session, has expired, and
+# the message is in its queue again.
+TOO_LATE = ("com.microsoft:message-lock-lost", "com.microsoft:session-lock-lost")
 
 # ---- 0-10 -----------------------------------------------------------------------------------------------------------
 IN_SEGMENTS = ("0-10",)  # versions in which a control or command may take several frames
@@ -156,8 +159,8 @@ ROLES: dict[str, dict[str, int]] = {
     "tx.rollback": {**_OF_0_10, "ends_transaction": ROLLS_BACK, "of_session": 1, "proves_mode": 2},
     "dtx.commit": {**_OF_0_10, "ends_transaction": COMMITS, "names_branch": 1},
     "dtx.rollback": {**_OF_0_10, "ends_transaction": ROLLS_BACK, "names_branch": 1},
-    "dtx.start": {**_OF_0_10, "starts_branch": 1, "names_branch": 1},
-    "dtx.end": {**_OF_0_10, "ends_branch": 1},
+    "dtx.start": {**_OF_0_10, "starts_branch": 1, "names_branch": 1, "proves_mode": 3},
+    "dtx.end": {**_OF_0_10, "ends_branch": 1, "proves_mode": 3},
 }
 # What a command does to the session is answered by its result, its exception, or its completion. Transfers and what
 # settles them are no requests: table messages has their outcomes.

@@ -28,6 +28,7 @@ from codec.conversation.sessions.state import (
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KEYS,
+    LOSSES_CLIENT,
     NONE,
     OF_SESSION,
     OPENING,
@@ -157,6 +158,7 @@ def _begin(s, rows, i, role):
     session.opened_losses = losses(s.numbers)
     session.closed_ns = session.close_sender = session.detach_code = session.close_frame = NONE
     session.close_client_hidden = session.close_server_hidden = NONE
+    session.asked, session.asked_losses = 0, s.numbers[LOSSES_CLIENT]
     session.behind = 0
     if before != NONE and before != place and waits(s, _session_at(s, before).waiting, opening):
         session.behind = _session_at(s, before).behind + 1

@@ -21,7 +21,8 @@ from codec.hashes.keyed import with_room as keyed_with_room
 NONE = -1
 CLIENT, SERVER, NEITHER = range(3)
 BOTH = 1 << CLIENT | 1 << SERVER  # of `senders`
-CONFIRMED, NACKED, REJECTED, RETURNED, ACKED = range(ABORTED + 1, ABORTED + 6)  # of OUTCOMES
+CONFIRMED, NACKED, REJECTED, RETURNED, ACKED, RELEASED, MODIFIED = range(ABORTED + 1, ABORTED + 8)  # of OUTCOMES
+TAKES_BACK = (REJECTED, RELEASED, MODIFIED)  # what a sender may say of its own delivery
 SENDER, RECEIVER, SUBSCRIPTION = range(1, 4)  # of semantics.LINK_KINDS
 TX, DTX = 2, 3  # of semantics.MODES
 SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
@@ -53,16 +54,21 @@ OF_CONNECTION, OF_SESSION, OF_LINK = TUNING, KNOWN_COMPLETED, FLOW
 REQUEST_FRAME, REQUEST_NS, REQUEST_LOSSES = range(3)
 REQUEST_CELLS = REQUEST_LOSSES + 1
 
+# Ids in unsettled maps above those of deliveries and commands: of requests to end a transaction whose own is unknown.
+# When the next completion answers one (`waits_unnumbered`): NOW, or after the client has asked for it.
+UNNUMBERED, NOW, ONCE_ASKED = 3 * SERIAL, 1, 2
 # A session is opened by `opener` and answered (OPENING no longer waits), then each side ends it (`close_client_hidden`,
 # `close_server_hidden`, which are NONE before that). `attached_to`: the channel number of the opener, which 0-10 may
 # change; `behind`: how many sessions before it with the same number had no answer when it was opened; `flushes`: 1 if a
-# subscription was flushed.
+# subscription was flushed. `asked`: how often the client has asked for a completion that has not come, since
+# `asked_losses` losses of the client; `completed_to`: the latest command that the server has completed.
 NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind flushes",
+    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind flushes asked asked_losses? completed_to? "
+    "waits_unnumbered",
     waiting=2 * OF_SESSION * REQUEST_CELLS,
 )
 NEW_LINK = blank(
@@ -87,8 +93,9 @@ NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row tag resumes stated"
 )
-# `waits`: 1 for a settlement, which waits for the end of its transaction `key`; REPORTS for the result of a command.
-REPORTS = 2
+# `waits`: 1 for a settlement, which waits for the end of its transaction `key`; REPORTS for the result of a command;
+# BY_SENDER for an outcome that the server of 1.0 states of what it has sent itself.
+REPORTS, BY_SENDER = 2, 3
 NEW_EVENT = blank("connection map_no frame_no name opens first last outcome final effective_ns key waits client_hidden")
 # Three kinds: a request to end transaction `key` with `result` (`on_branch`: it names a branch); without a result, the
 # begin of transaction `key`, by the answer to command `number`, or in a session; without a key, what closes a control
@@ -114,8 +121,9 @@ class Rows(
         "remote_channel session_name timeout code incoming_window outgoing_window error condition description handle "
         "link_name is_receiver snd_settle_mode rcv_settle_mode initial_delivery_count source source_address "
         "default_outcome copies filters target_address coordinator number settled more aborted tag resume "
-        "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value "
-        "coordinates closed lists_all declared about outcome final key ends asks range_at range_first range_last",
+        "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value sync "
+        "coordinates closed lists_all declared about outcome final by_sender key ends asks range_at range_first "
+        "range_last",
     )
 ):
     """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values

@@ -44,12 +44,15 @@ from codec.conversation.sessions.state import (
     new_record,
 )
 from codec.conversation.sessions.transfers import (
+    after_command,
     await_reply,
+    before_command,
     begin_transaction,
     close_control_links,
     declare_transaction,
     open_delivery,
     request_tx_end,
+    request_unnumbered_tx_end,
     settle_own,
     settle_ranges,
     transfer,
@@ -148,6 +151,8 @@ def _row(s, roles, rows, i):
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
     closes = update_session(s, rows, i, role, place, opener)
+    if role.own_numbers == 0 and rows.sender[i] == CLIENT:
+        before_command(s, rows, i, role, place)
     known = s.numbers[KEYS]
     key = transaction_of(s, rows, i, role, session)
     if s.numbers[KEYS] > known:
@@ -183,11 +188,16 @@ def _row(s, roles, rows, i):
             open_delivery(s, rows, i, place * MAPS + rows.sender[i])
     continues = role.transfers and not begins
     if rows.ends[i] and (rows.content_frame_no[i] if continues else rows.number[i]) == NONE:
-        s.numbers[HIDDEN_SERVER] += 1  # nothing tells which answer is the one to it
+        request_unnumbered_tx_end(s, rows, i, role, place, key)
     elif rows.ends[i]:
-        if not role.transfers:
-            open_delivery(s, rows, i, place * MAPS + rows.sender[i])
-        request_tx_end(s, rows, i, role, place, key)
+        map_no, frame_no = place * MAPS + rows.sender[i], rows.frame_no[i]
+        if role.transfers:
+            frame_no = rows.content_frame_no[i]
+        else:
+            open_delivery(s, rows, i, map_no)
+        request_tx_end(s, rows, i, role, map_no, frame_no, key)
+    if role.own_numbers == 0:
+        after_command(s, rows, i, role, place)
 
 
 @kernel

@@ -54,21 +54,24 @@ class Transactions:
         asked = tx_ends[requests]
         answer, when = _answers(asked, events, events["opens"] == 0)
         # A command of 0-10 may be completed before its result arrives: then the result counts.
-        decided, decided_ns = _answers(asked, events, np.isin(events["outcome"], (UNKNOWN, NACKED, ACKED)))
-        decided *= asked["on_branch"]
+        reports, on_branch = events["waits"] == REPORTS, asked["on_branch"] == 1
+        decided, decided_ns = _answers(asked, events, reports & np.isin(events["outcome"], (UNKNOWN, NACKED, ACKED)))
+        decided *= on_branch
         answer, when = np.where(decided == 0, answer, decided), np.where(decided == 0, when, decided_ns)
         result = np.select([answer == CONFIRMED, answer == ACKED], [asked["result"], COMMITTED], ROLLED_BACK)
         result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED, ACKED)), result, NONE)
-        # The result of a command on a branch is its last answer.
-        reported = _answers(asked, events, events["waits"] == REPORTS)[1]
-        final = np.where(asked["on_branch"] == 1, reported, when)
+        # The result of a command on a branch is its last answer; an exception ends its session, not the branch.
+        reported = _answers(asked, events, reports)[1]
+        refused, refused_ns = _answers(asked, events, ~reports & (events["outcome"] == NACKED))
+        fails = on_branch & (refused == NACKED)
+        final = np.where(on_branch, np.where(fails, refused_ns, reported), when)
         self.open[requests] = final == NONE
         names = self._named(tx_ends["connection"], tx_ends["key"])
         self._names = np.unique(names[tx_ends["key"] != 0])
         frames = (np.searchsorted(self._names, names) << FRAME_BITS) | tx_ends["frame_no"]
         declared, closing = self._closed(records, requests, frames)
         of, by = np.concatenate([requests, declared]), np.concatenate([requests, closing])
-        done = tx_ends["key"][of] != 0
+        done = (tx_ends["key"][of] != 0) & ~np.append(fails, np.zeros(len(closing), bool))
         places = (frames[of] >> FRAME_BITS << FRAME_BITS) | tx_ends["frame_no"][by]
         order = np.flatnonzero(done)[np.argsort(places[done])]
         self.ends = TransactionEnds(
@@ -85,6 +88,12 @@ class Transactions:
         known = (at != NONE) & (picked(self.ends.result, at) != NONE)
         known &= picked(self.ends.client_hidden, at) == records["client_hidden"]
         found: Integers = np.where(known, at, NONE)
+        return found
+
+    def undecided(self, records: NDArray[np.void]) -> NDArray[np.bool_]:
+        """The records whose transaction has ended, and nothing will tell how."""
+        at = self._next(records)
+        found: NDArray[np.bool_] = (picked(self.ends.final, at) != NONE) & (self.following(records) == NONE)
         return found
 
     def ending(self, records: NDArray[np.void]) -> NDArray[np.bool_]:

@@ -16,20 +16,26 @@ from __future__ import annotations
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.links import end_subscriptions
 from codec.conversation.sessions.state import (
+    BY_SENDER,
     CLIENT,
+    COMPLETED,
     COMPLETIONS,
     CONFIRMED,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
+    LOSSES_CLIENT,
     MAPS,
     NONE,
+    NOW,
+    ONCE_ASKED,
     REPORTS,
     SERIAL,
     SERVER,
     TRANSACTIONS,
+    UNNUMBERED,
     new_record,
 )
-from codec.conversation.settlement import ABORTED, PRESETTLED
+from codec.conversation.settlement import ABORTED, PRESETTLED, UNKNOWN
 
 
 @kernel
@@ -167,7 +173,7 @@ def settle_ranges(s, rows, i, role, place, key):
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         first, last = rows.range_first[k], rows.range_last[k]
         if final or outcome:
-            waits = REPORTS if role.reports_status else 1
+            waits = BY_SENDER if rows.by_sender[i] else REPORTS if role.reports_status else 1
             _settle_range(s, rows, i, place * MAPS + about, first, last, outcome, final, key, waits)
         if role.completes and rows.sender[i] == SERVER:
             end_subscriptions(s, place, first, last)
@@ -188,12 +194,71 @@ def _new_tx_end(s, rows, i, frame_no, key):
 
 
 @kernel
-def request_tx_end(s, rows, i, role, place, key):
-    """Row `i` requests the end of transaction `key`; the other side answers as to a message."""
-    tx_end = _new_tx_end(s, rows, i, rows.content_frame_no[i] if role.transfers else rows.frame_no[i], key)
-    tx_end.map_no = place * MAPS + rows.sender[i]
+def request_tx_end(s, rows, i, role, map_no, frame_no, key):
+    """Row `i` requests the end of transaction `key`; the other side answers as to the message of `frame_no`."""
+    tx_end = _new_tx_end(s, rows, i, frame_no, key)
+    tx_end.map_no = map_no
     tx_end.result = rows.ends[i]
     tx_end.on_branch = role.names_branch
+
+
+@kernel
+def request_unnumbered_tx_end(s, rows, i, role, place, key):
+    """Row `i` requests the end of transaction `key`, and its id is unknown: that of a command after lost bytes, or in a
+    session whose begin was not captured. Whoever ends the transaction of a session waits for the completion. So if it
+    asks for one, and no other is outstanding, the next completion is that of this command; else nothing tells."""
+    session, map_no = s.sessions.rows[place], place * MAPS + rows.sender[i]
+    request_tx_end(s, rows, i, role, map_no, rows.frame_no[i], key)
+    answered = role.of_session and rows.sender[i] == CLIENT and session.asked == 0
+    if answered and session.asked_losses == s.numbers[LOSSES_CLIENT]:
+        session.waits_unnumbered = NOW if rows.sync[i] == 1 else ONCE_ASKED
+        _write_event(s, rows, i, map_no, 1, UNNUMBERED + NOW, UNNUMBERED + NOW, 0, 1, 0, 0)
+        return
+    _write_event(s, rows, i, map_no, 1, UNNUMBERED, UNNUMBERED, 0, 1, 0, 0)
+    _write_event(s, rows, i, map_no, 0, UNNUMBERED, UNNUMBERED, UNKNOWN, 1, 0, REPORTS if role.names_branch else 1)
+
+
+@kernel
+def _answer_unnumbered(s, rows, i, place, outcome):
+    if s.sessions.rows[place].waits_unnumbered:
+        s.sessions.rows[place].waits_unnumbered = 0
+        _write_event(s, rows, i, place * MAPS + CLIENT, 0, UNNUMBERED + NOW, UNNUMBERED + NOW, outcome, 1, 0, 1)
+
+
+@kernel
+def before_command(s, rows, i, role, place):
+    """Row `i` of the client may be a command: a client that does not wait makes the answer to a request without an id
+    ambiguous. It may still ask for its completion, by execution.sync for example."""
+    session = s.sessions.rows[place]
+    if session.waits_unnumbered and (role.awaits or role.transfers or role.settles) and not role.completes:
+        asks_once = rows.sync[i] == 1 and session.asked == 0 and session.asked_losses == s.numbers[LOSSES_CLIENT]
+        if session.waits_unnumbered == ONCE_ASKED and asks_once:
+            session.waits_unnumbered = NOW
+        else:
+            _answer_unnumbered(s, rows, i, place, UNKNOWN)
+
+
+@kernel
+def after_command(s, rows, i, role, place):
+    """Row `i` of either side asks for a completion, or is one: each one answers a request, as far as is known."""
+    session, losses_now = s.sessions.rows[place], s.numbers[LOSSES_CLIENT]
+    if rows.sender[i] == CLIENT:
+        if rows.sync[i] == 1 or (role.completes == 0 and rows.asks[i] == COMPLETED):
+            session.asked += 1
+        return
+    if role.refuses:
+        _answer_unnumbered(s, rows, i, place, UNKNOWN)
+    if role.completes == 0:
+        return
+    session.asked = max(0, session.asked - 1) if session.asked_losses == losses_now else 0
+    session.asked_losses = losses_now
+    end = rows.range_at[i + 1]
+    if end > rows.range_at[i]:
+        last, before = rows.range_last[end - 1], session.completed_to
+        if before == NONE or 0 < (last - before) % SERIAL < SERIAL // 2:
+            session.completed_to = last
+            if session.waits_unnumbered == NOW:
+                _answer_unnumbered(s, rows, i, place, CONFIRMED)
 
 
 @kernel
