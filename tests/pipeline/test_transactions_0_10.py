@@ -123,13 +123,16 @@ def scripts() -> dict[str, Wire]:
         "is suspended": [control("dtx.end", **branch(b"g"), suspend=True)],
         "is left": [control("dtx.end", **branch(b"g"))],
         "is prepared": [control("dtx.end", **branch(b"g")), control("dtx.prepare", **branch(b"g"))],
-        "is active": [],
+        "is active when its session is detached": [],
     }.items():
         wire = wires[f"branch {script}"] = in_branch()
         for number, command in enumerate(commands, 5):
             wire.add(CLIENT, command)
             wire.add(SERVER, result(number) + completed(number))
         ended(wire)
+    wire = wires["branch is active when its connection is closed"] = in_branch()
+    wire.add(CLIENT, one_frame("connection.close", {"reply-code": 200}, 0))
+    wires["branch is active"] = in_branch()
     for end in ("dtx.commit", "dtx.rollback"):
         wire = wires[f"branch, {end} is not answered"] = in_branch()
         wire.add(CLIENT, control("dtx.end", **branch(b"g")) + control(end, **branch(b"g")))
@@ -208,14 +211,21 @@ def test_the_transaction_before_is_committed(written: LocalTables) -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        "is suspended", "is left", "is prepared", "is active", "dtx.commit is not answered",
-        "dtx.rollback is not answered", "dtx.commit fails", "dtx.rollback fails",
+        "is suspended", "is left", "is prepared", "is active when its session is detached",
+        "is active when its connection is closed", "dtx.commit is not answered", "dtx.rollback is not answered",
+        "dtx.commit fails", "dtx.rollback fails",
     ],
 )  # fmt: skip
 def test_a_branch_outlives_its_session_so_that_its_outcome_is_unknown(written: LocalTables, script: str) -> None:
     script = f"branch {script}" if script.startswith("is") else f"branch, {script}"
     rows = written.rows("messages", script, "operation", "outcome", "transaction")
     assert rows == [("deliver", "unknown", None), ("publish", "unknown", None)]
+
+
+def test_what_is_in_an_active_branch_is_unsettled(written: LocalTables) -> None:
+    """No other session may end it before dtx.end."""
+    rows = written.rows("messages", "branch is active", "operation", "outcome", "transaction")
+    assert rows == [("deliver", "unsettled", None), ("publish", "unsettled", None)]
 
 
 @pytest.mark.parametrize("end", ["dtx.commit", "dtx.rollback"])

@@ -25,6 +25,7 @@ from codec.conversation.sessions.semantics import compiled_roles
 from codec.conversation.sessions.state import (
     CELLS,
     CLIENT,
+    CLOSE_FRAME,
     CLOSING,
     CONNECTION,
     HIDDEN_CLIENT,
@@ -177,6 +178,8 @@ class SessionTracker(Tracker):
         numbers = over.at(there).parts["numbers"].reshape(-1, CELLS)
         for field, cell in (("client_hidden", HIDDEN_CLIENT), ("server_hidden", HIDDEN_SERVER)):
             records.sessions[field] = np.repeat(numbers[:, cell], over.counts["sessions"][there])
+        closed = np.repeat(numbers[:, CLOSE_FRAME], over.counts["sessions"][there])
+        records.sessions["left_frame"] = np.maximum(records.sessions["left_frame"], closed)
         return records
 
     @property

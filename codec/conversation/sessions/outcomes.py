@@ -61,7 +61,7 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     waits = (events["waits"] == 1) & (events["key"] != 0)
     takes_effect = ~waits | (end != NONE)
     unanswered = waits & (picked(transactions.ends.final, end) == NONE)
-    undecided = waits & (transactions.undecided(events) | (records.sessions["mode"][events["map_no"] // MAPS] == DTX))
+    undecided = waits & (transactions.undecided(events) | _left(records, events["map_no"] // MAPS, events["frame_no"]))
     columns = {name: np.ascontiguousarray(events[name][takes_effect]) for name in OF_EVENTS}
     end = end[takes_effect]
     columns["effective_ns"] = np.where(end != NONE, picked(transactions.ends.asked_ns, end), columns["effective_ns"])
@@ -165,9 +165,10 @@ def _of_messages(
     in_transaction = messages["key"] != 0
     # A confirm in a transaction whose end was not captured is no outcome.
     stands = (given != 0) & ~(in_transaction & ~ended & (given == CONFIRMED))
-    # A branch outlives its session, and any connection may end it (0-10 specification, class dtx).
     own_end = transactions.undecided(messages)
-    undecided = undecided | own_end | (in_transaction & ~ended & (records.sessions["mode"][messages["session"]] == DTX))
+    undecided = (
+        undecided | own_end | in_transaction & ~ended & _left(records, messages["session"], messages["frame_no"])
+    )
     no_answer = np.where((then[2] != NONE) | undecided, UNKNOWN, _without_outcome(records, waits))
     outcome = np.where(stands, given, no_answer)
     # A transfer that needs no accept is settled when it is sent; of a publish, its completion has the time.
@@ -288,6 +289,14 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
         if (more == ends).all():
             return Needed(messages | lists_of(records, messages), needed, ends)
         ends = more
+
+
+def _left(records: SessionRecords, sessions: Integers, frames: Integers) -> NDArray[np.bool_]:
+    """Where the branch that a session was in at a frame was left later. A branch outlives its session, and any
+    connection may end it (0-10 specification, class dtx)."""
+    own = {name: records.sessions[name][sessions] for name in ("mode", "left_frame", "close_frame")}
+    left: NDArray[np.bool_] = (own["mode"] == DTX) & (np.maximum(own["left_frame"], own["close_frame"]) > frames)
+    return left
 
 
 def _default_outcomes(records: SessionRecords) -> Integers:

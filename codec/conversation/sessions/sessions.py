@@ -324,6 +324,7 @@ def transaction_of(s, rows, i, role, session):
         return 0
     if role.ends_branch:
         session.branch = 0
+        session.left_frame = rows.frame_no[i]
         return 0
     if key == 0 and (role.of_session or (role.transactional and rows.sender[i] == CLIENT)):
         if session.mode == TX:

@@ -61,14 +61,15 @@ UNNUMBERED, NOW, ONCE_ASKED = 3 * SERIAL, 1, 2
 # `close_server_hidden`, which are NONE before that). `attached_to`: the channel number of the opener, which 0-10 may
 # change; `behind`: how many sessions before it with the same number had no answer when it was opened; `flushes`: 1 if a
 # subscription was flushed. `asked`: how often the client has asked for a completion that has not come, since
-# `asked_losses` losses of the client; `completed_to`: the latest command that the server has completed.
+# `asked_losses` losses of the client; `completed_to`: the latest command that the server has completed; `left_frame`:
+# the last frame after which the session was in no branch, as dtx.end, or the close of its connection.
 NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
     "cancelled_first? cancelled_last? attached_to opener begun_losses? behind flushes asked asked_losses? completed_to? "
-    "waits_unnumbered",
+    "waits_unnumbered left_frame?",
     waiting=2 * OF_SESSION * REQUEST_CELLS,
 )
 NEW_LINK = blank(
@@ -106,11 +107,13 @@ NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
 NEW_REPLY = blank("connection frame_no ts_ns reply_frame_no reply_ts_ns name")
 
-# Cells of `State.numbers`. UNANSWERED: sessions of 1.0 that one side has begun, without a begin of the other side.
+# Cells of `State.numbers`. UNANSWERED: sessions of 1.0 that one side has begun, without a begin of the other side;
+# CLOSE_FRAME: the frame that has closed the connection.
 (
     CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS, UNANSWERED,
-) = range(9)  # fmt: skip
-REQUESTS = UNANSWERED + 1  # the first of the cells of requests that wait
+    CLOSE_FRAME,
+) = range(10)  # fmt: skip
+REQUESTS = CLOSE_FRAME + 1  # the first of the cells of requests that wait
 CELLS = REQUESTS + 2 * OF_CONNECTION * REQUEST_CELLS
 
 

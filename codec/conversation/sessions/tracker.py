@@ -23,6 +23,7 @@ from codec.conversation.sessions.state import (
     BOTH,
     CELLS,
     CLIENT,
+    CLOSE_FRAME,
     COMPLETIONS,
     CONNECTION,
     COUNT,
@@ -67,6 +68,7 @@ def end_connection(s):
     for at in range(sessions.cells[FIRST], sessions.cells[COUNT]):
         sessions.rows[at].client_hidden = numbers[HIDDEN_CLIENT]
         sessions.rows[at].server_hidden = numbers[HIDDEN_SERVER]
+        sessions.rows[at].left_frame = max(sessions.rows[at].left_frame, numbers[CLOSE_FRAME])
     s.sessions.cells[FIRST] = s.sessions.cells[COUNT]
     s.links.cells[FIRST] = s.links.cells[COUNT]
     s.messages.cells[FIRST] = s.messages.cells[COUNT]
@@ -146,6 +148,7 @@ def _row(s, roles, rows, i):
     if role.of_connection:
         pair_of_connection(s, rows, i, role)
         if role.closes_connection:
+            s.numbers[CLOSE_FRAME] = rows.frame_no[i]
             close_control_links(s, rows, i, NONE, NONE)
         return
     place, opener = session_of(s, rows, i, role)
