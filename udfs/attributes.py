@@ -127,6 +127,8 @@ CLASSIC: dict[str, Place] = {
     **_in("", "variant", "headers"),
     **_in("headers", "string", "traceparent"),
     "queue_offset": ("headers", "x-stream-offset", "bigint"),
+    "broker_ms": ("headers", "timestamp_in_ms", "bigint"),  # of RabbitMQ's interceptors; the next since 4.0
+    "received_ms": ("headers", "x-opt-rabbitmq-received-time", "bigint"),
 }
 NOT_CLASSIC = (*MANAGEMENT, "address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
 V0_10: dict[str, Place] = {
@@ -144,7 +146,7 @@ V0_10: dict[str, Place] = {
     "headers": (_MESSAGE, "application_headers", "variant"),
     **_in(f"{_MESSAGE}.application_headers", "string", "traceparent"),
 }
-NOT_0_10 = (*MANAGEMENT, "address", "delivery_tag", "expiration", "queue_offset", "type")
+NOT_0_10 = (*MANAGEMENT, "address", "broker_ts_ns", "delivery_tag", "expiration", "queue_offset", "type")
 V1_0: dict[str, Place] = {
     **_in("header", "bigint", "delivery_count", "ttl"),
     "durable_flag": ("header", "durable", "boolean"),
@@ -169,6 +171,9 @@ V1_0: dict[str, Place] = {
     "annotated_exchange": ("message_annotations", "x-exchange", "string"),  # RabbitMQ: the route
     "annotated_routing_key": ("message_annotations", "x-routing-key", "string"),
     "acquired_count": ("message_annotations", "x-acquired-count", "bigint"),  # RabbitMQ, quorum queues
+    "received_time": ("message_annotations", "x-opt-rabbitmq-received-time", "timestamp"),
+    "enqueued_time": ("message_annotations", "x-opt-enqueued-time", "timestamp"),  # of Azure
+    "broker_ms": ("application_properties", "timestamp_in_ms", "bigint"),
     "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
 }
 NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "type")

@@ -23,8 +23,8 @@ FIRST, AFTER = 7, 8  # packets: what is sent on a link, and the first answer
 LAST_ID = 2**32 - 1
 
 
-def rejected(condition: str) -> Any:
-    return described(P.REJECTED, described(P.ERROR, proton.symbol(condition), "no"))
+def rejected(condition: str, info: dict[Any, Any] | None = None) -> Any:
+    return described(P.REJECTED, described(P.ERROR, proton.symbol(condition), "no", info))
 
 
 def by_broker(state: Any, first: int = 0, last: int | None = None, settled: bool = False) -> bytes:
@@ -84,6 +84,20 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, attach("again", 1, RECEIVES, source="q"))
     wire.add(SERVER, attach("again", 1, SENDS, source="q") + moved(1, 1))
     wire.add(CLIENT, by_client(ACCEPTED, 0, 1))
+
+    # What outcomes state beside their name: of a publish (RabbitMQ 4.3), of a delivery, settled by either side.
+    why = {proton.symbol("queue"): "q", proton.symbol("reason"): proton.symbol("maxlen")}
+    wire = wires["texts of a publish"] = sending()
+    wire.add(CLIENT, moved(0) + moved(1) + moved(2))
+    wire.add(SERVER, disposed(RECEIVES, 0, 1, outcome=rejected("amqp:resource-limit-exceeded", why)))
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=rejected("amqp:not-allowed")))
+    annotated = described(P.MODIFIED, True, False, {proton.symbol("x-opt-why"): "again"})
+    wires["texts of a delivery"] = delivered((CLIENT, by_client(annotated)))
+    wires["texts, settled by the sender"] = delivered(
+        (CLIENT, by_client(rejected("a:b", {proton.symbol("line"): 7}), settled=False)),
+        (SERVER, by_broker(rejected("a:b"), settled=True)),
+    )
+    wires["texts in a transaction"] = delivered((CLIENT, by_client(described(P.TRANSACTIONAL, b"T", annotated))))
 
     # A client's word on its own publish changes nothing: the broker decides.
     wire = wires["publish"] = sending()
@@ -168,6 +182,27 @@ def test_what_was_taken_back_is_delivered_again(written: LocalTables) -> None:
 def test_a_settlement_that_the_broker_refuses_is_none(written: LocalTables, condition: str, outcome: str) -> None:
     """Azure rejects the settlement of a message whose lock was lost: the message is in its queue again."""
     assert settled(written, condition) == [(outcome, AFTER + 1)]
+
+
+@pytest.mark.parametrize(
+    ("script", "texts"),
+    [
+        (
+            "texts of a publish",
+            [("amqp:resource-limit-exceeded: no", '{"queue":"q","reason":"maxlen"}')] * 2
+            + [("amqp:not-allowed: no", None)],
+        ),
+        ("texts of a delivery", [(None, '{"x-opt-why":"again"}')]),
+        ("texts, settled by the sender", [("a:b: no", '{"line":7}')]),
+        ("texts in a transaction", [(None, None)]),  # whose end was not captured: there is no outcome
+        ("com.microsoft:message-lock-lost", [("com.microsoft:message-lock-lost: no", None)]),
+        ("received", [(None, None)]),
+    ],
+)
+def test_messages_have_the_error_and_the_info_of_their_outcome(
+    written: LocalTables, script: str, texts: list[tuple[str | None, str | None]]
+) -> None:
+    assert written.rows("messages", script, "outcome_error", "outcome_info") == texts
 
 
 def test_a_publisher_does_not_take_back_what_it_has_published(written: LocalTables) -> None:

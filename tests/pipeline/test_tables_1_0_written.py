@@ -731,7 +731,7 @@ def test_a_flow_that_asks_for_an_echo_is_answered_by_the_next_flow(written: Writ
         ("client", 5, "flow", (12 - 9) * 1000),
         ("server", 0, None, None),
         ("server", None, None, None),
-        ("client", 5, None, None),
+        ("client", 5, "flow", (12 - 11) * 1000),
         ("server", 1, None, None),
         ("client", None, "flow", (15 - 13) * 1000),
         ("client", 5, None, None),

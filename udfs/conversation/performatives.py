@@ -18,7 +18,7 @@ from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, hexed, inside, valid_utf8, values_of
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, values_cut
+from udfs.arrow.rows import in_one_text, is_among, is_there, numbered, numbers_of, picked, values_cut
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
@@ -123,12 +123,14 @@ class Performatives:
         }
         key, ends = self._transactions(begins, transactional, state, operation, sender)
         outcome, about, final, by_sender = self._outcomes(state, states, sender)
+        error_text, info = self._outcome_texts(state, states)
         receiver = np.where((sender == 0) != (arguments.numbers("role", NONE) == 1), 1, 0)
         range_at, range_first, range_last = self._ranges(receiver)
         default = numbered(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
         found = numbers | truths | self.marks | {
             "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
-            "outcome": outcome, "final": final, "by_sender": by_sender, "key": key, "ends": ends, "range_at": range_at,
+            "outcome": outcome, "final": final, "by_sender": by_sender, "error_text": error_text, "info": info,
+            "key": key, "ends": ends, "range_at": range_at,
             "range_first": range_first, "range_last": range_last,
         }  # fmt: skip
         return Rows(
@@ -210,6 +212,24 @@ class Performatives:
             outcome = np.where(decided, semantics.OUTCOMES.index(name) + 1, outcome)
         about = np.where(disposes, np.select([role == 1, role == 0], [1 - sender, sender], NONE), 1 - sender)
         return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0), by_sender
+
+    def _outcome_texts(self, state: Fields, states: Integers) -> tuple[Integers, Integers]:
+        """The error that an outcome states, and its info or its annotations as JSON; 0 for none."""
+        own, within = self.arguments.inside("state"), state.inside("outcome")
+        in_transaction = states > len(STATES)
+        outcome = own.at(*(np.where(in_transaction, *ends) for ends in zip(within[1:3], own[1:3], strict=True)))
+        found = np.zeros((2, len(states)), np.int64)
+        have_texts = [STATES.index(name) + 1 for name in semantics.HAVE_TEXTS]
+        rows = np.flatnonzero(np.isin(states, have_texts) | in_transaction)
+        if len(rows):
+            fields_of = Fields(outcome.taken(rows), {}, ("error", "message_annotations"))
+            error = Fields(fields_of.inside("error"), ERROR, ("info",))
+            info = (
+                objects_as_text(values) for values in (error.inside("info"), fields_of.inside("message_annotations"))
+            )
+            found[0, rows] = self.texts.of(in_one_text(list(error.columns().values()), ": "))
+            found[1, rows] = self.texts.of(pc.coalesce(*info))
+        return found[0], found[1]
 
     def _returns(self, state: Fields, terminal: Integers) -> Integers:
         """What a server's outcome of its own delivery makes of it: one that is too late to be settled is released."""

@@ -80,7 +80,13 @@ ONLY_DERIVED_FROM = (
     "acquired_count", "annotated_exchange", "annotated_routing_key", "subject", "body_value", "http_response",
     "requested_operation", "requested_name", "requested_type", "status_code", "status_text", "claims_status",
     "claims_text",
+    "broker_ms", "received_ms", "received_time", "enqueued_time",
 )  # fmt: skip
+# Properties with the time at which the broker took the message, and nanoseconds of their units; the first one that is
+# there counts.
+BROKER_TIMES = {
+    "received_time": 1000, "enqueued_time": 1000, "received_ms": 1_000_000, "broker_ms": 1_000_000,
+}  # fmt: skip
 # Properties with the trace of a publisher; the first that is there counts.
 TRACEPARENTS = ("annotated_traceparent", "traceparent", "diagnostic_id")
 # version-trace id-span id-flags; what follows in later versions is not known (W3C Trace Context, section 3.2).
@@ -131,6 +137,10 @@ def derived(
         columns["reply_to"] = pc.if_else(found["reply_node"], node, nothing)
     contexts = [found[name] for name in TRACEPARENTS if name in found]
     columns["trace_id"], columns["span_id"] = trace_context(pc.coalesce(*contexts))
+    if "broker_ms" in found:
+        columns["broker_ts_ns"] = pc.coalesce(
+            *(nanoseconds(found[name], unit) for name, unit in BROKER_TIMES.items() if name in found)
+        )
     columns["ttl_ms"] = found["ttl"] if "ttl" in found else whole_numbers(found["expiration"])
     return columns
 
@@ -156,6 +166,13 @@ def management(found: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> dic
         "management_status": pc.if_else(delivered, status, no_number),
         "management_text": pc.if_else(pc.and_(delivered, status.is_valid()), text, nothing),
     }
+
+
+def nanoseconds(times: pa.Array, unit: int) -> pa.Array:
+    """Times of `unit` nanoseconds each; null where int64 has no room for them."""
+    counts = times.cast(pa.int64())
+    valid = pc.less_equal(pc.abs(pc.if_else(pc.equal(counts, INT64[0]), None, counts)), INT64[-1] // unit)
+    return pc.multiply(pc.if_else(valid, counts, pa.scalar(None, pa.int64())), unit)
 
 
 def trace_context(texts: pa.Array) -> tuple[pa.Array, pa.Array]:

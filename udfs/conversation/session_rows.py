@@ -53,7 +53,8 @@ BEGUN_MESSAGES = pa.schema(
 OUTCOMES = pa.schema(
     [
         ("connection_id", _NUMBER), ("first_frame_no", _NUMBER), ("address", _TEXT), ("browsed", _TRUTH),
-        ("outcome", _TEXT), ("settled_ts_ns", _NUMBER), ("settled_frame_no", _NUMBER), ("transaction", _TEXT),
+        ("outcome", _TEXT), ("outcome_error", _TEXT), ("outcome_info", _TEXT),
+        ("settled_ts_ns", _NUMBER), ("settled_frame_no", _NUMBER), ("transaction", _TEXT),
     ]
 )  # fmt: skip
 
@@ -175,6 +176,8 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
             "address": texts.column(address),
             "browsed": pa.array(browsed == 1, mask=browsed == NONE),
             "outcome": _one_of(semantics.OUTCOMES, outcomes.outcome - 1),
+            "outcome_error": texts.column(outcomes.error),
+            "outcome_info": texts.column(outcomes.info),
             "settled_ts_ns": _known(outcomes.settled_ns),
             "settled_frame_no": _known(outcomes.settled_frame_no),
             "transaction": _one_of(semantics.TRANSACTIONS, outcomes.transaction - 1),

@@ -37,7 +37,7 @@ TEXT_FIELDS = tuple(
         ("links", ("name", "queue", "client_address", "server_address", "client_filters", "server_filters", "condition",
                    "description")),
         ("messages", ("key",)),
-        ("events", ("key",)),
+        ("events", ("key", "error", "info")),
         ("tx_ends", ("key",)),
     )
     for field in fields

@@ -34,14 +34,16 @@ Integers = NDArray[np.int64]
 
 
 class Outcomes(NamedTuple):
-    """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
-    `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
-    `final`: no later frame changes them. `then` (3, n): of messages that are not final by themselves, places of later
-    ones with the same tag, or NONE: the next one that was settled or is another delivery, the next one that states an
-    outcome, and the next complete map of unsettled deliveries that leaves it out. `completed`: completions of transfers
-    over subscriptions. `transactions`: those of all connections."""
+    """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `error`, `info`: its texts, 0 for none; `settled_ns`,
+    `settled_frame_no`, -1 if unknown; `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of
+    answered commands, else -1; `final`: no later frame changes them. `then` (3, n): of messages that are not final by
+    themselves, places of later ones with the same tag, or NONE: the next one that was settled or is another delivery,
+    the next one that states an outcome, and the next complete map of unsettled deliveries that leaves it out.
+    `completed`: completions of transfers over subscriptions. `transactions`: those of all connections."""
 
     outcome: Integers
+    error: Integers
+    info: Integers
     settled_ns: Integers
     settled_frame_no: Integers
     transaction: Integers
@@ -180,6 +182,7 @@ def _of_messages(
     known = stands & was_settled & (stated != PRESETTLED)
     # The disposition that settles a command to a coordinator is its reply.
     answered = (messages["command"] == 1) & was_settled & ~np.isin(stated, (PRESETTLED, ABORTED))
+    answered &= frame_no != messages["frame_no"]  # a request that nothing answers ends in its own frame
     settled_ns = np.maximum(picked(settled.settled_ns, at), ends.ended_ns)
     result = np.where(at == NONE, NO_RESULT, picked(settled.transaction, at))
     # After a rolled-back accept another one may have followed, in a transaction of its own.
@@ -192,8 +195,11 @@ def _of_messages(
     )
     final &= (messages["key"] == 0) | (messages["command"] == 1) | (ends.final != NONE) | own_end
     final &= ~(waits | unanswered)
+    error, info = _texts(records, outcome, frame_no)
     return Outcomes(
         outcome,
+        error,
+        info,
         np.where(known, settled_ns, NONE),
         np.where(known, frame_no, NONE),
         np.where(ended, ends.result, result),
@@ -204,6 +210,29 @@ def _of_messages(
         settled,
         transactions,
     )
+
+
+def _texts(records: SessionRecords, outcome: Integers, frame_no: Integers) -> list[Integers]:
+    """By message, the error and the info of its outcome, 0 for none: as its settlement in frame `frame_no` states them,
+    else as what stated the outcome before."""
+    messages, events = records.messages, records.events
+    some = (events["opens"] == 0) & ((events["error"] != 0) | (events["info"] != 0))
+    if not some.any():
+        return [np.zeros(len(messages), np.int64)] * 2
+    stated, maps = events[some], messages["session"] * MAPS + messages["sender"]
+    first = settled_by(events, some, final=True)
+    first_no = picked(first.settled_frame_no, places_in(first, maps, messages["frame_no"]))
+    by, before = (
+        places(frame_keys(stated["map_no"], stated["frame_no"]), np.where(no < 0, NONE, frame_keys(maps, no)))
+        for no in (frame_no, first_no)
+    )
+    agrees = [(at != NONE) & (stated["outcome"][at] == outcome) for at in (by, before)]
+    agrees[0] |= (by != NONE) & (stated["waits"][by] == BY_SENDER)
+    found = []
+    for name in ("error", "info"):
+        newer, older = (np.where(own, stated[name][at], 0) for own, at in zip(agrees, (by, before), strict=True))
+        found.append(np.where(newer != 0, newer, older))
+    return found
 
 
 def _resumed(records: SessionRecords, was_settled: NDArray[np.bool_]) -> tuple[Integers, Integers]:

@@ -1,9 +1,9 @@
 """Requests of connections, sessions and links, and their replies.
 
 Each connection, session and link has cells in which its requests wait, by exchange and side. The next frame of the
-other side that replies in the same exchange is the reply: to the first request if several wait, since one reply may
-serve them all (1.0 core specification, 2.7.4, echo; 0-10 specification, session.completed, merged-reply). Nothing is
-paired across a loss.
+other side that replies in the same exchange is the reply. Sessions and links may have several requests before it: it
+serves them all (1.0 core specification, 2.7.4, echo; 0-10 specification, session.completed, merged-reply). These wait
+in an unsettled map (`transfers.pair`), and the cell has the first one. Nothing is paired across a loss.
 """
 
 from __future__ import annotations
@@ -65,12 +65,3 @@ def pair_of_connection(s, rows, i, role):
         replied = reply(s, s.numbers, REQUESTS + request_cell(role.replies, 1 - sender), rows, i)
     if role.requests and not (replied and role.requests == role.replies):
         ask(s, s.numbers, REQUESTS + request_cell(role.requests, sender), rows, i)
-
-
-@kernel
-def pair(s, cells, rows, i, replies, requests):
-    """Row `i` of a session or link replies to the other side, and asks: the exchanges, or 0."""
-    if replies:
-        reply(s, cells, request_cell(replies, 1 - rows.sender[i]), rows, i)
-    if requests and not waits(s, cells, request_cell(requests, rows.sender[i])):
-        ask(s, cells, request_cell(requests, rows.sender[i]), rows, i)

@@ -72,6 +72,7 @@ DISTRIBUTION_MODES = ("move", "copy")
 COPY = "copy"  # distribution-mode: messages stay at the node (3.5.7)
 COORDINATOR, TRANSACTIONAL, DECLARED, DISCHARGE = "coordinator", "transactional-state", "declared", "discharge"
 COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (4.5.3, 4.5.4)
+HAVE_TEXTS = ("rejected", "modified")  # outcomes with an error, or annotations
 # Errors with which Azure Service Bus refuses a settlement: the lock of the message, or of its session, has expired, and
 # the message is in its queue again.
 TOO_LATE = ("com.microsoft:message-lock-lost", "com.microsoft:session-lock-lost")

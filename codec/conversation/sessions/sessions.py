@@ -18,7 +18,7 @@ class session, request-timeout). Without a timeout it ends when it is detached.
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
-from codec.conversation.sessions.replies import ask, pair, reply, request_cell, waits
+from codec.conversation.sessions.replies import ask, reply, request_cell, waits
 from codec.conversation.sessions.state import (
     CLIENT,
     CLOSING,
@@ -241,7 +241,6 @@ def _pair_of_session(s, rows, i, role, session, opener):
     sender, cells = rows.sender[i], session.waiting
     begun, ended = request_cell(OPENING, 1 - sender), request_cell(CLOSING, 1 - sender)
     begins, ends = waits(s, cells, begun), waits(s, cells, ended)
-    pair(s, cells, rows, i, role.replies, max(role.requests, rows.asks[i]) if rows.handle[i] == NONE else 0)
     # An attach may be answered by session.detached, with an error.
     refuses = role.answers_detach != 0 and rows.code[i] > 0 and not ends
     if refuses or role.answers_attach or (role.opens_session and rows.remote_channel[i] != NONE):

@@ -53,6 +53,7 @@ OF_CONNECTION, OF_SESSION, OF_LINK = TUNING, KNOWN_COMPLETED, FLOW
 # Cells of a request that waits, by exchange and side; REQUEST_FRAME: 1 + its frame, 0 for none.
 REQUEST_FRAME, REQUEST_NS, REQUEST_LOSSES = range(3)
 REQUEST_CELLS = REQUEST_LOSSES + 1
+REQUEST_IDS = 1 << 33  # ids of waiting requests in unsettled maps, from SERIAL on
 
 # Ids in unsettled maps above those of deliveries and commands: of requests to end a transaction whose own is unknown.
 # When the next completion answers one (`waits_unnumbered`): NOW, or after the client has asked for it.
@@ -95,9 +96,11 @@ NEW_MESSAGE = blank(
     "server_hidden named row tag resumes stated"
 )
 # `waits`: 1 for a settlement, which waits for the end of its transaction `key`; REPORTS for the result of a command;
-# BY_SENDER for an outcome that the server of 1.0 states of what it has sent itself.
+# BY_SENDER for an outcome that the server of 1.0 states of what it has sent itself. `error`, `info`: its texts.
 REPORTS, BY_SENDER = 2, 3
-NEW_EVENT = blank("connection map_no frame_no name opens first last outcome final effective_ns key waits client_hidden")
+NEW_EVENT = blank(
+    "connection map_no frame_no name opens first last outcome final effective_ns key waits client_hidden error info"
+)
 # Three kinds: a request to end transaction `key` with `result` (`on_branch`: it names a branch); without a result, the
 # begin of transaction `key`, by the answer to command `number`, or in a session; without a key, what closes a control
 # link, or all of a session, or (without a map) of the connection.
@@ -125,8 +128,8 @@ class Rows(
         "link_name is_receiver snd_settle_mode rcv_settle_mode initial_delivery_count source source_address "
         "default_outcome copies filters target_address coordinator number settled more aborted tag resume "
         "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value sync "
-        "coordinates closed lists_all declared about outcome final by_sender key ends asks range_at range_first "
-        "range_last",
+        "coordinates closed lists_all declared about outcome final by_sender error_text info key ends asks "
+        "range_at range_first range_last",
     )
 ):
     """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values

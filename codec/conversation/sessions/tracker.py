@@ -16,7 +16,7 @@ from codec.conversation.sessions.links import (
     handle_of,
     subscribe,
 )
-from codec.conversation.sessions.replies import pair, pair_of_connection
+from codec.conversation.sessions.replies import pair_of_connection
 from codec.conversation.sessions.semantics import FLUSHES
 from codec.conversation.sessions.sessions import session_of, transaction_of, update_session
 from codec.conversation.sessions.state import (
@@ -52,6 +52,7 @@ from codec.conversation.sessions.transfers import (
     close_control_links,
     declare_transaction,
     open_delivery,
+    pair,
     request_tx_end,
     request_unnumbered_tx_end,
     settle_own,
@@ -112,7 +113,7 @@ def _on_handle(s, rows, i, role, place, session, begins):
         link.transfers += 1
     if link.known:
         credit_link(rows, i, role, link)
-        pair(s, link.waiting, rows, i, role.replies, rows.asks[i])
+        pair(s, rows, i, place, link.waiting, role.replies, rows.asks[i])
     elif rows.sender[i] == CLIENT:
         link.client_handle = rows.handle[i]
     else:
@@ -154,6 +155,8 @@ def _row(s, roles, rows, i):
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
     closes = update_session(s, rows, i, role, place, opener)
+    of_session = max(role.requests, rows.asks[i]) if rows.handle[i] == NONE else 0
+    pair(s, rows, i, place, session.waiting, role.replies, of_session)
     if role.own_numbers == 0 and rows.sender[i] == CLIENT:
         before_command(s, rows, i, role, place)
     known = s.numbers[KEYS]

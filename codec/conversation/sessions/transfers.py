@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.links import end_subscriptions
+from codec.conversation.sessions.replies import ask, request_cell, waits
 from codec.conversation.sessions.state import (
     BY_SENDER,
     CLIENT,
@@ -29,6 +30,8 @@ from codec.conversation.sessions.state import (
     NOW,
     ONCE_ASKED,
     REPORTS,
+    REQUEST_FRAME,
+    REQUEST_IDS,
     SERIAL,
     SERVER,
     TRANSACTIONS,
@@ -54,6 +57,9 @@ def _write_event(s, rows, i, map_no, opens, first, last, outcome, final, key, wa
     event.key = key
     event.waits = waits
     event.client_hidden = s.numbers[HIDDEN_CLIENT]
+    if not opens:
+        event.error = rows.error_text[i]
+        event.info = rows.info[i]
 
 
 @kernel
@@ -130,6 +136,26 @@ def await_reply(s, rows, i, place):
     """Row `i` is a command that its result or completion answers."""
     message = _new_message(s, rows, i, place, NONE)
     message.command = 1
+
+
+@kernel
+def pair(s, rows, i, place, cells, replies, requests):
+    """Row `i` of a session or link replies to what the other side has asked, and asks: the exchanges, or 0. Requests
+    have the id of the first one that waits, above those of deliveries and commands."""
+    sender = rows.sender[i]
+    if replies:
+        at = request_cell(replies, 1 - sender)
+        if waits(s, cells, at):
+            first = SERIAL + cells[at + REQUEST_FRAME] % REQUEST_IDS
+            _write_event(s, rows, i, place * MAPS + 1 - sender, 0, first, first, CONFIRMED, 1, 0, 1)
+        cells[at + REQUEST_FRAME] = 0
+    if requests:
+        at = request_cell(requests, sender)
+        if not waits(s, cells, at):
+            ask(s, cells, at, rows, i)
+        first = SERIAL + cells[at + REQUEST_FRAME] % REQUEST_IDS
+        await_reply(s, rows, i, place)
+        _write_event(s, rows, i, place * MAPS + sender, 1, first, first, 0, 1, 0, 0)
 
 
 @inlined

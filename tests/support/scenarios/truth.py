@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.script import ANSWER_NS, Event, Peer, Script
+from scenarios.wire_0_10 import by_branch
 from scenarios.wire_1_0 import accepts_at_once, queue_address, target_address
 
 Row = dict[str, Any]
@@ -67,6 +68,13 @@ def fates(script: Script) -> dict[int, Fate]:
                 for about, _ in pending.pop(place, []):
                     for which in about:
                         found[which] = Fate(found[which].outcome, None, "rolled-back")
+        elif event.kind == "close":  # a branch outlives its session
+            for channel in peer.channels:
+                place = (event.peer, channel.number)
+                if peer.channel(channel.number).mode == "tx" and by_branch(script, channel.number):
+                    open_work = [which for about, _ in pending.pop(place, []) for which in about]
+                    for which in (*published.pop(place, []), *open_work):
+                        found[which] = Fate("unknown")
     for event in script.events:
         if event.kind == "return" and event.of is not None:
             found[event.of] = Fate("returned", event.at, found[event.of].transaction)

@@ -25,6 +25,11 @@ NO_LIMIT = 2**32 - 1
 XA_OK, XA_RBROLLBACK = 0, 1  # dtx.xa-status
 
 
+def by_branch(script: Script, number: int) -> bool:
+    """Whether transactions of a session are branches (dtx), not local (tx)."""
+    return (script.number + number) % 2 == 1
+
+
 class WireV0_10:
     """One peer. Channel n carries session n; both sides number their commands from 0."""
 
@@ -92,7 +97,7 @@ class WireV0_10:
         if self.peer.channel(number).mode == "tx":
             commands += (
                 [say(CLIENT, "dtx.select"), self.begins(number)]
-                if self.by_branch(number)
+                if by_branch(self.script, number)
                 else [say(CLIENT, "tx.select")]
             )
         if commands:
@@ -122,9 +127,6 @@ class WireV0_10:
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
-    def by_branch(self, number: int) -> bool:
-        return (self.script.number + number) % 2 == 1
-
     def branch(self, number: int) -> dict[str, Any]:
         return {"format": 1, "global-id": f"g{self.branches[number]}".encode(), "branch-id": f"b{number}".encode()}
 
@@ -137,7 +139,7 @@ class WireV0_10:
         number, first = event.channel, self.commands[event.channel]
         done = [self.id_of[index] for index in self.published[number] if index not in self.returned]
         self.published[number] = []
-        if not self.by_branch(number):
+        if not by_branch(self.script, number):
             self.commands[number] += 1
             completed = {"commands": ranges([*done, first])}
             self.answer = [(SERVER, one_frame("session.completed", completed, number))]
