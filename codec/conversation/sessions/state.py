@@ -69,8 +69,8 @@ NEW_SESSION = blank(
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
-    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind flushes asked asked_losses? completed_to? "
-    "waits_unnumbered left_frame?",
+    "cancelled_first? cancelled_last? attached_to opener begun_losses? behind flushes asked asked_losses? "
+    "completed_to? waits_unnumbered left_frame?",
     waiting=2 * OF_SESSION * REQUEST_CELLS,
 )
 NEW_LINK = blank(
