@@ -98,10 +98,10 @@ def test_outcomes_of_emitted_messages_are_dropped(monkeypatch: pytest.MonkeyPatc
         for _ in followed.feed(FrameBatch(batch)):
             pass
         events.append(followed._sessions.record_bytes)
-    # For the last two frames, nothing final is looked for: the discharge and its disposition are an event each, of 13
+    # For the last two frames, nothing final is looked for: the discharge and its disposition are an event each, of 15
     # numbers of 8 octets.
     assert max(events[4:-1]) <= events[3]
-    assert events[-1] - events[3] <= 2 * 13 * 8
+    assert events[-1] - events[3] <= 2 * 15 * 8
     assert followed.gave_up == {7}
 
 

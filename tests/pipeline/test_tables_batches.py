@@ -181,6 +181,16 @@ def test_above_the_limit_the_oldest_messages_are_written_as_unknown(monkeypatch:
     assert LIMITS.outstanding_messages >= 1_000_000
 
 
+def test_table_connections_alone_has_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
+    monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
+    rows = as_arrow(outstanding(9).rows(1))
+    parts = TableRows(config(tables=("connections",)), ("connections",)).rows(iter(rows.to_batches(max_chunksize=3)))
+    assert [row["limits"] for table, batch in parts if table == "connections" for row in batch.to_pylist()] == [
+        ["outstanding messages"]
+    ]
+
+
 def given_back(count: int) -> Script:
     """So many publishes, which all come back when the last one was sent."""
     script = Script().open()

@@ -62,6 +62,7 @@ from udfs.tables.states import LAYOUT, layout_digest, state_rows, unread_rows
 # What is made together.
 OF_CONVERSATION = {"methods", "messages", "channels", "links"}
 OF_CONNECTIONS = {"connections", "streams"}
+NEED_CONVERSATION = OF_CONVERSATION | {"connections"}  # whose `limits` say whether too much was outstanding
 READ_TOGETHER, READ_BYTES = 1 << 10, 1 << 24  # states
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 
@@ -116,7 +117,7 @@ class Tables:
 
     def __init__(self, config: Config, keep: bool = False) -> None:
         self._frame_columns = config.schemas["frames"].names
-        self._with_conversation = bool(config.tables & OF_CONVERSATION)
+        self._with_conversation = bool(config.tables & NEED_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
         self._conversation = Conversation(config, keep)
         self._keep = keep
