@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import fuzz_tables
 import pieces
 import pytest
 from logins import login_frames
-from wire import CLIENT, FLOW, Wire
+from wire import CLIENT, FLOW, Wire, write_capture
+
+from jobs.cli import main
 
 SIGNATURE = bytes.fromhex("0d0a0d0a000d0a515549540a")
 FOUR, SIX = ("203.0.113.77", "192.0.2.1"), ("2001:db8::7777", "2001:db8::1")
@@ -99,3 +102,17 @@ def test_pieces_have_the_same_columns(name: str) -> None:
     assert f"proxied_client_ip={ends[0]!r}" in row
     for cut in pieces.times(runs):
         pieces.same(pieces.in_pieces(runs, [cut]), whole, f"cut at {cut}")
+
+
+def test_the_summary_and_a_cut_name_the_client_of_the_header(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, _ = NAMED["line"]
+    write_capture(tmp_path / "a.pcap", [connection(header), connection(b"")])
+    assert main(["decode", str(tmp_path / "a.pcap"), "--output", str(tmp_path / "tables")]) == 0
+    printed = capsys.readouterr().out
+    assert "203.0.113.77:56324" in printed
+    for ends, code in (("203.0.113.77:56324", 0), ("203.0.113.77:56325", 1)):
+        cut = ["cut", str(tmp_path / "tables"), "--connection", ends, "-o", str(tmp_path / f"{code}.pcapng")]
+        assert main(cut) == code
+    assert header in (tmp_path / "0.pcapng").read_bytes()
