@@ -105,9 +105,10 @@ def _ends_uri(byte, buf, after, end):
 
 
 @kernel
-def _userinfo_end(buf, start, end, level, is_long):
+def _userinfo_end(buf, start, end, level, is_long, clear):
     """(offset of the @ after the userinfo of the authority at `start`, `end` if all of a cut text is userinfo, -1
-    without any; whether it has a colon). Signs are encoded `level` times at most."""
+    without any; whether it has a colon; offset before which no @ follows the authority). Signs are encoded `level`
+    times at most. `clear`: the last of these offsets, so that no byte is read again."""
     at, found, colon, digits = start, -1, -1, 0
     is_port, passed = True, False
     is_address = start < end and octet(buf, start) == _BRACKET
@@ -116,12 +117,15 @@ def _userinfo_end(buf, start, end, level, is_long):
         if encoded > level:
             byte = _OTHER
         if byte < _SPACE:
-            return found, colon >= 0
+            break
         if byte in (_SLASH, _QUESTION, _HASH) or _ends_uri(byte, buf, at + size, end):
             maybe_port = is_port and 0 < digits <= PORT_DIGITS
             if found >= 0 or (not passed and (colon < 0 or maybe_port or is_address)):
-                return found, colon >= 0
+                return found, colon >= 0, clear
             passed = True
+            if clear > at + size:
+                at = clear
+                continue
         elif byte == _AT:
             found = at
         elif byte == _COLON and not passed:
@@ -131,9 +135,9 @@ def _userinfo_end(buf, start, end, level, is_long):
             digits += 1
             is_port = is_port and ord("0") <= byte <= ord("9")
         at += size
-    if found < 0 and not passed and is_long and colon >= 0 and not (is_port or is_address):
+    if at >= end and found < 0 and not passed and is_long and colon >= 0 and not (is_port or is_address):
         found = end
-    return found, colon >= 0
+    return found, colon >= 0, (max(at, clear) if passed and found < 0 else clear)
 
 
 @kernel
@@ -162,19 +166,34 @@ def _oracle_end(buf, start, end):
 
 
 @kernel
+def _is_sign(byte):
+    """Whether a byte may be one of those before an authority, or begin one that is encoded or escaped."""
+    return byte in (_SLASH, _COLON, _PERCENT, _BACKSLASH)
+
+
+@kernel
 def next_userinfo(buf, at, end, is_long):
     """The first userinfo in `buf[at:end]` that is not empty: (its start, its end), or `end` twice. `is_long`: the text
     may have been cut."""
     start = at
     first, first_level, second, second_level = 0, 0, 0, 0  # the two signs before
+    clear, clear_level = at, 0
     while at < end:
+        if not _is_sign(octet(buf, at)):
+            first = second = 0
+            while at < end and not _is_sign(octet(buf, at)):
+                at += 1
+            continue
         byte, size, level = _sign(buf, at, end)
         at += size
         stop, named = -1, False
         if byte == _SLASH and second == _SLASH:
             scheme = first == _COLON
             deepest = max(level, second_level, first_level if scheme else 0)
-            stop, named = _userinfo_end(buf, at, end, deepest, is_long and scheme)
+            known = clear if deepest <= clear_level else at
+            stop, named, known = _userinfo_end(buf, at, end, deepest, is_long and scheme, known)
+            if known > clear and (deepest >= clear_level or at >= clear):
+                clear, clear_level = known, deepest
             named = named or scheme
             byte = second = 0
         elif byte == _COLON and _follows_oracle(buf, start, at):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codec import userinfo
 from codec import variant as W
 from codec.userinfo import LONG, masked, overwrite_userinfo
 from codec.variant.writer import METADATA, VALUE
@@ -148,3 +149,30 @@ def test_a_key_is_masked() -> None:
     value, w = built(write)
     assert value == {"amqp://****@host/": 1, r"K\xfc amqp://****@host/": 2}
     assert all(SECRET.encode() not in array.tobytes() for array in w)
+
+
+HOSTILE = (
+    b"//", b"//:a", b"://a:b", b"http://x:y ", b'//a:b"', b"//a:b ", b"%25", b"%252525252F", b"%3A%2F%2Fa%3Ab%20",
+    b"://a:b%2F%2F%252F%252F%25252F%25252F", b"oracle:thin:", b"//%3A%3A%3A", b"a://u:p@h ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_byte_is_read_a_few_times_at_most(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in steps, in a text of twice the size: it takes twice the steps."""
+    steps = [0]
+    read = userinfo._sign
+
+    def counted(*given: Any) -> Any:
+        steps[0] += 1
+        return read(*given)
+
+    monkeypatch.setattr(userinfo, "_sign", counted)
+    counts = []
+    for size in (1 << 11, 1 << 12):
+        octets = np.frombuffer(bytearray((piece * size)[:size]), np.uint8)
+        steps[0] = 0
+        userinfo.masked_size(octets, 0, size)
+        counts.append(steps[0])
+    assert counts[1] <= 2.2 * counts[0]
+    assert counts[1] <= 6 * (1 << 12)
