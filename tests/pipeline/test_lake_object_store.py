@@ -3,6 +3,7 @@ for one by one."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import date
 from functools import partial
@@ -17,7 +18,7 @@ from test_lake_batches import compared, in_one, ingest, rows_in
 
 from pipeline.lake import files, journal
 from pipeline.lake.arrivals import find
-from pipeline.lake.layout import LakeError, Options
+from pipeline.lake.layout import DamagedLakeError, LakeError, Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import locked, open_lake, open_or_create_lake
 from udfs.source.paths import resolve
@@ -52,6 +53,36 @@ def test_batches_are_committed_finished_and_read(store: Store) -> None:
     assert journal.finish(reader) == 2
     assert [numbers(reader, name) for name in TABLES] == [[1, 2, 3]] * 2
     assert files.compact(reader).removed == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["../../victims/thesis.parquet", "/victims/thesis.parquet", "s3://victims/thesis.parquet"]
+)
+def test_names_in_its_files_are_confined_to_it(store: Store, path: str) -> None:
+    uri = store.uri(f"lakes/planted-{len(path)}")
+    log = Log(open_or_create_lake(uri), uri)
+    for name in log.tables:
+        log.create(name)
+    commit(log, 1, [1], [2], FRIDAY)
+    gone = {"path": path, "size": 1, "rows": 1, "open": None, "day": None}
+    document = {"batch": 2, "tables": {"states": {"add": [], "remove": [gone]}}}
+    with log.root.files.open_output_stream(f"{log.root.path}/_wirehare/commit.json") as file:
+        file.write(json.dumps(document).encode())
+    asked = len(store.requests)
+    with pytest.raises(DamagedLakeError, match="which is not the path of a file of this table"):
+        journal.finish(Log(open_lake(uri), uri))
+    assert not [request for request in store.requests[asked:] if "thesis" in str(request) or "DELETE" in str(request)]
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b"7", b'{"who": 1}', b'{"who": "a", "at": "soon"}', b"\xff", b"[" * 100_000]
+)
+def test_a_lease_that_is_none_does_not_hold(store: Store, content: bytes) -> None:
+    root = open_or_create_lake(store.uri("lakes/leased"))
+    with root.files.open_output_stream(f"{root.path}/_wirehare/lock") as file:
+        file.write(content)
+    with locked(root):
+        pass
 
 
 def test_a_second_ingest_waits_for_its_lease(store: Store) -> None:
