@@ -23,7 +23,7 @@ from codec.text import escaped
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
-HEADER = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*?)[ \t]*\r?$", re.MULTILINE)
+NAME = re.compile(rb"[!-9;-~]+")  # of a field of HTTP
 REFUSED, COMPRESSED = "upgrade refused", "permessage-deflate"
 NO_FRAME, NO_UPGRADE = "no frame of WebSocket", "upgrade not captured"
 CHAIN = 3  # plausible frames in a row that are accepted
@@ -39,17 +39,19 @@ def is_upgrade(octets: bytes) -> bool:
     """Whether a stream begins with a request for WebSocket, judged by its first octets."""
     if octets[:4] != b"GET ":
         return False
+    octets = octets[: LIMITS.upgrade_bytes]
     whole = b"\r\n\r\n" in octets
     return b"websocket" in headers_of(octets).get(b"upgrade", b"").lower() or (not whole and b" HTTP/1.1\r\n" in octets)
 
 
 def headers_of(octets: bytes) -> dict[bytes, bytes]:
     """Headers of an HTTP message by their names in lower case; several of a name are joined."""
-    found: dict[bytes, bytes] = {}
-    for name, value in HEADER.findall(octets):
-        key = name.lower()
-        found[key] = found[key] + b"," + value if key in found else value
-    return found
+    found: dict[bytes, list[bytes]] = {}
+    for line in octets.split(b"\n"):  # no expression over a whole line: its cost would not be linear
+        name, colon, value = line.removesuffix(b"\r").partition(b":")
+        if colon and b"\r" not in value and NAME.fullmatch(name):
+            found.setdefault(name.lower(), []).append(value.strip(b" \t"))
+    return {name: b",".join(values) for name, values in found.items()}
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from itertools import cycle
 from typing import Any
 
@@ -13,6 +14,7 @@ from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
+from codec.layers.websocket import is_upgrade
 
 REQUEST = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: mq.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -138,3 +140,14 @@ def test_frames_after_a_hole_are_read_again(lost: set[int]) -> None:
     names = [row["frame_type"] for row in rows if row["status"] == "ok"]
     assert len(names) >= len(all_frames()) - 4
     assert_ledger(facts)
+
+
+@pytest.mark.parametrize("line", [b"a:" + b" " * 16_000 + b"\rx", b"a:" + b" \t" * 8_000 + b"\r\rx", b" :" * 8_000])
+def test_blanks_in_a_head_of_http_cost_no_more_than_other_bytes(line: bytes) -> None:
+    """A field whose value ends in blanks and a CR that no LF follows is none; its bytes are looked at once."""
+    head = b"GET / HTTP/1.1\r\n" + line
+    started = time.process_time()
+    assert not is_upgrade(head + b"\r\n\r\n")
+    rows, _ = wire_of([(CLIENT, head)], 1 << 16).rows(Layers())
+    assert time.process_time() - started < 2
+    assert [row["size"] for row in rows] in ([len(head)], [])
