@@ -89,7 +89,11 @@ FRAMES = table(
 # What is known of one direction of a TCP connection: the byte ledger.
 LEDGER = table(
     ("packets", LONG, "packets captured in this direction"),
-    ("payload_bytes", LONG, "bytes of the stream captured; the sum of the next six"),
+    (
+        "payload_bytes",
+        LONG,
+        "bytes of the stream captured, compressed WebSocket messages after inflation; the sum of the next six",
+    ),
     ("frame_bytes", LONG, "of them in frames and protocol headers"),
     ("skipped_bytes", LONG, "of them outside of frames, because a frame boundary was lost"),
     (
@@ -102,7 +106,11 @@ LEDGER = table(
     ("foreign_bytes", LONG, "of them of another protocol"),
     ("tail_bytes", LONG, "of them in a last frame that the capture does not complete"),
     ("decrypted_bytes", LONG, "bytes after decryption; their contents are counted above"),
-    ("missing_bytes", LONG, "bytes of the stream that were sent and not captured"),
+    (
+        "missing_bytes",
+        LONG,
+        "bytes of the stream that were sent and not captured; of a decrypted one those that its 'gap' rows have",
+    ),
     ("retransmitted_bytes", LONG, "bytes captured more than once"),
     (
         "outside_bytes",
@@ -175,7 +183,8 @@ FACTS = table(
         STRING,
         "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the capture' ",
         "'handshake not captured' 'cipher not known' 'version not known' 'authentication failed' 'renegotiation' ",
-        "'no record of TLS' 'upgrade refused' 'upgrade not captured' 'permessage-deflate' 'no frame of WebSocket'",
+        "'no record of TLS' 'upgrade refused' 'upgrade not answered' 'upgrade not finished' 'upgrade not captured' "
+        "'permessage-deflate' 'no frame of WebSocket'",
     ),
     ("conflicting_overlap_bytes", LONG, "bytes captured twice with different values (the first ones count)"),
     ("limits", STRINGS, "names of the decoder's limits that this connection reached"),

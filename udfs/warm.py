@@ -179,11 +179,13 @@ def warm_layers() -> None:
     from codec.memory import readonly
     from codec.net.segments import SEGMENT
 
-    segments = np.zeros(1, SEGMENT).view(np.recarray)
-    payload = np.frombuffer(bytearray(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x82"), np.uint8)
-    segments["wire_len"] = segments["cap_len"] = len(payload)
+    segments = np.zeros(2, SEGMENT).view(np.recarray)
+    request, answer = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x82", b"HTTP/1.1 101 Yes\r\n\r\n"
+    payload = np.frombuffer(bytearray(request + answer), np.uint8)
+    segments["wire_len"] = segments["cap_len"] = len(request), len(answer)
+    segments["payload_at"], segments["direction"] = (0, len(request)), (0, 1)
     layers = Layers()
-    list(layers.feed(np.zeros((1, 36), np.uint8), np.ones(1, np.int64), readonly(segments), readonly(payload)))
+    list(layers.feed(np.zeros((1, 36), np.uint8), np.full(1, 2), readonly(segments), readonly(payload)))
     list(layers.finish())
     record = np.frombuffer(bytearray(b"\x17\x03\x03\x00\x11" + bytes(17)), np.uint8)
     chunks = Chunks._make([*np.array([[0], [0], [0], [len(record)]]), record])

@@ -28,7 +28,7 @@ from codec.amqp.connections.lifecycle import NO_CONNECTION, EndedConnections, be
 from codec.amqp.connections.parts import heap_ends
 from codec.amqp.connections.state import ConnectionState
 from codec.amqp.framing import discard_incomplete
-from codec.layers.connection import LayeredConnection, Part
+from codec.layers.connection import Part
 from codec.layers.stack import Layers
 from codec.memory import readonly
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
@@ -182,10 +182,15 @@ class Decoder(RowBuffer):
         connection, complete = int(state.connection[0].connection_id), self._complete
         channels = rows.cells[max(0, self._first_row - self._returned) : int(rows.used[0]), R.CHANNEL].max(initial=-1)
         limits, channels = self.limits.get(connection, 0), max(self._channels, int(channels) + 1)
+        flow = state.openings.flow.tobytes()
+        layered = self.layers.take_suspended(flow) if self.layers is not None else None
+        if layered is not None:  # no late copies follow
+            state.directions["retained_from"] = state.directions["pos"]
         found = ConnectionState.of(state, carried.files.names, limits, channels, complete)
-        layered = self.layers.take_suspended(found.flow) if self.layers is not None else None
         if layered is not None:
             found = replace(found, layers=layered.state(carried.files.names))
+            if not carried.open_rows and self.layers is not None:
+                self.layers.release(layered)
         self._saved[connection] = found
         if not carried.open_rows:
             rows.used[:] = complete, *heap_ends(rows, complete)
@@ -224,7 +229,9 @@ class Decoder(RowBuffer):
         if found.limits:
             self.limits[found.connection_id] = found.limits
         if found.layers is not None and self.layers is not None:
-            self.layers.resume(LayeredConnection.restore(found.flow, found.layers, carried.files.number))
+            self.layers.resume(found.flow, found.layers, carried.files.number)
+        elif self.layers is not None:
+            self.layers.resume_without(found.flow, self.state.directions.view(np.ndarray), self.state.streams)
 
     @property
     def _rows_so_far(self) -> int:

@@ -124,6 +124,13 @@ class Limits:
     upgrade_bytes: int = 16 * 1024
     # Larger frames of WebSocket are not searched for where a boundary was lost.
     websocket_frame_bytes: int = 16 * 1024 * 1024
+    # A compressed message of WebSocket, compressed or inflated: no frame of AMQP is larger, see `frame_bytes`.
+    inflate_bytes: int = 16 * 1024 * 1024
+    # All compressed messages of a direction may expand to this many times their size; repetitive JSON compresses 10 to
+    # 50 times, zeros 1000 times ...
+    inflate_ratio: int = 100
+    # ... and to so many bytes more: the first messages may be large and repetitive.
+    inflate_grace: int = 256 * 1024
     # A Decryption Secrets Block: 300,000 lines of a key log. A longer one is skipped.
     secrets_bytes: int = 64 * 1024 * 1024
     # Messages of one connection that wait for settlement, return, or the end of their transaction, and commands of 0-10
@@ -162,8 +169,9 @@ REACHED = (
     "early data size",  # early_bytes
     "trial decryption",  # trial_grace, trial_rate
     "order of both sides",  # ack_ns, ack_segments, reorder_bytes
+    "inflated size",  # inflate_bytes, inflate_ratio, inflate_grace
 )
 (
     REORDER_WINDOW, STRAY_SEGMENT, FRAME_SIZE, VALUE_SIZE, NESTING, SEARCH, SEGMENT_SIZE, OPEN_DELIVERIES,
-    DELIVERY_SIZE, PROTOCOL_HEADERS, HELLO_SIZE, OUTSTANDING, HANDSHAKE, EARLY_DATA, TRIAL, ORDER_OF_SIDES,
+    DELIVERY_SIZE, PROTOCOL_HEADERS, HELLO_SIZE, OUTSTANDING, HANDSHAKE, EARLY_DATA, TRIAL, ORDER_OF_SIDES, INFLATED,
 ) = (1 << bit for bit in range(len(REACHED)))  # fmt: skip

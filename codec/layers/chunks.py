@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from codec.compiler.limits import HANDSHAKE, LIMITS
+
+CHUNK_COST, HOLE_COST = 16, 64  # bytes that a chunk and a hole count beside their own in the bound of waiting bytes
 
 Content = bytes | bytearray | memoryview | int  # bytes, or a hole: the negative of its size
 
@@ -24,13 +29,24 @@ class Chunks(NamedTuple):
         """Chunks `begin` to `end`."""
         return Chunks._make([*(column[begin:end] for column in self[:4]), self.octets])
 
-    def contents(self) -> list[tuple[int, bytes | int]]:
-        """(direction, octets, or the negative size of a hole) of each."""
-        columns = (self.direction.tolist(), self.begin.tolist(), self.size.tolist())
-        return [
-            (direction, self.octets[at : at + size].tobytes() if size >= 0 else size)
-            for direction, at, size in zip(*columns, strict=True)
+    def copied(self) -> Chunks:
+        """A copy with its own octets, end to end."""
+        parts = [
+            self.octets[at : at + size]
+            for at, size in zip(self.begin.tolist(), self.size.tolist(), strict=True)
+            if size > 0
         ]
+        sizes = np.maximum(self.size, 0)
+        octets = np.concatenate([np.zeros(0, np.uint8), *parts])
+        return Chunks(self.event.copy(), self.direction.copy(), np.cumsum(sizes) - sizes, self.size.copy(), octets)
+
+    @classmethod
+    def hole(cls, event: int, direction: int, size: int) -> Chunks:
+        """A hole of `size` octets."""
+        return cls._make([*np.array([[event], [direction], [0], [-size]]), np.zeros(0, np.uint8)])
+
+
+NO_CHUNKS = Chunks._make([*np.zeros((4, 0), np.int64), np.zeros(0, np.uint8)])
 
 
 class Output:
@@ -84,6 +100,7 @@ class Layer(ABC):
     one; `stopped_at`: the event of the last call at which both directions stopped."""
 
     sides: tuple[Any, Any]  # the state of each direction, with `stopped` and `pending`
+    accepted = False  # both sides agreed on this layer, so that bytes without output are its own
 
     def __init__(self, client: int) -> None:
         self.client = client
@@ -98,7 +115,18 @@ class Layer(ABC):
 
     def why_unread(self) -> str | None:
         """Why it was not read, or not to the end."""
-        return self.reason
+        return self.reason or None
+
+    def owed(self, direction: int) -> int:
+        """Missing bytes of a direction for which the output has no hole, although their contents are lost."""
+        return 0
+
+    def expansion(self, direction: int) -> int:
+        """How many bytes longer the output is than what it was made of."""
+        return 0
+
+    def give_up(self, answered: bool) -> None:  # noqa: B027
+        """The connection ends before the first output. `answered`: packets of the server were captured."""
 
     def stop_reading(self, reason: str, side: Any = None) -> None:
         """Stop reading this side, or both."""
@@ -112,3 +140,40 @@ class Layer(ABC):
     def stopped(self) -> bool:
         """Whether both sides have stopped."""
         return all(side.stopped for side in self.sides)
+
+
+@dataclass
+class Attempt:
+    """A layer, and its input without output so far. `passes`: it is none, its input passes unchanged."""
+
+    layer: Layer
+    waiting: list[Chunks] | None = field(default_factory=list)  # None: it had output, or passes
+    cost: int = 0  # of what waits
+    passes: bool = False
+
+    def read(self, chunks: Chunks) -> Chunks:
+        """Chunks through the layer."""
+        if self.passes:
+            return chunks
+        if self.waiting is None:
+            return self.layer.read(chunks)
+        count = len(chunks.event)
+        cost = self.cost + np.cumsum(np.where(chunks.size < 0, HOLE_COST, chunks.size + CHUNK_COST))
+        last = min(int(np.searchsorted(cost, LIMITS.layer_bytes, "right")), count - 1)
+        found = self.layer.read(chunks.part(0, last + 1))
+        if len(found.event):
+            self.waiting = None
+            return found if last == count - 1 else joined(found, self.layer.read(chunks.part(last + 1, count)))
+        if count and cost[last] > LIMITS.layer_bytes:
+            self.layer.limits |= HANDSHAKE
+        elif not self.layer.stopped:
+            if count:
+                self.waiting.append(chunks.copied())
+                self.cost = int(cost[-1])
+            return found
+        return self.passed(chunks)
+
+    def passed(self, chunks: Chunks) -> Chunks:
+        """What waits and `chunks`, unchanged; so is all that follows."""
+        before, self.waiting, self.passes = self.waiting or [], None, True
+        return joined(*before, chunks)

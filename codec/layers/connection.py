@@ -2,32 +2,37 @@
 
 For each packet the output has a segment without payload, and before it a segment for each chunk that the packet
 completed. Sequence numbers continue those of the segments before the first layer.
+
+Until a layer has its first output it may turn out to be none: its input waits, with the events that completed it, and
+then passes unchanged (`Attempt`). A connection that ends meanwhile passes as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.compiler.limits import HANDSHAKE, LIMITS
-from codec.layers.chunks import Chunks, Layer, Output, joined
-from codec.layers.ordered import NEW_CONNECTION, Tcp, end_order, new_tcp, order
-from codec.layers.state import from_json, restore_layer, restore_tcp, save_layer, save_tcp, to_json
+from codec.layers.chunks import NO_CHUNKS, Attempt, Chunks, Layer, joined
+from codec.layers.http import COMPLETE, MORE, asks_for_websocket
+from codec.layers.ordered import NEW_CONNECTION, Tcp, end_order, order
+from codec.layers.state import restore_attempt, restore_tcp, save_attempt, save_tcp
 from codec.layers.tls.records import Tls
-from codec.layers.websocket import WebSocket, is_upgrade
+from codec.layers.websocket import WebSocket
 from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, PEER_IS_LATE, SEGMENT, SYN, first_octet
-from codec.tcp.direction import DONE, TLS, TOO_SMALL, enlarge_stream
+from codec.tcp.direction import DONE, TOO_SMALL, enlarge_stream
 from codec.tcp.reassembly import WRAP, anchor
 
 NO_BASE = -1
-HOLE_COST = 64  # octets that a hole counts in the bound of waiting octets
-# Fields of a direction counted on the wire, to add to those of the decoder.
+# Fields of a direction counted on the wire: what is added to those of the decoder.
 ADDED = ("retransmitted_bytes", "out_of_order", "conflicting_bytes", "outside_bytes", "zero_window_ns")
+CORRECTED = ("packets", "payload_bytes", *ADDED, "tls_bytes", "websocket_bytes", "decrypted_bytes")
 BASE, OUTPUT, CAPTURED, MISSING, SEGMENTS = 0, 1, 2, 3, 4  # rows of `totals`
-_CARRIED = ("connection_id", "upgraded", "passthrough", "limits", "_waiting_bytes", "_any_content")
+_CARRIED = ("connection_id", "upgraded", "any_content")
+NO_EVENTS = np.zeros(0, SEGMENT).view(np.recarray)
 
 
 class Part(NamedTuple):
@@ -38,6 +43,18 @@ class Part(NamedTuple):
     segments: np.ndarray
     payload: np.ndarray
     layered: LayeredConnection | None = None
+
+
+@dataclass(frozen=True)
+class EndedLayers:
+    """What remains of a connection that has ended. `changes` int64 (len(CORRECTED), 2): to add to the fields of the
+    decoder's records, by direction; `silence_ns`, `limits`: of both directions; `is_tls`: nothing was decrypted."""
+
+    facts: Mapping[str, Any]
+    changes: np.ndarray
+    silence_ns: np.ndarray
+    limits: np.ndarray
+    is_tls: bool
 
 
 @kernel
@@ -79,46 +96,41 @@ def merge(events, event, direction, begin, size, totals, out):
 
 
 class LayeredConnection:
-    """The TCP and the layers of a connection, and the sequence numbers of their output."""
+    """The TCP and the layers of a connection, and the sequence numbers of their output. `tcp`: of a new connection."""
 
-    def __init__(self, flow: bytes, segment: Any, layer: Layer) -> None:
-        self.flow = flow
+    def __init__(self, flow: bytes, segment: Any, layer: Layer, tcp: Tcp) -> None:
+        self.flow, self.tcp = flow, tcp
         self.connection_id = -1
         self.upgraded = False  # after protocol headers of AMQP
-        self.tcp: Tcp = new_tcp()
-        self.stack: list[Layer] = [layer]
+        self.stack = [Attempt(layer)]
         self.totals = np.zeros((5, 2), np.int64)
         self.totals[BASE] = NO_BASE
         direction = int(segment["direction"])
         self._begin(direction, first_octet(segment))
         if int(segment["flags"]) & ACK:
             self._begin(1 - direction, int(segment["ack"]))
-        self.limits = 0
-        self.passthrough = False  # no layer can be read: octets pass unchanged
-        self._waiting: list[tuple[int, bytes | int]] | None = []  # until the first output of the layers
-        self._waiting_bytes = 0
-        self._any_content = False  # whether the first layer had output
+        self.any_content = False  # whether the first layer had output
+        self.held: np.ndarray = NO_EVENTS  # events of chunks that wait
 
     def state(self, files: Sequence[str]) -> dict[str, Any]:
         """The state as JSON values, secrets included; `files`: capture files by number."""
-        waiting = None if self._waiting is None else [[side, to_json(content)] for side, content in self._waiting]
         return {
-            "tcp": save_tcp(self.tcp, files),
-            "stack": [save_layer(layer) for layer in self.stack],
+            "tcp": save_tcp(self.tcp, self.held, files),
+            "stack": [save_attempt(attempt) for attempt in self.stack],
             "totals": self.totals.tolist(),
-            "waiting": waiting,
             **{name: getattr(self, name) for name in _CARRIED},
         }
 
     @classmethod
-    def restore(cls, flow: bytes, state: Mapping[str, Any], number: Callable[[str], int]) -> LayeredConnection:
-        """The inverse of `state`; `number` gives the number of a capture file."""
+    def restore(
+        cls, flow: bytes, state: Mapping[str, Any], number: Callable[[str], int], tcp: Tcp
+    ) -> LayeredConnection:
+        """The inverse of `state`; `number` gives the number of a capture file; `tcp`: of a new connection."""
         found = cls.__new__(cls)
-        found.flow, found.tcp = flow, restore_tcp(state["tcp"], number)
-        found.stack = [restore_layer(layer) for layer in state["stack"]]
+        found.flow = flow
+        found.tcp, found.held = restore_tcp(state["tcp"], number, tcp)
+        found.stack = [restore_attempt(attempt) for attempt in state["stack"]]
         found.totals = np.array(state["totals"], np.int64)
-        waiting = state["waiting"]
-        found._waiting = None if waiting is None else [(side, from_json(content)) for side, content in waiting]
         for name in _CARRIED:
             setattr(found, name, state[name])
         return found
@@ -150,21 +162,7 @@ class LayeredConnection:
                 continue
             parts += self._ordered()
             if code == DONE:
-                return parts + self._unread()
-
-    def _unread(self) -> list[Part]:
-        """What waits at the end for output of TLS that never came, unchanged."""
-        if not self._waiting or self.tls is None:
-            return []
-        c, events = self.tcp.connection[0], np.zeros(1, SEGMENT).view(np.recarray)
-        events.order_ns, events.ts_ns, events.packet_no, events.file = c.now_ns, c.last_ns, c.last_packet, c.last_file
-        events.window, events.wire_len = 1, 1
-        found = _unchanged(self._waiting, 0)
-        self._waiting, self.passthrough = None, True
-        segments = np.empty(len(found.event), SEGMENT).view(np.recarray)
-        merge(events, *found[:4], self.totals, segments)
-        flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_KEY_BYTES)
-        return [Part(flows, np.array([len(segments)]), segments, found.octets, self)]
+                return parts + self._rest()
 
     def _enlarge(self, code: int, direction: int) -> None:
         self.tcp = self.tcp._replace(streams=enlarge_stream(self.tcp.streams, code, direction))
@@ -178,52 +176,64 @@ class LayeredConnection:
         data = np.flatnonzero(events["wire_len"])
         columns = [events[name][data].astype(np.int64) for name in ("direction", "payload_at", "cap_len", "wire_len")]
         sizes = np.where(columns[2] == 0, -columns[3], columns[2])
-        found = self._read(Chunks(data, columns[0], columns[1], sizes, self.tcp.octets))
-        segments = np.empty(len(found.event) + count - len(data), SEGMENT).view(np.recarray)
-        merge(events, *found[:4], self.totals, segments)
-        self.tcp.used[:] = 0
+        chunks = Chunks(data + len(self.held), columns[0], columns[1], sizes, self.tcp.octets)
+        found = self._through(chunks)
         payload = found.octets.copy() if found.octets is self.tcp.octets else found.octets
-        flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_KEY_BYTES)
-        return [Part(flows, np.array([len(segments)]), segments, payload, self)]
+        part = self._part(events, found, payload)
+        self.tcp.used[:] = 0
+        return [part]
 
-    def _read(self, chunks: Chunks) -> Chunks:
-        """Chunks of TCP through all layers; unchanged if no layer can be read."""
-        if self.passthrough:
-            return chunks
-        if self._waiting is None:
-            return self._through(chunks)
-        count = len(chunks.event)
-        waiting = self._waiting_bytes + np.cumsum(np.where(chunks.size < 0, HOLE_COST, chunks.size))
-        last = min(int(np.searchsorted(waiting, LIMITS.layer_bytes, "right")), count - 1)
-        first = chunks.part(0, last + 1)
-        found = self._through(first)
-        if len(found.event):
-            self._waiting = None
-            return found if last == count - 1 else joined(found, self._through(chunks.part(last + 1, count)))
-        if self.stack[0].stopped:
-            last = int(np.flatnonzero(chunks.event == self.stack[0].stopped_at)[0])
-        elif not count or waiting[last] <= LIMITS.layer_bytes:
-            self._waiting += chunks.contents()
-            self._waiting_bytes = int(waiting[-1]) if count else self._waiting_bytes
-            return found
+    def _part(self, events: np.ndarray, found: Chunks, payload: np.ndarray) -> Part:
+        """Segments of the output of the layers. What waits for these events and those before is held."""
+        if len(self.held):
+            events = np.concatenate([self.held, events]).view(np.recarray)
+        packets = len(events) - int(np.count_nonzero(events["wire_len"]))
+        segments = np.empty(len(found.event) + packets, SEGMENT).view(np.recarray)
+        merge(events, *found[:4], self.totals, segments)
+        waiting = [chunks for attempt in self.stack for chunks in attempt.waiting or ()]
+        if waiting:
+            used = np.unique(np.concatenate([chunks.event for chunks in waiting]))
+            self.held = events[used].copy().view(np.recarray)
+            for chunks in waiting:
+                chunks.event[:] = np.searchsorted(used, chunks.event)
         else:
-            self.limits |= HANDSHAKE
-        before, self._waiting, self.passthrough = self._waiting, None, True
-        first = chunks.part(0, last + 1)
-        return joined(_unchanged(before + first.contents(), int(first.event[-1])), chunks.part(last + 1, count))
+            self.held = NO_EVENTS
+        flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_KEY_BYTES)
+        return Part(flows, np.array([len(segments)]), segments, payload, self)
 
     def _through(self, chunks: Chunks) -> Chunks:
         """Chunks of TCP through all layers. The first output of TLS may begin a WebSocket layer."""
         found = self.stack[0].read(chunks)
         contents = np.flatnonzero(found.size > 0)
-        if len(contents) and not self._any_content:
-            self._any_content, first = True, int(contents[0])
+        if len(contents) and not self.any_content:
+            self.any_content, first = True, int(contents[0])
             begin, size = int(found.begin[first]), int(found.size[first])
-            if isinstance(self.stack[0], Tls) and is_upgrade(found.octets[begin : begin + size].tobytes()):
-                websocket = WebSocket(int(found.direction[first]))
-                self.stack.append(websocket)
-                return joined(found.part(0, first), websocket.read(found.part(first, len(found.size))))
+            if self.tls is not None and asks_for_websocket(found.octets, begin, begin + size) in (MORE, COMPLETE):
+                self.stack.append(Attempt(WebSocket(int(found.direction[first]))))
+                return joined(found.part(0, first), self.stack[1].read(found.part(first, len(found.size))))
         return self.stack[1].read(found) if len(self.stack) > 1 else found
+
+    def _rest(self) -> list[Part]:
+        """The connection has ended: what still waits passes unchanged, and missing bytes for which no layer had a hole
+        are one hole at the end of their direction."""
+        connection = self.tcp.connection[0]
+        last = np.zeros(1, SEGMENT).view(np.recarray)
+        last[0].order_ns, last[0].ts_ns = connection.now_ns, connection.last_ns
+        last[0].packet_no, last[0].file = connection.last_packet, connection.last_file
+        last["flags"], last["window"], last["wire_len"] = ACK, 1, 1
+        event, found = len(self.held), NO_CHUNKS
+        for attempt in self.stack:
+            layer = attempt.layer
+            if attempt.waiting is not None and not layer.accepted:
+                layer.give_up(bool(self.tcp.directions["packets"][1 - layer.client]))
+                found = attempt.passed(found)
+            elif len(found.event):
+                found = attempt.read(found)
+            if not attempt.passes:
+                holes = [Chunks.hole(event, side, layer.owed(side)) for side in (0, 1) if layer.owed(side)]
+                found = joined(found, *holes)
+            attempt.waiting = None
+        return [self._part(last, found, found.octets)] if len(found.event) else []
 
     @property
     def output_bytes(self) -> list[int]:
@@ -231,14 +241,21 @@ class LayeredConnection:
         return [int(octets) for octets in self.totals[CAPTURED]]
 
     @property
+    def passthrough(self) -> bool:
+        """Whether the first layer is none."""
+        return self.stack[0].passes
+
+    @property
     def tls(self) -> Tls | None:
         """The TLS layer, if there is one."""
-        return next((layer for layer in self.stack if isinstance(layer, Tls)), None)
+        layer = self.stack[0].layer
+        return layer if isinstance(layer, Tls) else None
 
     @property
     def websocket(self) -> WebSocket | None:
         """The WebSocket layer, if there is one."""
-        return next((layer for layer in self.stack if isinstance(layer, WebSocket)), None)
+        layer = self.stack[-1].layer
+        return layer if isinstance(layer, WebSocket) else None
 
     def facts(self) -> dict[str, Any]:
         """Facts for the columns of `codec.layers.stack`."""
@@ -247,36 +264,33 @@ class LayeredConnection:
             "tls": dict(self.tls.facts()) if self.tls else None,
             "upgraded": self.upgraded,
             "websocket": websocket is not None and websocket.accepted,
-            "unread_because": next((reason for layer in self.stack if (reason := layer.why_unread())), None),
+            "unread_because": next((reason for attempt in self.stack if (reason := attempt.layer.why_unread())), None),
         }
 
-    def correct(self, directions: np.ndarray) -> None:
-        """Correct the counters of both directions to those of the wire."""
-        for direction in (0, 1):
-            d, wire = directions[direction], self.tcp.directions[direction]
-            d["packets"] += int(wire["packets"]) - self.totals[SEGMENTS, direction]
-            d["payload_bytes"] += int(wire["payload_bytes"]) - self.totals[CAPTURED, direction]
-            d["missing_bytes"] += int(wire["missing_bytes"]) - self.totals[MISSING, direction]
-            for name in ADDED:
-                d[name] += wire[name]
-            d["limits"] |= int(wire["limits"]) | self.limits
-            for layer in self.stack:
-                d["limits"] |= layer.limits
-            d["max_silence_ns"] = max(int(d["max_silence_ns"]), int(wire["max_silence_ns"]))
-            if self.passthrough:
-                continue
-            decrypted = self.stack[0].output_bytes[direction] if self.tls else 0
-            inside = decrypted if self.tls else int(wire["payload_bytes"])
-            d["tls_bytes"] += int(wire["payload_bytes"]) - inside
-            d["websocket_bytes"] += inside - self.totals[CAPTURED, direction]
-            d["decrypted_bytes"] += decrypted
-        if not any(self.output_bytes) and self.tls:
-            directions["mode"] = TLS
-
-
-def _unchanged(contents: list[tuple[int, bytes | int]], event: int) -> Chunks:
-    """Chunks of these (direction, content), at one event."""
-    out = Output(sum(len(content) for _, content in contents if isinstance(content, bytes)))
-    for direction, content in contents:
-        out.add(event, direction, content)
-    return out.chunks()
+    def ended(self) -> EndedLayers:
+        """What remains of the connection, which has ended."""
+        wire, decrypted = self.tcp.directions, np.zeros(2, np.int64)
+        payload = np.array(wire["payload_bytes"])
+        inside = payload
+        if self.tls is not None and not self.passthrough:
+            inside = decrypted = np.array(self.tls.output_bytes, np.int64)
+        layers = [attempt.layer for attempt in self.stack]
+        expansion = np.array([sum(layer.expansion(side) for layer in layers) for side in (0, 1)])
+        limits = np.array(wire["limits"])
+        for layer in layers:
+            limits |= layer.limits
+        changes = {
+            "packets": wire["packets"] - self.totals[SEGMENTS],
+            "payload_bytes": payload + expansion - self.totals[CAPTURED],
+            **{name: wire[name] for name in ADDED},
+            "tls_bytes": payload - inside,
+            "websocket_bytes": inside + expansion - self.totals[CAPTURED],
+            "decrypted_bytes": decrypted,
+        }
+        return EndedLayers(
+            self.facts(),
+            np.array([changes[name] for name in CORRECTED]),
+            np.array(wire["max_silence_ns"]),
+            limits,
+            self.tls is not None and not self.passthrough and not any(self.output_bytes),
+        )

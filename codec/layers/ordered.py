@@ -12,18 +12,20 @@ Sequence numbers of the output are those of the stream. `Tcp` has the state betw
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from codec.amqp import rows as R
+from codec.amqp.connections.connection import CONNECTION
 from codec.amqp.connections.flows import DRAIN, DRAIN_PEER, PLACE
 from codec.amqp.connections.lifecycle import new_openings
 from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window, opens_connection, take_segment
 from codec.amqp.stream import can_continue, has_more, has_waiting_bytes, is_drained
 from codec.compiler.kernel import kernel
 from codec.net.segments import ACK, IS_LATE, PEER_IS_LATE, SEGMENT
-from codec.tcp.direction import DONE, NEED_ROWS, Stream, new_stream
+from codec.tcp.direction import DIRECTION, DONE, NEED_ROWS, Stream, new_stream
 from codec.tcp.pieces import hole_ahead
 from codec.tcp.reassembly import WRAP, declare_missing, offset_of, offset_of_pos, release
 from codec.variant.writer import copy_bytes
@@ -31,11 +33,15 @@ from codec.variant.writer import copy_bytes
 NEW_CONNECTION = -1  # another connection begins with this segment
 EVENTS = 1 << 13
 OCTETS = 1 << 20
+# Bytes that were read and are compared with late copies: fewer than of a connection without layers, since they are
+# part of its saved state, and a copy that differs fails to decrypt.
+HISTORY = 8 * 1024
 
 
 class Tcp(NamedTuple):
     """`connection`: CONNECTION (1,); `directions`: DIRECTION (2,); `out`: SEGMENT (EVENTS,); `octets` uint8: their
-    bytes; `used` int64 (2,): records and bytes in them. `rows` stay empty."""
+    bytes; `used` int64 (2,): records and bytes in them. `rows` stay empty. One connection after the other uses the same
+    arrays, some 2 MB."""
 
     connection: np.ndarray
     directions: np.ndarray
@@ -47,13 +53,10 @@ class Tcp(NamedTuple):
 
 
 def new_tcp() -> Tcp:
-    """A new connection."""
-    openings = new_openings(False)
-    connection = openings.connection.copy().view(np.recarray)
-    connection["phase"] = PLACE
-    directions = np.concatenate([openings.direction, openings.direction]).view(np.recarray)
-    return Tcp(
-        connection,
+    """Arrays for a connection, and a new connection in them."""
+    directions = np.zeros(2, DIRECTION).view(np.recarray)
+    tcp = Tcp(
+        np.zeros(1, CONNECTION).view(np.recarray),
         directions,
         (new_stream(1 << 16), new_stream(1 << 16)),
         R.new_rows(1, 1, 1),
@@ -61,6 +64,25 @@ def new_tcp() -> Tcp:
         np.zeros(OCTETS, np.uint8),
         np.zeros(2, np.int64),
     )
+    return begin_anew(tcp)
+
+
+def begin_anew(tcp: Tcp) -> Tcp:
+    """The same arrays with a new connection."""
+    connection, direction = _blank()
+    tcp.connection[0] = connection[0]
+    tcp.directions[:] = direction[0]
+    tcp.used[:] = 0
+    return tcp
+
+
+@cache
+def _blank() -> tuple[np.ndarray, np.ndarray]:
+    """Records of a connection, and of a direction, of which nothing is known."""
+    openings = new_openings(False)
+    connection = openings.connection.copy().view(np.recarray)
+    connection["phase"] = PLACE
+    return connection, openings.direction.copy()
 
 
 @kernel
@@ -105,13 +127,18 @@ def _output(t, direction, waiting):
             i += 1
         d.mark_from = i
         m = s.marks[i]
-        size = min(min(int(m.end), stop) - at, len(t.octets) - int(t.used[1]))
+        size = min(int(m.end), stop) - at
+        if size > len(t.octets) - t.used[1]:  # the bytes of a packet stay together, whatever else waits for output
+            if t.used[1] > 0:
+                return NEED_ROWS
+            size = len(t.octets)
         copy_bytes(t.octets, int(t.used[1]), s.bytes, int(d.pos), int(d.pos) + size)
         seq = (int(d.seq) - (int(d.next) - at)) % WRAP
         flags = ACK | (PEER_IS_LATE if d.early > peer.ready else 0) | (IS_LATE if at < peer.early else 0)
         _event(t, direction, int(m.ready_ns), int(m.ready_packet_no), int(m.ready_file), seq, 0, size, size, flags)
         d.pos += size
         at += size
+    d.retained_from = max(int(d.retained_from), int(d.pos) - HISTORY)
     return DONE
 
 

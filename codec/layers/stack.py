@@ -5,13 +5,14 @@
         ...                                                     # part.segments go to the decoder
     layers.correct_ended(connections, directions)               # corrects the counters of the decoder
 
-Segments pass unchanged until one begins with a ClientHello whose secrets are known, or with an upgrade to WebSocket.
-From there on `codec.layers.connection` reads the connection. TLS without secrets passes unchanged to the decoder.
+Segments pass unchanged until a direction begins with a ClientHello whose secrets are known, or with a request of HTTP
+that asks for WebSocket, or may do so. From there on `codec.layers.connection` reads the connection. TLS without secrets
+passes unchanged to the decoder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,20 +21,24 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.facts import tls_prefixes
 from codec.amqp.connections.lifecycle import EndedConnections
-from codec.amqp.proxy_header import proxy_header
+from codec.amqp.proxy_header import INCOMPLETE, NO_HEADER, SIGNATURE, TEXT, proxy_header
 from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
 from codec.cursor import ANY, begins
 from codec.layers.chunks import Layer
-from codec.layers.connection import SEGMENTS, LayeredConnection, Part
+from codec.layers.connection import CORRECTED, SEGMENTS, EndedLayers, LayeredConnection, Part
+from codec.layers.http import COMPLETE, MORE, asks_for_websocket
+from codec.layers.ordered import Tcp, begin_anew, new_tcp
 from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
 from codec.layers.tls.keylog import SecretSource
 from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
-from codec.layers.websocket import WebSocket, is_upgrade
+from codec.layers.websocket import WebSocket
 from codec.memory import readonly
-from codec.net.segments import FIN, SYN, first_octet
-from codec.tcp.direction import TLS
+from codec.net.segments import ACK, FIN, RST, SYN, first_octet
+from codec.tcp.direction import FOREIGN, START, TLS, Stream
+from codec.tcp.reassembly import WRAP
 
 # Trial of secrets on a connection that began before the capture: on so many records, in so many segments.
 TRIED_RECORDS, TRIED_SEGMENTS = 2, 64
@@ -42,26 +47,84 @@ TRIED_RECORDS, TRIED_SEGMENTS = 2, 64
 # per task, so beyond it, which connections are tried depends on the partitioning.
 TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 8, 1 << 24
 
-
-HELLO_HEAD = 43  # octets of a record with a ClientHello up to the end of its random; no upgrade of HTTP is shorter
+HELLO_HEAD = 43  # octets of a record with a ClientHello up to the end of its random
 HELLO = (0x16, 3, ANY, ANY, ANY, 1, ANY, ANY, ANY, 3)  # handshake record, version 3.x, ClientHello, version 3.x
 REQUEST = (0x47, 0x45, 0x54, 0x20)  # "GET "
+MAGIC = (0x41, 0x4D, 0x51, 0x50)  # of a protocol header of AMQP
+HEADER_BYTES, UPGRADE_BYTES = 8, LIMITS.upgrade_bytes
 HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
 TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
 
+# What a direction of the current connection began with. Only NOTHING, headers and requests are followed by a layer.
+NOTHING, PROXY, HEADERS, REQUESTS, OTHER = range(5)
+PROXY_BYTES = 536  # of a header of the PROXY protocol that spans segments: receivers need not accept more
+# Columns of `openings`: the above, bytes of a PROXY header, the first sequence number by a SYN.
+KIND, SEEN, BEGIN = 0, 1, 2
+PROXY_BEGINS = (TEXT[0], SIGNATURE[0])
+FOREIGN_REQUEST = int.from_bytes(bytes(REQUEST), "big") + 1  # `foreign_head` of a direction
+NO_CANDIDATE, IS_REQUEST, IS_HELLO, IS_MIDSTREAM = range(4)
+
 
 @kernel
-def first_candidate(segments, payload, i):
-    """(index of the first segment from `i` on that begins like a ClientHello or an HTTP request, size of a header of
-    the PROXY protocol before that); -1: none."""
-    for j in range(i, len(segments)):
-        g = segments[j]
-        size, at = int(g.cap_len), int(g.payload_at)
-        if size > 0:
-            end, header = at + size, max(0, proxy_header(payload, at, at + size))
-            if begins(payload, at + header, end, HELLO) or begins(payload, at + header, end, REQUEST):
-                return j, header
-    return -1, 0
+def _opening(openings, payload, g):
+    """(whether the segment begins like a layer, size of a header of the PROXY protocol before that). `openings` is
+    advanced; each direction of a connection has one ClientHello at most that is looked at."""
+    direction, size = int(g.direction), int(g.cap_len)
+    kind = int(openings[direction, KIND])
+    at = int(g.payload_at)
+    end = at + size
+    header = proxy_header(payload, at, end) if kind == NOTHING else NO_HEADER
+    if header == INCOMPLETE:
+        openings[direction, KIND], openings[direction, SEEN] = PROXY, size
+        return NO_CANDIDATE, 0
+    header = max(0, header)
+    at += header
+    if at == end and header > 0:
+        return NO_CANDIDATE, 0
+    if kind != HEADERS and begins(payload, at, end, REQUEST):
+        verdict = asks_for_websocket(payload, at, min(end, at + UPGRADE_BYTES))
+        if verdict == COMPLETE or (verdict == MORE and kind != REQUESTS):
+            openings[direction, KIND] = OTHER
+            return IS_REQUEST, header
+        openings[direction, KIND] = REQUESTS
+        return NO_CANDIDATE, 0
+    if kind != REQUESTS and begins(payload, at, end, HELLO):
+        openings[direction, KIND] = OTHER
+        return IS_HELLO, header
+    if kind == PROXY and openings[direction, SEEN] + size <= PROXY_BYTES:
+        openings[direction, SEEN] += size
+    elif kind <= HEADERS and end - at == HEADER_BYTES and begins(payload, at, end, MAGIC):
+        openings[direction, KIND] = HEADERS
+    elif kind != REQUESTS:
+        openings[direction, KIND] = OTHER
+    return NO_CANDIDATE, 0
+
+
+@kernel
+def next_candidate(ends, segments, payload, flow, i, openings, midstream):
+    """(what it is, index of its flow, of the segment, size of a header of the PROXY protocol before it) of the first
+    segment from `i` on, which is in this flow, that begins like a ClientHello or a request for WebSocket. `openings`
+    int64 (2, 3): see KIND, SEEN, BEGIN. `midstream`: a flow that begins without SYN is one as well."""
+    while i < len(segments):
+        if i >= ends[flow]:
+            flow += 1
+            openings[:] = 0
+            if flow < len(ends) and i < ends[flow] and midstream and segments[i]["flags"] & SYN == 0:
+                return IS_MIDSTREAM, flow, i, 0
+            continue
+        g = segments[i]
+        direction = int(g.direction)
+        begins_at = (int(g.seq) + 1) % WRAP
+        if g["flags"] & SYN and openings[direction, BEGIN] != begins_at:
+            openings[direction, KIND], openings[direction, BEGIN] = NOTHING, begins_at
+            if g["flags"] & ACK == 0:
+                openings[1 - direction, KIND] = NOTHING
+        if g.cap_len > 0 and openings[direction, KIND] != OTHER and g["flags"] & RST == 0:
+            found, header = _opening(openings, payload, g)
+            if found != NO_CANDIDATE:
+                return found, flow, i, header
+        i += 1
+    return NO_CANDIDATE, flow, i, 0
 
 
 def head_at(segments: np.ndarray, payload: np.ndarray, i: int, header: int = 0) -> bytes:
@@ -76,10 +139,10 @@ def head_at(segments: np.ndarray, payload: np.ndarray, i: int, header: int = 0) 
     return found[header:]
 
 
-def parted(segments: np.ndarray, i: int, header: int) -> np.ndarray:
-    """A copy in which segment `i` is two: its first `header` octets, and the rest."""
-    found = np.concatenate([segments[: i + 1], segments[i:]]).view(np.recarray)
-    first, rest = found[i], found[i + 1]
+def parted(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
+    """A segment (SEGMENT (1,)) as two: its first `header` octets, and the rest."""
+    both = np.concatenate([segment, segment]).view(np.recarray)
+    first, rest = both[0], both[1]
     rest.seq = (first_octet(rest) + header) % (1 << 32)
     rest.payload_at += header
     rest.cap_len -= header
@@ -87,7 +150,7 @@ def parted(segments: np.ndarray, i: int, header: int) -> np.ndarray:
     first.cap_len = first.wire_len = header
     first["flags"] &= ~FIN & 0xFFFF
     rest["flags"] &= ~SYN & 0xFFFF
-    return readonly(found)
+    return readonly(both[:1]), readonly(both[1:])
 
 
 class Layers:
@@ -101,27 +164,35 @@ class Layers:
         self.suspending = self.resuming = False
         self._recent = secrets.recent() if secrets is not None else []
         self._flow_key = b""
+        self._openings = np.zeros((2, 3), np.int64)  # of the current flow
         self._current: LayeredConnection | None = None
         self._suspended: dict[bytes, LayeredConnection] = {}
-        self._ended: dict[int, LayeredConnection] = {}
+        self._ended: dict[int, EndedLayers] = {}
+        self._unused: list[Tcp] = []  # arrays of connections that have ended
         self._octets = 0  # of segments
         self._trials = 0.0  # records on which all secrets were tried
 
     def feed(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
         """The same flows, with the contents of their layers."""
-        starts = np.append(0, ends[:-1])
         self._octets += len(payload)
-        tried = self._recent and bool((segments["flags"][starts[starts < ends]] & SYN == 0).any())
-        if self._current is None and not (self.resuming or tried) and first_candidate(segments, payload, 0)[0] < 0:
-            yield Part(flows, ends, segments, payload)
+        if not self.resuming:
+            if len(flows):
+                yield from self._flows(flows, ends, segments, payload)
             return
         begin = 0
         for flow, end in zip(flows, ends.tolist(), strict=True):
-            yield from self._flow(flow, segments[begin:end], payload)
+            if self._current is not None and self._current.flow != flow.tobytes():
+                yield from self._leave()
+            yield Part(flow[None], np.zeros(1, np.int64), segments[:0], payload)
+            yield from self._flows(flow[None], np.array([end - begin]), segments[begin:end], payload)
             begin = end
 
     def finish(self) -> Iterator[Part]:
         """The current flow has no more segments."""
+        yield from self._leave()
+        self._flow_key = b""
+
+    def _leave(self) -> Iterator[Part]:
         if self._current is not None and self.suspending and (self.carry or self._current.tls is None):
             self._suspended[self._current.flow] = self._current
             self._current = None
@@ -131,17 +202,44 @@ class Layers:
         """The connection of a flow that has no more segments, once."""
         return self._suspended.pop(flow, None)
 
-    def resume(self, layered: LayeredConnection) -> None:
-        """The current flow continues this connection."""
-        tls = layered.tls
+    def resume(self, flow: bytes, state: Mapping[str, Any], number: Callable[[str], int]) -> None:
+        """The current flow continues the connection with this state (`LayeredConnection.state`); `number` gives the
+        number of a capture file."""
+        self._flow_key = flow
+        self._current = LayeredConnection.restore(flow, state, number, self._arrays())
+        tls = self._current.tls
         if tls is not None and tls.hellos[0] is not None and self._secrets is not None:
             tls.more = partial(self._secrets.others, tls.hellos[0].random)
-        self._current = layered
+
+    def resume_without(self, flow: bytes, directions: np.ndarray, streams: Sequence[Stream]) -> None:
+        """The current flow continues a connection that had no layers: `directions` (DIRECTION) and `streams` of the
+        decoder."""
+        self._flow_key = flow
+        for opening, d, s in zip(self._openings, directions, streams, strict=True):
+            rest = int(d["payload_bytes"] - d["proxy_bytes"])
+            first = int(s.bytes[int(d["pos"])]) if d["pos"] < d["end"] else 0
+            opening[:] = OTHER, 0, int(d["seq"] - d["next"]) % WRAP if d["syn"] else 0
+            if rest == 0:
+                opening[KIND] = NOTHING
+            elif rest == HEADER_BYTES == d["frame_bytes"]:
+                opening[KIND] = HEADERS
+            elif d["mode"] == FOREIGN and d["foreign_head"] == FOREIGN_REQUEST:
+                opening[KIND] = REQUESTS
+            elif d["mode"] == START and first in PROXY_BEGINS:
+                opening[: SEEN + 1] = PROXY, rest
 
     def end(self, layered: LayeredConnection) -> Iterator[Part]:
         """End a connection."""
         yield from layered.end()
-        self._ended[layered.connection_id] = layered
+        self._ended[layered.connection_id] = layered.ended()
+        self.release(layered)
+
+    def release(self, layered: LayeredConnection) -> None:
+        """This connection needs its arrays no longer."""
+        self._unused = [layered.tcp]
+
+    def _arrays(self) -> Tcp:
+        return begin_anew(self._unused.pop()) if self._unused else new_tcp()
 
     def _end(self) -> Iterator[Part]:
         """End the current connection."""
@@ -149,53 +247,71 @@ class Layers:
             yield from self.end(self._current)
             self._current = None
 
-    def _flow(self, flow: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
-        if self._current is not None and self._current.flow != flow.tobytes():
-            yield from self.finish()
-        if self.resuming or not len(segments):
-            yield Part(flow[None], np.zeros(1, np.int64), segments[:0], payload)
-        begins, self._flow_key = self._flow_key != flow.tobytes(), flow.tobytes()
-        if begins and self._current is None and not self.resuming and len(segments):
-            tls = self._tls_before_capture(segments, payload)
-            self._current = LayeredConnection(flow.tobytes(), segments[0], tls) if tls is not None else None
-        i = 0
+    def _flows(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
+        """Flows one after the other; those without layers as one part, as far as they follow one another."""
+        flow = int(np.searchsorted(ends, 0, "right"))
+        begins = self._flow_key != flows[0].tobytes() or 0 < flow < len(flows)
+        if begins:
+            yield from self._leave()
+            self._openings[:] = 0
+        self._flow_key = flows[-1].tobytes()
+        begin = i = 0  # segments before `begin` were passed on; those before `i`, of this flow, begin no layer
         while i < len(segments):
             if self._current is not None:
-                parts, taken = self._current.feed(segments[i:], payload)
+                parts, taken = self._current.feed(segments[i : ends[flow]], payload)
                 yield from parts
-                i += taken
-                if i < len(segments):
+                begin = i = i + taken
+                if i < ends[flow]:
                     yield from self._end()
+                elif i < len(segments):
+                    yield from self._leave()
+                    flow, begins = int(np.searchsorted(ends, i, "right")), True
+                    self._openings[:] = 0
                 continue
-            stop, layer, header = self._next(segments, payload, i)
-            if header:
-                segments, stop = parted(segments, stop, header), stop + 1
-            if stop > i:
-                yield Part(flow[None], np.array([stop - i]), segments[i:stop], payload)
+            kind, header, tried = IS_MIDSTREAM, 0, bool(self._recent) and not self.resuming
+            if not (begins and tried) or segments["flags"][i] & SYN:
+                kind, flow, i, header = next_candidate(ends, segments, payload, flow, i, self._openings, tried)
+            begins = False
+            layer = self._layer(kind, segments[i : ends[flow]], payload, header) if kind != NO_CANDIDATE else None
+            if layer is None and kind != NO_CANDIDATE:
+                i += kind != IS_MIDSTREAM
+                if i < len(segments):
+                    continue
+            if i > begin:
+                some = slice(int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, i - 1, "right")) + 1)
+                yield Part(flows[some], np.minimum(ends[some], i) - begin, segments[begin:i], payload)
             if layer is not None:
-                self._current = LayeredConnection(flow.tobytes(), segments[stop], layer)
-                if header:  # its packet is counted with the header, which has its SYN
-                    side = int(segments[stop]["direction"])
-                    self._current.totals[SEGMENTS, side] += 1
-                    self._current.tcp.directions["syn"][side] = bool(segments["flags"][stop - 1] & SYN)
-            i = stop
+                begin = i = yield from self._begin(flows[flow], layer, segments, payload, i, header)
 
-    def _next(self, segments: np.ndarray, payload: np.ndarray, i: int) -> tuple[int, Layer | None, int]:
-        """The first segment from `i` on that begins a layer, the layer, and the size of a header of the PROXY protocol
-        before it."""
-        while True:
-            i, header = first_candidate(segments, payload, i)
-            if i < 0:
-                return len(segments), None, 0
-            g, octets = segments[i], head_at(segments, payload, i, header)
-            random = random_of(octets)
-            if random is not None and self._secrets is not None:
-                secrets = self._secrets.secrets(random)
-                if secrets:
-                    return i, Tls(int(g["direction"]), secrets, partial(self._secrets.others, random)), header
-            elif random is None and is_upgrade(octets):
-                return i, WebSocket(int(g["direction"])), header
-            i += 1
+    def _begin(
+        self, flow: np.ndarray, layer: Layer, segments: np.ndarray, payload: np.ndarray, i: int, header: int
+    ) -> Generator[Part, None, int]:
+        """Begin a connection with layers at segment `i`, after a header of the PROXY protocol; returns the index of the
+        next segment."""
+        if not header:
+            self._current = LayeredConnection(flow.tobytes(), segments[i], layer, self._arrays())
+            return i
+        first, rest = parted(segments[i : i + 1], header)
+        yield Part(flow[None], np.ones(1, np.int64), first, payload)
+        self._current = LayeredConnection(flow.tobytes(), rest[0], layer, self._arrays())
+        side = int(rest[0]["direction"])  # its packet is counted with the header, which has its SYN
+        self._current.totals[SEGMENTS, side] += 1
+        self._current.tcp.directions["syn"][side] = bool(first["flags"][0] & SYN)
+        yield from self._current.feed(rest, payload)[0]
+        return i + 1
+
+    def _layer(self, kind: int, segments: np.ndarray, payload: np.ndarray, header: int) -> Layer | None:
+        """The layer that begins with these segments of a connection, if it can be read."""
+        direction = int(segments[0]["direction"])
+        if kind == IS_MIDSTREAM:
+            return self._tls_before_capture(segments, payload)
+        if kind == IS_REQUEST:
+            return WebSocket(direction)
+        random = random_of(head_at(segments, payload, 0, header)) if self._secrets is not None else None
+        if random is None or self._secrets is None:
+            return None
+        secrets = self._secrets.secrets(random)
+        return Tls(direction, secrets, partial(self._secrets.others, random)) if secrets else None
 
     def _tls_before_capture(self, segments: np.ndarray, payload: np.ndarray) -> Tls | None:
         """The TLS of a connection that began before the capture, if its secrets are found by trial."""
@@ -223,16 +339,25 @@ class Layers:
         """Whether this connection had layers and has ended."""
         return connection in self._ended
 
-    def correct_ended(self, connections: np.ndarray, directions: np.ndarray) -> dict[int, dict[str, Any]]:
+    def correct_ended(self, connections: np.ndarray, directions: np.ndarray) -> dict[int, Mapping[str, Any]]:
         """Correct the records of ended connections; the facts of those that had layers, by place."""
-        found = {}
-        if self._ended:
-            for place, connection in enumerate(connections["connection_id"].tolist()):
-                layered = self._ended.pop(connection, None)
-                if layered is not None:
-                    layered.correct(directions[place])
-                    found[place] = layered.facts()
-        return found
+        if not self._ended:
+            return {}
+        found = {
+            place: self._ended.pop(connection)
+            for place, connection in enumerate(connections["connection_id"].tolist())
+            if connection in self._ended
+        }
+        places, ended = list(found), list(found.values())
+        if ended:
+            changes = np.array([each.changes for each in ended])
+            for number, name in enumerate(CORRECTED):
+                directions[name][places] += changes[:, number]
+            directions["limits"][places] |= np.array([each.limits for each in ended])
+            silences = directions["max_silence_ns"]
+            silences[places] = np.maximum(silences[places], [each.silence_ns for each in ended])
+            directions["mode"][[place for place, each in found.items() if each.is_tls]] = TLS
+        return {place: each.facts for place, each in found.items()}
 
 
 def layer_facts(ended: EndedConnections) -> dict[int, dict[str, Any]]:

@@ -7,6 +7,7 @@ states as private as a key log.
 from __future__ import annotations
 
 import dataclasses
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,9 @@ import numpy as np
 
 from codec.amqp.connections.connection import CONNECTION
 from codec.amqp.connections.parts import STREAM_ARRAYS, file_numbers, renumber_all, retain_used_files, stream_arrays
-from codec.layers import websocket
-from codec.layers.chunks import Layer
-from codec.layers.ordered import Tcp, new_tcp
+from codec.layers.chunks import NO_CHUNKS, Attempt, Chunks, Layer, joined
+from codec.layers.deflate import Inflater
+from codec.layers.ordered import Tcp, begin_anew
 from codec.layers.tls import handshake
 from codec.layers.tls.ciphers import Cipher, cipher, keys_13
 from codec.layers.tls.handshake import Opener
@@ -24,7 +25,8 @@ from codec.layers.tls.hello import Hello
 from codec.layers.tls.keylog import CLIENT_RANDOM
 from codec.layers.tls.records import Tls
 from codec.layers.tls.suites import SUITES
-from codec.layers.websocket import WebSocket
+from codec.layers.websocket import SIDE, WebSocket
+from codec.net.segments import SEGMENT
 from codec.tcp.direction import DIRECTION, MARK, PIECE, Stream, enlarged
 
 Value = Any  # of JSON
@@ -34,23 +36,24 @@ _ARRAYS = {
     **{f"{name}{side}": kind for side in (0, 1) for name, kind in (
         ("bytes", np.dtype("u1")), ("marks", MARK), ("pieces", PIECE), ("pool", np.dtype("u1")),
     )},
+    "held": SEGMENT,
 }  # fmt: skip
 # Attributes with plain values. Ciphers are derived from secrets again.
 _TLS = ("early_suite", "reason", "alpn", "budget", "output_bytes", "early_accepted", "limits", "waiting_bytes")
 _TLS_SIDE = tuple(
     field.name for field in dataclasses.fields(handshake.Side) if field.name not in ("cipher", "trying", "stages")
 )
-_WEBSOCKET = ("reason", "subprotocol", "accepted", "output_bytes")
+_WEBSOCKET = ("reason", "subprotocol", "asked", "accepted", "output_bytes", "limits", "expanded")
 
 
 def to_json(value: Value) -> Value:
     """Octets as a JSON value; everything else unchanged."""
-    return {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value
+    return {"base64": b64encode(value).decode()} if isinstance(value, bytes | bytearray) else value
 
 
 def from_json(value: Value) -> Value:
     """The inverse of `to_json`."""
-    return bytes.fromhex(value["hex"]) if isinstance(value, dict) and set(value) == {"hex"} else value
+    return b64decode(value["base64"]) if isinstance(value, dict) and set(value) == {"base64"} else value
 
 
 def _set_all(layer: Layer, names: Sequence[str], state: Mapping[str, Value]) -> None:
@@ -59,21 +62,22 @@ def _set_all(layer: Layer, names: Sequence[str], state: Mapping[str, Value]) -> 
         setattr(layer, name, list(value) if isinstance(value, list) else value)
 
 
-def save_tcp(tcp: Tcp, files: Sequence[str]) -> dict[str, Value]:
-    """The TCP of a connection; `files`: capture files by number."""
+def save_tcp(tcp: Tcp, held: np.ndarray, files: Sequence[str]) -> dict[str, Value]:
+    """The TCP of a connection, and `held` events of it; `files`: capture files by number."""
     directions = np.array(tcp.directions)
     arrays: dict[str, np.ndarray] = {"connection": np.array(tcp.connection), "directions": directions}
+    arrays["held"] = np.array(held)
     for side in (0, 1):
         arrays |= {f"{name}{side}": array for name, array in stream_arrays(tcp, side, directions).items()}
     arrays, used = retain_used_files(arrays, files)
     return {"files": used} | {name: to_json(arrays[name].tobytes()) for name in _ARRAYS}
 
 
-def restore_tcp(state: Mapping[str, Value], number: Callable[[str], int]) -> Tcp:
-    """The inverse of `save_tcp`; `number` gives the number of a capture file."""
+def restore_tcp(state: Mapping[str, Value], number: Callable[[str], int], tcp: Tcp) -> tuple[Tcp, np.ndarray]:
+    """The inverse of `save_tcp`, in the arrays of `tcp`; `number` gives the number of a capture file."""
     arrays = {name: np.frombuffer(from_json(state[name]), kind) for name, kind in _ARRAYS.items()}
     arrays = renumber_all(arrays, file_numbers(state["files"], number))
-    tcp = new_tcp()
+    begin_anew(tcp)
     tcp.connection[:] = arrays["connection"]
     tcp.directions[:] = arrays["directions"]
     streams = []
@@ -85,7 +89,7 @@ def restore_tcp(state: Mapping[str, Value], number: Callable[[str], int]) -> Tcp
                 room[name] = enlarged(room[name])
             room[name][: len(array)] = array
         streams.append(Stream(**room))
-    return tcp._replace(streams=(streams[0], streams[1]))
+    return tcp._replace(streams=(streams[0], streams[1])), arrays["held"].view(np.recarray)
 
 
 def _save_hello(hello: Hello | None) -> Value:
@@ -171,20 +175,33 @@ def _restore_cipher(tls: Tls, direction: int, side: handshake.Side) -> Cipher:
 
 def save_websocket(layer: WebSocket) -> dict[str, Value]:
     """A WebSocket layer."""
-    sides = [{name: to_json(value) for name, value in vars(side).items()} for side in layer.sides]
-    return {"client": layer.client, "sides": sides} | {name: getattr(layer, name) for name in _WEBSOCKET}
+    held = [layer.held[side, : layer.state["held"][side]].tobytes() for side in (0, 1)]
+    inflaters = [_all_to_json(each.state()) if each is not None else None for each in layer.inflaters]
+    return {
+        "client": layer.client,
+        "state": to_json(layer.state.tobytes()),
+        "held": [to_json(octets) for octets in held],
+        "inflaters": inflaters,
+        **{name: getattr(layer, name) for name in _WEBSOCKET},
+    }
 
 
 def restore_websocket(state: Mapping[str, Value]) -> WebSocket:
     """The inverse of `save_websocket`."""
     layer = WebSocket(state["client"])
     _set_all(layer, _WEBSOCKET, state)
-    sides = []
-    for known in state["sides"]:
-        values = {name: from_json(value) for name, value in known.items()}
-        sides.append(websocket.Side(**values | {"pending": bytearray(values["pending"])}))
-    layer.sides = (sides[0], sides[1])
+    layer.state[:] = np.frombuffer(from_json(state["state"]), SIDE)
+    for side, octets in enumerate(map(from_json, state["held"])):
+        layer.held[side, : len(octets)] = np.frombuffer(octets, np.uint8)
+    layer.inflaters = [
+        Inflater.restore({name: from_json(value) for name, value in each.items()}) if each is not None else None
+        for each in state["inflaters"]
+    ]
     return layer
+
+
+def _all_to_json(values: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: to_json(value) for name, value in values.items()}
 
 
 def save_layer(layer: Layer) -> dict[str, Value]:
@@ -197,9 +214,27 @@ def save_layer(layer: Layer) -> dict[str, Value]:
 
 def holds_secrets(state: Mapping[str, Value]) -> bool:
     """Whether the state of a connection has TLS secrets."""
-    return any("tls" in layer for layer in state["stack"])
+    return any("tls" in attempt["layer"] for attempt in state["stack"])
 
 
 def restore_layer(state: Mapping[str, Value]) -> Layer:
     """The inverse of `save_layer`."""
     return restore_tls(state["tls"]) if "tls" in state else restore_websocket(state["websocket"])
+
+
+def save_attempt(attempt: Attempt) -> dict[str, Value]:
+    """A layer and its input that waits (`codec.layers.connection.Attempt`)."""
+    waiting = None
+    if attempt.waiting is not None:
+        chunks = joined(NO_CHUNKS, *attempt.waiting)
+        waiting = [column.tolist() for column in chunks[:4]] + [to_json(chunks.octets.tobytes())]
+    return {"layer": save_layer(attempt.layer), "waiting": waiting, "cost": attempt.cost, "passes": attempt.passes}
+
+
+def restore_attempt(state: Mapping[str, Value]) -> Attempt:
+    """The inverse of `save_attempt`."""
+    waiting = None
+    if state["waiting"] is not None:
+        *columns, octets = state["waiting"]
+        waiting = [Chunks._make([*np.array(columns, np.int64), np.frombuffer(from_json(octets), np.uint8)])]
+    return Attempt(restore_layer(state["layer"]), waiting, state["cost"], state["passes"])

@@ -1,72 +1,77 @@
-"""AMQP over WebSocket: the upgrade of HTTP/1.1 and the frames behind it (RFC 6455; OASIS AMQP WebSocket Binding 1.0).
+"""AMQP over WebSocket: the upgrade of HTTP/1.1 and the frames after it (RFC 6455; OASIS AMQP WebSocket Binding 1.0).
 
-Chunks of both directions in, chunks of the messages' octets out. The boundaries of messages have no meaning for AMQP.
-After a compressed message (permessage-deflate), or an upgrade that the server refuses, nothing is read; `reason` has
-the cause.
+Chunks of both directions in, chunks of the messages' bytes out. The boundaries of messages have no meaning for AMQP.
+Each direction is in one of these stages:
+
+    HEAD      the request or the response of HTTP     -> FRAMES, STOPPED
+    FRAMES    at a frame or inside one                -> LOST (a hole), STOPPED
+    LOST      the boundary is lost: find the next     -> FRAMES
+    STOPPED   nothing is read; `reason` has the cause
 
 A hole inside a frame is one of the same size; where the boundary is lost, frames are searched: three in a row whose
-heads fit their sender (masked from the client, not masked from the server) are accepted as frames.
+heads fit their sender (masked from the client, not masked from the server), or fewer that end with a chunk.
+
+`read_chunks` does the work for all chunks of a call and returns to Python where a head ends and where a direction
+stops. Compressed messages (permessage-deflate) are inflated afterwards, each in one call (`codec.layers.deflate`).
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.compiler.limits import LIMITS
-from codec.layers.chunks import Chunks, Layer, Output
-from codec.layers.tls.framing import clear_end
+from codec.compiler.limits import INFLATED, LIMITS
+from codec.cursor import octet
+from codec.layers.chunks import Chunks, Layer
+from codec.layers.deflate import Inflater, NotInflated, TooLarge, agreed
+from codec.layers.http import COMPLETE, MORE, asks_for_websocket, field_of, head_step
 from codec.text import escaped
+from codec.variant.writer import copy_bytes
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
-NAME = re.compile(rb"[!-9;-~]+")  # of a field of HTTP
 REFUSED, COMPRESSED = "upgrade refused", "permessage-deflate"
 NO_FRAME, NO_UPGRADE = "no frame of WebSocket", "upgrade not captured"
+NO_ANSWER, UNFINISHED = "upgrade not answered", "upgrade not finished"
+NO_REQUEST = ""  # HTTP, but no request for WebSocket: the layer does not concern it
+STATUS_LINE = b"HTTP/1.1 101"  # Switching Protocols
+
+HEAD, FRAMES, LOST, STOPPED = range(4)  # stages
 CHAIN = 3  # plausible frames in a row that are accepted
-FINAL_BINARY = 0x80 | BINARY  # first octet of a frame with a whole message
+FINAL_BINARY = 0x80 | BINARY  # first byte of a frame with a whole message
 HEAD_BYTES = 14  # of a frame at most
 COMPRESSION = 0x40  # the reserved bit of permessage-deflate
 ENDLESS = 1 << 62  # instead of a size with its highest bit set
-LEFT, TURN, DATA, HEAD, STOPPED = 0, 1, 2, 3, 4  # columns of the state of both directions
-WRONG_FRAME, COMPRESSED_FRAME = 1, 2
+HELD_BYTES = 4 * LIMITS.upgrade_bytes  # of a head of HTTP, or of the search for a frame
+UPGRADE_BYTES, FRAME_BYTES = LIMITS.upgrade_bytes, LIMITS.websocket_frame_bytes
+# Codes of `read_chunks`.
+DONE, HEAD_READ, HEAD_WRONG, HEAD_TOO_LONG, HEAD_HOLE, WRONG_FRAME, MESSAGE_HOLE = range(7)
+ACCEPT, REJECT, UNDECIDED = range(3)
+# Kinds of output: bytes of a message or a hole; compressed bytes; the last ones of a message; the last ones before a
+# hole.
+PLAIN, DEFLATED, DEFLATED_END, DEFLATED_CUT = range(4)
+ROW = CHUNK, DIRECTION, BEGIN, SIZE, KIND = range(5)  # columns of the output of `read_chunks`
+NO_INFLATERS: list[Inflater | None] = [None, None]
 
-
-def is_upgrade(octets: bytes) -> bool:
-    """Whether a stream begins with a request for WebSocket, judged by its first octets."""
-    if octets[:4] != b"GET ":
-        return False
-    octets = octets[: LIMITS.upgrade_bytes]
-    whole = b"\r\n\r\n" in octets
-    return b"websocket" in headers_of(octets).get(b"upgrade", b"").lower() or (not whole and b" HTTP/1.1\r\n" in octets)
-
-
-def headers_of(octets: bytes) -> dict[bytes, bytes]:
-    """Headers of an HTTP message by their names in lower case; several of a name are joined."""
-    found: dict[bytes, list[bytes]] = {}
-    for line in octets.split(b"\n"):  # no expression over a whole line: its cost would not be linear
-        name, colon, value = line.removesuffix(b"\r").partition(b":")
-        if colon and b"\r" not in value and NAME.fullmatch(name):
-            found.setdefault(name.lower(), []).append(value.strip(b" \t"))
-    return {name: b",".join(values) for name, values in found.items()}
-
-
-@dataclass
-class Side:
-    """One direction. `left`: octets of the current frame that are still missing; `lost`: the boundary is lost."""
-
-    pending: bytearray = field(default_factory=bytearray)
-    upgraded: bool = False
-    left: int = 0
-    data: bool = False  # the current frame is part of a message
-    mask: bytes = b""
-    turn: int = 0  # index of the next octet of the mask
-    compressed: bool = False
-    lost: bool = False
-    stopped: bool = False
+SIDE = np.dtype(
+    [
+        ("stage", "i8"),
+        ("left", "i8"),  # bytes of the current frame that are still missing
+        ("turn", "i8"),  # index of the next byte of the mask
+        ("inside", "i8"),  # the current frame is part of a message
+        ("final", "i8"),  # the current frame ends a message
+        ("head", "i8"),  # bytes of an incomplete head of a frame, in `octets`
+        ("held", "i8"),  # bytes that are held: of a head of HTTP, or since the boundary was lost
+        ("searched", "i8"),  # of these, bytes at which no frame begins
+        ("deflate", "i8"),  # permessage-deflate was agreed
+        ("deflated", "i8"),  # the current message is compressed
+        ("owed", "i8"),  # missing bytes since this direction stopped
+        ("mask", "u1", 4),
+        ("octets", "u1", HEAD_BYTES),
+    ],
+    align=True,
+)
 
 
 class WebSocket(Layer):
@@ -74,187 +79,317 @@ class WebSocket(Layer):
 
     def __init__(self, client: int) -> None:
         super().__init__(client)
-        self.sides: tuple[Side, Side] = (Side(), Side())
+        self.state = np.zeros(2, SIDE).view(np.recarray)
+        self.held = np.empty((2, HELD_BYTES), np.uint8)
+        self.inflaters = list(NO_INFLATERS)
+        self.expanded = [0, 0]  # bytes that inflaters of the past added
         self.subprotocol: str | None = None
-        self.accepted = False
+        self.asked = self.accepted = False  # what the request asks for, what the response says
 
     def read(self, chunks: Chunks) -> Chunks:
-        room = int(np.maximum(chunks.size, 0).sum()) + sum(len(side.pending) for side in self.sides)
-        out, self.stopped_at, i = Output(room), -1, 0
-        while i < len(chunks.size) and not self.stopped:
-            apart = np.array([not side.stopped and (side.lost or not side.upgraded) for side in self.sides])
-            end = int(clear_end(chunks.direction, chunks.size, i, apart))
-            if end > i:
-                i += self._frames(chunks.part(i, end), out)
-                continue
-            direction, self.event = int(chunks.direction[i]), int(chunks.event[i])
-            begin, size, side = int(chunks.begin[i]), int(chunks.size[i]), self.sides[direction]
-            if side.stopped:
-                pass
-            elif size < 0:
-                self._hole(direction, side, -size, out)
-            else:
-                self._boundary(direction, side, chunks.octets[begin : begin + size].tobytes(), out)
-            i += 1
-        return out.chunks()
+        self.stopped_at, count = -1, len(chunks.size)
+        room = int(np.maximum(chunks.size, 0).sum()) + int(self.state["held"].sum())
+        octets, plain = np.empty(room, np.uint8), bytearray()
+        found, to = np.empty((2 * count + room // 2 + 4, len(ROW)), np.int64), np.zeros(2, np.int64)
+        columns = (chunks.direction, chunks.begin, chunks.size, chunks.octets)
+        i = at = rows = 0
+        while i < count:
+            code, i, at = read_chunks(*columns, i, at, self.client, self.state, self.held, octets, found, to)
+            if self.inflaters != NO_INFLATERS:
+                self._inflate(found[rows : to[0]], octets, chunks, plain)
+            rows = int(to[0])
+            if code != DONE:
+                self.event = int(chunks.event[i])
+                self._returned(int(chunks.direction[i]), code)
+                if code == MESSAGE_HOLE:
+                    i, at = i + 1, 0
+        found = found[:rows][found[:rows, SIZE] != 0]
+        chunk, directions, begin, size = found[:, :KIND].T
+        for direction in (0, 1):
+            self.output_bytes[direction] += int(size[directions == direction].clip(min=0).sum())
+        octets = np.concatenate([octets, np.frombuffer(plain, np.uint8)]) if plain else octets
+        return Chunks(chunks.event[chunk], directions, begin, size, octets)
 
-    def _boundary(self, direction: int, side: Side, octets: bytes, out: Output) -> None:
-        """Find the first frame after the upgrade, or after a hole."""
-        octets = bytes(side.pending) + octets
-        side.pending.clear()
-        if not side.upgraded:
-            end = octets.find(b"\r\n\r\n") + 4
-            if end < 4:
-                side.pending += octets
-                if len(octets) > LIMITS.upgrade_bytes:
-                    self.stop_reading(NO_UPGRADE)
-                return
-            self._upgrade(direction, side, octets[:end])
-            octets = octets[end:]
-        if side.lost:
-            octets = octets[self._search(direction, side, octets) :]
-        if octets and not side.lost and not side.stopped:
-            rest = np.frombuffer(bytearray(octets), np.uint8)
-            columns = np.array([[self.event], [direction], [0], [len(rest)]])
-            self._frames(Chunks._make([*columns, rest]), out)
-
-    def _frames(self, chunks: Chunks, out: Output) -> int:
-        """Read chunks without holes; returns their number, fewer when a direction stops."""
-        partial = [side.pending if side.upgraded else b"" for side in self.sides]  # heads of frames
-        state = np.array(
-            [[s.left, s.turn % 4, s.data, len(b), s.stopped] for s, b in zip(self.sides, partial, strict=True)]
-        )
-        masks = np.array([np.frombuffer(side.mask or bytes(4), np.uint8) for side in self.sides])
-        heads = np.array([np.frombuffer(octets.ljust(HEAD_BYTES), np.uint8) for octets in partial])
-        found = np.empty((len(chunks.size) + int(chunks.size.sum()) // 2 + 1, 4), np.int64)
-        columns = (chunks.octets, chunks.direction, chunks.begin, chunks.size)
-        count, used, stop = read_frames(*columns, self.client, state, masks, heads, out.octets, out.used, found)
-        out.used = int(used)
-        chunk, directions, begin, size = found[:count].T
-        out.add_columns(chunks.event[chunk], directions, begin, size)
-        for direction, side in enumerate(self.sides):
-            if not side.upgraded:
-                continue
-            side.left, side.turn, data = state[direction, : DATA + 1].tolist()
-            side.data, side.mask = bool(data), masks[direction].tobytes()
-            side.pending = bytearray(heads[direction, : state[direction, HEAD]].data)
-            self.output_bytes[direction] += int(size[directions == direction].sum())
-        if stop < len(chunks.size):
-            side, self.event = self.sides[int(chunks.direction[stop])], int(chunks.event[stop])
-            compressed = state[int(chunks.direction[stop]), STOPPED] == COMPRESSED_FRAME and side.compressed
-            self.stop_reading(COMPRESSED if compressed else NO_FRAME, side)
-        return min(int(stop) + 1, len(chunks.size))
-
-    def _hole(self, direction: int, side: Side, size: int, out: Output) -> None:
-        """`size` octets of a direction are missing."""
-        if not side.upgraded:
+    def _returned(self, direction: int, code: int) -> None:
+        """`read_chunks` returned in a chunk of this direction."""
+        held = self.held[direction, : int(self.state["held"][direction])]
+        if code == HEAD_READ:
+            self._upgrade(direction, held.tobytes())
+        elif code == HEAD_HOLE:
             self.stop_reading(NO_UPGRADE)
-            return
-        incomplete = len(side.pending) > 0
-        side.pending.clear()
-        inside = min(size, side.left)
-        side.left -= inside
-        side.turn += inside
-        side.lost = side.lost or incomplete or size > inside
-        if side.data or side.lost:
-            out.add(self.event, direction, -(size if side.lost else inside))
+        elif code in (HEAD_WRONG, HEAD_TOO_LONG):
+            self.stop_reading(self._reason(REFUSED if direction != self.client and code == HEAD_WRONG else UNFINISHED))
+        else:
+            self.stop_reading(NO_FRAME if code == WRONG_FRAME else COMPRESSED, direction)
 
-    def _upgrade(self, direction: int, side: Side, octets: bytes) -> None:
-        named = headers_of(octets)
-        side.upgraded = True
-        if direction != self.client:
-            self.accepted = re.match(rb"HTTP/1\.1 101\b", octets) is not None
+    def _reason(self, refusal: str) -> str:
+        """`refusal` if there was a request for WebSocket, as far as it is known."""
+        asked = self.asked or asks_for_websocket(self.held[self.client], 0, self._held(self.client)) == COMPLETE
+        return refusal if asked else NO_REQUEST
+
+    def _held(self, direction: int) -> int:
+        return int(self.state["held"][direction])
+
+    def _upgrade(self, direction: int, head: bytes) -> None:
+        """The head of the request or of the response is complete."""
+        if direction == self.client:
+            self.asked = self._reason(REFUSED) == REFUSED
+            if not self.asked:
+                self.stop_reading(NO_REQUEST)
+                return
+        else:
+            self.accepted = head.startswith(STATUS_LINE) and not head[len(STATUS_LINE) : len(STATUS_LINE) + 1].isalnum()
             if not self.accepted:
-                self.stop_reading(REFUSED)
-            protocol = named.get(b"sec-websocket-protocol")
+                self.stop_reading(self._reason(REFUSED))
+                return
+            protocol = field_of(head, b"sec-websocket-protocol")
             self.subprotocol = escaped(protocol) if protocol else None
-            if b"permessage-deflate" in named.get(b"sec-websocket-extensions", b"").lower():
-                for each in self.sides:
-                    each.compressed = True
+            compression = agreed(field_of(head, b"sec-websocket-extensions"))
+            if compression is not None:
+                self.inflaters = [Inflater(fresh) for fresh in compression[:: 1 if self.client == 0 else -1]]
+                self.state["deflate"] = 1
+        self.state["stage"][direction], self.state["held"][direction] = FRAMES, 0
 
-    def _search(self, direction: int, side: Side, octets: bytes) -> int:
-        """The offset of the next frame; the number of octets when none is found."""
-        here = octets.find(FINAL_BINARY)
-        while here >= 0:
-            place, seen = here, 0
-            while seen < CHAIN:
-                head = _head(octets, place)
-                if head is None or head[0] not in OPCODES or head[1] != (direction == self.client):
-                    break
-                if head[3] > LIMITS.websocket_frame_bytes:
-                    break
-                place, seen = head[2] + head[3], seen + 1
-            if seen == CHAIN or (seen and place == len(octets)):
-                side.lost, side.left = False, 0
-                return here
-            here = octets.find(FINAL_BINARY, here + 1)
-        return len(octets)
+    def give_up(self, answered: bool) -> None:
+        """The connection ends before the upgrade. `answered`: packets of the server were captured."""
+        incomplete = not self.asked or self._held(1 - self.client) > 0
+        self.stop_reading(self._reason(UNFINISHED if incomplete else NO_ANSWER if answered else NO_UPGRADE))
 
+    def _inflate(self, rows: np.ndarray, octets: np.ndarray, chunks: Chunks, plain: bytearray) -> None:
+        """Inflate the compressed messages of these rows, each where it ends; their bytes follow `octets` in `plain`."""
+        failed = [False, False]
+        for k in np.flatnonzero(rows[:, KIND] != PLAIN).tolist():
+            direction, begin, size, kind = rows[k, DIRECTION:].tolist()
+            inflater = self.inflaters[direction]
+            if failed[direction] or inflater is None:
+                continue
+            rows[k, SIZE] = 0
+            try:
+                inflater.add(octets[begin : begin + size].data)
+                if kind != DEFLATED:
+                    message = inflater.end(kind == DEFLATED_END)
+                    rows[k, BEGIN], rows[k, SIZE] = len(octets) + len(plain), len(message)
+                    plain += message
+            except NotInflated as error:
+                self.limits |= INFLATED if isinstance(error, TooLarge) else 0
+                self.event = int(chunks.event[rows[k, CHUNK]])
+                self.stop_reading(COMPRESSED, direction)
+                failed[direction] = True
+                later = k + np.flatnonzero(rows[k:, DIRECTION] == direction)
+                self.state["owed"][direction] -= int(rows[later, SIZE][rows[later, KIND] == PLAIN].clip(max=0).sum())
+                rows[later, SIZE] = 0
 
-def _head(octets: bytes, at: int) -> tuple[int, bool, int, int] | None:
-    """Opcode with reserved bits, whether masked, where the payload begins, its size: of the frame at `at`; None: more
-    is needed."""
-    if len(octets) < at + 2:
-        return None
-    masked, size, start = octets[at + 1] >= 0x80, octets[at + 1] & 0x7F, at + 2
-    wide = {126: 2, 127: 8}.get(size, 0)
-    if len(octets) < start + wide + 4 * masked:
-        return None
-    if wide:
-        size = int.from_bytes(octets[start : start + wide], "big")
-    return octets[at] & 0x7F, masked, start + wide + 4 * masked, size
+    def stop_reading(self, reason: str, side: Any = None) -> None:
+        """Stop reading this direction, or both."""
+        self.reason = self.reason or reason
+        for direction in (0, 1) if side is None else (side,):
+            self.state["stage"][direction], self.state["held"][direction] = STOPPED, 0
+            inflater, self.inflaters[direction] = self.inflaters[direction], None
+            self.expanded[direction] += inflater.expanded if inflater is not None else 0
+        if self.stopped:
+            self.stopped_at = self.event
+
+    @property
+    def stopped(self) -> bool:
+        """Whether both directions have stopped."""
+        return bool((self.state["stage"] == STOPPED).all())
+
+    def owed(self, direction: int) -> int:
+        return int(self.state["owed"][direction])
+
+    def expansion(self, direction: int) -> int:
+        inflater = self.inflaters[direction]
+        return self.expanded[direction] + (inflater.expanded if inflater is not None else 0)
 
 
 @kernel
-def read_frames(octets, direction, begin, size, client, state, masks, heads, out, used, found):
-    """Read chunks of frames; write the octets of messages, unmasked, to `out` from `used` on, and for each part of one
-    its chunk, direction, begin and size to `found`. `state` int64 (2, 5), `masks` uint8 (2, 4), `heads` uint8 (2,
-    HEAD_BYTES): by direction the current frame, its mask, its incomplete head.
+def _put(found, to, chunk, direction, size, kind):
+    """Append a row: the last `size` bytes of the output, or a hole."""
+    row = found[to[0]]
+    row[0], row[1], row[2], row[3], row[4] = chunk, direction, to[1] - max(size, 0), size, kind
+    to[0] += 1
 
-    Returns the number of parts, the end of `out`, and the chunk at which a direction stopped (STOPPED is set), or the
-    number of chunks."""
-    count = 0
-    for i in range(len(direction)):
+
+@kernel
+def _frames(s, masked, source, at, end, out, found, to, chunk, direction):
+    """Read frames in `source[at:end]`: DONE or WRONG_FRAME."""
+    while at < end:
+        if s.left > 0:
+            amount, turn, used = min(int(s.left), end - at), int(s.turn), int(to[1])
+            s.left -= amount
+            s.turn = (turn + amount) & 3
+            if s.inside != 0:
+                for j in range(amount):
+                    out[used + j] = source[at + j] ^ s.mask[(turn + j) & 3]
+                to[1] += amount
+                kind = PLAIN
+                if s.deflated != 0:
+                    kind = DEFLATED_END if s.final != 0 and s.left == 0 else DEFLATED
+                _put(found, to, chunk, direction, amount, kind)
+            at += amount
+            continue
+        known = int(s.head)
+        s.octets[known] = source[at]
+        at, known = at + 1, known + 1
+        s.head = known
+        if known < 2:
+            continue
+        length = int(np.int64(s.octets[1])) & 0x7F
+        wide = 2 if length == 126 else 8 if length == 127 else 0
+        if known < 2 + wide + (4 if masked else 0):
+            continue
+        first = int(np.int64(s.octets[0]))
+        opcode, reserved = first & 0x0F, first & 0x70
+        is_data = opcode <= BINARY
+        is_known = is_data or CLOSE <= opcode <= PONG
+        # Only the first frame of a message says that it is compressed (RFC 7692, section 6).
+        sound = reserved == 0 or (reserved == COMPRESSION and s.deflate != 0 and is_data and opcode != CONTINUATION)
+        if not is_known or not sound or masked != (s.octets[1] >= 0x80):
+            s.stage = STOPPED
+            return WRONG_FRAME
+        if wide:
+            length = 0
+            for j in range(wide):
+                length = (length << 8) | int(np.int64(s.octets[2 + j]))
+            length = length if length >= 0 else ENDLESS
+        for j in range(4):
+            s.mask[j] = s.octets[2 + wide + j] if masked else 0
+        s.head = 0
+        s.left = length
+        s.turn = 0
+        s.inside = 1 if is_data else 0
+        if is_data:
+            s.final = first >> 7
+            if opcode != CONTINUATION:
+                s.deflated = reserved >> 6
+            if s.final != 0 and s.deflated != 0 and length == 0:
+                _put(found, to, chunk, direction, 0, DEFLATED_END)
+    return DONE
+
+
+@kernel
+def _chain(held, at, end, masked, ends_here):
+    """Whether frames begin at `at`: CHAIN in a row, or fewer that end at `end`, where a chunk ends (`ends_here`)."""
+    seen = 0
+    while seen < CHAIN:
+        if at == end:
+            return ACCEPT if seen > 0 and ends_here else UNDECIDED
+        if at + 1 >= end:
+            return UNDECIDED
+        opcode, length = octet(held, at) & 0x7F, octet(held, at + 1) & 0x7F
+        if not (opcode <= BINARY or CLOSE <= opcode <= PONG) or masked != (octet(held, at + 1) >= 0x80):
+            return REJECT
+        wide = 2 if length == 126 else 8 if length == 127 else 0
+        at += 2
+        if at + wide > end:
+            return UNDECIDED
+        if wide:
+            length = 0
+            for j in range(wide):
+                length = (length << 8) | octet(held, at + j)
+        if not 0 <= length <= FRAME_BYTES:
+            return REJECT
+        at += wide + (4 if masked else 0) + length
+        seen += 1
+        if at > end and seen < CHAIN:
+            return UNDECIDED
+    return ACCEPT
+
+
+@kernel
+def _search(s, held, masked, ends_here):
+    """The offset in `held` at which frames begin again; -1: not found in the bytes so far. Candidates are looked at one
+    after the other; one that needs more bytes than there is room for is none."""
+    at, end = int(s.searched), int(s.held)
+    while at < end:
+        if held[at] == FINAL_BINARY:
+            verdict = _chain(held, at, end, masked, ends_here)
+            if verdict == ACCEPT:
+                return at
+            if verdict == UNDECIDED and (end < len(held) or at >= len(held) // 2):
+                break
+        at += 1
+    if at == end or end == len(held):  # what was searched is dropped; of a full buffer at least half
+        copy_bytes(held, 0, held, at, end)
+        s.held = end - at
+        at = 0
+    s.searched = at
+    return -1
+
+
+@kernel
+def _hole(s, size, found, to, chunk, direction):
+    """`size` bytes of a direction that is read are missing: DONE, or MESSAGE_HOLE, which stops it."""
+    inside = min(size, int(s.left))
+    lost = s.stage == LOST or s.head > 0 or size > inside
+    s.left -= inside
+    s.turn = (s.turn + inside) & 3
+    s.head = 0
+    s.held = 0
+    s.searched = 0
+    stops = s.deflate != 0 and (lost or (s.inside != 0 and s.deflated != 0))
+    if stops and s.deflated != 0:
+        _put(found, to, chunk, direction, 0, DEFLATED_CUT)
+    if s.inside != 0 or lost:
+        _put(found, to, chunk, direction, -size, PLAIN)
+    if stops:
+        s.stage = STOPPED
+        return MESSAGE_HOLE
+    if lost:
+        s.stage = LOST
+        s.left = 0
+    return DONE
+
+
+@kernel
+def read_chunks(direction, begin, size, octets, i, at, client, sides, held, out, found, to):
+    """Read chunks from byte `at` of chunk `i` on: (code, chunk, byte in it) where it stopped. `sides` SIDE (2,), `held`
+    uint8 (2, HELD_BYTES), by direction. Bytes of messages, unmasked, go to `out`, and for each part of one a row of
+    `found`: its chunk, direction, begin, size, kind. `to`: how many rows and bytes there are."""
+    while i < len(direction):
         side = int(direction[i])
-        at, end = int(begin[i]), int(begin[i] + size[i])
-        while at < end and state[side, STOPPED] == 0:
-            left = int(state[side, LEFT])
-            if left > 0:
-                amount, turn = min(left, end - at), int(state[side, TURN])
-                if state[side, DATA]:
-                    for j in range(amount):
-                        out[used + j] = octets[at + j] ^ masks[side, (turn + j) & 3]
-                    found[count, 0], found[count, 1], found[count, 2], found[count, 3] = i, side, used, amount
-                    count += 1
-                    used += amount
-                state[side, LEFT], state[side, TURN] = left - amount, (turn + amount) & 3
-                at += amount
-                continue
-            known = int(state[side, HEAD])
-            heads[side, known] = octets[at]
-            at, known = at + 1, known + 1
-            state[side, HEAD] = known
-            if known < 2:
-                continue
-            masked, length = heads[side, 1] >= 0x80, int(heads[side, 1]) & 0x7F
-            wide = 2 if length == 126 else 8 if length == 127 else 0
-            if known < 2 + wide + (4 if masked else 0):
-                continue
-            opcode, reserved = int(heads[side, 0]) & 0x0F, int(heads[side, 0]) & 0x70
-            known_opcode = opcode <= BINARY or CLOSE <= opcode <= PONG
-            if reserved not in (0, COMPRESSION) or not known_opcode or masked != (side == client):
-                state[side, STOPPED] = WRONG_FRAME
-                return count, used, i
-            if reserved:
-                state[side, STOPPED] = COMPRESSED_FRAME
-                return count, used, i
-            if wide:
-                length = 0
-                for j in range(wide):
-                    length = (length << 8) | int(heads[side, 2 + j])
-                length = length if length >= 0 else ENDLESS
-            for j in range(4):
-                masks[side, j] = heads[side, 2 + wide + j] if masked else 0
-            state[side, HEAD], state[side, LEFT], state[side, TURN] = 0, length, 0
-            state[side, DATA] = opcode <= BINARY
-    return count, used, len(direction)
+        s = sides[side]
+        if size[i] < 0:
+            missing = -int(size[i])
+            if s.stage == STOPPED:
+                s.owed += missing
+            elif s.stage == HEAD:
+                return HEAD_HOLE, i, 0
+            elif _hole(s, missing, found, to, i, side) != DONE:
+                return MESSAGE_HOLE, i, 0
+            i += 1
+            continue
+        first, end = int(begin[i]), int(begin[i] + size[i])
+        here = first + at
+        while here < end and s.stage != STOPPED:
+            if s.stage == FRAMES:
+                code = _frames(s, side == client, octets, here, end, out, found, to, i, side)
+                if code != DONE:
+                    return code, i, end - first
+                here = end
+            elif s.stage == HEAD:
+                if s.held == UPGRADE_BYTES:
+                    return HEAD_TOO_LONG, i, here - first
+                held[side, s.held] = octets[here]
+                s.held += 1
+                here += 1
+                step = head_step(held[side], int(s.held), side == client)
+                if step != MORE:
+                    return HEAD_READ if step == COMPLETE else HEAD_WRONG, i, here - first
+            else:
+                amount = min(end - here, len(held[side]) - int(s.held))
+                copy_bytes(held[side], int(s.held), octets, here, here + amount)
+                s.held += amount
+                here += amount
+                found_at = _search(s, held[side], side == client, here == end)
+                if found_at >= 0:
+                    s.stage = FRAMES
+                    stop = int(s.held)
+                    s.held = 0
+                    s.searched = 0
+                    code = _frames(s, side == client, held[side], found_at, stop, out, found, to, i, side)
+                    if code != DONE:
+                        return code, i, here - first
+        i += 1
+        at = 0
+    return DONE, i, 0

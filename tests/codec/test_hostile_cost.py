@@ -6,31 +6,42 @@ Times are those of the processor, the best of several runs: other work on the ma
 from __future__ import annotations
 
 import struct
+import sys
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
+import numba
 import numpy as np
 import pika.frame
 import pika.spec
 import pytest
+import test_websocket as websocket
 from encode_1_0 import frame
 from fuzz import PARTS
 from growth import assert_linear
 from pika_frames import method
 from test_amqp_1_0_streams import CLOSE, sections_of
-from wire import CLIENT, FLOW, SERVER, Wire, take_facts
+from tls_peers import Peers, wire_of
+from wire import CLIENT, FLOW, SERVER, Wire, give_up, take_facts
 
-from codec.amqp.decoder import Decoder
+from codec.amqp.decoder import CarriedStates, Decoder
 from codec.compiler.limits import LIMITS
+from codec.layers.stack import Layers
+from codec.layers.tls.keylog import KeyLog
+from codec.memory import readonly
 from codec.net.segments import SEGMENT
+from udfs.decode.runs import Files
 
 CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
 ACK = method(pika.spec.Basic.Ack(7))
 FRAME_OVERHEAD = 8
 LOST = b"\x77" * 20  # no frame begins here
 STEPS = (1, 4)
+CONNECTIONS = 100 if numba.config.DISABLE_JIT else 400
 
 
 def decoded(wire: Wire, decoder: Decoder | None = None) -> tuple[float, int, dict[str, Any]]:
@@ -43,7 +54,7 @@ def decoded(wire: Wire, decoder: Decoder | None = None) -> tuple[float, int, dic
     spent = time.process_time() - started
     (facts,) = take_facts(decoder)
     side = facts.facts["client"]
-    assert side["payload_bytes"] == sum(side[part] for part in PARTS)
+    assert side["payload_bytes"] == sum(side[part] for part in (*PARTS, "websocket_bytes"))
     return spent, rows, facts.facts
 
 
@@ -284,3 +295,168 @@ def test_waiting_bytes_of_a_direction_are_bounded() -> None:
     for stream in decoder.state.streams:
         assert sum(array.nbytes for array in stream) < 6 * LIMITS.frame_bytes
     assert "reorder window" in facts["limits"]
+
+
+# ---- layers: WebSocket and TLS --------------------------------------------------------------------------------------
+
+ASKS = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"
+AGREES = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
+PING = b"\x89\x80\0\0\0\0"  # of the client, without payload; its mask is zero
+HELLO = bytes.fromhex("16 0301 0200 01 0001fc 0303") + bytes(32 + 100)
+NO_SECRETS = KeyLog(b"CLIENT_RANDOM " + b"ab" * 32 + b" " + b"cd" * 48)
+
+
+def upgraded(count: int) -> Wire:
+    wire = Wire()
+    wire.add(CLIENT, ASKS)
+    wire.add(SERVER, AGREES)
+    return wire
+
+
+def requests_apart(count: int) -> Wire:
+    """Segments of four bytes, each of which might begin a request, with holes between them."""
+    wire = Wire(syn=False)
+    for _ in range(count):
+        wire.add(CLIENT, b"GET ")
+        wire.seq[CLIENT] += 100
+    return wire
+
+
+def requests_in_turn(count: int) -> Wire:
+    """Requests that ask for nothing, on one connection."""
+    return in_segments(Wire(), b"GET / HTTP/1.1\r\n\r\n" * count, 18)
+
+
+def hellos(count: int) -> Wire:
+    return in_segments(Wire(), HELLO * count, len(HELLO))
+
+
+def pings(count: int) -> Wire:
+    return in_segments(upgraded(count), PING * count, len(PING))
+
+
+def single_bytes(count: int) -> Wire:
+    return in_segments(upgraded(count), b"\x82\xfe\xff\xff" + bytes(4) + bytes(count), 1)
+
+
+def frames_with_holes(count: int) -> Wire:
+    wire = upgraded(count)
+    for _ in range(count):
+        wire.add(CLIENT, b"\x82\x84\0\0\0\0AMQP")
+        wire.lose(CLIENT, 3)
+    return wire
+
+
+def heads_after_a_hole(count: int) -> Wire:
+    """Each byte may begin a frame; those of the first half claim a size that is not there."""
+    wire = upgraded(count)
+    wire.add(CLIENT, b"\x82\xff")
+    wire.lose(CLIENT, 10)
+    give_up(wire, CLIENT)
+    return in_segments(wire, b"\x82\xfe" * (50 * count) + b"\x82" * (100 * count), 200)
+
+
+LAYERS: dict[str, Callable[[int], Wire]] = {
+    "requests apart": requests_apart,
+    "requests in turn": requests_in_turn,
+    "hellos": hellos,
+    "pings": pings,
+    "single bytes": single_bytes,
+    "frames with holes": frames_with_holes,
+    "heads after a hole": heads_after_a_hole,
+}
+
+
+def calls_in_layers(wire: Wire) -> int:
+    """How many functions of the layers Python calls for these segments."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call" and "/codec/layers/" in frame.f_code.co_filename
+
+    layers = Layers(NO_SECRETS)
+    segments, payload = np.array(wire.segments, SEGMENT).view(np.recarray), np.frombuffer(wire.payload, np.uint8)
+    flows, ends = np.frombuffer(FLOW, np.uint8)[None], np.array([len(segments)])
+    sys.setprofile(count)
+    try:
+        parts = [*layers.feed(flows, ends, readonly(segments), readonly(payload)), *layers.finish()]
+    finally:
+        sys.setprofile(None)
+    assert sum(len(part.segments) for part in parts) >= len(segments)
+    return calls
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="interpreted kernels are functions of Python")
+@pytest.mark.parametrize("attack", LAYERS)
+def test_python_does_nothing_for_each_segment_of_a_layer(attack: str) -> None:
+    calls_in_layers(LAYERS[attack](2))
+    few, many = (calls_in_layers(LAYERS[attack](count)) for count in (100, 3000))
+    assert many <= 3 * few, "batches, not segments"
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="times of kernels")
+@pytest.mark.parametrize("attack", LAYERS)
+def test_the_time_of_a_layer_is_linear(attack: str) -> None:
+    decoder = Decoder(layers=Layers(NO_SECRETS))
+    wires = {count: LAYERS[attack](1000 * count) for count in STEPS}
+    decoded(wires[STEPS[0]], decoder)
+    assert_linear(lambda count: min(decoded(wires[count], decoder)[0] for _ in range(3)), STEPS)
+
+
+def tls_flights() -> tuple[list[tuple[int, bytes]], KeyLog]:
+    peers = Peers()
+    return peers.exchange([(CLIENT, CLASSIC_HEADER)]), KeyLog(peers.key_log)
+
+
+@pytest.mark.parametrize("kind", ["request", "upgrade", "tls"])
+def test_a_connection_with_layers_that_has_ended_needs_little_memory(kind: str) -> None:
+    """Only what its row says is retained until the row is made; one connection after the other uses the same arrays."""
+    flights, log = ([(CLIENT, ASKS), (SERVER, AGREES), (CLIENT, PING)], KeyLog())
+    if kind == "tls":
+        flights, log = tls_flights()
+    wire = wire_of(flights[:1] if kind == "request" else flights)
+    segments, octets = wire.arrays()
+    payload = np.frombuffer(bytearray(octets), np.uint8)
+    decoder = Decoder(layers=Layers(log))
+
+    def feed(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            for _ in decoder.feed(FLOW[:-6] + number.to_bytes(2, "big") + FLOW[-4:], segments, payload):
+                pass
+
+    feed(0, 3)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    feed(3, CONNECTIONS)
+    after, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < CONNECTIONS * 20_000
+    assert peak - before < CONNECTIONS * 20_000 + (16 << 20)
+    for _ in decoder.finish():
+        pass
+    assert len(take_facts(decoder)) == CONNECTIONS + 3
+
+
+@pytest.mark.parametrize("kind", ["websocket", "compressed", "tls"])
+def test_the_saved_state_of_a_layer_is_small(kind: str) -> None:
+    """After much traffic that does not repeat, when nothing is incomplete."""
+    bodies = [pika.frame.Body(1, np.random.default_rng(number).bytes(15_000)).marshal() for number in range(40)]
+    sent, log = [(CLIENT, CLASSIC_HEADER), *((way, body) for body in bodies for way in (CLIENT, SERVER))], KeyLog()
+    if kind == "tls":
+        peers = Peers()
+        flights = peers.exchange(sent)[:-1]
+        log = KeyLog(peers.key_log)
+    else:
+        flights = websocket.upgraded(tuple(sent))[:-2] if kind == "websocket" else websocket.compressed(tuple(sent))
+    carried = CarriedStates((), Files())
+    carried.files.number("a.pcap")
+    decoder = Decoder(carried=carried, layers=Layers(log, carry=True))
+    segments, octets = wire_of(flights).arrays()
+    for batches in (decoder.feed(FLOW, segments, np.frombuffer(bytearray(octets), np.uint8)), decoder.finish()):
+        for _ in batches:
+            pass
+    ((_, state),) = carried.states.items()
+    assert state.layers is not None
+    size = len(state.to_bytes())
+    assert size < (64 << 10) + (2 * 44 << 10 if kind == "compressed" else 0)  # two windows of 32 KB, as text

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import time
+import zlib
 from itertools import cycle
 from typing import Any
 
+import pika.frame
 import pytest
 from test_tls import PARTS, all_frames, conversation, sent
 from tls_peers import Peers, Sent, wire_of
-from wire import CLIENT, SERVER
+from wire import CLIENT, SERVER, give_up
 
+from codec.compiler.limits import LIMITS
+from codec.layers.deflate import Inflater
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
-from codec.layers.websocket import is_upgrade
 
 REQUEST = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: mq.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -116,22 +120,269 @@ def test_websocket_inside_tls() -> None:
     assert facts["client"]["decrypted_bytes"] == facts["client"]["frame_bytes"] + facts["client"]["websocket_bytes"]
 
 
-def test_a_compressed_stream_is_named_and_not_read() -> None:
-    answer = ANSWER + b"Sec-WebSocket-Extensions: permessage-deflate\r\n"
+def test_compressed_frames_that_were_not_agreed_on_are_not_read() -> None:
     sent = conversation()[0]
-    flights = [(CLIENT, REQUEST), (SERVER, answer + b"\r\n"), *((w, frame(w, o, rsv=0x40)) for w, o in sent)]
-    layers = Layers()
-    rows, facts = wire_of(flights).rows(layers)
-    assert (facts["transport"], facts["unread_because"]) == ("websocket", "permessage-deflate")
+    flights = [(CLIENT, REQUEST), (SERVER, ANSWER + b"\r\n"), *((w, frame(w, o, rsv=0x40)) for w, o in sent)]
+    rows, facts = wire_of(flights).rows(Layers())
+    assert (facts["transport"], facts["unread_because"]) == ("websocket", "no frame of WebSocket")
     assert not [row for row in rows if row["frame_type"] == "method"]
     assert_ledger(facts)
 
 
-def test_an_upgrade_that_is_refused_is_foreign() -> None:
-    flights = [(CLIENT, REQUEST), (SERVER, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")]
+# ---- requests without an upgrade ------------------------------------------------------------------------------------
+
+PROXY_LINE = b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 5672\r\n"
+AMQP_091 = b"AMQP\0\0\x09\x01"
+
+
+@pytest.mark.parametrize("size", [1, 50, 1400])  # of segments
+@pytest.mark.parametrize("proxy", [b"", PROXY_LINE], ids=["bare", "proxy"])
+@pytest.mark.parametrize(
+    ("request_head", "answer", "reason", "server_row"),
+    [
+        (REQUEST, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "upgrade refused", "foreign"),
+        (REQUEST, AMQP_091, "upgrade refused", "protocol-header"),
+        (REQUEST, b"SSH-2.0-OpenSSH_9.6\r\n", "upgrade refused", "foreign"),
+        (REQUEST, b"HTTP/1.1 101 Switching", "upgrade not finished", "foreign"),
+        (REQUEST, b"", "upgrade not answered", None),
+        (REQUEST[:-2], b"", "upgrade not finished", None),
+        (REQUEST[:-2], AMQP_091, "upgrade refused", "protocol-header"),
+        (REQUEST.replace(b"Upgrade: websocket\r\n", b""), b"HTTP/1.1 200 OK\r\n\r\n", None, "foreign"),
+        (b"GET / HTTP/1.0\r\nUpgrade: websocket\r\n\r\n", b"", None, None),
+    ],
+    ids=["403", "amqp", "ssh", "half an answer", "silence", "half a request", "amqp, half", "no upgrade", "HTTP/1.0"],
+)
+def test_a_request_without_upgrade_is_a_row_of_each_side(
+    request_head: bytes, answer: bytes, reason: str | None, server_row: str | None, proxy: bytes, size: int
+) -> None:
+    flights = [(CLIENT, proxy + request_head), *([(SERVER, answer)] if answer else [])]
+    wire = wire_of(flights, size)
+    wire.add(SERVER, b"")
+    rows, facts = wire.rows(Layers())
+    assert facts["unread_because"] == reason
+    assert facts["transport"] == "tcp"
+    client = [row for row in rows if row["sender"] == "client"]
+    assert [row["frame_type"] for row in client] == ["foreign"] * (2 if proxy and len(client) == 2 else 1)
+    assert sum(row["size"] for row in client) == len(proxy + request_head)
+    assert [(row["frame_type"], row["size"]) for row in rows if row["sender"] == "server"] == (
+        [(server_row, len(answer))] if server_row else []
+    )
+    assert_ledger(facts)
+    without, _ = wire.rows()  # a decoder without layers reads the same bytes, from the same packets
+    assert [(row["sender"], row["size"], row["packet"]) for row in rows] == [
+        (row["sender"], row["size"], row["packet"]) for row in without
+    ]
+
+
+def test_text_that_looks_like_a_request_within_amqp_is_no_upgrade() -> None:
+    """A segment in the middle of a body begins with a request for WebSocket: AMQP is read on."""
+    sent = conversation()[0]
+    body = pika.frame.Body(1, b"x" * 100 + REQUEST).marshal()
+    middle = len(sent) // 2
+    flights = [*sent[:middle], (CLIENT, body[:107]), (CLIENT, body[107:]), *sent[middle:]]
+    with_layers, facts = wire_of(flights).rows(Layers())
+    without, same = wire_of(flights).rows()
+    assert (with_layers, facts) == (without, same)
+
+
+# ---- permessage-deflate (RFC 7692) ----------------------------------------------------------------------------------
+
+DEFLATE = b"Sec-WebSocket-Extensions: permessage-deflate"
+RSV1 = 0x40
+
+
+class Compressor:
+    """Messages of one direction, by section 7.2.1: a sync flush without its last four bytes."""
+
+    def __init__(self, takeover: bool = True, bits: int = 15) -> None:
+        self.takeover, self.bits = takeover, bits
+        self.stream = zlib.compressobj(wbits=-bits)
+
+    def message(self, octets: bytes) -> bytes:
+        if not self.takeover:
+            self.stream = zlib.compressobj(wbits=-self.bits)
+        found = self.stream.compress(octets) + self.stream.flush(zlib.Z_SYNC_FLUSH)
+        return found.removesuffix(b"\x00\x00\xff\xff")
+
+
+def compressed(sent: tuple[Sent, ...], parameters: bytes = b"", takeover: bool = True, bits: int = 15) -> list[Sent]:
+    """A compressed message for each piece sent, some in fragments, with control frames between these."""
+    sides = {CLIENT: Compressor(takeover, bits), SERVER: Compressor(takeover, bits)}
+    flights = [(CLIENT, REQUEST), (SERVER, ANSWER + DEFLATE + parameters + b"\r\n\r\n")]
+    for number, (way, octets) in enumerate(sent):
+        if number % 5 == 4:
+            flights.append((way, frame(way, octets)))  # a message may be uncompressed
+            continue
+        message = sides[way].message(octets)
+        if number % 3 == 1 and len(message) > 2:
+            flights.append((way, frame(way, message[:2], final=False, rsv=RSV1)))
+            flights.append((way, frame(way, b"alive", PING)))
+            flights.append((way, frame(way, message[2:-1], 0, final=False)))
+            flights.append((way, frame(way, message[-1:], 0)))
+        else:
+            flights.append((way, frame(way, message, rsv=RSV1)))
+    return flights
+
+
+def test_the_compressed_hello_of_the_rfc() -> None:
+    """RFC 7692, section 7.2.3.1, 7.2.3.2 (with context takeover), 7.2.3.4 (a final block)."""
+    hello = Compressor()
+    assert [hello.message(b"Hello").hex() for _ in range(2)] == ["f248cdc9c90700", "f200110000"]
+    inflater = Inflater(False)
+    for octets in ("f248cdc9c90700", "f200110000", "f3 48 cd c9 c9 07 00 00", "f248cdc9c90700"):
+        inflater.add(bytes.fromhex(octets))
+        assert inflater.end() == b"Hello"
+
+
+@pytest.mark.parametrize("size", [1, 200, 1400])
+@pytest.mark.parametrize(
+    ("parameters", "takeover", "bits"),
+    [
+        (b"", True, 15),
+        (b"; server_no_context_takeover; client_no_context_takeover", False, 15),
+        (b"; server_max_window_bits=9; client_max_window_bits=9", True, 9),
+        (b";client_max_window_bits = 10 , x-other", True, 10),
+    ],
+)
+def test_compressed_messages_are_read(parameters: bytes, takeover: bool, bits: int, size: int) -> None:
+    sent = conversation()[0]
+    flights = compressed(sent, parameters, takeover, bits)
+    rows, facts = wire_of(flights, size).rows(Layers())
+    clear, _ = wire_of(sent).rows()
+    assert [frame_of(row) for row in rows] == [frame_of(row) for row in clear]
+    assert (facts["transport"], facts["content"], facts["unread_because"]) == ("websocket", "amqp", None)
+    assert_ledger(facts)
+
+
+def test_context_takeover_of_one_side_only() -> None:
+    """Whose messages are without it is said apart: a server's window must not be dropped with the client's."""
+    sent = conversation()[0]
+    sides = {CLIENT: Compressor(takeover=False), SERVER: Compressor()}
+    flights = [(CLIENT, REQUEST), (SERVER, ANSWER + DEFLATE + b"; client_no_context_takeover\r\n\r\n")]
+    flights += [(way, frame(way, sides[way].message(octets), rsv=RSV1)) for way, octets in sent]
     rows, facts = wire_of(flights).rows(Layers())
-    assert [row["frame_type"] for row in rows] == ["foreign", "foreign"]
-    assert (facts["content"], facts["transport"]) == ("foreign", "tcp")
+    assert [frame_of(row) for row in rows] == [frame_of(row) for row in wire_of(sent).rows()[0]]
+    assert facts["unread_because"] is None
+
+
+def test_compressed_messages_inside_tls() -> None:
+    peers = Peers()
+    flights = peers.exchange(compressed(conversation()[0]))
+    rows, facts = wire_of(flights).rows(Layers(KeyLog(peers.key_log)))
+    assert sent(rows) == all_frames()
+    assert (facts["transport"], facts["unread_because"]) == ("websocket+tls", None)
+    assert_ledger(facts)
+
+
+@pytest.mark.parametrize("lost", range(6, 30, 5))
+def test_after_a_hole_a_compressed_direction_is_not_read(lost: int) -> None:
+    """Its frames before the hole are those of the whole conversation; the other direction is read to the end."""
+    wire = wire_of(compressed(conversation()[0]), 100)
+    way, size = wire.segments[lost + 2][11], wire.segments[lost + 2][7]
+    rows, facts = wire.without({lost}).rows(Layers())
+    side, other = ("client", "server") if way == CLIENT else ("server", "client")
+    assert facts["unread_because"] == "permessage-deflate"
+    assert (facts[side]["missing_bytes"], facts[other]["missing_bytes"]) == (size, 0)
+    assert [row["size"] for row in rows if row["frame_type"] == "gap"] == [size]
+    whole = sent(rows_of_clear())
+    read = [row for row in sent([row for row in rows if row["status"] == "ok"]) if row[0] == other]
+    assert read == [row for row in whole if row[0] == other]
+    assert_ledger(facts)
+
+
+def rows_of_clear() -> list[dict[str, Any]]:
+    return wire_of(conversation()[0]).rows()[0]
+
+
+@pytest.mark.parametrize("messages", [1, 200])
+def test_a_decompression_bomb_is_bounded(messages: int) -> None:
+    """Zeros, in one message or many: what is inflated is bounded, and the limit is named."""
+    flights = [(CLIENT, REQUEST), (SERVER, ANSWER + DEFLATE + b"\r\n\r\n")]
+    zeros, bomb = Compressor(), []
+    for _ in range(messages):
+        bomb.append(zeros.message(bytes((64 << 20) // messages)))
+        flights.append((CLIENT, frame(CLIENT, bomb[-1], rsv=RSV1)))
+    started = time.process_time()
+    _, facts = wire_of(flights, 60_000).rows(Layers())
+    assert "inflated size" in facts["limits"]
+    assert facts["unread_because"] == "permessage-deflate"
+    most = LIMITS.inflate_grace + LIMITS.inflate_ratio * sum(map(len, bomb))
+    assert facts["client"]["payload_bytes"] - facts["client"]["websocket_bytes"] <= most
+    assert time.process_time() - started < 20
+    assert_ledger(facts)
+
+
+@pytest.mark.parametrize("octets", [b"\xff" * 40, b"\x05\xe0", b""])
+def test_damaged_compression_stops_a_direction(octets: bytes) -> None:
+    sent = conversation()[0]
+    flights = [*compressed(sent)[:6], (CLIENT, frame(CLIENT, octets, rsv=RSV1)), *compressed(sent)[6:]]
+    _, facts = wire_of(flights).rows(Layers())
+    assert facts["unread_because"] == ("permessage-deflate" if octets else None)
+    assert_ledger(facts)
+
+
+# ---- missing bytes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("carrier", ["websocket", "tls"])
+def test_bytes_missing_after_a_layer_stopped_are_a_gap(carrier: str) -> None:
+    """Both directions stop, in the middle of the conversation; each loses bytes afterwards."""
+    sent, log = conversation()[0], KeyLog()
+    if carrier == "tls":
+        peers = Peers()
+        flights, first = peers.exchange(sent), 20
+        log = KeyLog(peers.key_log)
+        broken = b"\x17\x03\x03\x00\x20" + bytes(32)
+    else:
+        flights, first, broken = upgraded(sent), 20, b"\xff" * 32
+    wire = wire_of([*flights[:first], (CLIENT, broken), (SERVER, broken), *flights[first : first + 2]], 1 << 16)
+    for way, size in ((CLIENT, 300), (SERVER, 500), (CLIENT, 7)):
+        wire.add(way, bytes(10))
+        wire.lose(way, size)
+        wire.add(way, bytes(10))
+    for way in (CLIENT, SERVER):
+        give_up(wire, way)
+    rows, facts = wire.rows(Layers(log))
+    gaps = [(row["sender"], row["size"]) for row in rows if row["frame_type"] == "gap"]
+    assert sorted(gaps) == [("client", 307), ("server", 500)]
+    assert (facts["client"]["missing_bytes"], facts["server"]["missing_bytes"]) == (307, 500)
+    assert facts["content"] == "amqp"
+    assert_ledger(facts)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", ["websocket", "compressed", "tls", "both"])
+def test_missing_bytes_are_those_of_the_gaps(kind: str, seed: int) -> None:
+    draw, sent, log = random.Random(f"{kind} {seed}"), conversation()[0], KeyLog()
+    flights = list(sent)
+    if kind != "tls":
+        flights = compressed(sent) if kind == "compressed" else upgraded(sent)
+    if kind in ("tls", "both"):
+        peers = Peers()
+        flights = peers.exchange(flights)
+        log = KeyLog(peers.key_log)
+    wire = wire_of(flights, draw.choice([60, 300, 1400]))
+    count = len(wire.segments) - 2
+    rows, facts = wire.without(set(draw.sample(range(count), 1 + count // 20))).rows(Layers(log))
+    for side in ("client", "server"):
+        own = [row for row in rows if row["sender"] == side]
+        if not any(row["frame_type"] in ("foreign", "tls") for row in own):
+            gaps = sum(row["size"] for row in own if row["frame_type"] == "gap")
+            assert gaps == facts[side]["missing_bytes"], side
+    assert_ledger(facts)
+
+
+@pytest.mark.parametrize("size", [200, 1400, 5000])
+def test_frames_larger_than_a_segment_are_found_after_a_hole(size: int) -> None:
+    """The search continues from one segment to the next."""
+    body = pika.frame.Body(1, bytes(3000)).marshal()
+    flights = [(CLIENT, REQUEST), (SERVER, ANSWER + b"\r\n"), (CLIENT, frame(CLIENT, AMQP_091))]
+    flights += [(CLIENT, frame(CLIENT, body)) for _ in range(20)]
+    wire = wire_of(flights, size)
+    lost = 5  # a part of one of the first bodies
+    rows, facts = wire.without({lost}).rows(Layers())
+    assert len([row for row in rows if row["frame_type"] == "body" and row["status"] == "ok"]) >= 16
+    assert_ledger(facts)
 
 
 @pytest.mark.parametrize("lost", [{12}, {12, 13}, {20, 31}])
@@ -147,7 +398,6 @@ def test_blanks_in_a_head_of_http_cost_no_more_than_other_bytes(line: bytes) -> 
     """A field whose value ends in blanks and a CR that no LF follows is none; its bytes are looked at once."""
     head = b"GET / HTTP/1.1\r\n" + line
     started = time.process_time()
-    assert not is_upgrade(head + b"\r\n\r\n")
     rows, _ = wire_of([(CLIENT, head)], 1 << 16).rows(Layers())
     assert time.process_time() - started < 2
     assert [row["size"] for row in rows] in ([len(head)], [])

@@ -35,7 +35,7 @@ from udfs.tables.channels import COUNT
 from udfs.tables.connections import BLOCK
 from udfs.tables.settled import ITEM
 
-LAYOUT = 5  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
+LAYOUT = 6  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
 
 # Rows of states. `over`: TCP has ended the connection, only copies of what was seen may still arrive; `secrets`: the
 # octets hold secrets of TLS; `error`: why the octets that were given could not be read.

@@ -37,7 +37,7 @@ from codec.tcp.direction import DIRECTION, MARK, PIECE
 if TYPE_CHECKING:
     from codec.amqp.stream import State
 
-LAYOUT = 4  # raise it when the meaning of a field changes; a changed field changes the digest by itself
+LAYOUT = 5  # raise it when the meaning of a field changes; a changed field changes the digest by itself
 
 _PLACE = np.dtype("i8")
 # Name -> type of the arrays of a state. A name that ends with `0` or `1` is of that direction.

@@ -71,6 +71,7 @@ class Side:
     skip: int = 0  # bytes until the end of a record with a hole
     hidden: int = 0  # plaintext bytes of that record
     lost: int = -1  # bytes since the last known record boundary, -1: at a boundary
+    owed: int = 0  # missing bytes for which the output has no hole yet
     searched: int = 0  # bytes of `pending` searched for record headers after a hole
     heads: list[tuple[int, int]] = field(default_factory=list)  # (end, begin) of possible records found there: a heap
 

@@ -86,6 +86,8 @@ class Tls(Recovery):
             else:
                 self._after_hole(chunks.part(i, i + 1), i, out)
             i += 1
+        for direction, side in enumerate(self.sides):  # those after both have stopped
+            side.owed -= int(chunks.size[i:][chunks.direction[i:] == direction].clip(max=0).sum())
         if len(sizes):
             self._advance(len(sizes) - 1)
         return out.chunks()
@@ -298,6 +300,7 @@ class Tls(Recovery):
             if side.skip:
                 return
             self.add(direction, -side.hidden, out)
+            side.owed = 0
         if side.lost >= 0:
             side.pending += chunks.octets[begin : begin + size].data
             taken = size
@@ -305,6 +308,7 @@ class Tls(Recovery):
             if found is not None:
                 missing, kind, plain = found
                 self.add(direction, -missing, out)
+                side.owed = 0
                 self._contents(direction, side, kind, plain, out)
                 self.release_early(out)
         if side.lost < 0:

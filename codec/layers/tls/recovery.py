@@ -103,6 +103,7 @@ class Recovery(Handshake):
     def hole(self, direction: int, size: int, out: Output) -> None:
         """`size` bytes of a direction are missing."""
         side = self.sides[direction]
+        side.owed += size
         if side.stopped:
             return
         if not (side.encrypted or side.stages):
@@ -117,6 +118,7 @@ class Recovery(Handshake):
                 side.lost = over
             if not side.skip:
                 self.add(direction, -side.hidden, out)
+                side.owed = max(over, 0)
             return
         partial, side.pending = side.pending, bytearray()
         if side.lost >= 0:
@@ -132,6 +134,11 @@ class Recovery(Handshake):
         side.hidden = max(0, plain) if partial[0] == APPLICATION_DATA else 0
         if not side.skip:
             self.add(direction, -side.hidden, out)
+            side.owed = 0
+
+    def owed(self, direction: int) -> int:
+        side = self.sides[direction]
+        return side.owed if side.stopped or side.lost >= 0 or side.skip else 0
 
     def search(self, side: Side) -> tuple[int, int, bytes] | None:
         """Find a record in `pending` that authenticates: plaintext bytes missing before it, its kind, its
