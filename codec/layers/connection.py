@@ -22,7 +22,7 @@ from codec.layers.ordered import NEW_CONNECTION, Tcp, end_order, order
 from codec.layers.state import restore_attempt, restore_tcp, save_attempt, save_tcp
 from codec.layers.tls.records import Tls
 from codec.layers.websocket import WebSocket
-from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, PEER_IS_LATE, SEGMENT, SYN, first_octet
+from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, IS_LOST, PEER_IS_LATE, SEGMENT, SYN, first_octet
 from codec.tcp.direction import DONE, TOO_SMALL, enlarge_stream
 from codec.tcp.reassembly import WRAP, anchor
 
@@ -74,7 +74,9 @@ def merge(events, event, direction, begin, size, totals, out):
                 g.direction = direction[chunk]
                 length = abs(size[chunk])
                 g.wire_len, g.cap_len, g.payload_at = length, max(size[chunk], 0), begin[chunk]
-                g["flags"] = ACK | (g["flags"] & (PEER_IS_LATE | IS_LATE))
+                # A hole of the output at bytes of the input is what a layer lost.
+                lost = IS_LOST if size[chunk] < 0 and events[i].cap_len > 0 else 0
+                g["flags"] = ACK | lost | (g["flags"] & (PEER_IS_LATE | IS_LATE | IS_LOST))
                 totals[CAPTURED, direction[chunk]] += max(size[chunk], 0)
                 totals[MISSING, direction[chunk]] += max(-size[chunk], 0)
                 chunk += 1
@@ -220,7 +222,7 @@ class LayeredConnection:
         last = np.zeros(1, SEGMENT).view(np.recarray)
         last[0].order_ns, last[0].ts_ns = connection.now_ns, connection.last_ns
         last[0].packet_no, last[0].file = connection.last_packet, connection.last_file
-        last["flags"], last["window"], last["wire_len"] = ACK, 1, 1
+        last["flags"], last["window"], last["wire_len"] = ACK | IS_LOST, 1, 1
         event, found = len(self.held), NO_CHUNKS
         for attempt in self.stack:
             layer = attempt.layer

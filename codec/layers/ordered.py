@@ -24,7 +24,7 @@ from codec.amqp.connections.lifecycle import new_openings
 from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window, opens_connection, take_segment
 from codec.amqp.stream import can_continue, has_more, has_waiting_bytes, is_drained
 from codec.compiler.kernel import kernel
-from codec.net.segments import ACK, IS_LATE, PEER_IS_LATE, SEGMENT
+from codec.net.segments import ACK, IS_LATE, IS_LOST, PEER_IS_LATE, SEGMENT
 from codec.tcp.direction import DIRECTION, DONE, NEED_ROWS, Stream, new_stream
 from codec.tcp.pieces import hole_ahead
 from codec.tcp.reassembly import WRAP, declare_missing, offset_of, offset_of_pos, release
@@ -162,7 +162,8 @@ def _drain(t, direction):
             return DONE
         if _full(t):
             return NEED_ROWS
-        _event(t, direction, int(c.last_ns), int(c.last_packet), int(c.last_file), int(d.seq), 0, gap, 0, ACK)
+        flags = ACK if d.cut_end > d.next else ACK | IS_LOST
+        _event(t, direction, int(c.last_ns), int(c.last_packet), int(c.last_file), int(d.seq), 0, gap, 0, flags)
         declare_missing(d, gap)
 
 

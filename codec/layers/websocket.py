@@ -161,9 +161,9 @@ class WebSocket(Layer):
         for k in np.flatnonzero(rows[:, KIND] != PLAIN).tolist():
             direction, begin, size, kind = rows[k, DIRECTION:].tolist()
             inflater = self.inflaters[direction]
+            rows[k, SIZE] = 0
             if failed[direction] or inflater is None:
                 continue
-            rows[k, SIZE] = 0
             try:
                 inflater.add(octets[begin : begin + size].data)
                 if kind != DEFLATED:

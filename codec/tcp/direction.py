@@ -36,6 +36,7 @@ DIRECTION = np.dtype(
         ("hole_ns", "i8"),  # since when, in order_ns and
         ("hole_arrival", "i8"),  # in segments of the connection
         ("cut_end", "i8"),  # the snaplen cut off everything up to this stream offset
+        ("lost_end", "i8"),  # bytes before this stream offset are missing although no snaplen cut them off (layers)
         ("highest", "i8"),  # stream offset after the furthest captured byte
         ("fin_at", "i8"),  # stream offset of the FIN, -1 unknown
         ("retained_from", "i8"),  # bytes[retained_from:pos] were consumed and remain for comparison with late copies

@@ -13,7 +13,7 @@ import pika.frame
 import pytest
 from test_tls import PARTS, all_frames, conversation, sent
 from tls_peers import Peers, Sent, wire_of
-from wire import CLIENT, SERVER, give_up
+from wire import CLIENT, SERVER, Wire, give_up
 
 from codec.compiler.limits import LIMITS
 from codec.layers.deflate import Inflater
@@ -369,6 +369,27 @@ def test_missing_bytes_are_those_of_the_gaps(kind: str, seed: int) -> None:
         if not any(row["frame_type"] in ("foreign", "tls") for row in own):
             gaps = sum(row["size"] for row in own if row["frame_type"] == "gap")
             assert gaps == facts[side]["missing_bytes"], side
+    assert_ledger(facts)
+
+
+@pytest.mark.parametrize("carrier", ["websocket", "tls"])
+def test_lost_bytes_were_not_cut_by_the_snap_length(carrier: str) -> None:
+    sent, log = conversation()[0], KeyLog()
+    flights = upgraded(sent)
+    if carrier == "tls":
+        peers = Peers()
+        flights, log = peers.exchange(sent), KeyLog(peers.key_log)
+    rows, _ = wire_of(flights, 1 << 16).without({30}).rows(Layers(log))
+    assert [row["notes"] for row in rows if row["frame_type"] == "gap"] == [[]]
+
+
+def test_bytes_that_the_snap_length_cut_off_a_websocket() -> None:
+    whole, wire = wire_of(upgraded(conversation()[0]), 1 << 16), Wire()
+    for number, segment in enumerate(whole.segments[2:]):
+        at, size, way = segment[3], segment[7], segment[11]
+        wire.add(way, bytes(whole.payload[at : at + size]), captured=size - 5 if number == 30 else None)
+    rows, facts = wire.rows(Layers())
+    assert [(row["size"], row["notes"]) for row in rows if row["frame_type"] == "gap"] == [(5, ["snap-length"])]
     assert_ledger(facts)
 
 

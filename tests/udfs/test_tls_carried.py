@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from test_connection_state import Rows
 from test_tls import conversation
-from test_websocket import upgraded
+from test_websocket import AMQP_091, PROXY_LINE, REQUEST, compressed, upgraded
 from tls_peers import Peers, wire_of
-from wire import FLOW, Wire
+from wire import CLIENT, FLOW, SERVER, Wire
 
 from codec.amqp.connections.state import ConnectionState
 from codec.amqp.decoder import CarriedStates, Decoder
@@ -78,6 +78,16 @@ def wires() -> dict[str, tuple[Wire, KeyLog]]:
     found["websocket"] = wire_of(upgraded(sent), 200), KeyLog()
     peers = Peers()
     found["websocket in tls"] = wire_of(peers.exchange(upgraded(sent)), 200), KeyLog(peers.key_log)
+    found["compressed"] = wire_of(compressed(sent), 50), KeyLog()
+    found["compressed, fresh"] = wire_of(compressed(sent, b"; server_no_context_takeover", False), 50), KeyLog()
+    found["compressed, loss"] = wire_of(compressed(sent), 50).without({40, 70}), KeyLog()
+    found["websocket, loss"] = wire_of(upgraded(sent), 50).without({40, 41, 90, 130}), KeyLog()
+    found["refused"] = wire_of([(CLIENT, REQUEST), (SERVER, AMQP_091)], 30), KeyLog()
+    found["unanswered"] = wire_of([(CLIENT, PROXY_LINE), (CLIENT, REQUEST)], 30), KeyLog()
+    found["proxy"] = wire_of([(CLIENT, PROXY_LINE), *upgraded(sent)], 200), KeyLog()
+    peers = Peers()
+    security = [(CLIENT, b"AMQP\x02\x01\0\0"), (SERVER, b"AMQP\x02\x01\0\0")]
+    found["after a header"] = wire_of([*security, *peers.exchange(sent)], 200), KeyLog(peers.key_log)
     peers = Peers()
     found["loss"] = wire_of(peers.exchange(sent), 1 << 16).without({15, 16, 30}), KeyLog(peers.key_log)
     return found
@@ -93,7 +103,7 @@ def test_pieces_give_the_rows_of_one_decode(name: str) -> None:
     draw = random.Random(name)
     places = range(1, len(wire.segments))
     cuts = [[place] for place in draw.sample(places, min(CUTS, len(places)))]
-    cuts += [sorted(draw.sample(places, 5)), sorted(draw.sample(places, 9))]
+    cuts += [sorted(draw.sample(places, min(count, len(places)))) for count in (5, 9)]
     for some in cuts:
         found, known, _ = pieces(wire, log, some)
         assert found.equals(rows), some

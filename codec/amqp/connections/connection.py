@@ -174,7 +174,7 @@ def gap_span(rows, c, direction, d, s, spans, gap, wait):
     span.packet = c.last_packet
     span.ns = c.last_ns
     span.file = c.last_file
-    span.notes = N.SNAP_LENGTH if d.cut_end > d.next else 0
+    span.notes = N.SNAP_LENGTH if d.cut_end > d.next and d.lost_end <= d.next else 0
     if d.mark_end > 0:
         before = s.marks[d.mark_end - 1]
         span.first_packet = before.packet_no

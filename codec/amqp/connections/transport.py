@@ -10,7 +10,7 @@ from codec.amqp import rows as R
 from codec.amqp.connections.connection import END_FIN, END_NONE, END_RST
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import STRAY_SEGMENT
-from codec.net.segments import ACK, FIN, IS_LATE, PEER_IS_LATE, RST, SYN
+from codec.net.segments import ACK, FIN, IS_LATE, IS_LOST, PEER_IS_LATE, RST, SYN
 from codec.tcp import reassembly as T
 from codec.tcp.direction import DONE, FOREIGN, TLS
 from codec.tcp.pieces import drop_first_piece, piece_room, store_piece
@@ -200,6 +200,8 @@ def place_payload(c, d, s, g, payload, start, needs):
             deliver_or_count(c, d, s, payload, at, size, int(c.arrival), int(g.packet_no), ts, int(g.file), needs)
         if cut > 0:
             d.cut_end = max(int(d.cut_end), start + size + cut)
+            if g["flags"] & IS_LOST:
+                d.lost_end = d.cut_end
     else:
         store_piece(d, s, payload, at, start, size, cut, int(c.arrival), int(g.packet_no), ts, int(g.file), needs)
 
