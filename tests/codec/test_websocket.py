@@ -385,9 +385,10 @@ def test_lost_bytes_were_not_cut_by_the_snap_length(carrier: str) -> None:
 
 def test_bytes_that_the_snap_length_cut_off_a_websocket() -> None:
     whole, wire = wire_of(upgraded(conversation()[0]), 1 << 16), Wire()
-    for number, segment in enumerate(whole.segments[2:]):
+    cut = next(number for number, segment in enumerate(whole.segments) if number > 20 and segment[7] > 20)  # no ping
+    for number, segment in enumerate(whole.segments[2:], 2):
         at, size, way = segment[3], segment[7], segment[11]
-        wire.add(way, bytes(whole.payload[at : at + size]), captured=size - 5 if number == 30 else None)
+        wire.add(way, bytes(whole.payload[at : at + size]), captured=size - 5 if number == cut else None)
     rows, facts = wire.rows(Layers())
     assert [(row["size"], row["notes"]) for row in rows if row["frame_type"] == "gap"] == [(5, ["snap-length"])]
     assert_ledger(facts)
