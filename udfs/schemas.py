@@ -183,7 +183,7 @@ FACTS = table(
         STRING,
         "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the capture' ",
         "'handshake not captured' 'cipher not known' 'version not known' 'authentication failed' 'renegotiation' ",
-        "'no record of TLS' 'upgrade refused' 'upgrade not answered' 'upgrade not finished' 'upgrade not captured' "
+        "'no record of TLS' 'upgrade refused' 'upgrade not answered' 'upgrade not finished' 'upgrade not captured' ",
         "'permessage-deflate' 'no frame of WebSocket'",
     ),
     ("conflicting_overlap_bytes", LONG, "bytes captured twice with different values (the first ones count)"),

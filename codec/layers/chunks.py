@@ -29,6 +29,14 @@ class Chunks(NamedTuple):
         """Chunks `begin` to `end`."""
         return Chunks._make([*(column[begin:end] for column in self[:4]), self.octets])
 
+    def contents(self) -> list[tuple[int, bytes | int]]:
+        """(direction, octets, or the negative size of a hole) of each."""
+        columns = (self.direction.tolist(), self.begin.tolist(), self.size.tolist())
+        return [
+            (direction, self.octets[at : at + size].tobytes() if size >= 0 else size)
+            for direction, at, size in zip(*columns, strict=True)
+        ]
+
     def copied(self) -> Chunks:
         """A copy with its own octets, end to end."""
         parts = [
