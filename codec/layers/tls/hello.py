@@ -6,6 +6,7 @@ Called once per encrypted connection on a few hundred bytes. Values that do not 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ RECORD_HANDSHAKE, CLIENT_HELLO, SERVER_HELLO, CERTIFICATE = 22, 1, 2, 11
 MESSAGE_HEAD = 4  # type, length
 SERVER_NAME, ALPN, ENCRYPT_THEN_MAC, PRE_SHARED_KEY, EARLY_DATA, SUPPORTED_VERSIONS = 0, 16, 22, 41, 42, 43
 READ_EXTENSIONS = {SERVER_NAME, ALPN, ENCRYPT_THEN_MAC, PRE_SHARED_KEY, EARLY_DATA, SUPPORTED_VERSIONS}
+EXTENSION = struct.Struct(">HH")  # type, length
 RANDOM_BYTES = 32
 
 Facts = dict[str, Any]
@@ -56,11 +58,14 @@ def alpn_of(extensions: Mapping[int, bytes]) -> str | None:
 
 def extensions_of(reader: Reader) -> dict[int, bytes]:
     """The extensions that follow and are in READ_EXTENSIONS, by code."""
-    block, found = Reader(reader.vector(2)), {}
-    while block.more():
-        kind, content = block.number(2), block.vector(2)
+    block, at, found = reader.vector(2), 0, dict[int, bytes]()
+    padded = block + bytes(EXTENSION.size)  # what is cut reads as zeros
+    while at < len(block):
+        kind, size = EXTENSION.unpack_from(padded, at)
+        at += EXTENSION.size
         if kind in READ_EXTENSIONS:
-            found[kind] = content
+            found[kind] = block[at : at + size]
+        at += size
     return found
 
 
