@@ -107,21 +107,23 @@ def _ends_uri(byte, buf, after, end):
 @kernel
 def _userinfo_end(buf, start, end, level, is_long, clear):
     """(offset of the @ after the userinfo of the authority at `start`, `end` if all of a cut text is userinfo, -1
-    without any; whether it has a colon; offset before which no @ follows the authority). Signs are encoded `level`
-    times at most. `clear`: the last of these offsets, so that no byte is read again."""
-    at, found, colon, digits = start, -1, -1, 0
+    without any; whether it has a colon; offset before which no @ follows the authority). Signs that end the authority
+    are encoded `level` times at most, the @ as often as it may be. `clear`: the last of these offsets, so that no byte
+    is read again."""
+    at, found, colon, digits, named = start, -1, -1, 0, False
     is_port, passed = True, False
     is_address = start < end and octet(buf, start) == _BRACKET
     while at < end and not (passed and at - colon > PASSWORD_BYTES):
         byte, size, encoded = _sign(buf, at, end)
-        if encoded > level:
+        named = named or byte == _COLON
+        if encoded > level and byte != _AT:
             byte = _OTHER
         if byte < _SPACE:
             break
         if byte in (_SLASH, _QUESTION, _HASH) or _ends_uri(byte, buf, at + size, end):
             maybe_port = is_port and 0 < digits <= PORT_DIGITS
             if found >= 0 or (not passed and (colon < 0 or maybe_port or is_address)):
-                return found, colon >= 0, clear
+                return found, named, clear
             passed = True
             if clear > at + size:
                 at = clear
@@ -137,7 +139,7 @@ def _userinfo_end(buf, start, end, level, is_long, clear):
         at += size
     if at >= end and found < 0 and not passed and is_long and colon >= 0 and not (is_port or is_address):
         found = end
-    return found, colon >= 0, (max(at, clear) if passed and found < 0 else clear)
+    return found, named, (max(at, clear) if passed and found < 0 else clear)
 
 
 @kernel
@@ -177,7 +179,7 @@ def next_userinfo(buf, at, end, is_long):
     may have been cut."""
     start = at
     first, first_level, second, second_level = 0, 0, 0, 0  # the two signs before
-    clear, clear_level = at, 0
+    clear = at
     while at < end:
         if not _is_sign(octet(buf, at)):
             first = second = 0
@@ -190,10 +192,7 @@ def next_userinfo(buf, at, end, is_long):
         if byte == _SLASH and second == _SLASH:
             scheme = first == _COLON
             deepest = max(level, second_level, first_level if scheme else 0)
-            known = clear if deepest <= clear_level else at
-            stop, named, known = _userinfo_end(buf, at, end, deepest, is_long and scheme, known)
-            if known > clear and (deepest >= clear_level or at >= clear):
-                clear, clear_level = known, deepest
+            stop, named, clear = _userinfo_end(buf, at, end, deepest, is_long and scheme, clear)
             named = named or scheme
             byte = second = 0
         elif byte == _COLON and _follows_oracle(buf, start, at):

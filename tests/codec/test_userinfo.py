@@ -41,7 +41,10 @@ MASKED = {
     "/queues/amqp:%2F%2Falice:wonderland@h": "/queues/amqp:%2F%2F****@h",
     "amqp%253A%252F%252Fa%253Awonderland%2540h": "amqp%253A%252F%252F****%2540h",
     "http://h/?u=amqp%3A%2F%2Fa%3Awonderland%40h": "http://h/?u=amqp%3A%2F%2F****%40h",
-    "amqp://amqp%3A%2F%2Fa%3Awonderland%40h": "amqp://amqp%3A%2F%2F****%40h",
+    "amqp://amqp%3A%2F%2Fa%3Awonderland%40h": "amqp://****%40h",
+    "/queues/amqp://alice:wonderland%40h": "/queues/amqp://****%40h",
+    "/queues/amqp:/%2Falice:wonderland%2540h": "/queues/amqp:/%2F****%2540h",
+    "//alice%3Awonderland@h": "//****@h",
     r'{"u":"amqp:\/\/a:wonderland@h\/q","m":"a@b"}': r'{"u":"amqp:\/\/****@h\/q","m":"a@b"}',
     # encoded signs of a password do not end it
     "amqp://alice:12%2F34%40x@h/q": "amqp://****@h/q",

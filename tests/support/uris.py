@@ -16,7 +16,8 @@ from wire import CLIENT, SERVER
 SECRET = "w0nderland"
 URI = f"amqp://alice:{SECRET}@broker.example/q"
 ENCODED = f"amqp%3A%2F%2Falice%3A{SECRET}%40broker.example%2Fq"
-TEXTS = (URI, f"'{URI}', {URI}", ENCODED, f"/queues/{ENCODED}")
+HALF_ENCODED = f"/queues/amqp://alice:{SECRET}%40broker.example"
+TEXTS = (URI, f"'{URI}', {URI}", ENCODED, f"/queues/{ENCODED}", HALF_ENCODED)
 TABLE = {"uri": URI, URI: [URI, {"in": ENCODED, "n": 1}], "text": f"see {URI}."}
 CLASSIC = ("0-8", "0-9", "0-9-1")
 VERSIONS = (*CLASSIC, "0-10", "1.0")

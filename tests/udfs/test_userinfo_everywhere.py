@@ -34,6 +34,7 @@ def test_a_password_in_a_uri_is_in_no_table(version: str) -> None:
     ]
     assert leaks == []
     assert SECRET.encode() not in found
+    assert SECRET.encode().hex().encode() not in found
 
 
 @pytest.mark.parametrize("version", VERSIONS)
