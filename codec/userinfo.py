@@ -6,7 +6,7 @@
 
 A text may have several URIs, and anything around them. Percent-encoded URIs count, up to three times encoded, and
 those of JSON, which may escape a slash by a backslash. `//` without a scheme counts where a colon, and after it an `@`,
-follow: a name and a password.
+follow: a name and a password; so does `queue://` or `topic://`, which a name of ActiveMQ follows.
 
 What people write is not always a URI. A password may have the signs / ? # " < > and spaces, which should have been
 encoded: where the text after the first colon of the authority is not a port, userinfo goes on to the next `@`. A text
@@ -33,6 +33,8 @@ _AT, _COLON, _SLASH, _QUESTION, _HASH, _PERCENT, _BACKSLASH = (ord(sign) for sig
 _SPACE, _DOUBLE_QUOTE, _QUOTE, _LESS, _GREATER, _BRACKET = (ord(sign) for sign in " \"'<>[")
 _OTHER = ord("x")  # stands for a sign that is encoded once more than the URI: part of a name
 _ORACLE = np.frombuffer(bytearray(b"oracle:thin:oracle:oci:oracle:oci8:"), np.uint8)
+_DESTINATIONS = np.frombuffer(bytearray(b"queue://topic://"), np.uint8)
+DESTINATION_BYTES = 8
 _ORACLE_AT = np.array([0, 12, 23, 35], np.int64)
 
 
@@ -168,6 +170,20 @@ def _oracle_end(buf, start, end):
 
 
 @kernel
+def _is_destination(buf, start, at):
+    """Whether `buf[start:at]` ends with queue:// or topic://, after which a name follows, and no authority."""
+    if at - start < DESTINATION_BYTES:
+        return False
+    first = at - DESTINATION_BYTES
+    queue, topic = True, True
+    for i in range(DESTINATION_BYTES):
+        byte = octet(buf, first + i) | 0x20
+        queue = queue and byte == octet(_DESTINATIONS, i) | 0x20
+        topic = topic and byte == octet(_DESTINATIONS, DESTINATION_BYTES + i) | 0x20
+    return queue or topic
+
+
+@kernel
 def _is_sign(byte):
     """Whether a byte may be one of those before an authority, or begin one that is encoded or escaped."""
     return byte in (_SLASH, _COLON, _PERCENT, _BACKSLASH)
@@ -193,7 +209,7 @@ def next_userinfo(buf, at, end, is_long):
             scheme = first == _COLON
             deepest = max(level, second_level, first_level if scheme else 0)
             stop, named, clear = _userinfo_end(buf, at, end, deepest, is_long and scheme, clear)
-            named = named or scheme
+            named = named or (scheme and not _is_destination(buf, start, at))
             byte = second = 0
         elif byte == _COLON and _follows_oracle(buf, start, at):
             stop, named = _oracle_end(buf, at, end)

@@ -45,6 +45,7 @@ MASKED = {
     "/queues/amqp://alice:wonderland%40h": "/queues/amqp://****%40h",
     "/queues/amqp:/%2Falice:wonderland%2540h": "/queues/amqp:/%2F****%2540h",
     "//alice%3Awonderland@h": "//****@h",
+    "queue://alice:wonderland@h": "queue://****@h",
     r'{"u":"amqp:\/\/a:wonderland@h\/q","m":"a@b"}': r'{"u":"amqp:\/\/****@h\/q","m":"a@b"}',
     # encoded signs of a password do not end it
     "amqp://alice:12%2F34%40x@h/q": "amqp://****@h/q",
@@ -61,7 +62,8 @@ MASKED = {
     CUT + " amqp://alice:wonderl": CUT + " amqp://****",
 }
 AS_THEY_ARE = (
-    "https://host:8080/me@home", "https://host/12:00/me@home", "https://github.com/x@y", "me@home", "://", "a://@",
+    "https://host:8080/me@home", "https://host/12:00/me@home", "https://github.com/x@y", "me@home",
+    "queue://orders@home", "temp-topic://orders@home", "://", "a://@",
     "['amqp://h:5672', 'me@home']", "http://[::1]:5672/me@home", "http://[::1]/me@home", "orders//me@home", "%", "%4",
     "amqp://alice:wonderl", CUT + " http://host:5672", "mailto:me@home", "50% of a//b:c", "\\/\\/",
 )  # fmt: skip
