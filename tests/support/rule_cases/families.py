@@ -31,6 +31,7 @@ from rule_cases.ct import header as content_header
 from rule_cases.ct import publish, sent, staged
 from rule_cases.fr import granted
 from rule_cases.hs import redirected as redirected_classic
+from rule_cases.sec import TOKEN
 
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 HEADERS = {"0-10": HEADER_0_10, "1.0": HEADERS_1_0["amqp"]}
@@ -351,6 +352,8 @@ CASES = [
                  besides=("NEG-01",)),
             Case("SEC-13", v, [idle(v, at=n / 4) for n in range(61)], [idle(v, at=n / 4) for n in range(60)],
                  evidence={"limit_per_minute": 60}),
+            Case("SEC-14", v, plain(v, password=TOKEN), plain(v), besides=("SEC-01",),
+                 evidence={"method": "sasl-init" if v == "1.0" else "connection.start-ok"}),
             Case("SEC-15", v, [plain(v, client=n) for n in range(2, 13)], [plain(v, client=n) for n in range(2, 12)],
                  besides=("SEC-01",), evidence={"user": "u", "hosts": 11}),
             Case("SEC-16", v, idle(v, client=PUBLIC), idle(v, client="192.168.7.7"), evidence={"client_ip": PUBLIC}),

@@ -58,16 +58,6 @@ def tls_offered(client: int) -> Connection:
     return Connection("1.0", client=client).client_octets(HEADERS_1_0["tls"]).server_octets(HEADERS_1_0["tls"])
 
 
-def plain_0_10(password: bytes) -> Connection:
-    given = {"mechanism": "PLAIN", "response": b"\0u\0" + password}
-    return closed_0_10(opened_0_10(Connection("0-10"), start={"mechanisms": ("str16", ["PLAIN"])}, start_ok=given))
-
-
-def plain_1_0(password: bytes) -> Connection:
-    response = b"\0u\0" + password
-    return closed_1_0(opened_1_0(Connection("1.0"), mechanism="PLAIN", offered=("PLAIN",), response=response))
-
-
 CASES = [
     Case("SEC-01", V, plain(), external(), evidence={"mechanism": "PLAIN", "user": "u"}),
     Case("SEC-01", "1.0",
@@ -118,9 +108,6 @@ CASES = [
          external(), evidence={"method": "connection.update-secret"}),
     Case("SEC-14", V, plain(b"", TOKEN), external(),
          also=("SEC-01", "SEC-11"), evidence={"method": "connection.start-ok"}),
-    Case("SEC-14", "0-10", plain_0_10(TOKEN), plain_0_10(b"p"), besides=("SEC-01",),
-         evidence={"method": "connection.start-ok"}),
-    Case("SEC-14", "1.0", plain_1_0(TOKEN), plain_1_0(b"p"), besides=("SEC-01",), evidence={"method": "sasl-init"}),
     Case("SEC-15", V, [plain(client=n) for n in range(2, 13)], [external(client=n) for n in range(2, 13)],
          also=("SEC-01",), evidence={"user": "u", "hosts": 11}),
     Case("SEC-16", V, external(client=PUBLIC), external(client="192.168.7.7"), evidence={"client_ip": PUBLIC}),
