@@ -110,6 +110,20 @@ def test_links_to_streams_are_known_by_their_filters(decoded: Decoded) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("capture", "types"),
+    [
+        ("10_rabbitmq4_anonymous_terminus", {("anon.q", "quorum"): 1}),
+        ("10_rabbitmq4_disposition_ranges", {("bat.q", None): 1}),  # declared on another connection
+    ],
+)
+def test_queues_are_of_the_type_that_a_management_request_declared(
+    decoded: Decoded, capture: str, types: dict[tuple[str, str | None], int]
+) -> None:
+    rows = decoded.rows(capture, "links", "kind", "queue", "queue_type")
+    assert Counter(row[1:] for row in rows if row[1]) == types
+
+
 def test_the_virtual_host_of_rabbitmq_is_not_its_hostname(decoded: Decoded) -> None:
     """Opened with hostname 127.0.0.1 by a user without permission; missing; 127.0.0.1; vhost:orders."""
     rows = decoded.rows("10_rabbitmq4_sasl_and_vhost", "connections", "vhost", "state")

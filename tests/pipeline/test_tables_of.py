@@ -31,13 +31,15 @@ CAPTURES = (
     "10_qpidd_transactions.pcap", "10_rabbitmq_multi_frame_transfer.pcap", "10_qpidd_outcomes_drain.pcap",
     "mixed_0x_one_file.pcapng",
 )  # fmt: skip
+MANAGED = "brokers/10_rabbitmq4_anonymous_terminus.pcap"  # a queue is declared by a management request, then read
 CUTS, PIECES, FEW, MANY = 2, 8, 50, 2000
 
 
 @cache
 def runs(name: str) -> pa.Table:
     """The runs of a capture, as the shuffle sorts them."""
-    return decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).combine_chunks()
+    paths = [golden.CAPTURES / name] if name == MANAGED else golden.captures()[name].paths
+    return decoding.in_flow_order(decoding.runs(paths)).combine_chunks()
 
 
 @cache
@@ -94,6 +96,11 @@ def test_captures_cut_in_many_pieces_give_the_same_rows() -> None:
             few = len(moments) <= FEW
             cuts[name] = moments if few else sorted(random.Random(name).sample(moments, PIECES - 1))
         check_together(cuts)
+
+
+def test_queues_of_management_requests_are_carried() -> None:
+    moments = times(runs(MANAGED))[1:]
+    check(MANAGED, moments[24:54:10])
 
 
 @pytest.mark.law

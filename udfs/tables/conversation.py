@@ -31,10 +31,24 @@ from codec.compiler.limits import LIMITS
 from codec.conversation.channels.outcomes import final_messages, without_oldest
 from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.settled import Frames
-from codec.conversation.states import places
+from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
+from udfs.addresses import named_by
+from udfs.arrow.fields import fields, inside, values_of
 from udfs.arrow.files import Spool
-from udfs.arrow.rows import Index, changed, joined, numbers_of, picked, places_where
+from udfs.arrow.hashing import hashed
+from udfs.arrow.rows import (
+    Index,
+    changed,
+    in_one,
+    is_among,
+    is_there,
+    joined,
+    numbered,
+    numbers_of,
+    picked,
+    places_where,
+)
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation.channels import REPLIES, ChannelTracker
@@ -60,6 +74,10 @@ Rows = Iterator[tuple[str, pa.RecordBatch]]
 WAITING_BYTES = 32 << 20  # of rows or of events, above which final rows are sought
 # Columns that tables of sessions do not have.
 NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ()}
+# A queue that a management request declares; `queue`: hash of its name, `kind`: 1-based index in QUEUE_TYPES.
+DECLARED = blank("connection queue kind ts_ns").dtype
+QUEUE_TYPES = ("classic", "quorum", "stream")
+MICROSECOND_NS = 1000
 Integers = NDArray[np.int64]
 NO_CONNECTIONS = np.zeros(0, np.int64)
 
@@ -78,7 +96,8 @@ class Conversation:
         self._events = ConnectionRecords(EVENT)
         self._incarnations = ConnectionRecords(INCARNATION)  # incarnations that are over
         self._counts = ConnectionRecords(COUNT)
-        self._records = (self._events, self._incarnations, self._counts, self._returns.items)
+        self._declared = ConnectionRecords(DECLARED)
+        self._records = (self._events, self._incarnations, self._counts, self._returns.items, self._declared)
         self._known = Known()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None
         self._event_bytes = self._events_left = self._sessions_left = 0
@@ -167,6 +186,9 @@ class Conversation:
         """Collect the records and messages found in frames."""
         for contents, batch in messages:
             self._messages.add(batch)
+            if batch["management_operation"].null_count < batch.num_rows:
+                self._declared.add(declared_queues(batch))
+                self._declared.replace(first_declarations(self._declared.all()))
             if contents.may_return:
                 self._returns.add(batch)
         if "event" in found:
@@ -247,7 +269,56 @@ class Conversation:
         for table, rows in of_sessions.items():
             if rows is not None and rows.num_rows:
                 columns = {name: rows[name] for name in rows.column_names}
+                if table == "links":
+                    columns["queue_type"] = pc.coalesce(columns["queue_type"], types_of(rows, self._declared.all()))
                 yield table, bound(columns, self._schemas[table], NOT_OF_SESSIONS[table])
+        self._declared.only(open_ids)
+
+
+def declared_queues(messages: pa.RecordBatch) -> NDArray[np.void]:
+    """DECLARED of rows of table messages: PUT /queues/QUEUE with a type among its arguments."""
+    rows = messages.take(places_where(is_among(messages["management_operation"], "PUT")))
+    _, _, queue = named_by(rows["management_target"])
+    arguments = inside(inside(values_of(rows["properties"]), "body_value"), "arguments")
+    kinds = numbered(fields(arguments, {"x-queue-type": "string"})["x-queue-type"], QUEUE_TYPES)
+    found = np.zeros(rows.num_rows, DECLARED)
+    found["connection"], found["ts_ns"] = numbers_of(rows["connection_id"]), numbers_of(rows["ts_ns"])
+    found["queue"], found["kind"] = hashed(queue), kinds
+    chosen: NDArray[np.void] = found[is_there(queue) & (kinds > 0)]
+    return chosen
+
+
+def first_declarations(declared: NDArray[np.void]) -> NDArray[np.void]:
+    """The first declaration of each queue as each type, and of each connection the first `Limits.queue_types`."""
+    names = ("kind", "queue", "connection")
+    order = np.lexsort([np.arange(len(declared)), *(declared[name] for name in names)])
+    again = np.zeros(len(order), bool)
+    again[1:] = np.logical_and.reduce([np.diff(declared[name][order]) == 0 for name in names])
+    rest = declared[np.sort(order[~again])]
+    by_connection = np.argsort(rest["connection"], kind="stable")
+    begins = np.flatnonzero(np.diff(rest["connection"][by_connection], prepend=-1) != 0)
+    turn = np.arange(len(rest)) - np.repeat(begins, np.diff(np.append(begins, len(rest))))
+    found: NDArray[np.void] = rest[np.sort(by_connection[turn < LIMITS.queue_types])]
+    return found
+
+
+def types_of(links: pa.Table, declared: NDArray[np.void]) -> pa.Array:
+    """The type of the queue of each link, as its last declaration on the connection before says; null without one."""
+    count, number = len(declared), links.num_rows
+    if not count:
+        return pa.nulls(number, pa.string())
+    opened_ns = numbers_of(links["opened_ts"].cast(pa.int64()), -1) * MICROSECOND_NS + MICROSECOND_NS - 1
+    connection = np.append(declared["connection"], numbers_of(links["connection_id"]))
+    queue = np.append(declared["queue"], hashed(in_one(links["queue"])))
+    is_link, time = np.repeat([0, 1], [count, number]), np.append(declared["ts_ns"], opened_ns)
+    order = np.lexsort((is_link, time, queue, connection))
+    last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+    before = np.where(last < 0, 0, order[last])
+    same = (last >= 0) & (connection[before] == connection[order]) & (queue[before] == queue[order])
+    kind = np.zeros(len(order), np.int64)
+    kind[order] = np.where(same & (before < count), declared["kind"][np.minimum(before, count - 1)], 0)
+    known = kind[count:] * is_there(links["queue"])
+    return pa.array(QUEUE_TYPES).take(pa.array(np.maximum(known - 1, 0), mask=known == 0))
 
 
 def answered_by(replies: pa.Table | None) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
