@@ -92,6 +92,10 @@ REFUSED = (*REFUSED_BY_QUEUE, *UNROUTED)
 REQUEUED = ("requeued", "released", "modified", "unsettled", "unknown")
 FLAG_OPTIONAL = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
 
+# Methods that have the name of a request, but no reply in their version: (version, class id, method id) -> the method
+# that does the same without one.
+WITHOUT_REPLY = {("0-9", 60, 100): "basic.recover-async"}
+
 # Stages of a connection in order; its state is the last one that it reached.
 STAGES = ("tcp", "header", "start", "secure", "tune", "open", "closing", "closed")
 REACHES_STAGE = {

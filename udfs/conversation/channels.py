@@ -49,7 +49,7 @@ from udfs.arrow.rows import is_among, numbers_of, places_where, taken, values_cu
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import method_frames, queue_types
 from udfs.conversation.states import NO_NUMBERS, Tracker
-from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, method_roles
+from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, WITHOUT_REPLY, method_roles
 
 Records = NDArray[Any]
 _OF_CHANNEL = (
@@ -94,7 +94,7 @@ def _schema(kind: str) -> pa.Schema:
 MESSAGES, REPLIES = _schema("message"), _schema("reply")
 # Columns of frames, and fields of their arguments, that the tracker reads.
 OF_FRAMES = ("connection_id", "frame_no", "ts_ns", "channel")
-METHOD_COLUMNS = (*OF_FRAMES, "sender", "version", "frame_type", "status", "name", "error")
+METHOD_COLUMNS = (*OF_FRAMES, "class_id", "method_id", "sender", "version", "frame_type", "status", "name", "error")
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
 ARGUMENTS = (
     *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",
@@ -168,7 +168,14 @@ class ChannelTracker(Tracker):
             **{name: marked[is_read] for name, marked in batch.late.items()},
         }
         numbers |= {name: fixed(marked.astype(np.int64)) for name, marked in marks.items()}
-        return Rows(name=self._names.of(frames["name"]), **texts, **numbers)
+        names = self._names.of(frames["name"])
+        for (version, class_id, method_id), alike in WITHOUT_REPLY.items():
+            at = is_among(frames["version"], version)
+            if at.any():
+                ids = (numbers_of(frames[name], null=-1) for name in ("class_id", "method_id"))
+                at &= np.logical_and(*(own == wanted for own, wanted in zip(ids, (class_id, method_id), strict=True)))
+                names = fixed(np.where(at, self._names.of(pa.array([alike]))[0], names))
+        return Rows(name=names, **texts, **numbers)
 
     def _results(self, states: ConnectionStates, rows: int) -> Results:
         """Room for the results of `rows` more rows and of the ends of these connections; without `keep`, of the current

@@ -184,14 +184,20 @@ def tags(sources: Sources) -> Sql:
 
 
 MARK, ROW = 0, 1  # places of rows with the same frame_no
+IDS = 1 << 16  # of the methods of a class
 
 
 def has(pairs: str, versions: set[str]) -> Sql:
-    """True on rows whose method has `pairs` ('replies' or 'reply_to') in their version, one of `versions`."""
-    cases = (
-        f"WHEN '{version}' THEN {sql_in('name', sorted(m.name for m in methods(version) if getattr(m, pairs)))}"
+    """True on rows whose method has `pairs` ('replies' or 'reply_to') in their version, one of `versions`. By ids: 0-9
+    has two methods basic.recover, of which one has a reply."""
+    codes = {
+        version: sorted(m.class_id * IDS + m.method_id for m in methods(version) if getattr(m, pairs))
         for version in CLASSIC_VERSIONS
         if version in versions
+    }
+    cases = (
+        f"WHEN '{version}' THEN class_id * {IDS} + method_id IN ({', '.join(map(str, found))})"
+        for version, found in codes.items()
     )
     return f"coalesce(CASE version {' '.join(cases)} ELSE false END, false)"
 
@@ -203,8 +209,8 @@ def group_of(names: set[str]) -> Sql:
 
 
 COLUMNS: Sql = (
-    "connection_id, channel, version, frame_no, ts_ns, sender, name, status, arguments, reply_frame_no, "
-    "reply_latency_ns"
+    "connection_id, channel, version, frame_no, ts_ns, sender, name, class_id, method_id, status, arguments, "
+    "reply_frame_no, reply_latency_ns"
 )
 ON_CHANNEL: Sql = "PARTITION BY connection_id, channel"
 IN_GROUP: Sql = f"{ON_CHANNEL}, request_group ORDER BY frame_no, place"

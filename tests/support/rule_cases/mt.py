@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from rule_support import ABLE, CLIENT_PROPERTIES, SERVER_PROPERTIES, Case, Connection, spoken
@@ -34,6 +35,11 @@ def declared(version: str, asked: bool, **given: Any) -> Connection:
     return connection.asks("queue.declare", reply={"queue": "q"}, queue="q", durable=True, **given).close()
 
 
+def recover(method_id: int) -> bytes:
+    """basic.recover with the bit requeue, by this id."""
+    return struct.pack(">BHIHHB", 1, 1, 5, 60, method_id, 1) + b"\xce"
+
+
 def out_of_order(connection: Connection) -> Connection:
     """The last two packets were captured the wrong way round."""
     first, second = connection.packets[-2:]
@@ -41,6 +47,7 @@ def out_of_order(connection: Connection) -> Connection:
     return connection
 
 
+RECOVER_OK = struct.pack(">BHIHH", 1, 1, 4, 60, 111) + b"\xce"
 BINDING = {"destination": "d", "source": "s"}
 # A capability that the server does not list, another one, and a method that needs the first, with its arguments.
 UNLISTED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
@@ -92,6 +99,14 @@ CASES = [
     Case("MT-06", V, opened().client("queue.bind", queue="q", exchange="e").client("basic.qos", prefetch_count=1)
              .server("basic.qos-ok").server("queue.bind-ok").close(),
          opened().asks("queue.bind", queue="q", exchange="e").asks("basic.qos", prefetch_count=1).close(),
+         also=("MT-04",), evidence={"observed": "basic.qos"}, offender="server"),
+    # 0-9 has two methods basic.recover: that of the document has no reply, that of RabbitMQ has one.
+    Case("MT-03", "0-9", opened("0-9").client_octets(recover(110)).wait(61).close(),
+         opened("0-9").client_octets(recover(100)).wait(61).close(), evidence={"request": "basic.recover"}),
+    Case("MT-06", "0-9", opened("0-9").client_octets(recover(110)).asks("basic.qos", prefetch_count=1)
+             .server_octets(RECOVER_OK).close(),
+         opened("0-9").client_octets(recover(100)).asks("basic.qos", prefetch_count=1)
+             .client_octets(recover(110)).server_octets(RECOVER_OK).close(),
          also=("MT-04",), evidence={"observed": "basic.qos"}, offender="server"),
     *(
         Case("MT-07", V, server_without(capability).asks(name, **arguments).close(),
