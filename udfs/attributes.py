@@ -100,6 +100,7 @@ ATTRIBUTES: dict[str, Attribute] = {
     ),
     **_limits("client", "connection.tune-ok", ("heartbeat",)),
     **_limits("server", "connection.tune", ("heartbeat", "heartbeat_max")),
+    "sasl_code": ("bigint", (ArgumentPath("sasl-outcome", ("code",)),)),
     # 0-10 may leave it out: no heartbeat.
     "heartbeat_s": ("bigint", (ArgumentPath("connection.tune-ok", ("heartbeat",), default=0),)),
 }

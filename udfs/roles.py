@@ -120,6 +120,10 @@ REACHED_BY_BOTH = {"open": "open", "close": "closed"}  # once both sides have se
 OPENED = ("connection.open-ok",)
 CLOSES_CONNECTION = ("connection.close", "close")
 BLOCKS = {"connection.blocked": True, "connection.unblocked": False}
+# 1.0: a window of 0 blocks a session, as long as its side does not announce another one, or ends the session.
+ANNOUNCES_WINDOW, ENDS_WINDOW, WINDOW = ("begin", "flow"), ("end",), "incoming_window"
+# 1.0 security part, 5.3.3.6: sasl-code, from 1 on
+SASL_CODES = ("auth", "sys", "sys-perm", "sys-temp")
 # Steps of the handshake: (start, end), each as (method or frame type, sender).
 STEPS = {
     "start_latency_ns": (((HEADER, "client"),), (("connection.start", "server"), (HEADER, "server"))),

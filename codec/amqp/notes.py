@@ -44,13 +44,15 @@ NOTES = (
     "peer-late",  # decoded before bytes of the peer that it acknowledges: they were captured later
     "captured-late",  # acknowledged by the peer in a packet that was captured earlier
     "userinfo",  # a text has a URI with userinfo, which the tables show as **** (`codec.userinfo`)
+    "body-missing",  # 1.0: a message is complete and has no section with a body
+    "values-broken",  # 1.0: the fields of a performative do not parse
 )
 (
     FRAME_TYPE, FRAME_END, SIZE_IMPLAUSIBLE, SNAP_LENGTH, FIELDS_SHORT, OCTETS_LEFT, TABLE_BROKEN, AMBIGUOUS_TAG,
     ZERO_OCTET, RESERVED_SET, UNUSED_BITS, WEIGHT, UNDEFINED_FLAGS, CLASS_DIFFERS, HEADER_MISSING, BODY_SHORT,
     BODY_LONG, BODY_OF_NOTHING, CONTENT_ALONE, EMPTY_PASSWORD, TOKEN_PASSWORD, NOT_UTF8, FRAME_SHORT, FRAME_FLAGS,
     TRACK, SEGMENT_ORDER, CONTROL_GOES_ON, SEGMENT_CUT, SEGMENTS_UNEXPECTED, ENTRY_UNEXPECTED, FIELDS_MISSING,
-    FIELDS_EXTRA, PEER_LATE, CAPTURED_LATE, USERINFO,
+    FIELDS_EXTRA, PEER_LATE, CAPTURED_LATE, USERINFO, BODY_MISSING, VALUES_BROKEN,
 ) = (1 << bit for bit in range(len(NOTES)))  # fmt: skip
 
 # Field-table tags that the 0-9-1 grammar (section 4.2.1) and the brokers' practice read as different types, or only one

@@ -1,8 +1,8 @@
 """Columns of performatives of AMQP 1.0 that the checks read, and their records.
 
-An endpoint is one side of a session, from its begin to its end; the session has the channel number of the endpoint that
-began it. An end is one side of a link, from its attach to its detach; two ends of one name and opposite roles are a
-link.
+An endpoint is one side of a session, from its begin to its end; the session has the channel number of the endpoint
+that began it. Its incoming window is 0 since `shut_ns`. An end is one side of a link, from its attach to its detach;
+two ends of one name and opposite roles are a link.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from codec.conversation.states import blank
 
 NEW_ENDPOINT = blank(
     "side channel incarnation mapped other? answered begun_ns begun_frame handle_max first_out sent allowed echo_ns? "
-    "echo_frame ended_ns? ended_frame end_answered last_delivery? first_link? next?"
+    "echo_frame ended_ns? ended_frame end_answered last_delivery? first_link? next? shut_ns? shut_frame"
 )
 NEW_END = blank(
     "endpoint attached receiver snd_mode rcv_mode max_size outcomes unsettled peer? attach_frame refused_ns? "

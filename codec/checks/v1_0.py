@@ -52,6 +52,7 @@ def finish(s):
             S.note_wait(s, e.begun_frame, e.begun_ns, until, other, e, S.BEGIN_UNANSWERED, e.begun_frame)
         if e.echo_ns != S.NONE:
             S.note_wait(s, e.echo_frame, e.echo_ns, until, other, e, S.ECHO_UNANSWERED, S.NONE)
+        _window(s, e, 1, until, S.NONE)
         if e.ended_ns != S.NONE and not e.end_answered and e.other != S.NONE:
             S.note_wait(s, e.ended_frame, e.ended_ns, until, other, e, S.END_UNANSWERED, S.NONE)
     pending_links(s, until)
@@ -151,6 +152,7 @@ def _begin(s, rows, i, knows):
     e.handle_max = rows.handle_max[i] if rows.handle_max[i] != S.NONE else UNLIMITED
     e.first_out = rows.next_outgoing_id[i]
     e.allowed = rows.incoming_window[i]
+    _window(s, e, rows.incoming_window[i], rows.ts_ns[i], rows.frame_no[i])
     peer = S.place_in(s, S.key_of(S.K_UNANSWERED, 1 - sender, remote)) if remote != S.NONE else S.NONE
     fits = peer != S.NONE and s.endpoints[peer].other == S.NONE
     if fits:
@@ -177,6 +179,16 @@ def _begin(s, rows, i, knows):
 
 
 @kernel
+def _window(s, e, window, ts_ns, frame_no):
+    """Endpoint `e` announces how many transfers it can receive (NONE: it does not): none for how long."""
+    if window == 0 and e.shut_ns == S.NONE:
+        e.shut_ns, e.shut_frame = ts_ns, frame_no
+    elif window > 0 and e.shut_ns != S.NONE:
+        S.note_wait(s, e.shut_frame, e.shut_ns, ts_ns, e.side, e, S.WINDOW_CLOSED, S.NONE)
+        e.shut_ns = S.NONE
+
+
+@kernel
 def _await_answer(s, key, before, at):
     """Begins of one number are answered in order: `key` leads to the first that is not answered, each to the next."""
     first = S.place_in(s, key)
@@ -193,6 +205,7 @@ def _end(s, rows, i, at):
     e.ended_ns = rows.ts_ns[i]
     e.ended_frame = rows.frame_no[i]
     e.echo_ns = S.NONE
+    _window(s, e, 1, rows.ts_ns[i], S.NONE)
     if rows.error[i]:
         S.note(s, rows, i, e, S.END_ERROR, S.NONE, S.NONE, S.NONE)
     if e.other != S.NONE:
@@ -213,6 +226,7 @@ def _flow(s, rows, i, at):
         if rows.next_outgoing_id[i] != expected:
             S.note(s, rows, i, e, S.NEXT_OUTGOING_ID, rows.next_outgoing_id[i], expected, S.NONE)
     nextin, window = rows.next_incoming_id[i], max(rows.incoming_window[i], 0)
+    _window(s, e, rows.incoming_window[i], rows.ts_ns[i], rows.frame_no[i])
     if e.other == S.NONE:
         if nextin != S.NONE:
             S.note(s, rows, i, e, S.NEXT_INCOMING_ID, nextin, S.NONE, S.NONE)
@@ -245,4 +259,8 @@ def _count_transfer(s, rows, i, at):
     e = s.endpoints[at]
     if e.other != S.NONE and s.endpoints[e.other].allowed != S.NONE and e.sent >= s.endpoints[e.other].allowed:
         S.note(s, rows, i, e, S.WINDOW_EXCEEDED, e.sent + 1, s.endpoints[e.other].allowed, S.NONE)
+    if e.other != S.NONE:
+        p = s.endpoints[e.other]
+        if p.shut_ns != S.NONE and not S.may_not_know(rows, i, p.shut_ns):
+            S.note(s, rows, i, e, S.SENT_WHILE_CLOSED, rows.ts_ns[i] - p.shut_ns, S.NONE, p.shut_frame)
     e.sent += 1

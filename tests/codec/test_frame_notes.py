@@ -16,7 +16,7 @@ import pytest
 from classic_support import described_methods, long_prefixed, shortstr
 from decoding import decoded
 from encode_1_0 import frame as frame_1_0
-from encode_1_0 import performative
+from encode_1_0 import performative, section
 from wire import CLIENT, Wire
 
 from codec.amqp.classic.tables import methods
@@ -205,6 +205,15 @@ OF_SESSIONS: dict[str, tuple[str, list[bytes], list[list[str]]]] = {
         "0-10", [POINT, command(SYNC[:-2] + b"\0\x80"), POINT], [[], ["undefined-flags"], []]
     ),
     "a frame of 7 octets": ("1.0", [OPEN, b"\0\0\0\7\2\0\0", *3 * [OPEN]], [[], ["frame-short"], [], [], []]),
+    "an attach whose name does not fit": (
+        "1.0", [OPEN, frame_1_0(bytes.fromhex("005312c00603a190616263"))], [[], ["values-broken"]]
+    ),
+    "a message without a body": (
+        "1.0",
+        [OPEN, frame_1_0(performative(0x14, proton.uint(0), proton.uint(0), b"t", proton.uint(0), True)
+                         + section(0x74, {"a": "b"}))],
+        [[], ["body-missing"]],
+    ),
     "a begin without windows": ("1.0", [OPEN, frame_1_0(performative(0x11))], [[], ["fields-missing"]]),
     "an attach with a handle that is null": (
         "1.0", [OPEN, frame_1_0(performative(0x12, "l", None, True))], [[], ["fields-missing"]]

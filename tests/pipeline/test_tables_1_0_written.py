@@ -61,11 +61,11 @@ def disposed(
 
 def flow(
     delivery_count: int | None = 0, credit: int | None = None, drain: bool = False, handle: int = 0,
-    echo: bool | None = None,
+    echo: bool | None = None, window: int = 9,
 ) -> bytes:  # fmt: skip
     """Without credit, of the session only."""
     link = {"handle": handle, "delivery_count": delivery_count, "link_credit": credit, "drain": drain}
-    windows = {"incoming_window": 9, "next_outgoing_id": 0, "outgoing_window": 9}
+    windows = {"incoming_window": window, "next_outgoing_id": 0, "outgoing_window": 9}
     return performative_frame(P.FLOW, **windows, **({} if credit is None else link), echo=echo)
 
 
@@ -159,6 +159,15 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, moved(1))  # packet 11
     wire.add(CLIENT, flow())
     wire.add(CLIENT, frame(performative(P.END)))  # packet 13
+
+    wire = wires["window of 0"] = receiving()
+    wire.add(SERVER, flow(window=0))  # packet 7
+    wire.add(SERVER, flow(window=0))
+    wire.add(CLIENT, flow(window=0))  # blocks the server
+    wire.add(SERVER, flow(window=3))  # packet 10
+    wire.add(SERVER, flow(window=0))  # packet 11
+    wire.add(SERVER, frame(performative(P.END)))  # packet 12
+    wire.add(CLIENT, frame(performative(P.END)))
 
     wire = wires["parts"] = sending()
     sections = sections_of(b"abcdef")
@@ -525,6 +534,11 @@ def test_time_without_credit_is_added_up(written: Written) -> None:
     # Packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. No
     # credit remains before the first flow, from the second delivery to the second flow, and after the third delivery.
     assert written.rows("links", "credit", "credit", "transfers", "no_credit_ns") == [(3, 3, 2000 + 1000 + 1000)]
+
+
+def test_a_window_of_0_of_the_server_blocks_the_connection(written: Written) -> None:
+    assert written.rows("connections", "window of 0", "blocked_ns") == [((10 - 7 + 12 - 11) * 1000,)]
+    assert written.rows("connections", "no credit", "blocked_ns") == [(0,)]
 
 
 def test_time_without_credit_ends_with_the_first_detach(written: Written) -> None:

@@ -28,7 +28,7 @@ from udfs.attributes import AGREED, ATTRIBUTES, NAMED_VHOST, NAMES, RABBITMQ, ST
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
+from udfs.roles import REACHED_BY_BOTH, SASL_CODES, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.handshakes import (
     COUNTED,
@@ -39,12 +39,13 @@ from udfs.tables.handshakes import (
     frame_counts,
     handshake_frames,
     merged,
+    windows_of,
 )
 
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
 KEY = "connection_id"
-BLOCK = blank(f"{KEY} ts_ns on blocked_ns").dtype
+BLOCK = blank(f"{KEY} channel ts_ns on blocked_ns").dtype
 # Column -> fields of the byte ledger: one column a side, or the sum over both.
 BY_SIDE = {
     "packets": "packets",
@@ -77,9 +78,11 @@ class Connections:
         if len(chosen):
             rows = frames.rows.take(chosen)
             self._attributes.append(attributes_of(rows))
-            self._block(*blocks_of(rows))
+            ids, *changes = blocks_of(rows)
+            self._block(ids, np.zeros(len(ids), np.int64), *changes)
             if len(self._attributes) >= PIECES:
                 self._attributes = [self._all_attributes()]
+        self._block(*windows_of(frames))
 
     def rows(self, facts: pa.RecordBatch, gave_up: set[int]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Facts of connections that have ended (DECODED rows of kind 'connection') -> table, rows. Removes
@@ -125,11 +128,11 @@ class Connections:
         sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
         return pa.table([sums[KEY], *(sums[f"{name}_sum"] for name in MEASURES)], schema=COUNTED)
 
-    def _block(self, ids: Integers, ts_ns: Integers, on: Integers) -> None:
-        """Collect blocked and unblocked; blocks that have ended are summed up."""
+    def _block(self, ids: Integers, channels: Integers, ts_ns: Integers, on: Integers) -> None:
+        """Collect blocked and unblocked connections (channel 0) and sessions; blocks that have ended are summed up."""
         if len(ids):
             more = np.zeros(len(ids), BLOCK)
-            more[KEY], more["ts_ns"], more["on"] = ids, ts_ns, on
+            more[KEY], more["channel"], more["ts_ns"], more["on"] = ids, channels, ts_ns, on
             self._blocks.add(more)
             self._blocks.replace(_over(self._blocks.all()))
 
@@ -138,13 +141,16 @@ class Connections:
         of_attributes, attributes = _taken_out(self._all_attributes(), ids)
         of_counts, counts = _taken_out(self._all_counts(), ids)
         self._attributes, self._counts = [attributes], [counts]
-        found = of_attributes | of_counts
-        blocks = self._blocks.all()
-        block = places(blocks[KEY], ids)
-        mine = blocks[np.maximum(block, 0)] if len(blocks) else np.zeros(len(ids), BLOCK)
-        for name in ("ts_ns", "on", "blocked_ns"):
-            found[f"block.{name}"] = pa.array(np.where(block >= 0, mine[name], 0))
-        self._blocks.drop(ids)
+        return of_attributes | of_counts
+
+    def _blocked(self, ids: Integers, closed_ns: Integers) -> Integers:
+        """Remove the blocks of these connections: how long each was blocked; of several sessions the longest."""
+        blocks, found = self._blocks.of(ids), np.zeros(len(ids), np.int64)
+        if len(blocks):
+            at = places(ids, blocks[KEY])
+            still = np.maximum(closed_ns[at] - blocks["ts_ns"], 0)
+            np.maximum.at(found, at, blocks["blocked_ns"] + np.where(blocks["on"] == 1, still, 0))
+            self._blocks.drop(ids)
         return found
 
     def _concluded(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
@@ -161,9 +167,10 @@ class Connections:
         headers = pc.greater(known["headers"], 0).fill_null(False)
         steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in STEPS}
         steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], difference)
-        closed_ns = numbers_of(known["closed_ts_ns"])
-        since = numbers_of(known["block.ts_ns"])
-        still = np.where(numbers_of(known["block.on"]) == 1, np.maximum(closed_ns, since) - since, 0)
+        blocked_ns = self._blocked(numbers_of(known[KEY]), numbers_of(known["closed_ts_ns"]))
+        refusals = pa.array([None, *(f"sasl-outcome: {name}" for name in SASL_CODES)])
+        sasl = numbers_of(known["sasl_code"], null=0)
+        refused = refusals.take(pa.array(np.where(sasl < len(refusals), np.maximum(sasl, 0), 0)))
         table = self._schemas["connections"]
         as_stated = (name for name in FACTS.names if name in table.names)
         columns = {name: known[name] for name in (KEY, "version", "version_known", *as_stated)}
@@ -196,8 +203,9 @@ class Connections:
             "close_text": pc.coalesce(
                 known["close_reply_text"],
                 in_one_text([known[f"close_{name}"] for name in ("condition", "description")], ": "),
+                refused,
             ),
-            "blocked_ns": pa.array(numbers_of(known["block.blocked_ns"]) + still),
+            "blocked_ns": pa.array(blocked_ns),
         }
 
     def _of_sides(self, stated: pa.StructArray) -> dict[str, pa.Array]:
@@ -272,9 +280,9 @@ def _field(struct: pa.StructArray, *path: str) -> pa.Array:
 
 
 def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
-    """One row a connection: its last block, and the total time of the others."""
-    blocks = blocks[np.argsort(blocks[KEY], kind="stable")]
-    same = blocks[KEY][1:] == blocks[KEY][:-1]
+    """One row a connection and channel: its last block, and the total time of the others."""
+    blocks = blocks[np.lexsort([blocks["channel"], blocks[KEY]])]
+    same = (blocks[KEY][1:] == blocks[KEY][:-1]) & (blocks["channel"][1:] == blocks["channel"][:-1])
     spans = np.where(same & (blocks["on"][:-1] == 1), np.diff(blocks["ts_ns"]), 0)
     spans = np.append(spans, 0) + blocks["blocked_ns"]
     ends = np.flatnonzero(np.append(~same, True))

@@ -127,6 +127,19 @@ def blocks_of(frames: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int
     return numbers_of(frames["connection_id"])[at], numbers_of(frames["ts_ns"])[at], on[kinds[at]]
 
 
+def windows_of(frames: FrameBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Sessions of 1.0 whose server announces a window or ends them: connection, channel, when, and 1 if it is 0."""
+    names = frames["name"]
+    ends = is_among(names, *roles.ENDS_WINDOW)
+    of_server = (ends | is_among(names, *roles.ANNOUNCES_WINDOW)) & is_among(frames["sender"], SIDES[1])
+    at = np.flatnonzero(of_server & is_among(frames["frame_type"], "amqp") & ~frames.unfinished)
+    rows = frames.rows.select(("connection_id", "channel", "ts_ns", "arguments")).take(pa.array(at))
+    window = Fields(values_of(rows["arguments"]), {roles.WINDOW: "bigint"}).numbers(roles.WINDOW, -1)
+    told = ends[at] | (window >= 0)
+    columns = (numbers_of(rows[name])[told] for name in ("connection_id", "channel", "ts_ns"))
+    return (*columns, ((window == 0) & ~ends[at])[told].astype(np.int64))  # type: ignore[return-value]
+
+
 def _closes(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
     """What the first close of each connection states."""
     at = by.first_of(is_among(frames["name"], *roles.CLOSES_CONNECTION) & is_there(frames["sender"]))

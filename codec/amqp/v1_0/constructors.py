@@ -174,6 +174,39 @@ def is_text_map(buf, start, stop, count, t):
 
 
 @kernel
+def may_follow(section, before):
+    """Whether a message may have `section` right after the section `before` (-1: none): each once and in order, of the
+    body one kind, which may have several data or sequence sections (part 3, section 3.2)."""
+    if section == before:
+        return section == T.DATA or section == T.SEQUENCE
+    return section > before and not (T.DATA <= before <= T.VALUE and section <= T.VALUE)
+
+
+@kernel
+def entries_fit(buf, at, end, section, t):
+    """Whether the entries of the map at `at`, which is the value of `section`, are of the types that its definition
+    allows: annotations have symbols or ulongs for keys; application properties strings, and simple values (part 3,
+    sections 3.2.5 and 3.2.10). True of what is no map, or does not parse."""
+    code = u8(buf, at, end)
+    if code <= 0 or t.constructor[code].type != T.MAP:
+        return True
+    at, stop, count = compound(buf, at + 1, end, code, t)
+    of_application = section == T.APPLICATION_PROPERTIES
+    for _ in range(count // 2 if at >= 0 else 0):
+        value = skip(buf, at, stop, t)
+        after = skip(buf, value, stop, t) if value >= 0 else -1
+        if after < 0:
+            return True
+        key, kind = int(t.constructor[octet(buf, at)].type), int(t.constructor[octet(buf, value)].type)
+        if of_application and (key != T.STRING or kind in (T.LIST, T.MAP, T.ARRAY)):
+            return False
+        if not of_application and key not in (T.SYMBOL, T.ULONG):
+            return False
+        at = after
+    return True
+
+
+@kernel
 def section_head(buf, at, end, t):
     """The section at `at`: (section or NO_HEAD or MORE, offset of its value's constructor, offset of the contents of
     the value, size of the contents)."""

@@ -10,9 +10,10 @@ no octets. A message of another format that does not begin with a section is all
 
 from __future__ import annotations
 
+from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.v1_0 import tables as T
-from codec.amqp.v1_0.constructors import MORE, is_operation, section_head
+from codec.amqp.v1_0.constructors import MORE, is_operation, may_follow, section_head
 from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, release, store
 from codec.amqp.v1_0.management import is_management
 from codec.amqp.v1_0.tokens import has_mark, on_token_link
@@ -44,9 +45,9 @@ def _add_octets(dl, direction, slot, r, buf, start, end):
 
 @kernel
 def _add(dl, direction, slot, buf, start, end, t):
-    """Add the payload `buf[start:end]` of one more transfer of a delivery."""
+    """Add the payload `buf[start:end]` of one more transfer of a delivery: whether its sections are in order."""
     r = dl.slots[direction, slot]
-    at, base = start, (direction * SLOTS + slot) * HEAD
+    at, base, in_order = start, (direction * SLOTS + slot) * HEAD, True
     while at < end and r.broken == 0:
         if r.left > 0:
             n = min(int(r.left), end - at)
@@ -60,6 +61,8 @@ def _add(dl, direction, slot, buf, start, end, t):
         at += 1
         section, value, inside, size = section_head(dl.heads, base, stop, t)
         if section >= 0:
+            in_order = in_order and may_follow(section, int(r.section))
+            r.section = section
             r.head_size = 0
             r.left = size
             r.what = HASH if T.DATA <= section <= T.VALUE else STORE
@@ -76,6 +79,7 @@ def _add(dl, direction, slot, buf, start, end, t):
                 continue
             r.whole = 0
             r.broken = NO_SECTION
+    return in_order
 
 
 @kernel
@@ -144,6 +148,7 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
             return -1
         dl.slots[direction, slot].what = UNDECIDED if flags & FOREIGN else STORE
         dl.slots[direction, slot].withheld = 1 if flags & WITHHELD else 0
+        dl.slots[direction, slot].foreign = 1 if flags & FOREIGN else 0
     r = dl.slots[direction, slot]
     row[R.CONTENT] = r.frame_no
     if flags & ABORTED:
@@ -151,8 +156,9 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
         return -1
     if flags & RESUMED:
         r.whole = 0
-    _add(dl, direction, slot, buf, start, end, t)
-    if r.broken == NO_SECTION:
+        r.resumed = 1
+    in_order = _add(dl, direction, slot, buf, start, end, t)
+    if not r.resumed and (r.broken == NO_SECTION or not (in_order or r.foreign)):
         _misfit(row)
     return -1 if flags & MORE_FOLLOWS else _complete(dl, c, direction, slot, row, rows, digest)
 
@@ -174,7 +180,7 @@ def begins(buf, start, end, t):
 @kernel
 def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
     """Parse a delivery of one transfer: the section of its body, or -1."""
-    at, body, size = start, -1, 0
+    at, body, size, before, judged = start, -1, 0, -1, flags & (FOREIGN | RESUMED) == 0
     properties = application = -1
     begin(dl.digests, IN_PLACE)
     if all_body:
@@ -183,9 +189,12 @@ def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
     while at < end:
         section, value, inside, left = section_head(buf, at, end, t)
         if section < 0 or left > end - inside:
-            _misfit(row)
+            if not flags & RESUMED:  # it may go on anywhere in the message (2.6.13)
+                _misfit(row)
             return body
-        stop = inside + left
+        if judged and not may_follow(section, before):
+            _misfit(row)
+        before, stop = section, inside + left
         if T.DATA <= section <= T.VALUE:
             body = section
             first = inside if section == T.DATA else value
@@ -202,6 +211,8 @@ def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
         if stored:
             R.append_octets(rows, row, buf, at, stop)
         at = stop
+    if judged and body < 0:
+        row[R.NOTES] |= N.BODY_MISSING
     if not flags & RESUMED:
         row[R.BODY_SIZE] = size
         row[R.DIGEST] = 1
@@ -227,8 +238,10 @@ def _complete(dl, c, direction, slot, row, rows, digest):
             left -= n
     if 0 < r.left < ENDLESS >> 1 or r.head_size > 0:
         r.whole = 0
-        if r.broken == 0:
+        if r.broken == 0 and not r.resumed:
             _misfit(row)
+    if r.whole and r.broken == 0 and body < 0 and not r.foreign:
+        row[R.NOTES] |= N.BODY_MISSING
     if r.whole and r.broken == 0:
         finish(dl.digests, direction * SLOTS + slot, digest)
         row[R.DIGEST] = 1

@@ -33,6 +33,9 @@ DELIVERY = np.dtype(
         ("broken", "i8"),  # 0, LOST or NO_SECTION
         ("limited", "i8"),  # 1: sections were not stored
         ("withheld", "i8"),  # 1: it hands a token over (codec.amqp.v1_0.tokens)
+        ("section", "i8"),  # the last section, -1 none yet
+        ("foreign", "i8"),  # 1: its format is none of the specification's
+        ("resumed", "i8"),  # 1: it may begin anywhere in the message (part 2, section 2.6.13)
         ("body", "i8"),  # section of the body, -1 not yet
         ("body_size", "i8"),
         ("what", "i8"),  # STORE ... for the `left` octets that remain of the current section
@@ -125,6 +128,8 @@ def claim(dl, direction, key, frame_no, delivery_id):
             r.broken = 0
             r.limited = 0
             r.withheld = 0
+            r.section = -1
+            r.foreign = r.resumed = 0
             r.body = -1
             r.body_size = 0
             r.left = 0

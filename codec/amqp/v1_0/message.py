@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from codec import variant as W
-from codec.amqp.rows import ERROR, HANDSHAKE, STATUS
+from codec.amqp.notes import VALUES_BROKEN
+from codec.amqp.rows import ERROR, HANDSHAKE, NOTES, STATUS
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.composites import BROKEN, DEEP, LARGE, MISFIT
-from codec.amqp.v1_0.constructors import descriptor, is_operation, section_head
+from codec.amqp.v1_0.constructors import descriptor, entries_fit, is_operation, section_head
 from codec.amqp.v1_0.detect import fields_in_place
 from codec.amqp.v1_0.scalars import EVERY_FIELD
 from codec.amqp.v1_0.values import decode_value
@@ -54,6 +55,8 @@ def decode_frame(octets, start, end, row, definition, t, v, s, arguments, proper
         W.rollback(arguments)
         flaws |= LARGE
     _note(row, flaws, MISFIT_OF_FIELDS)
+    if flaws & BROKEN and row[STATUS] != PARTIAL:
+        row[NOTES] |= VALUES_BROKEN
     body = octet(octets, start)
     if at < 0 or (at >= end and body == NO_BODY):
         return W.OK
@@ -98,7 +101,8 @@ def _decode_message(w, buf, at, end, t, v, s, body):
             W.known_key(w, int(v.body_key if is_operation(buf, value, at, t) else v.body_value_key))
         else:
             W.known_key(w, int(v.section[section, 0]))
-            if definition < 0 and t.constructor[octet(buf, value)].type != T.MAP:
+            is_map = definition >= 0 or t.constructor[octet(buf, value)].type == T.MAP
+            if not is_map or (definition < 0 and not entries_fit(buf, value, at, section, t)):
                 flaws |= MISFIT
         after, flaw = decode_value(w, buf, value, at, t, v, s, key_set, definition, first)
         flaws |= flaw

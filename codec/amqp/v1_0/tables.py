@@ -35,7 +35,8 @@ CATEGORIES = ("fixed", "variable", "compound", "array")
 FIXED, VARIABLE, COMPOUND, ARRAY_OF = range(len(CATEGORIES))
 
 BODY_KINDS = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}
-PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE = range(3, 8)  # sections by their order in a message
+# Sections by their order in a message; those from DATA to VALUE are kinds of body.
+DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(1, 9)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _abandon(w, depth, t, v, s, key_set):
     while depth > 0 and at < 0:
         depth -= 1
         row = s.stack[depth]
-        flaws |= _close(w, row, t, v, key_set)
+        _end(w, row, v, key_set)  # which fields follow the broken item is not known
         if row[C.KIND] != C.IN_DESCRIBED:
             at = int(row[C.END])
     return at, depth, flaws
@@ -283,13 +283,12 @@ def _next_item(w, buf, at, row, t, v, key_set):
 
 
 @kernel
-def _close(w, row, t, v, key_set):
-    """End the container of a stack row: its flaws."""
+def _end(w, row, v, key_set):
+    """End the container of a stack row."""
     kind = int(row[C.KIND])
     if kind == C.IN_FRAME:
         W.end_known_object(w, v.keys, key_set)
-        return C.missing_fields(w, int(row[C.DEFINITION]), int(row[C.STEP]), t)
-    if kind in (C.IN_LIST, C.IN_ARRAY):
+    elif kind in (C.IN_LIST, C.IN_ARRAY):
         W.end_array(w)
     elif kind == C.IN_PAIRS:
         if row[C.STEP] > 0:
@@ -297,6 +296,12 @@ def _close(w, row, t, v, key_set):
         W.end_array(w)
     else:
         W.end_object(w)
-        if kind == C.IN_COMPOSITE:
-            return C.missing_fields(w, int(row[C.DEFINITION]), int(row[C.STEP]), t)
+
+
+@kernel
+def _close(w, row, t, v, key_set):
+    """End the container of a stack row, all of whose items were read: its flaws."""
+    _end(w, row, v, key_set)
+    if row[C.KIND] == C.IN_FRAME or row[C.KIND] == C.IN_COMPOSITE:
+        return C.missing_fields(w, int(row[C.DEFINITION]), int(row[C.STEP]), t)
     return 0

@@ -36,6 +36,7 @@ VALUE = 0x77
 OPEN = b"\x00\x53\x10"  # the descriptor of an open
 LONG_TAG = b"t" * 33
 LARGER = data_section(b"x" * 20)
+X, EMPTY = data_section(b"x"), data_section(b"")
 
 
 def fresh() -> Connection:
@@ -179,6 +180,17 @@ def sections(payload: bytes) -> Connection:
     return closed(accepted(connection, "server", True, 0))
 
 
+def sent_in(payload: bytes, cut_at: int | None = None, **first: Any) -> Connection:
+    """A message with this payload, in one transfer, or in two of which the first has so many bytes."""
+    connection = sender_link()
+    if cut_at is None:
+        transfer(connection, "client", 0, 0, payload=payload, **first)
+    else:
+        transfer(connection, "client", 0, 0, payload=payload[:cut_at], more=True, **first)
+        transfer(connection, "client", 0, None, payload=payload[cut_at:])
+    return closed(accepted(connection, "server", True, 0))
+
+
 def drained(answers: bool) -> Connection:
     connection = flow(receiver_link(), "client", 1, 5, drain=True)
     if answers:
@@ -258,6 +270,11 @@ CASES = [
          closed(opened()), offender="client"),
     Case("L10-06", V, closed(with_opens((), channel=1)), closed(with_opens(())), evidence={"observed": 1}),
     Case("L10-07", V, raw(frame(b"\x00\x53\x12\x40", CHANNEL)), raw(frame(b"", 0)), also=[]),
+    # A list whose first string does not fit: which fields are missing is not known.
+    Case("L10-07", V, raw(frame(bytes.fromhex("005312 c00603 a190616263"), CHANNEL)), raw(frame(b"", 0)),
+         evidence={"name": "attach"}),
+    Case("L10-07", V, raw(frame(bytes.fromhex("005312 c00503 a190616263"), CHANNEL)), raw(frame(b"", 0)),
+         evidence={"name": "attach"}, also=("L10-11",)),
     Case("L10-08", V, raw(frame(performative(P.DETACH, None, True), CHANNEL)), closed(detach(detach(
         sender_link(), "client", 0), "server", 0))),
     Case("L10-09", V, closed(say(opened(), "client", P.CLOSE, channel=0).client_octets(frame(b""))),
@@ -367,6 +384,30 @@ CASES = [
          in_two(sender_link(server={"max_message_size": 6}), aborted=True), besides=["L10-76"]),
     Case("L10-78", V, sections(section(0x74, {"a": 1}) + section(0x73, ["id"]) + data_section(b"x")),
          sections(section(0x73, ["id"]) + section(0x74, {"a": 1}) + data_section(b"x"))),
+    *(
+        Case("L10-78", V, sent_in(sections_, cut_at), sent_in(fitting, cut_at), offender="client", severity="violation")
+        for cut_at in (None, 1, 9)
+        for sections_, fitting in (
+            # behind the body; two kinds of body; a value twice; a section twice
+            (X + section(0x73, ["id"]), section(0x73, ["id"]) + X),
+            (X + section(VALUE, "x"), X + X),
+            (section(VALUE, "x") + section(VALUE, "x"), section(0x76, [1]) + section(0x76, [2])),
+            (section(0x70, []) + section(0x70, []) + X, section(0x70, []) + X + section(0x78, {symbol("a"): 1})),
+            # keys that are strings; values that are lists
+            (section(0x72, {"x-opt": 1}) + X, section(0x72, {symbol("x-opt"): 1, proton.ulong(1): [1]}) + X),
+            (X + section(0x78, {"hash": b"1"}), X + section(0x78, {symbol("hash"): b"1"})),
+            (section(0x74, {"a": [1, 2]}) + X, section(0x74, {"a": 1, "b": None, "c": "x"}) + X),
+            (section(0x74, {symbol("a"): 1}) + X, section(0x74, {"a": 1}) + X),
+        )
+    ),
+    *(
+        Case("L10-78", V, sent_in(section(0x74, {"a": 1}), cut_at), sent_in(section(0x74, {"a": 1}) + EMPTY, cut_at),
+             evidence={"observed": "no section with a body"}, severity="warning")
+        for cut_at in (None, 3)
+    ),
+    # A delivery that is resumed goes on in the middle of a message.
+    Case("L10-78", V, sent_in(b"in the middle"), sent_in(b"in the middle", resume=True), besides=("L10-79",)),
+    Case("L10-78", V, sent_in(b"in the middle", 3), sent_in(b"in the middle", 3, resume=True), besides=("L10-79",)),
     Case("L10-79", V, closed(accepted(transfer(sender_link(), "client", 0, 0, resume=True), "server", True, 0)),
          closed(accepted(transfer(sender_link(unsettled={b"\0\0\0\0": described(P.ACCEPTED)}), "client", 0, 0,
          resume=True), "server", True, 0))),
