@@ -160,6 +160,10 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, flow())
     wire.add(CLIENT, frame(performative(P.END)))  # packet 13
 
+    wire = wires["refused login"] = Wire()
+    wire.add(CLIENT, SASL_HEADER + frame(performative(P.INIT, proton.symbol("PLAIN"), b"\0u\0p"), kind=P.SASL))
+    wire.add(SERVER, SASL_HEADER + frame(performative(P.OUTCOME, ubyte(1)), kind=P.SASL))
+
     wire = wires["window of 0"] = receiving()
     wire.add(SERVER, flow(window=0))  # packet 7
     wire.add(SERVER, flow(window=0))
@@ -534,6 +538,12 @@ def test_time_without_credit_is_added_up(written: Written) -> None:
     # Packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. No
     # credit remains before the first flow, from the second delivery to the second flow, and after the third delivery.
     assert written.rows("links", "credit", "credit", "transfers", "no_credit_ns") == [(3, 3, 2000 + 1000 + 1000)]
+
+
+def test_a_refused_login_has_its_outcome_for_a_text(written: Written) -> None:
+    """sasl-code 1 is auth (1.0 core specification, 5.3.3.6)."""
+    columns = ("state", "user", "close_initiator", "close_code", "close_text")
+    assert written.rows("connections", "refused login", *columns) == [("secure", "u", None, None, "sasl-outcome: auth")]
 
 
 def test_a_window_of_0_of_the_server_blocks_the_connection(written: Written) -> None:
