@@ -150,6 +150,7 @@ V0_10: dict[str, Place] = {
 NOT_0_10 = (*MANAGEMENT, "address", "broker_ts_ns", "delivery_tag", "expiration", "queue_offset", "type")
 V1_0: dict[str, Place] = {
     **_in("header", "bigint", "delivery_count", "ttl"),
+    "has_header": ("", "header", "object"),
     "durable_flag": ("header", "durable", "boolean"),
     **_in("header", "int", "priority"),
     **_in("properties", "any", "message_id", "correlation_id", "user_id"),

@@ -19,7 +19,7 @@ DISCHARGES = 2  # a command to a coordinator
 # how many messages and outcomes are in it.
 DECLARED, OF_LINK, WORK, MOST_WORK = 1, 1, 26, 1 << 36
 LINKS_MASK = (1 << WORK - OF_LINK) - 1
-STATE_DECLARED = 16  # bit of the outcome that gives a transaction its id
+STATE_RELEASED, STATE_DECLARED = 4, 16  # bits of outcomes: the second gives a transaction its id
 BITS, TERMINAL, AWAITED = 2, 1, 2  # of a delivery: its receiver stated an outcome; which the sender is to settle
 
 
@@ -189,7 +189,7 @@ def dispose(s, rows, i, at):
         if latest == S.NONE:
             return
         last = latest
-    noted = 0
+    noted, taken_back, about = 0, 0, S.NONE
     for step in range(S.after(last, first) + 1):
         if s.numbers[S.STEPS] <= 0:
             return
@@ -197,7 +197,12 @@ def dispose(s, rows, i, at):
         key = S.key_of(S.K_DELIVERY, of, (first + step) % S.SERIAL)
         delivery = found(s.found_by, key)
         if delivery > 0:
+            if not by_receiver and rows.state[i] == STATE_RELEASED and not delivery & TERMINAL:
+                taken_back += 1
+                about = s.links[(delivery >> BITS) - 1].attach_frame
             noted |= _dispose_one(s, rows, i, key, delivery, by_receiver)
+    if taken_back:
+        S.note(s, rows, i, e, S.TAKEN_BACK, taken_back, S.NONE, about)
     if noted & 1:
         S.note(s, rows, i, e, S.OUTCOME_NOT_AGREED, rows.state[i], S.NONE, rows.frame_no[i])
     if noted & 2:

@@ -42,7 +42,7 @@ ODDITIES = (
     "after-stop", "transaction-order", "implicit-accept", "branch-order", "message-rejected", "set-malformed",
     "wrong-side", "required-missing", "command-offset", "transaction-unknown", "not-coordinated", "transaction-open",
     # 1.0
-    "window-closed", "sent-while-closed",
+    "window-closed", "sent-while-closed", "taken-back",
 )  # fmt: skip
 (
     SASL_ORDER, FRAME_TOO_LARGE, OPEN_MISPLACED, OPEN_CHANNEL, NO_SESSION, CHANNEL_ABOVE_MAX,
@@ -60,7 +60,7 @@ ODDITIES = (
     NO_SUBSCRIPTION, DESTINATION_IN_USE, DESTINATION_UNKNOWN, TRANSFERS_UNKNOWN, MODE_WITH_CREDIT,
     AFTER_STOP, TRANSACTION_ORDER, IMPLICIT_ACCEPT, BRANCH_ORDER, MESSAGE_REJECTED, SET_MALFORMED,
     WRONG_SIDE, REQUIRED_MISSING, COMMAND_OFFSET, TRANSACTION_UNKNOWN, NOT_COORDINATED, TRANSACTION_OPEN,
-    WINDOW_CLOSED, SENT_WHILE_CLOSED,
+    WINDOW_CLOSED, SENT_WHILE_CLOSED, TAKEN_BACK,
 ) = range(len(ODDITIES))  # fmt: skip
 
 HITS_A_ROW, HITS_A_RECORD = 12, 4

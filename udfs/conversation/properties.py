@@ -75,7 +75,7 @@ DIGITS = "0123456789"
 HTTP_METHODS, HTTP_REPLY_TO, STATUS, FIRST_ERROR = ("GET", "PUT", "POST", "DELETE"), "$me", "^[1-5][0-9]{2}$", 400
 # Properties that only serve to derive others.
 ONLY_DERIVED_FROM = (
-    "delivery_mode", "delivery_count", "durable_flag", "discard_unroutable", "ttl", "to", "reply_node",
+    "delivery_mode", "delivery_count", "durable_flag", "has_header", "discard_unroutable", "ttl", "to", "reply_node",
     "reply_exchange", "reply_routing_key", "content_length", "traceparent", "annotated_traceparent", "diagnostic_id",
     "acquired_count", "annotated_exchange", "annotated_routing_key", "subject", "body_value", "http_response",
     "requested_operation", "requested_name", "requested_type", "status_code", "status_text", "claims_status",
@@ -112,6 +112,8 @@ def derived(
     delivered = one_of(state["operation"], DELIVERIES)
     durable = found["durable_flag"] if "durable_flag" in found else pc.equal(found["delivery_mode"], PERSISTENT)
     columns["durable"] = default(durable)
+    if "has_header" in found:  # without a header the broker decides
+        columns["durable"] = pc.if_else(found["has_header"].fill_null(False), columns["durable"], no_truth)
     if "redelivered" in found:
         columns["redelivered"] = pc.if_else(delivered, default(found["redelivered"]), no_truth)
     if "delivery_count" in found:

@@ -274,8 +274,8 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     receives = pa.array(links["kind"] == RECEIVER)
     _, _, named = named_by(address)
     queue = pc.coalesce(texts.column(links["queue"]), pc.if_else(receives, named, pa.scalar(None, pa.string())))
-    filters = texts.column(_of_sender(links, "filters", unknown=0))
-    of_stream = pc.match_substring(filters, STREAM_FILTER).fill_null(False)
+    filters = _filters(links, texts)
+    of_stream = pc.match_substring(filters["filters"], STREAM_FILTER).fill_null(False)
     columns = {
         "connection_id": pa.array(links["connection"]),
         "channel": pa.array(session["channel"]),
@@ -290,7 +290,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
         "rcv_settle_mode": rcv_mode,
         "acquire_mode": _one_of(semantics.ACQUIRE_MODES, links["acquire_mode"]),
         "distribution_mode": _one_of(semantics.DISTRIBUTION_MODES, _of_sender(links, "copies")),
-        "filters": filters,
+        **filters,
         "no_ack": no_ack,
         "exclusive": pa.array(links["exclusive"] == 1, mask=links["exclusive"] == NONE),
         "opened_ts": timestamps(_known(links["opened_ns"])),
@@ -306,6 +306,17 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     refused &= links["command_id"] != NONE
     listed = (known & ~refused) | (links["transfers"] > 0)
     return pa.table(columns).filter(pa.array(listed))
+
+
+def _filters(links: NDArray[np.void], texts: Numbers) -> dict[str, pa.Array]:
+    """The filters that the receiving side of each link asks for, and those that the sending side grants: '{}' for none
+    of them, and as they are asked for if it did not answer, or with no source, which refuses the link."""
+    by_client = links["kind"] == SENDER
+    own, asked = _by_side(links, by_client, "filters")
+    answers = np.logical_and(*(_by_side(links, by_client, name)[0] == 1 for name in ("attached", "has_source")))
+    granted = texts.column(np.where(answers, own, asked))
+    none = pa.array(answers & (own == 0) & (asked != 0))
+    return {"filters": pc.if_else(none, "{}", granted), "filters_requested": texts.column(asked)}
 
 
 def _modes(links: NDArray[np.void], have_modes: NDArray[np.bool_]) -> list[pa.Array]:

@@ -14,6 +14,12 @@ unrouted   one row per connection and route: `messages` published without 'manda
 timed_out  one row per channel that the broker closed because an acknowledgement took too long: `of`, the delivery that
            waited longest, and `acked_frame`, its acknowledgement on the wire; `late`: it waited as long as the broker
            allows; `deliveries` of the channel that need an acknowledgement, and `slowest_ns`, the longest time to one
+cancelled  one row per consumer that RabbitMQ 4.3 or later cancelled: its unsettled `messages`, when the first of them
+           was delivered (`since_ns`), and `again_frame`, where the broker delivered one of them again, as redelivered
+headless   one row per link of 1.0 over which a client publishes to RabbitMQ: `messages` without a header section
+reply_queues  one row per connection to RabbitMQ with mandatory publishes to queues of direct reply-to: `messages`
+old_headers   one row per connection to RabbitMQ with `messages` that have headers of its releases up to 3.13, and one
+           `header` of these
 tokens     one row per token put to the node $cbs (1.0) that expired while its connection was open, and not renewed
 token_messages   one row per connection with messages that put a token: to $cbs, or by PUT /auth/tokens (1.0)
 
@@ -33,7 +39,16 @@ are subtracted there.
 from __future__ import annotations
 
 from pipeline.audit.contexts.channels import CHANNEL_CLOSES
-from pipeline.audit.contexts.sources import BROKER, CHANNEL, DELIVERED, Context, Relation, Sources, columns
+from pipeline.audit.contexts.sources import (
+    BROKER,
+    CHANNEL,
+    CONNECTION_VERSIONS,
+    DELIVERED,
+    Context,
+    Relation,
+    Sources,
+    columns,
+)
 from pipeline.audit.detectors import Sql, sql_in
 
 RABBITMQ = "RabbitMQ"  # as the broker names itself
@@ -51,6 +66,7 @@ ARGUMENTS = {
     "role": ("$.role", "boolean"),
     "source": ("$.source.address", "string"),
     "target": ("$.target.address", "string"),
+    "filters": ("$.source.filter", "map<string, variant>"),
 }
 DECLARES = ("queue.declare", "exchange.declare", "queue.bind")
 # Methods that may give a route a queue.
@@ -70,6 +86,17 @@ UPGRADING = ("queue.declare", "basic.qos", "attach")
 MS_NS = 10**6
 TO_RABBITMQ: Sql = f"""(SELECT connection_id, server_version, {columns(BROKER)}
                         FROM known_connections WHERE server_product = '{RABBITMQ}')"""
+PUTS_BACK = ("basic.nack", "basic.recover", "basic.recover-async")
+# The release of the broker as a number: 4.3 is 4003.
+RELEASE: Sql = (
+    "coalesce(TRY_CAST(regexp_extract(server_version, '^([0-9]{1,4})[.]', 1) AS INT) * 1000 + "
+    "TRY_CAST(regexp_extract(server_version, '^[0-9]{1,4}[.]([0-9]{1,3})', 1) AS INT), 0)"
+)
+CONSUMERS_TIME_OUT = 4003  # RabbitMQ 4.3: quorum queues watch over their consumers themselves
+# Headers in which RabbitMQ up to 3.13 kept the sections of 1.0 that 0-9-1 does not have.
+OLD_HEADERS = tuple(
+    f"x-amqp-1.0-{section}" for section in ("properties", "app-properties", "message-annotations", "footer")
+)
 VALUES: Sql = ", ".join(
     f"try_variant_get(arguments, '{path}', '{kind}') AS {name}" for name, (path, kind) in ARGUMENTS.items()
 )
@@ -81,7 +108,9 @@ MANAGED_QUEUES: Sql = """
     FROM messages WHERE management_operation = 'PUT' AND management_target LIKE '/queues/%'"""
 # A receiver names its source, a sender its target.
 UPGRADES: Sql = f"""
-    SELECT *, IF(role, source, target) AS address
+    SELECT *, IF(role, source, target) AS address,
+           map_keys(map_filter(filters, (name, filter) -> try_variant_get(filter, '$.descriptor', 'variant') IS NULL))
+               AS bare_filters
     FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue, {VALUES}
           FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue, arguments
                 FROM control_methods WHERE sender = 'client' AND {sql_in("name", UPGRADING)}
@@ -90,11 +119,15 @@ UPGRADES: Sql = f"""
 
 REQUEUED: Sql = f"""
     SELECT *
-    FROM (SELECT connection_id, queue, messages, first.*, '0-9-1' AS version, server_version, {columns(BROKER)}
-          FROM (SELECT connection_id, queue, count(1) AS messages,
-                       min(struct(settled_frame_no AS frame_no, settled_ts_ns AS ts_ns)) AS first
-                FROM messages WHERE outcome = 'requeued' AND queue IS NOT NULL GROUP BY connection_id, queue)
-          JOIN {TO_RABBITMQ} USING (connection_id))
+    FROM (SELECT connection_id, queue, count(1) AS messages, '0-9-1' AS version, min(frame_no) AS frame_no,
+                 min(ts_ns) AS ts_ns, any_value(server_version) AS server_version, {columns(BROKER)}
+          FROM (SELECT connection_id, queue, settled_frame_no AS frame_no, settled_ts_ns AS ts_ns
+                FROM messages WHERE outcome = 'requeued' AND queue IS NOT NULL)
+          LEFT JOIN (SELECT connection_id, frame_no, true AS put_back
+                     FROM control_methods WHERE {sql_in("name", PUTS_BACK)}) USING (connection_id, frame_no)
+          JOIN {TO_RABBITMQ} USING (connection_id)
+          WHERE NOT (coalesce(put_back, false) AND {RELEASE} >= {CONSUMERS_TIME_OUT})
+          GROUP BY connection_id, queue, {columns(BROKER)})
     LEFT SEMI JOIN (SELECT * FROM (SELECT connection_id, queue FROM control_methods WHERE {QUORUM})
                     JOIN {TO_RABBITMQ} USING (connection_id)) USING ({columns(BROKER)}, queue)"""
 
@@ -192,6 +225,65 @@ TOKEN_MESSAGES: Sql = f"""
                  min(struct(first_frame_no AS frame_no, ts_ns, address)) AS first
           FROM messages WHERE operation = 'publish' AND {TAKES_TOKENS} AND {PUTS_TOKEN} GROUP BY connection_id)
     JOIN (SELECT connection_id, version, tls FROM known_connections) AS known USING (connection_id)"""
+# A consumer that the broker cancels while it has unsettled messages, which then go to somebody else: a queue that was
+# deleted does not deliver.
+CANCELLED: Sql = f"""
+    WITH cancels AS (
+        SELECT connection_id, channel, frame_no, ts_ns, version, {columns(BROKER)},
+               try_variant_get(arguments, '$.consumer_tag', 'string') AS link
+        FROM control_methods JOIN {TO_RABBITMQ} USING (connection_id)
+        WHERE name = 'basic.cancel' AND sender = 'server' AND {RELEASE} >= {CONSUMERS_TIME_OUT}),
+    taken AS (
+        SELECT cancels.*, channel_life, queue, first_frame_no, since_ns, known
+        FROM (SELECT {columns(CHANNEL)}, link, queue, first_frame_no, ts_ns AS since_ns, settled_frame_no,
+                     coalesce(message_id, body_sha256) AS known
+              FROM messages WHERE operation = 'deliver' AND outcome != 'presettled' AND queue IS NOT NULL)
+        JOIN cancels USING (connection_id, channel, link)
+        WHERE first_frame_no < frame_no AND coalesce(settled_frame_no > frame_no, true))
+    SELECT {columns(CHANNEL)}, version, link, queue, frame_no, ts_ns, count(DISTINCT first_frame_no) AS messages,
+           min(since_ns) AS since_ns, min(again_frame) AS again_frame
+    FROM taken
+    JOIN (SELECT {columns(BROKER)}, queue, coalesce(message_id, body_sha256) AS known, ts_ns AS again_ns,
+                 first_frame_no AS again_frame
+          FROM messages JOIN {TO_RABBITMQ} USING (connection_id)
+          WHERE {DELIVERED} AND redelivered) USING ({columns(BROKER)}, queue, known)
+    WHERE again_ns >= ts_ns
+    GROUP BY {columns(CHANNEL)}, version, link, queue, frame_no, ts_ns"""
+
+HEADLESS: Sql = f"""
+    SELECT connection_id, channel, channel_life, link, version, address, queue_type, server_version,
+           count(1) AS messages, min(struct(first_frame_no AS frame_no, ts_ns)) AS first
+    FROM (SELECT {columns(CHANNEL)}, link, address, first_frame_no, ts_ns,
+                 try_variant_get(properties, '$.header', 'variant') AS header
+          FROM messages
+          WHERE operation = 'publish' AND durable IS NULL AND complete AND coalesce(message_format, 0) = 0
+                AND NOT coalesce(resumed, false) AND NOT coalesce(address RLIKE '^[$]|^/management', false))
+    JOIN (SELECT connection_id, version, server_version
+          FROM known_connections WHERE server_product = '{RABBITMQ}' AND version = '1.0') USING (connection_id)
+    LEFT JOIN (SELECT {columns(CHANNEL)}, name AS link, max(queue_type) AS queue_type
+               FROM links WHERE kind = 'sender' GROUP BY {columns(CHANNEL)}, name) USING ({columns(CHANNEL)}, link)
+    WHERE header IS NULL
+    GROUP BY connection_id, channel, channel_life, link, version, address, queue_type, server_version"""
+REPLY_QUEUES: Sql = f"""
+    SELECT connection_id, version, server_version, count(1) AS messages,
+           min(struct(first_frame_no AS frame_no, ts_ns)) AS first
+    FROM messages JOIN {TO_RABBITMQ} USING (connection_id)
+    JOIN {CONNECTION_VERSIONS} USING (connection_id)
+    WHERE operation = 'publish' AND mandatory AND routing_key LIKE 'amq.rabbitmq.reply-to.%'
+    GROUP BY connection_id, version, server_version"""
+HAS_OLD: Sql = ", ".join(
+    f"""CASE WHEN try_variant_get(headers, '$["{name}"]', 'variant') IS NOT NULL THEN '{name}' END"""
+    for name in OLD_HEADERS
+)
+OLD_HEADED: Sql = f"""
+    SELECT connection_id, version, server_version, count(1) AS messages, min(header) AS header,
+           min(struct(first_frame_no AS frame_no, ts_ns)) AS first
+    FROM (SELECT connection_id, first_frame_no, ts_ns, coalesce({HAS_OLD}) AS header
+          FROM messages WHERE headers IS NOT NULL)
+    JOIN {TO_RABBITMQ} USING (connection_id)
+    JOIN {CONNECTION_VERSIONS} USING (connection_id)
+    WHERE header IS NOT NULL GROUP BY connection_id, version, server_version"""
+
 TOKENS: Sql = f"""
     SELECT *
     FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY connection_id, audience ORDER BY frame_no) AS renewed_ns
@@ -236,7 +328,11 @@ def requeue_loops(sources: Sources) -> Sql:
               GROUP BY {PLACE}, known)"""
 
 
-RELATIONS = {"timed_out_channels": Relation(TIMED_OUT_CHANNELS), "token_connections": Relation(TOKEN_CONNECTIONS)}
+RELATIONS = {
+    "to_rabbitmq": Relation(f"SELECT connection_id FROM {TO_RABBITMQ}"),
+    "timed_out_channels": Relation(TIMED_OUT_CHANNELS),
+    "token_connections": Relation(TOKEN_CONNECTIONS),
+}
 CONTEXTS = {
     "upgrades": Context(UPGRADES, CHANNEL[:2], methods=UPGRADING),
     "requeued": Context(REQUEUED, messages="requeued", full_scan=True),
@@ -247,6 +343,10 @@ CONTEXTS = {
     "timed_out": Context(
         TIMED_OUT_DELIVERIES, CHANNEL, rows="timed_out_channels", methods=("channel.close",), full_scan=True
     ),
+    "cancelled": Context(CANCELLED, CHANNEL, messages="redelivered", methods=("basic.cancel",), full_scan=True),
+    "headless": Context(HEADLESS, CHANNEL, versions=("1.0",), full_scan=True),
+    "reply_queues": Context(REPLY_QUEUES, rows="to_rabbitmq", versions=("0-9-1",), full_scan=True),
+    "old_headers": Context(OLD_HEADED, rows="to_rabbitmq", full_scan=True),
     "tokens": Context(TOKENS, rows="token_connections", versions=("1.0",), full_scan=True),
     "token_messages": Context(TOKEN_MESSAGES, rows="token_connections", versions=("1.0",), full_scan=True),
 }

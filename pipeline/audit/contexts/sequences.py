@@ -12,6 +12,7 @@
 'handed_back', one row per link, direction and negative outcome: the number of messages, and the first with its error.
 'session_messages', one row per message with properties that rules read.
 'stolen_links', one row per attach of a link that its container has on another connection.
+'filtered', one row per link whose answer lacks filters that the receiver asked for (`lacking`).
 """
 
 from __future__ import annotations
@@ -153,6 +154,21 @@ def session_messages(sources: Sources) -> Sql:
         FROM (SELECT * FROM messages WHERE {read}) JOIN {LOGINS} AS logins USING (connection_id)"""
 
 
+# The attaches that open links.
+ATTACHES_OF_LINKS: Sql = """(
+    SELECT connection_id, name, opened_ts, min(frame_no) AS frame_no, min(ts_ns) AS ts_ns
+    FROM (SELECT connection_id, try_variant_get(arguments, '$.name', 'string') AS name, ts AS opened_ts, frame_no,
+                 ts_ns
+          FROM control_methods WHERE version = '1.0' AND name = 'attach')
+    GROUP BY connection_id, name, opened_ts)"""
+FILTERED: Sql = f"""
+    SELECT *
+    FROM (SELECT {columns(CHANNEL)}, '1.0' AS version, name, opened_ts, address, filters, filters_requested,
+                 array_except(json_object_keys(filters_requested), coalesce(json_object_keys(filters), array()))
+                     AS lacking
+          FROM links WHERE filters_requested IS NOT NULL)
+    JOIN {ATTACHES_OF_LINKS} USING (connection_id, name, opened_ts)
+    WHERE size(lacking) > 0"""
 STOLEN_LINKS: Sql = f"""
     SELECT *
     FROM (SELECT *, max(struct(until_ts, connection_id AS of)) OVER (
@@ -165,11 +181,7 @@ STOLEN_LINKS: Sql = f"""
                       FROM known_connections
                       WHERE version = '1.0' AND client_container_id IS NOT NULL AND server_container_id IS NOT NULL)
                     AS whose USING (connection_id)))
-    JOIN (SELECT connection_id, name, opened_ts, min(frame_no) AS frame_no, min(ts_ns) AS ts_ns
-          FROM (SELECT connection_id, try_variant_get(arguments, '$.name', 'string') AS name, ts AS opened_ts, frame_no,
-                       ts_ns
-                FROM control_methods WHERE version = '1.0' AND name = 'attach')
-          GROUP BY connection_id, name, opened_ts) USING (connection_id, name, opened_ts)
+    JOIN {ATTACHES_OF_LINKS} USING (connection_id, name, opened_ts)
     WHERE earlier.until_ts > opened_ts AND earlier.of != connection_id"""
 
 RELATIONS = {
@@ -181,5 +193,6 @@ CONTEXTS = {
     "sequences": Context(sequences, CHANNEL, rows="oddities", versions=SESSION_VERSIONS, full_scan=True),
     "handed_back": Context(handed_back, CHANNEL, rows="negative_outcomes", versions=SESSION_VERSIONS, full_scan=True),
     "session_messages": Context(session_messages, CHANNEL, versions=SESSION_VERSIONS, full_scan=True),
+    "filtered": Context(FILTERED, CHANNEL, versions=("1.0",)),
     "stolen_links": Context(STOLEN_LINKS, CHANNEL, versions=("1.0",), full_scan=True),
 }

@@ -36,6 +36,7 @@ VALUE = 0x77
 OPEN = b"\x00\x53\x10"  # the descriptor of an open
 LONG_TAG = b"t" * 33
 LARGER = data_section(b"x" * 20)
+FILTERS = {symbol("jms-selector"): proton.Described(symbol("apache.org:selector-filter:string"), "a = 1")}
 X, EMPTY = data_section(b"x"), data_section(b"")
 
 
@@ -189,6 +190,19 @@ def sent_in(payload: bytes, cut_at: int | None = None, **first: Any) -> Connecti
         transfer(connection, "client", 0, 0, payload=payload[:cut_at], more=True, **first)
         transfer(connection, "client", 0, None, payload=payload[cut_at:])
     return closed(accepted(connection, "server", True, 0))
+
+
+def filtered(granted: dict[Any, Any] | None) -> Connection:
+    """A receiver asks for FILTERS; the server grants these, or (None) refuses the link."""
+    sources = (
+        None if filters is None else described(P.SOURCE, "q", *[None] * 6, filters) for filters in (FILTERS, granted)
+    )
+    asked, answer = sources
+    connection = attach(begun(), "client", "r", 1, True, source=asked)
+    attach(connection, "server", "r", 1, False, source=answer)
+    if answer is None:
+        detach(detach(connection, "server", 1), "client", 1)
+    return closed(connection)
 
 
 def drained(answers: bool) -> Connection:
@@ -363,6 +377,9 @@ CASES = [
     Case("L10-65", V, of_mode(0, True), of_mode(0, False), evidence={"link": "s"}),
     Case("L10-66", V, closed(accepted(transfer(sender_link(), "client", 0, 0, rcv_settle_mode=1), "server", True, 0)),
          closed(accepted(transfer(sender_link(), "client", 0, 0, rcv_settle_mode=0), "server", True, 0))),
+    Case("L10-67", V, filtered({}), filtered(FILTERS), evidence={"granted": "{}", "link": "r", "address": "q",
+         "observed": "not granted: jms-selector"}),
+    Case("L10-67", V, filtered({symbol("other"): 1}), filtered(None), evidence={"link": "r"}),
     Case("L10-70", V, closed(perform(sender_link(), "client", P.TRANSFER, data_section(b"x"), handle=0, delivery_id=0,
          message_format=0, settled=True)),
          closed(transfer(sender_link(), "client", 0, 0, settled=True)), occurrences=1, evidence={"link": "s"}),

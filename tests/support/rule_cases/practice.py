@@ -5,19 +5,45 @@ from __future__ import annotations
 from typing import Any
 
 import proton
-from encode_1_0 import OPEN, REJECTED, SOURCE, TARGET, described, frame, performative, section
-from link_connections import accepted, attach, begun, closed, detach, dispose, error, flow, sender_link, transfer
+from encode_1_0 import (
+    OPEN,
+    REJECTED,
+    RELEASED,
+    SOURCE,
+    TARGET,
+    data_section,
+    described,
+    frame,
+    performative,
+    section,
+)
+from link_connections import (
+    accepted,
+    attach,
+    begun,
+    closed,
+    detach,
+    dispose,
+    error,
+    flow,
+    receiver_link,
+    sender_link,
+    symbol,
+    transfer,
+)
 from rule_connections import closed_1_0, sasl
 from rule_support import NOBODY, SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Connection, spoken
 
 V = spoken()
-RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
+RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ"}
+X, HEADER_1_0 = data_section(b"x"), performative(0x70, True)
 MANY = SCALED["PR-01"]["least"]  # messages in each direction
 
 
-def rabbit(**given: object) -> Connection:
+def rabbit(version: str = "3.13.7", **given: object) -> Connection:
     """A channel to RabbitMQ."""
-    return Connection().handshake(start={"server_properties": RABBITMQ}, **given).open(1)  # type: ignore[arg-type]
+    start = {"server_properties": {**RABBITMQ, "version": version}}
+    return Connection().handshake(start=start, **given).open(1)  # type: ignore[arg-type]
 
 
 def declared(durable: bool = True, exclusive: bool = False, passive: bool = False, **arguments: object) -> Connection:
@@ -28,15 +54,20 @@ def declared(durable: bool = True, exclusive: bool = False, passive: bool = Fals
     )  # fmt: skip
 
 
-def linked(address: str, receives: bool, ends: bool = True) -> Connection:
-    """A link of 1.0 to or from a node of RabbitMQ; `ends`: then the connection is closed."""
+def rabbit_1_0(product: str = "RabbitMQ") -> Connection:
+    """A session of 1.0 with RabbitMQ."""
     connection = sasl(Connection("1.0"))
     for side in ("client", "server"):
         connection.octets(side, b"AMQP\0\1\0\0")
     connection.client_octets(frame(performative(OPEN, "client", "test")))
-    product = {proton.symbol("product"): "RabbitMQ", proton.symbol("version"): "4.0.1"}
-    connection.server_octets(frame(performative(OPEN, "server", *[None] * 8, product)))
-    begun(connection)
+    software = {symbol("product"): product, symbol("version"): "4.0.1"}
+    connection.server_octets(frame(performative(OPEN, "server", *[None] * 8, software)))
+    return begun(connection)
+
+
+def linked(address: str, receives: bool, ends: bool = True) -> Connection:
+    """A link of 1.0 to or from a node of RabbitMQ; `ends`: then the connection is closed."""
+    connection = rabbit_1_0()
     termini = {
         "source": described(SOURCE, address if receives else None),
         "target": described(TARGET, None if receives else address),
@@ -116,6 +147,60 @@ def timed_out(text: str, late: bool = False, acks: int = 1) -> Connection:
     return connection.client("channel.close-ok", 1).close(channels=False)
 
 
+def taken_back(release: str, again: bool) -> Connection:
+    """The server cancels a consumer that has a message, which goes to another consumer, unless the queue is gone."""
+    connection = rabbit(version=release).consume().consume("q", "d").deliver(1, b"job", message_id="m").wait(20)
+    connection.server("basic.cancel", consumer_tag="c", no_wait=True)
+    if again:
+        connection.deliver(2, b"job", consumer_tag="d", redelivered=True, message_id="m")
+        connection.client("basic.ack", delivery_tag=2)
+    return connection.close()
+
+
+def released_by_sender(code: int | None) -> Connection:
+    """The server states an outcome of a message that it has sent, and that nobody has settled."""
+    connection = transfer(receiver_link(), "server", 1, 0).wait(5)
+    if code is not None:
+        dispose(connection, "server", False, 0, settled=False, state=described(code))
+    return closed(accepted(connection, "client", True, 0))
+
+
+def rejected_again(release: str, method: str) -> Connection:
+    """A message of a quorum queue without a limit that goes back once."""
+    arguments = {"x-queue-type": "quorum"}
+    connection = rabbit(version=release).asks(
+        "queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=arguments
+    )
+    connection.consume().deliver(1, message_id="m").client(method, delivery_tag=1, requeue=True)
+    return connection.deliver(2, redelivered=True, message_id="m").client("basic.ack", delivery_tag=2).close()
+
+
+def published_1_0(sections: bytes, product: str = "RabbitMQ") -> Connection:
+    """A message to RabbitMQ over 1.0 with these sections before its body."""
+    to = {"source": described(SOURCE, "here"), "target": described(TARGET, "/queues/q")}
+    connection = sender_link(rabbit_1_0(product), **to)
+    return closed(accepted(transfer(connection, "client", 0, 0, payload=sections + X), "server", True, 0))
+
+
+def described_by(symbol_: str, value: Any) -> Any:
+    return proton.Described(symbol(symbol_), value)
+
+
+def filtering(filters: dict[Any, Any]) -> Connection:
+    """A receiver of RabbitMQ with these filters, which the server grants."""
+    source = described(SOURCE, "/queues/q", None, None, None, None, None, None, filters)
+    return closed(receiver_link(rabbit_1_0(), source=source))
+
+
+def replied(mandatory: bool) -> Connection:
+    connection = rabbit().publish(exchange="", routing_key="amq.rabbitmq.reply-to.g1h2", mandatory=mandatory)
+    return connection.close()
+
+
+def headed(name: str) -> Connection:
+    return rabbit().publish(headers={name: "x"}).close()
+
+
 def idle_channels(number: int, publishes: int = 1) -> Connection:
     """So many channels that are opened, carry so many messages each, and are never closed."""
     connection = Connection().handshake()
@@ -192,6 +277,7 @@ TIMED_OUT = "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed o
 IDLE = "Detach origin: AmqpMessagePublisher.IdleTimerExpired: Idle timeout: 00:10:00."  # of Azure Service Bus
 TIMES_OUT = ("CH-09", "DL-09", "DL-13", "NM-11", "HB-01", "HB-02", "HB-03", "HB-04", "HB-05")
 RETURNS = ("CT-15",)
+GOES_ROUND = ("DL-15", "PR-10", "DL-09")
 UNLIMITED = ("HS-11",)
 CASES = [
     Case("R4-01", V, declared(durable=False), declared(durable=False, exclusive=True), evidence={"queue": "q"}),
@@ -212,6 +298,18 @@ CASES = [
     # A node of another specification.
     Case("R4-07", "1.0", linked("amq.queue", True), linked("$cbs", False), besides=("L10-98",)),
     Case("R4-07", "1.0", linked("orders", False), linked("/exchanges/amq.direct/orders", False), besides=("L10-98",)),
+    Case("R4-09", V, rejected_again("4.3.1", "basic.reject"), rejected_again("4.3.1", "basic.nack"),
+         evidence={"observed": 1, "queue": "q", "broker": "4.3.1"}, besides=GOES_ROUND),
+    Case("R4-09", V, rejected_again("4.2.9", "basic.nack"), rejected_again("4.3.1", "basic.nack"), besides=GOES_ROUND),
+    Case("R4-10", "1.0", published_1_0(b""), published_1_0(HEADER_1_0), evidence={"link": "s", "messages": 1},
+         severity="info", besides=("L10-98",)),
+    Case("R4-10", "1.0", published_1_0(section(0x73, ["id"])), published_1_0(b"", product="Other"),
+         besides=("L10-98", "R4-07")),
+    Case("R4-11", "1.0", filtering({symbol("rabbitmq:stream-offset-spec"): "first"}),
+         filtering({symbol("rabbitmq:stream-offset-spec"): described_by("rabbitmq:stream-offset-spec", "first")}),
+         evidence={"observed": "rabbitmq:stream-offset-spec"}, besides=("L10-98",)),
+    Case("R4-12", V, replied(True), replied(False), evidence={"observed": 1}),
+    Case("R4-13", V, headed("x-amqp-1.0-footer"), headed("x-amqp"), evidence={"observed": "x-amqp-1.0-footer"}),
     Case("R4-08", V, rabbit(tune_ok={"frame_max": 8191}), rabbit(tune_ok={"frame_max": 8192})),
     Case("PR-01", V, both_ways(MANY, MANY), both_ways(MANY, MANY - 1), evidence={"published": MANY, "delivered": MANY}),
     Case("PR-02", V, shots(10), [*shots(9), published(2, at=9).close()], evidence={"observed": 10}),
@@ -225,6 +323,15 @@ CASES = [
     Case("PR-06", V, timed_out(TIMED_OUT), timed_out("PRECONDITION_FAILED - unknown delivery tag 7"),
          evidence={"reply_text": TIMED_OUT, "delivery_tag": 2, "queue": "q", "acknowledged": "never on the wire"},
          offender="client", besides=TIMES_OUT),
+    # From RabbitMQ 4.3 on the consumer is cancelled, and the message goes to another one.
+    Case("PR-06", V, taken_back("4.3.0", True), taken_back("4.3.0", False), offender="client",
+         evidence={"observed": "basic.cancel with 1 unsettled messages", "queue": "q", "consumer_tag": "c"},
+         besides=("CO-05", "DL-09", "DL-10", "DL-11")),
+    Case("PR-06", V, taken_back("4.3.0", True), taken_back("4.2.0", True),
+         besides=("CO-05", "DL-09", "DL-10", "DL-11")),
+    # In 1.0 the server releases what it has sent.
+    Case("PR-06", "1.0", released_by_sender(RELEASED), released_by_sender(None), offender="client",
+         evidence={"observed": "1 messages released by their sender", "link": "r"}, besides=("L10-82",)),
     # Nothing was outstanding, or not for as long as the broker allows.
     Case("PR-06", V, timed_out(TIMED_OUT, acks=2), timed_out("PRECONDITION_FAILED - unknown delivery tag 7", acks=2),
          evidence={"delivery_tag": None, "acknowledged": "all 2 captured deliveries, each within 0.004 s"},
