@@ -36,7 +36,9 @@ FIXED, VARIABLE, COMPOUND, ARRAY_OF = range(len(CATEGORIES))
 
 BODY_KINDS = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}
 # Sections by their order in a message; those from DATA to VALUE are kinds of body.
-DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(1, 9)
+DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(
+    1, 9
+)
 
 
 @dataclass(frozen=True)
