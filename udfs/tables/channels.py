@@ -21,7 +21,7 @@ COUNT = blank("connection incarnation outcome count").dtype
 OF_SESSIONS = ("session_name", "remote_channel", "incoming_window", "outgoing_window")
 OF_SESSION_LINKS = (
     "handle", "address", "snd_settle_mode", "rcv_settle_mode", "flow_mode", "credit", "no_credit_ns",
-    "acquire_mode", "distribution_mode", "filters",
+    "acquire_mode", "distribution_mode", "filters", "filters_requested",
 )  # fmt: skip
 
 
