@@ -163,8 +163,7 @@ def check_direction(own: np.ndarray, ledger: dict[str, int]) -> None:
     assert (rows[1:, R.OFFSET] >= ends[:-1]).all(), "rows of a direction overlap"
     if not np.isin(rows[:, R.TYPE], OPAQUE).any():  # what is not AMQP ends as one row, holes or not
         missing, outside = int(gaps[:, R.SIZE].sum()), ledger["tls_bytes"] + ledger["websocket_bytes"]
-        if not outside:  # a hole in layers has another size inside of them
-            assert missing == ledger["missing_bytes"], ledger
+        assert missing == ledger["missing_bytes"], ledger
         # A frame that lost bytes may extend beyond the last known byte.
         ends = np.minimum(ends, ledger["payload_bytes"] - outside + missing)
         inside = sum(
