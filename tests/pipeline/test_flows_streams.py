@@ -144,7 +144,8 @@ def test_pairs_of_random_streams_are_true_or_ambiguous(version: str) -> None:
         for row in paired(messages(*rows), {**BROKER, "streams": facts}):
             if row["deliver_frame_no"] is not None:
                 is_true = (row["publish_frame_no"] or 0) == origin[row["deliver_frame_no"]]
-                found[told and not lossy, is_true, bool(row["ambiguous"])] += 1
+                doubtful = row["ambiguous"] is not False and (row["match"] != "none" or not is_true)
+                found[told and not lossy, is_true, doubtful] += 1
     assert {key[1:] for key in found if key[0]} == {(True, False)}
-    assert found[False, False, False] == 0
+    assert found[False, False, False] == 0  # a delivery without a pair claims nothing
     assert found.total() > 400
