@@ -265,23 +265,32 @@ def one_variant(arguments: dict[str, object]) -> pa.StructArray:
 
 
 def warm_pairing() -> None:
-    """Compile the pairing engine, with a delivery that was dead-lettered before, and the growth of its tables."""
+    """Compile the pairing engine, with a delivery from a stream that was dead-lettered before, and the growth of its
+    tables."""
     from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
     from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import messages_to_pair
+    from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
 
     names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
-    copied = ("content_type", "content_encoding", "type", "app_id", "outcome", "transaction", "trace_id", "span_id")
-    numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns")
+    copied = (
+        "content_type", "content_encoding", "type", "user_id", "app_id", "reply_to", "expiration", "outcome",
+        "transaction", "trace_id", "span_id",
+    )  # fmt: skip
+    numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "queue_offset")
     sizes = ("body_size", "priority", "settled_ts_ns")
     texts = dict.fromkeys((*names, *copied, "version", "server", "broker", "vhost", "streams"), pa.array(["a"]))
     truths = dict.fromkeys(("browsed", "redelivered", "lossy", "ids_repeat"), pa.array([True]))
     dead = one_variant({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
     messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
-    partitioned = HashPartitioner(TO_PAIR, 1)(messages_to_pair(pa.record_batch(messages)))
-    list(PairMessages(StructType([StructField("flow_id", LongType())]))(partitioned))
+    rows, nothing = pa.record_batch(messages), pa.record_batch({**messages, "message_id": pa.nulls(1, pa.string())})
+    partitioner = HashPartitioner(TO_PAIR, 1)
+    in_streams = HashPartitioner(STREAM_ROWS, 1)(stream_messages(rows))
+    partitioned = [*partitioner(messages_to_pair(rows)), *partitioner(messages_to_pair(nothing))]
+    partitioned += PlaceMessages(partitioner)(in_streams)
+    list(PairMessages(StructType([StructField("flow_id", LongType())]))(iter(partitioned)))
     with_room(new_keyed(), FIRST_ENTRIES)
 
 
