@@ -31,11 +31,11 @@ from codec.amqp.framing import discard_incomplete
 from codec.layers.connection import Part
 from codec.layers.stack import Layers
 from codec.memory import readonly
-from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from codec.net.segments import FLOW_BYTES, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, TOO_SMALL
 
 MOST_SAVED = 1 << 10  # connections whose states wait for the rows that are still in the buffer
-NO_FLOW = np.zeros(FLOW_KEY_BYTES, np.uint8)
+NO_FLOW = np.zeros(FLOW_BYTES, np.uint8)
 _NOT_YET = np.iinfo(np.int64).max  # end of the rows of a connection that is being ended
 
 
@@ -90,14 +90,17 @@ class Decoder(RowBuffer):
         self._channels = 0  # above the channels of its rows that were returned
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
-        """Decode the next segments (SEGMENT records in capture order, `file` filled in) of `flow` (36-byte key)."""
+        """Decode the next segments (SEGMENT records in capture order, `file` filled in) of `flow` (its key, or
+        FLOW_BYTES bytes)."""
         yield from self.feed_flows(np.frombuffer(flow, np.uint8)[None], np.array([len(segments)]), segments, payload)
 
     def feed_flows(
         self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray
     ) -> Iterator[Batch]:
-        """The same for several flows: `flows` uint8 (n, 36); the segments of flow i end at `ends[i]` (int64). The first
-        flow may be the last flow of the call before."""
+        """The same for several flows: `flows` uint8 (n, FLOW_BYTES), or keys; the segments of flow i end at `ends[i]`
+        (int64). The first flow may be the last flow of the call before."""
+        if flows.shape[1] < FLOW_BYTES:
+            flows = np.pad(flows, ((0, 0), (0, FLOW_BYTES - flows.shape[1])))
         flows, segments, payload = readonly(flows), readonly(segments.view(np.recarray)), readonly(payload)
         if self.layers is None:
             yield from self._feed_part(Part(flows, ends, segments, payload))

@@ -49,6 +49,11 @@ class Limits:
     tunnels: int = 4
     # Headers of one packet below TCP, tags and extension headers included; real stacks stay below 12.
     packet_headers: int = 32
+    # Connections with the same addresses and ports at a time that VLANs, tunnels or interfaces tell apart, and how many
+    # of these one connection may pass through; the last one takes the packets of all others.
+    address_spaces: int = 16
+    # Bytes of them in memory that wait for the end of the first one; more are in a temporary file.
+    waiting_spaces_bytes: int = 64 * 1024 * 1024
     # Packets of the file after its first fragment that a datagram waits for the others, and is known afterwards so
     # that late copies begin no new one: fragments are sent back to back, several capture queues mix some hundred.
     fragment_packets: int = 4096

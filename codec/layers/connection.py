@@ -22,7 +22,7 @@ from codec.layers.ordered import NEW_CONNECTION, Tcp, end_order, order
 from codec.layers.state import restore_attempt, restore_tcp, save_attempt, save_tcp
 from codec.layers.tls.records import Tls
 from codec.layers.websocket import WebSocket
-from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, IS_LOST, PEER_IS_LATE, SEGMENT, SYN, first_octet
+from codec.net.segments import ACK, FLOW_BYTES, IS_LATE, IS_LOST, PEER_IS_LATE, SEGMENT, SYN, first_octet
 from codec.tcp.direction import DONE, TOO_SMALL, enlarge_stream
 from codec.tcp.reassembly import WRAP, anchor
 
@@ -200,7 +200,7 @@ class LayeredConnection:
                 chunks.event[:] = np.searchsorted(used, chunks.event)
         else:
             self.held = NO_EVENTS
-        flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_KEY_BYTES)
+        flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_BYTES)
         return Part(flows, np.array([len(segments)]), segments, payload, self)
 
     def _through(self, chunks: Chunks) -> Chunks:

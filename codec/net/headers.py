@@ -13,6 +13,10 @@ from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16, u32
 from codec.net import protocols as P
 
+SPACE_MIX = 0x45D9F3B  # below 2**31, so that a product with 32 bits stays inside 63
+SLL2_INTERFACE = 4  # of the header with the index of the interface
+PKTAP_INTERFACE, PFLOG_INTERFACE, INTERFACE_NAME = 12, 4, 16  # with its name, of which so many bytes are compared
+
 
 @kernel
 def known(layers, number):
@@ -21,6 +25,14 @@ def known(layers, number):
         if each == number:
             return layer
     return P.UNKNOWN_LAYER
+
+
+@kernel
+def enter_space(state, kind, number):
+    """The packet is in this VLAN or tunnel, or on this interface; 0 is the first interface, and no VLAN."""
+    if number != 0 or kind < P.IN_VLAN:
+        mixed = (state[P.SPACE] ^ number & 0xFFFFFFFF) * SPACE_MIX + kind
+        state[P.SPACE] = (mixed ^ mixed >> 31) & 0xFFFFFFFF
 
 
 @kernel
@@ -57,10 +69,13 @@ def ethertype(block, state):
     elif value == P.ETHERTYPE_IPV6:
         state[P.LAYER] = P.IPV6
     elif value in (P.ETHERTYPE_VLAN, P.ETHERTYPE_SERVICE_VLAN, P.ETHERTYPE_OLD_QINQ):
+        enter_space(state, P.IN_VLAN, max(0, u16(block, state[P.AT], state[P.END])) & P.VLAN_ID)
         return to_ethertype(block, state, 2, 4)
     elif value == P.ETHERTYPE_VN_TAG:
+        enter_space(state, P.IN_PORT_TAG, max(0, u32(block, state[P.AT], state[P.END])))
         return to_ethertype(block, state, 4, 6)
     elif value == P.ETHERTYPE_E_TAG:
+        enter_space(state, P.IN_PORT_TAG, max(0, u32(block, state[P.AT] + 2, state[P.END])))
         return to_ethertype(block, state, 6, 8)
     elif value < P.ETHERTYPE_LEAST:
         return llc(block, state)
@@ -126,10 +141,18 @@ def nflog(block, state):
 
 
 @kernel
+def enter_named(block, state, at):
+    """The packet is on the interface whose name is `at` bytes after the begin of the header."""
+    for word in range(0, INTERFACE_NAME, 4):
+        enter_space(state, P.ON_INTERFACE, max(0, u32(block, state[P.AT] + at + word, state[P.END])))
+
+
+@kernel
 def pflog(block, state):
     """LINKTYPE_PFLOG: the first byte is the size of the header, which is padded to 4 bytes; IP follows."""
     if state[P.AT] >= state[P.END]:
         return P.TRUNCATED
+    enter_named(block, state, PFLOG_INTERFACE)
     state[P.AT] += octet(block, state[P.AT]) + 3 & ~3
     state[P.LAYER] = P.IP
     return P.NEXT_LAYER if state[P.AT] <= state[P.END] else P.TRUNCATED
@@ -144,6 +167,8 @@ def pktap(block, state):
     size = swapped(u32(block, at, end))
     if size < P.PKTAP_BYTES or at + size > end:
         return P.TRUNCATED
+    if size >= PKTAP_INTERFACE + INTERFACE_NAME:
+        enter_named(block, state, PKTAP_INTERFACE)
     state[P.AT] = at + size
     return link(swapped(u32(block, at + 8, end)), state)
 
@@ -157,6 +182,8 @@ def frame_relay(block, state):
         at += 1
     if at + 2 > end:
         return P.TRUNCATED
+    address = u16(block, state[P.AT], end)
+    enter_space(state, P.IN_CIRCUIT, address >> 10 << 4 | address >> 4 & 0xF)
     state[P.AT] = at
     if octet(block, at) != P.UI:
         return to_ethertype(block, state, 0, 2)
@@ -203,6 +230,7 @@ def enter(state, kind, number):
         return P.TOO_NESTED
     state[P.FIRST_TUNNEL + count] = kind * P.TUNNEL_STEP + number
     state[P.TUNNELS] = count + 1
+    enter_space(state, kind, number)
     state[P.VERSION] = 0
     return P.NEXT_LAYER
 
@@ -314,6 +342,7 @@ def header(block, state):
     if layer == P.LINUX_SLL:
         return to_ethertype(block, state, 14, 16)
     if layer == P.LINUX_SLL2:
+        enter_space(state, P.ON_INTERFACE, max(0, u32(block, state[P.AT] + SLL2_INTERFACE, state[P.END])))
         return to_ethertype(block, state, 0, 20)
     if layer == P.IP:
         return ip(block, state)

@@ -20,7 +20,7 @@ from codec.compiler.kernel import kernel, njit
 from codec.cursor import octet, u16, u32
 from codec.net import protocols as P
 from codec.net.fragments import DATAGRAM_BYTES, Fragments, add_fragment
-from codec.net.headers import header, link
+from codec.net.headers import enter_space, header, link
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.net.tunnels import tunnel
 
@@ -125,7 +125,9 @@ def _first_layer(records, i, state):
     state[P.WIRE_END] = begin + int(records["wire_len"][i])
     state[P.VERSION] = 0
     state[P.DEPTH] = 0
+    state[P.SPACE] = 0
     state[P.TUNNELS] = 0
+    enter_space(state, P.ON_INTERFACE, int(records["interface"][i]))
     return link(int(records["link_type"][i]), state)
 
 
@@ -148,6 +150,7 @@ def _finish(block, state, code, i, segments, keys, skip, tunnels):
     if code != P.TCP:
         _no_segment(segments, i)
     segments["direction"][i] = _key(block, state, code == P.TCP, keys, i)
+    segments["space"][i] = state[P.SPACE]
     skip[i] = code
     for j in range(state[P.TUNNELS]):
         tunnels[i, j] = state[P.FIRST_TUNNEL + j]

@@ -85,6 +85,9 @@ TUNNEL_NAMES = {
 }  # fmt: skip
 NO_NUMBER = 0xFFFFFFFF + 1  # above all keys of 32 bits
 TUNNEL_STEP = 1 << 33  # the code of a tunnel is its type times this, plus its number
+# What else separates address spaces, with types that no tunnel has.
+IN_VLAN, IN_PORT_TAG, ON_INTERFACE, IN_CIRCUIT = range(32, 36)
+VLAN_ID = 0xFFF
 
 # Skip codes. Four families carry a number: link type, EtherType, IP protocol, PPP protocol.
 TCP, NEXT_LAYER, TRUNCATED, BAD_IP, BAD_TCP, FRAGMENT, IEEE_802_3, TOO_DEEP, UNDESCRIBED, NUMBERED, FILTERED = range(11)
@@ -125,7 +128,7 @@ SKIP_NAMES = {
 }  # fmt: skip
 
 # Indexes in the scratch array with the state of the current packet.
-LAYER, VALUE, AT, END, WIRE_END, VERSION, SOURCE, TARGET, DEPTH, TUNNELS, FIRST_TUNNEL = range(11)
+LAYER, VALUE, AT, END, WIRE_END, VERSION, SOURCE, TARGET, DEPTH, SPACE, TUNNELS, FIRST_TUNNEL = range(12)
 STATE_SIZE = FIRST_TUNNEL + MAX_TUNNELS
 IPV4_BYTES, IPV6_BYTES, UDP_BYTES, TCP_BYTES = 20, 40, 8, 20
 

@@ -22,6 +22,7 @@ SEGMENT = np.dtype(
         ("window", "u2"),
         ("flags", "u2"),  # FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32
         ("direction", "u1"),  # 0: sent by the low endpoint of the flow key, 1: by the high one
+        ("space", "u4"),  # hash of interface, VLANs and tunnels (`codec.net.spaces`); 0: the first interface, no others
     ],
     align=True,
 )
@@ -32,6 +33,8 @@ PEER_IS_LATE, IS_LATE = 0x4000, 0x8000
 IS_LOST = 0x2000  # by layers as well: the bytes were not captured; without it the snaplen cut them off
 
 FLOW_KEY_BYTES = 36  # low ip 16, high ip 16, low port 2, high port 2; IPv4 as ::ffff:a.b.c.d
+# A flow key, and in network order which of the groups of address spaces it is in, 0 for the first (`codec.net.spaces`).
+FLOW_BYTES = FLOW_KEY_BYTES + 4
 
 
 def first_octet(segment: np.void) -> int:

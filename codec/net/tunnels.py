@@ -11,7 +11,7 @@ from __future__ import annotations
 from codec.compiler.kernel import kernel
 from codec.cursor import fits, octet, u8, u16, u32
 from codec.net import protocols as P
-from codec.net.headers import enter, known
+from codec.net.headers import enter, enter_space, known
 
 VXLAN_BYTES, VXLAN_HAS_VNI, GPE_HAS_PROTOCOL, GPE_VERSION = 8, 0x08, 0x04, 0x30
 GTP_BYTES, GTP_OPTIONAL_BYTES, GTP_PDU = 8, 4, 0xFF
@@ -168,6 +168,7 @@ def _erspan_i_or_ii(block, state, sequenced):
         return enter(state, P.IN_ERSPAN_I, P.NO_NUMBER)
     if not fits(at, ERSPAN_II_BYTES, state[P.END]):
         return P.TRUNCATED
+    enter_space(state, P.IN_VLAN, u16(block, at, state[P.END]) & P.VLAN_ID)
     state[P.AT] = at + ERSPAN_II_BYTES
     return enter(state, P.IN_ERSPAN_II, u16(block, at + 2, state[P.END]) & ERSPAN_SESSION)
 
@@ -178,6 +179,7 @@ def _erspan_iii(block, state):
     at = state[P.AT]
     if not fits(at, ERSPAN_III_BYTES, state[P.END]):
         return P.TRUNCATED
+    enter_space(state, P.IN_VLAN, u16(block, at, state[P.END]) & P.VLAN_ID)
     last = u16(block, at + 10, state[P.END])
     frame = (last >> 10) & 0x1F
     if frame != ERSPAN_FRAME_ETHERNET and frame != ERSPAN_FRAME_IP:

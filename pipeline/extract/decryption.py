@@ -34,16 +34,17 @@ from codec.memory import readonly
 from codec.net.identity import IPV4_MAPPED
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs
-from codec.net.segments import FIN, RST, SYN
+from codec.net.segments import FIN, FLOW_KEY_BYTES, RST, SYN
 from pipeline.extract.choice import Choice, Packet, with_keys
 from pipeline.extract.frames import numbered
 from pipeline.extract.headers import FULL, folded, word_sum
 from pipeline.extract.originals import Interface, Original, originals
-from pipeline.extract.survey import Connection, coarse_filter
+from pipeline.extract.survey import Connection, coarse_filter, connection_id, connection_name
 from pipeline.extract.writing import Writer
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import Files, flows_in_order
+from udfs.decode.runs import Files, Group, flows_in_order
+from udfs.decode.spaces import AddressSpaces, flow_of
 from udfs.source.columns import run_batches
 from udfs.source.sources import InOneTask, in_run_order
 from udfs.source.splits import Account, Split, read_blocks
@@ -104,19 +105,45 @@ def decrypt(
     found = Decrypted(candidates, files)
     on_flow: dict[bytes, list[int]] = {}
     for place in sorted(range(len(candidates)), key=lambda place: candidates[place].opened_us):
-        on_flow.setdefault(candidates[place].flow, []).append(place)
+        on_flow.setdefault(flow_of(candidates[place].flow), []).append(place)
     on_flow = {
         flow: places for flow, places in on_flow.items() if any(candidates[at].connection_id in wanted for at in places)
     }
     runs = _runs(captures, [candidates[place] for places in on_flow.values() for place in places])
-    for group in flows_in_order(runs, files):
-        assert not isinstance(group, str)
+    if any(len(places) > 1 for places in on_flow.values()):
+        for group in _in_spaces(flows_in_order(runs, Files())):
+            _move(candidates, on_flow, group)
+    for group in _in_spaces(flows_in_order(runs, files)):
         # Arrays have the types for which the decoder has compiled the kernels.
         segments = readonly(group.segments.view(np.recarray))
         parts = layers.feed(readonly(group.flows), group.ends, segments, readonly(group.payload))
         _collect(found, on_flow, wanted, parts)
     _collect(found, on_flow, wanted, layers.finish())
     return found
+
+
+def _in_spaces(groups: Iterable[Group | str]) -> Iterator[Group]:
+    spaces = AddressSpaces()
+    for group in groups:
+        assert not isinstance(group, str)
+        yield from spaces.feed(group)
+    yield from spaces.finish()
+
+
+def _move(candidates: Sequence[Connection], on_flow: dict[bytes, list[int]], group: Group) -> None:
+    """Move those connections in `on_flow` that begin on a later flow of their flow key to that flow."""
+    begin = 0
+    for flow, end in zip((each.tobytes() for each in group.flows), group.ends.tolist(), strict=True):
+        segments, begin = group.segments[begin:end], end
+        key = flow[:FLOW_KEY_BYTES]
+        for place in [place for place in on_flow.get(flow_of(key), ()) if flow != flow_of(key)]:
+            candidate = candidates[place]
+            for g in segments[segments["ts_ns"] // 1000 == candidate.opened_us]:
+                name = connection_name(key, int(g["ts_ns"]), int(g["seq"]))
+                if connection_id(name, 0) == candidate.connection_id:
+                    on_flow[flow_of(key)].remove(place)
+                    on_flow.setdefault(flow, []).append(place)
+                    break
 
 
 def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> list[pa.RecordBatch]:

@@ -21,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
+from codec.memory import readonly
 from codec.net.filters import Filter, host_bytes
 from codec.net.protocols import FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP, TCP
 from codec.net.runs import first_of, group_flows
-from codec.net.segments import RST, SYN
+from codec.net.segments import RST, SEGMENT, SYN
+from codec.net.spaces import assign_groups, new_groups
 from codec.tcp.reassembly import OUT_OF_WINDOW
 from pipeline.extract.headers import datagram_of
 from pipeline.extract.originals import Original, microseconds
@@ -47,6 +49,8 @@ PACKET = np.dtype(
         ("datagram", "i4"),  # of fragments: packets with the same number are one datagram; NONE: a packet by itself
         ("at", "i8"),  # stream offset of the first payload byte
         ("seq", "u4"),
+        ("ack", "u4"),
+        ("space", "u4"),  # address space, as in SEGMENT
         ("wire_len", "u4"),  # TCP payload bytes on the wire; 0 for a fragment that does not complete its datagram
         ("flags", "u2"),
         ("direction", "u1"),
@@ -128,9 +132,27 @@ def survey(
     for each in connections:
         on_flow.setdefault(each.flow, []).append(each)
     for flow, index in flows.items():
-        assign_packets(on_flow[flow], numbers, packets[ends[index] : ends[index + 1]])
+        of_flow = packets[ends[index] : ends[index + 1]]
+        for rows in _groups(of_flow):
+            of_group = of_flow[rows]
+            assign_packets(on_flow[flow], numbers, of_group)
+            of_flow[rows] = of_group
     _adopt_fragments(packets, len(flows))
     return Survey(packets[packets["connection"] != NONE], connections, payloads, errors)
+
+
+def _groups(packets: NDArray[np.void]) -> Iterator[NDArray[np.int64]]:
+    """The packets of one flow key by their group of address spaces, which the decoder keeps apart."""
+    group_of = np.zeros(len(packets), np.int64)
+    if len(packets) and (packets["space"] != packets["space"][0]).any():
+        segments = np.zeros(len(packets), SEGMENT)
+        for name in ("seq", "ack", "space", "wire_len", "flags", "direction"):
+            segments[name] = packets[name]
+        ends, counts = np.array([len(packets)]), np.empty(1, np.int64)
+        segments = readonly(segments.view(np.recarray))
+        assign_groups(readonly(ends), segments, new_groups(), np.zeros(1, np.int64), group_of, counts)
+    for group in np.unique(group_of):
+        yield np.flatnonzero(group_of == group)
 
 
 def _adopt_fragments(packets: NDArray[np.void], waiting: int) -> None:
@@ -173,7 +195,7 @@ def _packets_of_flows(
     rows, flow = rows[flow != NONE], flow[flow != NONE]
     part = np.zeros(len(rows), PACKET)
     segments = packets.segments[rows]
-    for name in ("order_ns", "ts_ns", "packet_no", "seq", "wire_len", "flags", "direction"):
+    for name in ("order_ns", "ts_ns", "packet_no", "seq", "ack", "space", "wire_len", "flags", "direction"):
         part[name] = segments[name]
     part["file"], part["flow"], part["connection"], part["datagram"] = file, flow, NONE, NONE
     ends = block.records["offset"][rows] + block.records["cap_len"][rows]

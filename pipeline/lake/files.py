@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from codec.net.segments import FLOW_BYTES
 from pipeline.lake.confinement import OTHERS_WRITE, check_files, content_of, create_directory, damaged, delete_file
 from pipeline.lake.layout import STATES, LakeFile, LakeTable, lake_tables
 from pipeline.lake.log import Log
@@ -113,7 +114,7 @@ def states_in_flow_order(root: Place, files: Sequence[LakeFile], without: pa.Arr
     rows = rows.filter(pc.invert(pc.is_in(rows["connection_id"], without))).sort_by("flow").combine_chunks()
     states = States(StateFiles(root.files, tuple(f"{root.path}/states/{file.path}" for file in files)))
     for batch in rows.to_batches(max_chunksize=READ_STATES):
-        octets = [states[flow] for flow in batch["flow"].to_pylist()]
+        octets = [states[flow.ljust(FLOW_BYTES, b"\0")] for flow in batch["flow"].to_pylist()]
         yield batch.append_column(OCTETS, pa.array(octets, pa.binary()))
 
 

@@ -51,7 +51,7 @@ OF_BATCH = (
 )
 STATES = table(
     ("connection_id", LONG, "connection that continues in the next batch"),
-    ("flow", BINARY, "key of its flow, 36 bytes"),
+    ("flow", BINARY, "its flow: the key, and which of its groups of address spaces, 40 bytes"),
     ("opened_ns", LONG, "its first packet, ns since 1970-01-01 UTC"),
     ("last_ns", LONG, "its last packet, ns since 1970-01-01 UTC"),
     ("over", BOOLEAN, "true: TCP has ended it, and only late copies of its packets may still arrive"),

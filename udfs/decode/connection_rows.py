@@ -23,6 +23,7 @@ from codec.amqp.rows import KNOWN_BY
 from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, NAME_BYTES, PORT_BYTES, flow_key, name_flows
+from codec.net.segments import FLOW_KEY_BYTES
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, by_distinct, each_once, missing, nullable
 from udfs.arrow.types import arrow_type, binary_column, of_type, padded
@@ -63,7 +64,7 @@ def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
     places = np.arange(len(connections))
     client = np.ascontiguousarray(connections["client"])
     addresses = ended.flows[:, : 2 * IP_BYTES].reshape(-1, 2, IP_BYTES)
-    ports = np.ascontiguousarray(ended.flows[:, 2 * IP_BYTES :]).view(">u2").astype(np.int32)
+    ports = np.ascontiguousarray(ended.flows[:, 2 * IP_BYTES : FLOW_KEY_BYTES]).view(">u2").astype(np.int32)
     end_by = connections["tcp_end_by"]
     columns: dict[str, pa.Array] = {
         "community_id": _fixed_texts(name_flows(ended.flows), NAME_BYTES),

@@ -21,6 +21,7 @@ from udfs.decode.connection_rows import connection_rows
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import Files, flows_in_order
+from udfs.decode.spaces import AddressSpaces
 
 
 def account_row(account: dict[str, Any]) -> pa.RecordBatch:
@@ -41,7 +42,7 @@ def decode_runs(
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(payload, layers=Layers(secrets.open() if secrets else None))
-        files = Files()
+        files, spaces = Files(), AddressSpaces()
 
         def rows_of(decoded: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
             yield from (frame_rows(batch, files.names, payload) for batch in decoded)
@@ -51,7 +52,10 @@ def decode_runs(
             if isinstance(part, str):
                 yield account_row(json.loads(part))
             else:
-                yield from rows_of(decoder.feed_flows(*part))
+                for group in spaces.feed(part):
+                    yield from rows_of(decoder.feed_flows(*group))
+        for group in spaces.finish():
+            yield from rows_of(decoder.feed_flows(*group))
         yield from rows_of(decoder.finish())
 
     return decode

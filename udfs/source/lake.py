@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from codec.net.segments import FLOW_BYTES
+
 OPEN, DAY = "open", "day"
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # as in Hive; readers infer null from it
 OCTETS = "octets"
@@ -44,7 +46,7 @@ class Place(NamedTuple):
 
 
 class States(Mapping[bytes, bytes]):
-    """States by the flow of their connection (36 octets)."""
+    """States by the flow of their connection (FLOW_BYTES bytes)."""
 
     def __init__(self, files: StateFiles) -> None:
         self._files = files
@@ -79,7 +81,7 @@ class States(Mapping[bytes, bytes]):
                     flows, connections = (rows[name].to_pylist() for name in ("flow", "connection_id"))
                     for row, (flow, connection) in enumerate(zip(flows, connections, strict=True)):
                         if only is None or connection in only:
-                            found[flow] = Place(connection, number, group, row)
+                            found[flow.ljust(FLOW_BYTES, b"\0")] = Place(connection, number, group, row)
         return found
 
     def _file(self, number: int) -> pq.ParquetFile:

@@ -11,11 +11,11 @@ Connections that outlive their captures:
 
     for table, still_open, rows in tables_of(runs, config, states={flow: octets}): ...
 
-`states` has the connections that earlier captures left open, by their flow (36 octets); at first it is `{}`. Rows with
-`still_open` false are final. A connection that is still open at the end of the runs has a row in STATES, with which the
-next call continues, and rows with `still_open` true: as they are if nothing more is captured. The next call replaces
-these. A state without a run of its flow in `runs` is ignored. With `keep_open` false all connections end, also those of
-`states` without a run, and all rows are final.
+`states` has the connections that earlier captures left open, by their flow (FLOW_BYTES bytes); at first it is `{}`.
+Rows with `still_open` false are final. A connection that is still open at the end of the runs has a row in STATES,
+with which the next call continues, and rows with `still_open` true: as they are if nothing more is captured. The next
+call replaces these. A state without a run of its flow in `runs` is ignored. With `keep_open` false all connections
+end, also those of `states` without a run, and all rows are final.
 
 The law: however captures are cut into pieces, the final rows of all pieces and the open rows of the last one are the
 rows of one decode. Octets of another release's layout, or damaged ones, are skipped and reported in a row of STATES
@@ -31,7 +31,7 @@ import ctypes
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ from codec.amqp.batches import Batch
 from codec.amqp.connections.state import ConnectionState, restore_states, save_states
 from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
+from codec.net.segments import FLOW_KEY_BYTES
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
@@ -54,6 +55,7 @@ from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import Files, Group, flows_in_order
+from udfs.decode.spaces import AddressSpaces, Groups, flow_of
 from udfs.schemas import ACCOUNTS, STATES, Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
@@ -176,20 +178,26 @@ class _Decoding:
         self._carried = None if states is None else _Carried(self._tables, states, keep_open, self.files)
         self._open_frames: list[pa.RecordBatch] = []
         self._decoder = Decoder(config.payload, self._carried, layers)
+        self._spaces = AddressSpaces(self._carried.groups if self._carried else None)
+        if self._carried is not None:
+            self._carried.ended_groups = self._spaces.ended
 
     def feed(self, group: Group) -> Iterator[Part]:
         if self._carried is not None:
-            self._carried.coming = [flow.tobytes() for flow in group.flows]
-        yield from self._rows(self._decoder.feed_flows(*group))
+            self._carried.coming = [flow_of(key.tobytes()) for key in group.flows]
+        for flows in self._spaces.feed(group):
+            yield from self._rows(self._decoder.feed_flows(*flows))
 
     def finish(self) -> Iterator[Part]:
         """End: there are no more flows."""
+        for flows in self._spaces.finish():
+            yield from self._rows(self._decoder.feed_flows(*flows))
         yield from self._rows(self._decoder.finish())
         yield from _parts(self._tables.finish(), False)
 
     def release(self) -> None:
         """Drop the decoder, which refers to this object, so that its memory is free at once."""
-        del self._decoder, self._tables, self._carried
+        del self._decoder, self._tables, self._carried, self._spaces
 
     def _rows(self, batches: Iterator[Batch]) -> Iterator[Part]:
         for batch in batches:
@@ -238,14 +246,38 @@ class _Carried(CarriedStates):
         self._saved: list[ConnectionState] = []
         self._unread: list[tuple[bytes, str]] = []
         self.coming: list[bytes] = []  # flows whose states will be asked for
+        self.ended_groups: dict[bytes, NDArray[np.void]] = {}  # by flow, until its state is saved
 
     def restore(self, flow: bytes) -> ConnectionState | None:
         if flow not in self._restored:
             self._read([flow, *self.coming])
         return self.states.pop(flow, None)
 
+    def groups(self, key: bytes) -> Groups:
+        """The groups of address spaces of a flow key, as far as their connections are open; their states will be asked
+        for."""
+        found = {}
+        for flow in (flow_of(key), *self._later_flows.get(key, ())):
+            if flow not in self._restored:
+                self._read([flow, *self.coming])
+            if flow in self.states and len(self.states[flow].arrays["spaces"]):
+                found[int.from_bytes(flow[len(key) :], "big")] = self.states[flow].arrays["spaces"]
+        return found
+
+    @cached_property
+    def _later_flows(self) -> dict[bytes, list[bytes]]:
+        """By flow key, the flows of its later groups of address spaces in `octets`."""
+        found: dict[bytes, list[bytes]] = {}
+        for flow in self._octets:
+            key = flow[:FLOW_KEY_BYTES]
+            if flow != flow_of(key):
+                found.setdefault(key, []).append(flow)
+        return {key: sorted(flows) for key, flows in found.items()}
+
     def save(self, states: list[ConnectionState]) -> None:
-        self._saved += states
+        for state in states:
+            spaces = self.ended_groups.pop(state.flow, state.arrays["spaces"])
+            self._saved.append(replace(state, arrays=state.arrays | {"spaces": spaces}))
 
     def remaining_flows(self) -> list[bytes]:
         rest = [] if self.keep else [flow for flow in self._octets if flow not in self._restored]

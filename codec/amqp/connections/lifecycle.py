@@ -19,7 +19,7 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.memory import sparse_zeros
 from codec.net.identity import Scratch, connection_number, new_scratch
-from codec.net.segments import FLOW_KEY_BYTES
+from codec.net.segments import FLOW_BYTES, FLOW_KEY_BYTES
 from codec.tcp.direction import DIRECTION
 
 RETAINED = LIMITS.flow_openings
@@ -38,7 +38,7 @@ FIRST_PACKET = np.dtype([(name, "i8") for name in ("ts_ns", "seq", "earlier", "p
 
 
 class Openings(NamedTuple):
-    """`flow` uint8 (36,): key of the current flow; `connection`, `direction`: blank records; `first_packets`
+    """`flow` uint8 (FLOW_BYTES,): the current flow; `connection`, `direction`: blank records; `first_packets`
     FIRST_PACKET (RETAINED,), a ring; `buckets` int64 (BUCKETS,): the latest first packet of each hash, numbered from 1;
     `counts` int64 (2,): first packets so far, and before this flow."""
 
@@ -56,7 +56,7 @@ def new_openings(keep_payload: bool) -> Openings:
     connection = _blank(CONNECTION, UNKNOWN_CONNECTION)
     connection["keep_payload"] = keep_payload
     return Openings(
-        np.zeros(FLOW_KEY_BYTES, np.uint8),
+        np.zeros(FLOW_BYTES, np.uint8),
         connection,
         _blank(DIRECTION, UNKNOWN_DIRECTION),
         np.zeros(RETAINED, FIRST_PACKET).view(np.recarray),
@@ -74,9 +74,9 @@ def _blank(dtype: np.dtype, unknown: tuple[str, ...]) -> np.ndarray:
 
 
 class EndedRecords(NamedTuple):
-    """Ended connections, until they are returned. `flows` uint8 (n, 36); `connections` CONNECTION (n,); `directions`
-    DIRECTION (n, 2); `tls_prefixes` uint8 (m, 2, TLS_PREFIX_BYTES): the first bytes of both directions of TLS stream
-    `connection.tls_prefix_at`; `used` int64 (2,): n and m."""
+    """Ended connections, until they are returned. `flows` uint8 (n, FLOW_BYTES); `connections` CONNECTION (n,);
+    `directions` DIRECTION (n, 2); `tls_prefixes` uint8 (m, 2, TLS_PREFIX_BYTES): the first bytes of both directions of
+    TLS stream `connection.tls_prefix_at`; `used` int64 (2,): n and m."""
 
     flows: np.ndarray
     connections: np.ndarray
@@ -88,7 +88,7 @@ class EndedRecords(NamedTuple):
 def new_ended_records() -> EndedRecords:
     """None yet."""
     return EndedRecords(
-        sparse_zeros((ENDED, FLOW_KEY_BYTES), np.uint8),
+        sparse_zeros((ENDED, FLOW_BYTES), np.uint8),
         sparse_zeros(ENDED, CONNECTION).view(np.recarray),
         sparse_zeros((ENDED, 2), DIRECTION).view(np.recarray),
         sparse_zeros((TLS_STREAMS, 2, TLS_PREFIX_BYTES), np.uint8),
@@ -110,8 +110,8 @@ class EndedConnections:
 
 @kernel
 def same_flow(openings, key):
-    """Whether `key` is the key of the current flow."""
-    for i in range(FLOW_KEY_BYTES):
+    """Whether `key` is the current flow."""
+    for i in range(FLOW_BYTES):
         if openings.flow[i] != key[i]:
             return False
     return True
@@ -119,10 +119,14 @@ def same_flow(openings, key):
 
 @kernel
 def begin_flow(openings, key):
-    """Make `key` the current flow."""
-    for i in range(FLOW_KEY_BYTES):
+    """Make `key` the current flow. Flows with the same addresses and ports share their first packets, which name their
+    connections."""
+    same = True
+    for i in range(FLOW_BYTES):
+        same = same and (i >= FLOW_KEY_BYTES or openings.flow[i] == key[i])
         openings.flow[i] = key[i]
-    openings.counts[1] = openings.counts[0]
+    if not same:
+        openings.counts[1] = openings.counts[0]
 
 
 @kernel
@@ -210,7 +214,7 @@ def record_end(ended, flow, connection, directions, tls_prefix):
             for i in range(directions[direction].tls_prefix):
                 ended.tls_prefixes[m, direction, i] = tls_prefix[direction, i]
         ended.used[1] = m + 1
-    for i in range(FLOW_KEY_BYTES):
+    for i in range(FLOW_BYTES):
         ended.flows[n, i] = flow[i]
     ended.connections[n] = connection[0]
     for direction in range(2):

@@ -31,6 +31,8 @@ from codec.amqp.connections.connection import CONNECTION, SPAN
 from codec.amqp.connections.lifecycle import first_packets_of, record_opening
 from codec.amqp.v0_10.assemblies import SEGMENT, SESSION
 from codec.amqp.v1_0.delivery_slots import DELIVERY, HEAD
+from codec.net.segments import FLOW_BYTES
+from codec.net.spaces import GROUP
 from codec.packing import Reader, Writer, sealed, unsealed
 from codec.tcp.direction import DIRECTION, MARK, PIECE
 
@@ -43,6 +45,7 @@ _PLACE = np.dtype("i8")
 # Name -> type of the arrays of a state. A name that ends with `0` or `1` is of that direction.
 _ARRAYS: dict[str, np.dtype] = {
     "connection": CONNECTION,
+    "spaces": GROUP,  # one, if the caller knows it
     "directions": DIRECTION,
     "tls_prefix": np.dtype("u1"),
     **{f"{name}{side}": kind for side in (0, 1) for name, kind in (
@@ -65,7 +68,7 @@ _ARRAYS: dict[str, np.dtype] = {
     "octets": np.dtype("u1"),
     "payload": np.dtype("u1"),
 }  # fmt: skip
-_FLOW, _NUMBER, _TEXT = np.dtype("V36"), np.dtype("i8"), np.dtype("u1")
+_FLOW, _NUMBER, _TEXT = np.dtype(f"V{FLOW_BYTES}"), np.dtype("i8"), np.dtype("u1")
 
 
 @cache
@@ -77,7 +80,7 @@ def layout() -> bytes:
 
 @dataclass(frozen=True)
 class ConnectionState:
-    """`flow`: its 36-byte key. `openings`: the first packets of the flow's connections
+    """`flow`: its FLOW_BYTES. `openings`: the first packets of the flow's connections
     (`codec.amqp.connections.lifecycle.first_packets_of`). `limits`: those that values reached, a bitmask of
     `codec.compiler.limits.REACHED`. `files`: capture files by number, as in the records. `arrays`: see `_ARRAYS`.
     `layers`: of a connection inside TLS or WebSocket (`codec.layers.state`)."""
@@ -130,6 +133,7 @@ class ConnectionState:
         rows are those of `state.rows` from `first_row` on."""
         directions = np.array(state.directions)
         arrays: dict[str, np.ndarray] = {"connection": np.array(state.connection), "directions": directions}
+        arrays["spaces"] = np.zeros(0, GROUP)
         arrays["tls_prefix"] = state.tls_prefix.reshape(-1).copy()
         for side in (0, 1):
             own = P.stream_arrays(state, side, directions) | P.save_deliveries(state, side)
