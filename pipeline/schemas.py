@@ -147,9 +147,11 @@ CONNECTIONS = table(
     (
         "undecoded_bytes",
         LONG,
-        "bytes skipped, foreign (except a PROXY header), or in an unfinished last frame, both directions",
+        "bytes skipped, foreign (except before AMQP, as a PROXY header), or in an unfinished last frame, both directions",
     ),
-    *by_sender("max_silence_ns", LONG, "longest time between two packets, ns"),
+    *by_sender(
+        "max_silence_ns", LONG, "longest time without data, up to the last packet; TCP keep-alives are no data, ns"
+    ),
     *by_sender(
         "zero_window_ns",
         LONG,

@@ -119,7 +119,11 @@ LEDGER = table(
         "window",
     ),
     ("out_of_order_segments", LONG, "segments that came before an earlier part of the stream"),
-    ("max_silence_ns", LONG, "longest time between two packets of this direction, ns"),
+    (
+        "max_silence_ns",
+        LONG,
+        "longest time without data of this direction, up to the last packet; keep-alives of TCP are no data, ns",
+    ),
     (
         "zero_window_ns",
         LONG,
@@ -188,7 +192,11 @@ FACTS = table(
     ),
     ("conflicting_overlap_bytes", LONG, "bytes captured twice with different values (the first ones count)"),
     ("limits", STRINGS, "names of the decoder's limits that this connection reached"),
-    ("proxy_bytes", LONG, "of the foreign bytes those of a header of the PROXY protocol, both directions"),
+    (
+        "proxy_bytes",
+        LONG,
+        "of the foreign bytes those before AMQP, such as a header of the PROXY protocol, both directions",
+    ),
     ("client", LEDGER, "what the client sent"),
     ("server", LEDGER, "what the server sent"),
 )

@@ -8,27 +8,43 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec.amqp import rows as R
 from codec.amqp.classic.detect import start_frame
 from codec.amqp.classic.version import assume_classic
 from codec.amqp.connections import connection as C
 from codec.amqp.connections.lifecycle import TLS_PREFIX_BYTES
-from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
+from codec.amqp.frame_search import ACCEPT, REJECT, UNDECIDED, tls_record
 from codec.amqp.framing import ONLY_VERSION, cut_frames, find_frames
 from codec.amqp.proxy_header import INCOMPLETE, proxy_header
-from codec.amqp.versions import CLASSIC, SKIPPED, UNKNOWN_FAMILY, V1_0, V1_0_FAMILY
+from codec.amqp.versions import CLASSIC, FOREIGN_SPAN, NONE, SKIPPED, UNKNOWN_FAMILY, V1_0, V1_0_FAMILY
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, SEARCH
-from codec.cursor import u32
-from codec.tcp.direction import FOREIGN, FRAMES, LOST, TLS
+from codec.cursor import octet, u32
+from codec.tcp.direction import FOREIGN, FRAMES, LOST, START, TLS
 from codec.tcp.reassembly import offset_of_pos, unread
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
 HEAD = 4  # octets that identify a protocol
-# First octets of foreign streams that a row shows: of requests and responses of HTTP, of SSH; of TLS the first two
-# (handshake, major version 3). A row shows no octets of other streams, since they may be a login.
+# First bytes of foreign streams that no AMQP follows: of requests and responses of HTTP, of SSH.
 KNOWN_HEADS = np.array([int.from_bytes(head, "big") for head in (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"SSH-")])
-TLS_HEAD = 0x1603
+LOWER_A, LOWER_Z = 0x61, 0x7A
+FIRST_TEXT, LAST_TEXT = 0x20, 0x7E
+DIGITS = (0x30, 0x39)
+
+
+@kernel
+def foreign_head(buf, p, end):
+    """The first four bytes of another protocol if a row may show them, else -1: those of binary protocols, such as TLS
+    and MQTT, and commands in capitals, such as GET, EHLO and STOMP. Other text may be a login."""
+    head = u32(buf, p, end)
+    if head < 0 or not FIRST_TEXT <= head >> 24 <= LAST_TEXT:
+        return head
+    for i in range(HEAD):
+        letter = octet(buf, p + i)
+        if LOWER_A <= letter <= LOWER_Z or DIGITS[0] <= letter <= DIGITS[1]:
+            return -1
+    return head
 
 
 @kernel
@@ -51,12 +67,8 @@ def stop_decoding(d, s, spans, direction, mode):
         d.span_file = first.file
     spans.used[direction] = 0
     size = int(d.end) - int(d.pos)
-    if mode == FOREIGN and size >= HEAD and d.proxy_bytes + size == d.payload_bytes and d.holes == 0:
-        head = u32(s.bytes, int(d.pos), int(d.end))
-        is_known = head >> 16 == TLS_HEAD
-        for known in KNOWN_HEADS:
-            is_known = is_known or head == known
-        d.foreign_head = head + 1 if is_known else 0
+    if mode == FOREIGN and d.proxy_bytes + size == d.payload_bytes and d.holes == 0:
+        d.foreign_head = foreign_head(s.bytes, int(d.pos), int(d.end)) + 1
     C.extend_span(d, s, int(d.next))
     if mode == TLS:
         d.tls_bytes += size
@@ -89,8 +101,9 @@ def search(state, direction):
     family = int(c.family)
     start = int(d.pos) + max(0, int(d.scanned[family]) - here)
     verdict, at = find_frames(state, c, family, s.bytes, start, int(d.end), ended, False)
-    if family == V1_0_FAMILY:
-        verdict, at = header_before(s.bytes, start, at, int(d.end), ended, verdict, state.headers)
+    if family == V1_0_FAMILY or d.in_preamble:
+        version = NONE if d.in_preamble else V1_0
+        verdict, at = header_before(s.bytes, start, at, int(d.end), ended, verdict, state.headers, version)
     if ended and d.cut_end > d.next:
         cut = cut_frame(state, c, d, s, family, int(d.pos), at if verdict == ACCEPT else int(d.end))
         if cut >= 0:
@@ -100,7 +113,8 @@ def search(state, direction):
     C.extend_span(d, s, found)
     if verdict != ACCEPT:
         return ended
-    C.close_span(state.rows, c, direction, d, state.spans, SKIPPED, found)
+    C.close_span(state.rows, c, direction, d, state.spans, FOREIGN_SPAN if d.in_preamble else SKIPPED, found)
+    d.in_preamble = 0
     d.mode = FRAMES
     return True
 
@@ -120,16 +134,16 @@ def cut_frame(state, c, d, s, family, start, stop):
 
 
 @kernel
-def header_before(buf, start, at, end, ended, verdict, headers):
-    """(`verdict`, `at`), or the position of a protocol header of AMQP 1.0 in `buf[start:at]`: a stream has several,
-    since security layers come first (part 2, section 2.2)."""
+def header_before(buf, start, at, end, ended, verdict, headers, version):
+    """(`verdict`, `at`), or the position of a protocol header of `version` (NONE: of any) in `buf[start:at]`. A stream
+    of AMQP 1.0 has several, since security layers come first (part 2, section 2.2)."""
     for p in range(start, at):
         if C.matches_magic(buf, p, end) <= 0:
             continue
         if p + HEADER_OCTETS > end:
             if not ended:
                 return UNDECIDED, p
-        elif C.header_version(buf, p, headers) == V1_0:
+        elif (found := C.header_version(buf, p, headers)) != NONE and version in (NONE, found):
             return ACCEPT, p
     return verdict, at
 
@@ -143,18 +157,22 @@ def detect_direction(state, direction):
     spans = state.spans
     ended = d.final != 0
     p, end = int(d.pos), int(d.end)
-    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == d.proxy_bytes + end - p
-    if from_start and d.proxy_bytes == 0:
+    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == d.proxy_bytes + d.preamble_bytes + end - p
+    if from_start and d.proxy_bytes == 0 and d.preamble_bytes == 0:
         size = proxy_header(s.bytes, p, end)
         if size == INCOMPLETE and not ended:
             return False
         if size > 0:
             C.proxy_header_row(state.rows, c, direction, d, s, spans, size)
             return True
-    if C.matches_magic(s.bytes, p, end) > 0:
+    magic = C.matches_magic(s.bytes, p, end)
+    if magic > 0:
         if end - p < 8:
             if not ended:
                 return False
+            if magic == HEAD and d.cut_end > d.next and from_start:  # the snaplen cut the version off
+                enter(state, direction, LOST)
+                return True
         elif C.plausible_header(s.bytes, p):
             if c.family == UNKNOWN_FAMILY:
                 C.take_version(c, direction, C.header_version(s.bytes, p, state.headers))
@@ -170,20 +188,29 @@ def detect_direction(state, direction):
         save_tls_prefix(state, direction)
         stop_decoding(d, s, spans, direction, TLS)
         return True
-    if from_start and direction != c.client and c.family != CLASSIC:
+    verdict, peer = REJECT, state.directions[1 - direction]
+    if from_start and direction != c.client and (c.family != CLASSIC or peer.preamble_bytes > 0):
         # the header is missing, or the server does not support its version: its first frame has the version
         verdict = start_frame(s.bytes, p, end, ended, state.classic)
         if verdict == UNDECIDED:
             return False
-        if verdict == ACCEPT:
+        if verdict == ACCEPT and c.family != CLASSIC:
             assume_classic(c)
-    if c.family != UNKNOWN_FAMILY:
-        enter(state, direction, FRAMES if from_start else LOST)
+    known = c.family != UNKNOWN_FAMILY
+    if from_start and direction == c.client:
+        return not_amqp(state, direction, ended or known)
+    if known or peer.mode == LOST:
+        # Both sides of a tunnel through a proxy begin in its protocol.
+        if from_start and peer.preamble_bytes > 0 and verdict != ACCEPT:
+            d.in_preamble = 1
+        enter(state, direction, FRAMES if known and from_start and not d.in_preamble else LOST)
         return True
-    peer = state.directions[1 - direction]
-    if from_start and (direction == c.client or peer.mode == FOREIGN or peer.mode == TLS):
+    if from_start and (peer.mode == FOREIGN or peer.mode == TLS):
         stop_decoding(d, s, spans, direction, FOREIGN)
         return True
+    undecided = c.client >= 0 and peer.mode == START and peer.end > peer.pos
+    if from_start and undecided and not ended and end - p <= DETECT_BYTES:
+        return False  # the client decides
     here = int(d.next) - (end - p)
     for family in range(CLASSIC, V1_0_FAMILY + 1):
         skip = max(0, int(d.scanned[family]) - here)
@@ -205,6 +232,34 @@ def detect_direction(state, direction):
         stop_decoding(d, s, spans, direction, FOREIGN)
         return True
     return False
+
+
+@kernel
+def not_amqp(state, direction, last):
+    """START: the client began with another protocol. It may be that of a proxy through which it reaches the broker:
+    then a protocol header follows, and what comes before it is the preamble. False: more bytes are needed. `last`: the
+    next ones cannot change that."""
+    c, d, s = state.connection[0], state.directions[direction], state.streams[direction]
+    p, end = int(d.pos), int(d.end)
+    here = int(d.next) - (end - p)
+    head = u32(s.bytes, p, end)
+    endless = False
+    for known in KNOWN_HEADS:
+        endless = endless or head == known
+    start = p + max(0, int(d.scanned[UNKNOWN_FAMILY]) - here)
+    verdict, at = header_before(s.bytes, start, end, end, last, UNDECIDED, state.headers, NONE)
+    if not endless and verdict == ACCEPT:
+        C.extend_span(d, s, here + at - p)
+        C.close_span(state.rows, c, direction, d, state.spans, FOREIGN_SPAN, here + at - p)
+        state.rows.cells[state.rows.used[0] - 1, R.CODE] = foreign_head(s.bytes, p, end)
+        return True
+    if not endless and not last and end - p <= DETECT_BYTES:
+        d.scanned[UNKNOWN_FAMILY] = here + at - p
+        return False
+    if not endless and end - p > DETECT_BYTES:
+        c.limits |= SEARCH
+    stop_decoding(d, s, state.spans, direction, FOREIGN)
+    return True
 
 
 @kernel

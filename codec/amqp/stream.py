@@ -27,6 +27,7 @@ from codec.amqp.classic.frames import DECODED, MODE_CHANGED, ROWS_FULL
 from codec.amqp.classic.tables import ClassicTables
 from codec.amqp.connections import connection as C
 from codec.amqp.connections import lifecycle as L
+from codec.amqp.connections.connection import own_version
 from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window
 from codec.amqp.detection import detect_direction, enter, save_tls_prefix, scan_from, search, stop_decoding
 from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
@@ -214,6 +215,14 @@ def _note_order(cells, first, end, direction, d, peer):
 @kernel
 def skip_gap(state, c, d, s, direction, gap):
     """Declare the `gap` bytes at `next` missing, after the framing has consumed the bytes before them."""
+    own_version(c, d, direction)
+    _skip_gap(state, c, d, s, direction, gap)
+    if c.answering:
+        own_version(c, d, direction)
+
+
+@kernel
+def _skip_gap(state, c, d, s, direction, gap):
     rows, spans = state.rows, state.spans
     hole_end = int(d.next) + gap
     if d.mode == D.TLS or d.mode == D.FOREIGN:
@@ -244,7 +253,7 @@ def skip_gap(state, c, d, s, direction, gap):
                 d.mode = D.LOST
     else:
         C.extend_span(d, s, int(d.next))
-        C.close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
+        C.close_span(rows, c, direction, d, spans, FOREIGN_SPAN if d.in_preamble else SKIPPED, int(d.next))
         C.gap_span(rows, c, direction, d, s, spans, gap, False)
     if d.mode == D.LOST:
         discard_incomplete(state, direction)
@@ -255,6 +264,16 @@ def skip_gap(state, c, d, s, direction, gap):
 @kernel
 def consume(state, direction):
     """Decode the bytes of one direction into rows; `final`: a hole or the end of the stream follows them."""
+    c, d = state.connection[0], state.directions[direction]
+    own_version(c, d, direction)
+    code = _consume(state, direction)
+    if c.answering:
+        own_version(c, d, direction)
+    return code
+
+
+@kernel
+def _consume(state, direction):
     c = state.connection[0]
     d = state.directions[direction]
     s = state.streams[direction]
@@ -273,6 +292,8 @@ def consume(state, direction):
             if magic == 4 and d.end - d.pos >= 8 and C.plausible_header(s.bytes, int(d.pos)):
                 if not C.protocol_header(rows, c, direction, d, s, state.headers):
                     return D.NEED_ROWS
+                if not c.answering:
+                    own_version(c, d, direction)
                 continue
             if magic > 0 and d.end - d.pos < 8 and not ended:
                 return D.DONE
@@ -356,6 +377,14 @@ def end_connection(state):
 @kernel
 def close_direction(state, c, d, s, direction):
     """Append the last row of a direction: the rest of the buffer, or the only row of a stream that is not decoded."""
+    own_version(c, d, direction)
+    _close_direction(state, c, d, s, direction)
+    if c.answering:
+        own_version(c, d, direction)
+
+
+@kernel
+def _close_direction(state, c, d, s, direction):
     rows, spans = state.rows, state.spans
     if d.mode == D.START and (d.end > d.pos or spans.used[direction] > 0):
         stop_decoding(d, s, spans, direction, D.FOREIGN)
@@ -365,10 +394,10 @@ def close_direction(state, c, d, s, direction):
         partial_row(state, c, d, direction)
     elif d.mode == D.LOST:
         C.extend_span(d, s, int(d.next))
-        C.close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
+        C.close_span(rows, c, direction, d, spans, FOREIGN_SPAN if d.in_preamble else SKIPPED, int(d.next))
     elif d.span_from >= 0:
         span = spans.pending[direction][0]
-        foreign = int(d.foreign_bytes) - int(d.proxy_bytes)
+        foreign = int(d.foreign_bytes) - int(d.proxy_bytes) - int(d.preamble_bytes)
         C.take_span(d, span, int(d.tls_bytes) if d.mode == D.TLS else foreign, 0)
         index = C.span_row(rows, c, direction, TLS_SPAN if d.mode == D.TLS else FOREIGN_SPAN, span)
         rows.cells[index][R.CODE] = d.foreign_head - 1

@@ -72,6 +72,11 @@ DIRECTION = np.dtype(
         ("final", "u1"),  # a hole or the end follows the current bytes
         ("closed", "u1"),
         ("proxy_bytes", "i8"),  # of the header of the PROXY protocol at the start of the stream, 0 none
+        ("preamble_bytes", "i8"),  # of another protocol, between that header and AMQP
+        ("in_preamble", "u1"),  # LOST: nothing of AMQP was found yet
+        ("header_version", "i8"),  # code of the last protocol header, 0: none, or of no version
+        # of a direction that answers in a version of its own: what `connection` has of the other one meanwhile
+        *((name, "i8") for name in ("kept_version", "kept_family", "kept_known", "kept_scoring")),
         ("scanned", "i8", 4),  # START, LOST, by family: none of its frames begins before this stream offset
         ("holes", "i8"),  # holes so far: framing after the first one may have lost the start
         ("frame_end", "i8"),  # INSIDE: stream offset at which the frame that lost bytes ends

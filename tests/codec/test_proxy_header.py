@@ -93,10 +93,8 @@ def test_tls_after_the_header_is_tls() -> None:
     "octets",
     [
         b"PROXY" + b" " * 200,  # no end of line within 107 octets
-        b"PROXY TCP4 192.0.2.1\n" + AMQP,  # LF without CR
         b"PROXY",  # never completed
         BINARY[:20],
-        BINARY[:12] + b"\x11" + BINARY[13:] + AMQP,  # version 1, in binary
         LINE + LINE,  # a second one
     ],
 )
@@ -104,6 +102,19 @@ def test_data_that_is_not_a_header_is_foreign(octets: bytes) -> None:
     rows, _ = read(octets)
     assert {row["frame_type"] for row in rows} == {"foreign"}
     assert sum(row["size"] for row in rows) == len(octets)
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"PROXY TCP4 192.0.2.1\n",  # LF without CR
+        BINARY[:12] + b"\x11" + BINARY[13:],  # version 1, in binary
+    ],
+)
+def test_amqp_behind_data_that_is_not_a_header_is_read(octets: bytes) -> None:
+    rows, _ = read(octets + AMQP)
+    assert [row["frame_type"] for row in rows] == ["foreign", "protocol-header"]
+    assert [row["size"] for row in rows] == [len(octets), len(AMQP)]
 
 
 def test_the_header_is_read_only_at_the_start_of_a_stream() -> None:

@@ -46,13 +46,14 @@ def connection_rows(ended: EndedConnections, files: Sequence[str]) -> pa.RecordB
     """DECODED rows of kind 'connection'; `files`: capture files by number."""
     connections = ended.connections.view(np.ndarray)
     first_ns = np.ascontiguousarray(connections["first_ns"])
+    is_amqp = carried_protocols(ended) == CONTENTS.index("amqp")
     columns = {
         "kind": pa.repeat(pa.scalar("connection"), len(connections)),
         "connection_id": pa.array(np.ascontiguousarray(connections["connection_id"])),
         "ts": pa.array(first_ns // 1000).cast(ARROW_DECODED.field("ts").type),
         "ts_ns": pa.array(first_ns),
-        "version": _texts(connections["version"], _VERSIONS),
-        "version_known": pa.array(connections["version_known"] != 0),
+        "version": _texts(np.where(is_amqp, connections["version"], 0), _VERSIONS),
+        "version_known": pa.array(is_amqp & (connections["version_known"] != 0)),
         "facts": _as_lists(facts(ended, files)),
     }
     return padded(columns, ARROW_DECODED)
@@ -82,7 +83,7 @@ def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
         "unread_because": pa.array(unread(ended), pa.string()),
         "transport": _texts(transports(ended), _TRANSPORTS),
         "conflicting_overlap_bytes": pa.array(directions["conflicting_bytes"].sum(axis=1)),
-        "proxy_bytes": pa.array(directions["proxy_bytes"].sum(axis=1)),
+        "proxy_bytes": pa.array((directions["proxy_bytes"] + directions["preamble_bytes"]).sum(axis=1)),
         "limits": each_once(limit_names, limits_reached(ended), _TEXTS),
     }
     columns |= _proxied(connections["proxy_header"])

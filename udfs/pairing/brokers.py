@@ -26,8 +26,10 @@ NO_NAME = "@localhost"
 MOST_FACTS = 32  # of a stream, the earliest ones
 WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
 
-# Only connections with AMQP have messages; one that lost bytes may have, and makes its broker `lossy`.
-_LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0)
+# Only connections with AMQP have messages; one that lost bytes may have, and makes its broker `lossy`. Bytes of another
+# protocol from the SYN on are not lost.
+_AMQP_FROM_SYN = pc.field("version").is_valid() | (pc.coalesce(pc.field("sides_known_by"), pc.scalar("")) != "syn")
+_LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0) & _AMQP_FROM_SYN
 MAY_HAVE_MESSAGES = pc.field("version").is_valid() | _LOST
 
 IDS = pa.schema({"key": pa.int64(), "broker": pa.string(), "vhost": pa.string()})
@@ -38,7 +40,9 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     connection that may have messages."""
     connections = connections.filter(MAY_HAVE_MESSAGES)
     rows = {name: in_one(connections[name]) for name in CONNECTION_COLUMNS}
-    lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), rows["undecoded_bytes"].fill_null(0)), 0)
+    other = pc.and_(rows["version"].is_null(), pc.equal(rows["sides_known_by"], "syn").fill_null(False))
+    undecoded = pc.if_else(other, 0, rows["undecoded_bytes"].fill_null(0))
+    lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), undecoded), 0)
     # In 1.0 other brokers than RabbitMQ have hostnames, which are names of the same broker.
     is_1_0, product = pc.equal(rows["version"], "1.0").fill_null(False), rows["server_product"]
     is_hostname = pc.and_(is_1_0, pc.not_equal(product, RABBITMQ).fill_null(True))

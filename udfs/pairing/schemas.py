@@ -28,6 +28,7 @@ ID_COLUMNS = ("connection_id", "operation", "redelivered", "message_id", "queue"
 CONNECTION_COLUMNS = (
     "connection_id", "version", "server_ip", "server_port", "server_product", "broker_name", "vhost", "missing_bytes",
     "undecoded_bytes",
+    "sides_known_by",
 )  # fmt: skip
 # What is joined to messages. `broker`: its name, or else `server`; `lossy`: bytes of that broker are lost;
 # `ids_repeat`: a message-id occurs twice there without a redelivered flag; `streams`: names of queues, and facts about

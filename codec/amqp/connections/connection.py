@@ -43,6 +43,7 @@ CONNECTION = np.dtype(
         ("in_turn", "u1"),  # both directions have bytes from before the detection (codec.amqp.stream.consume_in_turn)
         ("started", "u1"),  # connection.start was seen
         ("handshaking", "u1"),  # the client has begun to authenticate, and no other frame has followed
+        ("answering", "u1"),  # the server's bytes are read, which are of another version (`own_version`)
         ("scoring", "u1"),  # frames are scored to find the classic version, see codec.amqp.classic.version
         ("scored_frame", "i8"),  # frame_no of the last frame scored
         ("misfits", "i8", 4),  # points against each classic version, by version code
@@ -158,6 +159,9 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
         return
     if frame_type == V.SKIPPED:
         d.skipped_bytes += span.length
+    elif frame_type == V.FOREIGN_SPAN:
+        d.foreign_bytes += span.length
+        d.preamble_bytes += span.length
     span_row(rows, c, direction, frame_type, span)
 
 
@@ -296,6 +300,28 @@ def take_version(c, direction, version):
 
 
 @kernel
+def own_version(c, d, direction):
+    """Before and after the bytes of direction `d`: a server that answered with a protocol header of another version
+    than the client's goes on in that version, to say why."""
+    client = int(c.client) if c.client >= 0 else int(c.likely_client)
+    if c.answering == 0:
+        other = d.header_version != V.NONE and d.header_version != c.version
+        if direction == client or not other or not offered(c, client):
+            return
+        d.kept_version, d.kept_family, d.kept_known = c.version, c.family, c.version_known
+        d.kept_scoring = c.scoring
+        c.version = d.header_version
+        c.family = V.FAMILY_OF_VERSION[c.version]
+        c.version_known = 1
+        c.scoring = 0
+        c.answering = 1
+    else:
+        c.version, c.family, c.version_known = d.kept_version, d.kept_family, d.kept_known
+        c.scoring = d.kept_scoring
+        c.answering = 0
+
+
+@kernel
 def protocol_header(rows, c, direction, d, s, headers):
     """The eight octets at `pos` are a protocol header: append its row, and apply it to the connection."""
     p = int(d.pos)
@@ -331,6 +357,7 @@ def protocol_header(rows, c, direction, d, s, headers):
     if not R.append_octets(rows, row, s.bytes, p + 4, p + 8):
         R.drop_last_row(rows, c)
         return False
+    d.header_version = version
     d.pos = p + 8
     d.frame_bytes += 8
     d.mode = FRAMES

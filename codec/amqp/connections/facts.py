@@ -55,6 +55,9 @@ def carried_protocols(ended: EndedConnections) -> NDArray[np.int64]:
     """The protocol that each connection carried, as indexes of CONTENTS."""
     modes = ended.directions["mode"]
     is_amqp = (ended.connections["family"] != V.UNKNOWN_FAMILY) | (ended.connections["offers"] > 0)
+    # A broker answers any protocol with its header: the client, when it sent nothing of AMQP, decides.
+    client = (np.arange(len(modes)), ended.connections["client"])
+    is_amqp &= ~np.isin(modes[client], (TLS, FOREIGN)) | (ended.directions["frame_bytes"][client] > 0)
     found = [is_amqp, (modes == TLS).any(1), (modes == FOREIGN).any(1), (modes == START).all(1)]
     return np.select(found, range(len(CONTENTS)), CONTENTS.index("amqp")).astype(np.int64)
 

@@ -20,6 +20,7 @@ Times are those of the first packets; a connection is compared with itself and e
 
     speaks_amqp   some connection to the same server and port carries AMQP
     offers_tls    the server and port answered a TLS header with one (1.0)
+    came_back     a later connection of the client to that server was opened
     refusal       the last earlier connection of the client to that server whose version was refused (asked, answered,
                   opened_ns); `known_versions`: those of earlier connections to the server
     failures      failed logins of the client's address in the window of SEC-06, this one included; `all_failures`
@@ -113,6 +114,7 @@ MINUTE_S = 60
 SERVER = "server_ip, server_port"
 IN_TIME = "ORDER BY opened_ns, connection_id"
 BEFORE = f"PARTITION BY client_ip, {SERVER} {IN_TIME} {EARLIER}"
+AFTER = f"PARTITION BY client_ip, {SERVER} {IN_TIME} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
 
 
 def last(seconds: float) -> Sql:
@@ -128,6 +130,7 @@ def peers(sources: Sources) -> Sql:
                      max(shiftright(c.server_header.code, 24) = 2) OVER of_server AS offers_tls,
                      last(CASE WHEN refused THEN struct(asked, answered, opened_ns, known_versions) END, true)
                          OVER before AS refusal,
+                     max(NOT refused AND state IN ('open', 'closed')) OVER after AS came_back,
                      count(CASE WHEN failed_login THEN 1 END) OVER (PARTITION BY client_ip ORDER BY opened_ns
                          {last(sources.limit("SEC-06", "window_seconds"))}) AS failures,
                      count(CASE WHEN failed_login THEN 1 END) OVER (PARTITION BY client_ip) AS all_failures,
@@ -139,7 +142,7 @@ def peers(sources: Sources) -> Sql:
                            AS known_versions
                     FROM known_connections
                     WINDOW before AS ({BEFORE}))
-              WINDOW of_server AS (PARTITION BY {SERVER}), before AS ({BEFORE}))"""
+              WINDOW of_server AS (PARTITION BY {SERVER}), before AS ({BEFORE}), after AS ({AFTER}))"""
 
 
 REFUSING = ("channel.close", "connection.close", "execution.exception")

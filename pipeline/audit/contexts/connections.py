@@ -8,7 +8,7 @@ the PROXY protocol names:
     order               no segment was captured out of order: the capture shows which side sent first
     loss_from_ns        time from which bytes are missing; null: none
     asked, answered     first protocol header of the client, and of the server, as in versions_offered
-    refused             the server answered with a protocol header of its own and did not go on
+    refused             the server answered with a protocol header of its own, and did not go on, or only to say why
     failed_login        the login failed
     first_frame, client_min_frame, client_max_frame, client_framed ...   first and last row of each side, and its first
                         row that is a frame
@@ -188,7 +188,8 @@ CONNECTIONS: Sql = f"""
     SELECT * EXCEPT (version, client_ip, client_port), coalesce(version, answered) AS version,
            coalesce(proxied_client_ip, client_ip) AS client_ip,
            IF(proxied_client_ip IS NULL, client_port, proxied_client_port) AS client_port,
-           c.server_header IS NOT NULL AND c.start IS NULL AND c.server_open IS NULL AS refused,
+           c.server_header IS NOT NULL AND (c.start IS NULL AND c.server_open IS NULL
+               OR coalesce(answered != asked, false) AND client_framed IS NULL) AS refused,
            c.start IS NOT NULL AND c.start_ok IS NOT NULL AND c.tune IS NULL AND
                (c.server_close.args.reply_code = {ACCESS_REFUSED} OR
                 version = '0-10' AND c.server_close.args.reply_code = {CONNECTION_FORCED} OR

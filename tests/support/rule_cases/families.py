@@ -116,6 +116,13 @@ def misframed(version: str) -> Connection:
     return connection.client_octets(classic.method("0-9-1", "basic.qos") * 40).fin()
 
 
+def refusing(version: str, says_why: bool) -> Connection:
+    """A broker of 0-9-1 refuses another version."""
+    connection = Connection(version).client_octets(HEADERS[version]).server_octets(bytes.fromhex("414d515000000901"))
+    why = {"reply_code": 540, "reply_text": "NOT_IMPLEMENTED", "class_id": 0, "method_id": 0}
+    return connection.server_octets(classic.method("0-9-1", "connection.close", 0, **why)) if says_why else connection
+
+
 def strayed(version: str) -> Connection:
     """A segment whose number is a gigabyte away from all others."""
     connection = opened(version)
@@ -324,6 +331,12 @@ CASES = [
             Case("NEG-02", v,
                  Connection(v).client_octets(b"AMQP\x09\x09\x09\x09").server_octets(HEADERS[v]).fin("server"),
                  idle(v), evidence={"observed": "9.9.9.9", "answered": v}, offender="client"),
+            Case("NEG-04", v, refusing(v, True).fin("server"), refusing(v, False).fin("server"),
+                 also=("CL-08", "T10-30") if v == "0-10" else ("CL-08",), besides=("NEG-11",),
+                 evidence={"asked": v, "answered": "0-9-1"}),
+            Case("NEG-11", v, refusing(v, False).fin("server"), idle(v), evidence={"asked": v}),
+            Case("NEG-11", v, refusing(v, False).rst("server"),
+                 [refusing(v, False).rst("server"), Connection("0-9-1", at=90).handshake().close()]),
             Case("NEG-08", v, misframed(v), idle(v), evidence={"negotiated": v}, offender="client",
                  besides=("CAP-06",)),
             Case("NEG-09", v, done(opened(v).wait(1).client_octets(HEADERS[v])), idle(v), offender="client",

@@ -9,6 +9,9 @@ from rule_support import Case, Connection, spoken
 
 V = spoken()
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
+# CONNECT of MQTT 3.1.1: type, 22 bytes, the name, level 4, a clean session, 60 s, the client's name.
+MQTT = bytes.fromhex("101600044d5154540402003c000a") + b"my-client1"
+REASON = P.frame(P.performative(P.OPEN, "broker")) + P.frame(P.performative(P.CLOSE))
 PROXY = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 5672\r\n"
 
 
@@ -33,6 +36,7 @@ CASES = [
          evidence={"observed": "9.9.9.9", "answered": V}, offender="client"),
     Case("NEG-03", V, Connection("0-9").header().header(V, "server").wait(1).start_ok().fin("server"),
          Connection("0-9").header().header(V, "server").wait(1).fin("server"), also=("HS-01", "MT-02"),
+         besides=("NEG-11",),
          evidence={"asked": "0-9", "answered": V}),
     Case("NEG-04", V,
          Connection().header().header(sender="server").start().start_ok().tune().tune_ok().connection_open().close(),
@@ -58,6 +62,21 @@ CASES = [
     Case("NEG-09", V, Connection().handshake().wait(1).header().wait(1).heartbeat("server").heartbeat().close(),
          greeted(),
          offender="client"),
+    # The broker says why, in its version.
+    Case("NEG-04", V, Connection().header().server_octets(HEADERS_1_0["amqp"] + REASON).fin("server"),
+         Connection().header().server_octets(HEADERS_1_0["amqp"]).fin("server"), besides=("NEG-11",),
+         evidence={"asked": V, "answered": "1.0"}),
+    Case("NEG-01", V, Connection().client_octets(MQTT).header(sender="server").fin("server"), greeted(),
+         also=("SEC-12",), evidence={"observed": "10160004", "looks_like": "MQTT"}),
+    Case("NEG-01", V, Connection().client_octets(bytes.fromhex("fff4fffd06")).header(sender="server").fin("server"),
+         Connection().client_octets(b"AMQP\0").header(sender="server").fin("server"), also=("SEC-12",),
+         besides=("CAP-05", "NEG-08"), evidence={"observed": "FFF4FFFD", "looks_like": "unknown"}),
+    Case("NEG-11", V, Connection().header().server_octets(HEADERS_1_0["amqp"]).fin("server"), greeted(),
+         evidence={"asked": V, "answered": "1.0", "header": "00010000"}),
+    Case("NEG-11", V, Connection().client_octets(PROXY).header().header(sender="server").rst("server"),
+         [Connection().client_octets(PROXY).header().header(sender="server").rst("server"),
+          Connection(at=90).handshake().close()],
+         evidence={"asked": V, "answered": V, "before": "header of the PROXY protocol"}),
     Case("NEG-10", "0-9-1",
          [Connection("0-9").header().header("0-9-1", "server").fin("server"), Connection(at=5).handshake().close()],
          [Connection("0-9").header().header("0-9-1", "server").fin("server"), Connection(at=70).handshake().close()],
