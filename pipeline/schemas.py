@@ -149,9 +149,7 @@ CONNECTIONS = table(
         LONG,
         "bytes skipped, foreign (except before AMQP, as a PROXY header), or in an unfinished last frame, both directions",
     ),
-    *by_sender(
-        "max_silence_ns", LONG, "longest time without data, up to the last packet; TCP keep-alives are no data, ns"
-    ),
+    *by_sender("max_silence_ns", LONG, "longest time without data, up to the last packet; without TCP keep-alives, ns"),
     *by_sender(
         "zero_window_ns",
         LONG,
