@@ -147,7 +147,7 @@ CONNECTIONS = table(
     (
         "undecoded_bytes",
         LONG,
-        "bytes skipped, foreign (except before AMQP, as a PROXY header), or in an unfinished last frame, both directions",
+        "bytes skipped, foreign (not those before AMQP), or in an unfinished last frame, both directions",
     ),
     *by_sender("max_silence_ns", LONG, "longest time without data, up to the last packet; without TCP keep-alives, ns"),
     *by_sender(
