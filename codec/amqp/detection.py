@@ -19,32 +19,35 @@ from codec.amqp.proxy_header import INCOMPLETE, proxy_header
 from codec.amqp.versions import CLASSIC, FOREIGN_SPAN, NONE, SKIPPED, UNKNOWN_FAMILY, V1_0, V1_0_FAMILY
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, SEARCH
-from codec.cursor import octet, u32
+from codec.cursor import u32
 from codec.tcp.direction import FOREIGN, FRAMES, LOST, START, TLS
 from codec.tcp.reassembly import offset_of_pos, unread
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
 HEAD = 4  # octets that identify a protocol
-# First bytes of foreign streams that no AMQP follows: of requests and responses of HTTP, of SSH.
-KNOWN_HEADS = np.array([int.from_bytes(head, "big") for head in (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"SSH-")])
-LOWER_A, LOWER_Z = 0x61, 0x7A
+# First bytes of foreign streams in text that a row shows: of HTTP and SSH, which no AMQP follows, and of STOMP, SMTP,
+# Redis, IRC, FTP, SIP and RTSP, among others. Other text may be a login.
+FINAL = b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"SSH-"
+OTHERS = (
+    b"CONN", b"STOM", b"OPTI", b"DELE", b"PATC", b"TRAC", b"PRI ", b"EHLO", b"HELO", b"INFO", b"PING", b"QUIT", b"NICK",
+    b"USER", b"SIP/", b"RTSP", b"INVI", b"REGI", b"*1\r\n", b"*2\r\n", b"*3\r\n", b"AMQP",
+)  # fmt: skip
+KNOWN_HEADS = np.array([int.from_bytes(head, "big") for head in (*FINAL, *OTHERS)])
 FIRST_TEXT, LAST_TEXT = 0x20, 0x7E
-DIGITS = (0x30, 0x39)
 
 
 @kernel
 def foreign_head(buf, p, end):
     """The first four bytes of another protocol if a row may show them, else -1: those of binary protocols, such as TLS
-    and MQTT, and commands in capitals, such as GET, EHLO and STOMP. Other text may be a login."""
+    and MQTT, and of KNOWN_HEADS."""
     head = u32(buf, p, end)
     if head < 0 or not FIRST_TEXT <= head >> 24 <= LAST_TEXT:
         return head
-    for i in range(HEAD):
-        letter = octet(buf, p + i)
-        if LOWER_A <= letter <= LOWER_Z or DIGITS[0] <= letter <= DIGITS[1]:
-            return -1
-    return head
+    for known in KNOWN_HEADS:
+        if head == known:
+            return head
+    return -1
 
 
 @kernel
@@ -244,8 +247,8 @@ def not_amqp(state, direction, last):
     here = int(d.next) - (end - p)
     head = u32(s.bytes, p, end)
     endless = False
-    for known in KNOWN_HEADS:
-        endless = endless or head == known
+    for i in range(len(FINAL)):
+        endless = endless or head == KNOWN_HEADS[i]
     start = p + max(0, int(d.scanned[UNKNOWN_FAMILY]) - here)
     verdict, at = header_before(s.bytes, start, end, end, last, UNDECIDED, state.headers, NONE)
     if not endless and verdict == ACCEPT:

@@ -135,7 +135,8 @@ OTHERS = {
     "MQTT": (bytes.fromhex("101600044d5154540402003c000a") + b"my-client1", 0x10160004),
     "STOMP": (b"STOMP\naccept-version:1.2\n\n\0", 0x53544F4D),
     "telnet": (bytes.fromhex("fff4fffd06"), 0xFFF4FFFD),
-    "Redis": (b"*1\r\n$4\r\nPING\r\n", -1),  # digits may be of a login
+    "Redis": (b"*1\r\n$4\r\nPING\r\n", 0x2A310D0A),
+    "a password in capitals": (b"PASS s3cret\r\n", -1),
     "a login in text": (b"secret\n", -1),
 }
 

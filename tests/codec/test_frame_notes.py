@@ -269,7 +269,7 @@ def test_bytes_cut_by_the_snap_length_are_distinguished_from_lost_ones() -> None
         (b"GET / HTTP/1.1\r\n", 0x47455420),
         (b"\x16\x03\xff\x02\0\x01\0", 0x1603FF02),
         (b"PASS s3cret\r\n", -1),
-        (b"\xff" * 8, -1),
+        (b"\xff" * 8, 0xFFFFFFFF),
         (b"GET", -1),
     ],
 )
