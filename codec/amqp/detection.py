@@ -146,8 +146,10 @@ def header_before(buf, start, at, end, ended, verdict, headers, version):
         if p + HEADER_OCTETS > end:
             if not ended:
                 return UNDECIDED, p
-        elif (found := C.header_version(buf, p, headers)) != NONE and version in (NONE, found):
-            return ACCEPT, p
+        else:
+            found = C.header_version(buf, p, headers)
+            if found != NONE and (version == NONE or version == found):
+                return ACCEPT, p
     return verdict, at
 
 
