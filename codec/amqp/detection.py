@@ -148,7 +148,8 @@ def header_before(buf, start, at, end, ended, verdict, headers, version):
                 return UNDECIDED, p
         else:
             found = C.header_version(buf, p, headers)
-            if found != NONE and (version == NONE or version == found):
+            wanted = found if version == NONE else version
+            if found != NONE and found == wanted:
                 return ACCEPT, p
     return verdict, at
 
