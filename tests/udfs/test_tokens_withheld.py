@@ -29,6 +29,10 @@ MESSAGES = {
     "set-token": ("$cbs", message(encode.section(0x77, TOKEN.encode()), ("1", None, "$cbs", "set-token"))),
     "nothing but a body": ("$cbs", message(DATA)),
     "PUT /auth/tokens": ("/management", message(DATA, ("1", None, "/auth/tokens", "PUT", "$me"))),
+    "PUT /auth/tokens, the token as a value": (
+        "/management",
+        message(VALUE, ("1", None, "/auth/tokens", "PUT", "$me")),
+    ),
     "put-token elsewhere": ("other", message(VALUE, (), PUT)),
 }
 
@@ -68,8 +72,8 @@ def conversation(address: str, payload: bytes, parts: int = 1, with_attach: bool
     return wire
 
 
-def payloads(wires: list[Wire]) -> tuple[bytes, list[Any]]:
-    rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in wires], payload=True)
+def payloads(wires: list[Wire], payload: bool = True) -> tuple[bytes, list[Any]]:
+    rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in wires], payload=payload)
     fuzz_tables.check(rows)
     texts = [fuzz_tables.octets_of(column) for batches in rows.values() for each in batches for column in each.columns]
     bodies = fuzz_tables.table_of(rows, "messages", "body")["body"].to_pylist()
@@ -129,3 +133,9 @@ def test_pieces_withhold_the_same(name: str) -> None:
     for cut in cuts[5:]:
         pieces.same(pieces.in_pieces(runs, [cut]), whole, f"cut at {cut}")
     assert TOKEN[:40] not in repr(whole)
+
+
+def test_without_payloads_no_token_is_among_the_properties() -> None:
+    text, bodies = payloads([conversation(address, payload) for address, payload in MESSAGES.values()], payload=False)
+    assert TOKEN.encode()[:40] not in text
+    assert set(bodies) == {None}
