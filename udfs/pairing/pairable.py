@@ -57,7 +57,7 @@ ROLLED_BACK = "rolled-back"  # a state of transactions
 FULL = "maxlen"  # RabbitMQ's reason for dead letters of a full queue
 TEMPORARY = "^temp-(queue|topic)://"
 # Columns of messages that files of earlier releases lack.
-ADDED = {"queue_offset": pa.int64()}
+ADDED = {"queue_offset": pa.int64(), "user_id": pa.string(), "expiration": pa.string()}
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
