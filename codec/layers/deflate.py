@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from codec.compiler.limits import LIMITS
+from codec.errors import WirehareError
 
 EXTENSION = b"permessage-deflate"
 NO_TAKEOVER = (b"client_no_context_takeover", b"server_no_context_takeover")  # parameters (section 7.1.1)
@@ -23,7 +24,7 @@ WINDOW_BYTES = 1 << zlib.MAX_WBITS
 COUNTS = ("compressed", "inflated", "expanded")
 
 
-class NotInflated(Exception):
+class NotInflated(WirehareError):
     """A message is not valid DEFLATE."""
 
 
