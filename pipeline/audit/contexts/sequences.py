@@ -9,7 +9,8 @@
     link, address      of the link it is about; destination and queue of a subscription
     content_frame_no   the first frame of the link or message, else the frame itself
 
-'handed_back', one row per link, direction and negative outcome: the number of messages, and the first with its error.
+'handed_back', one row per link, direction and negative outcome: the number of messages, and the first with its error
+and the side that states it (`stated_by`).
 'session_messages', one row per message with properties that rules read.
 'stolen_links', one row per attach of a link that its container has on another connection.
 'filtered', one row per link whose answer lacks filters that the receiver asked for (`lacking`).
@@ -126,7 +127,8 @@ NEGATIVE_OUTCOMES: Sql = f"""
 def handed_back(sources: Sources) -> Sql:
     return f"""
         SELECT * FROM negative_outcomes
-        LEFT JOIN (SELECT connection_id, frame_no, try_variant_get(arguments, '$.state.error', '{ERROR}') AS error
+        LEFT JOIN (SELECT connection_id, frame_no, sender AS stated_by,
+                          try_variant_get(arguments, '$.state.error', '{ERROR}') AS error
                    FROM methods LEFT SEMI JOIN negative_outcomes USING (connection_id, frame_no)
                    WHERE {sources.only("negative_outcomes", "frame_no", "frame_no")})
             USING (connection_id, frame_no)"""

@@ -331,7 +331,11 @@ CASES = [
          besides=("CO-05", "DL-09", "DL-10", "DL-11")),
     # In 1.0 the server releases what it has sent.
     Case("PR-06", "1.0", released_by_sender(RELEASED), released_by_sender(None), offender="client",
-         evidence={"observed": "1 messages released by their sender", "link": "r"}, besides=("L10-82",)),
+         evidence={"observed": "1 messages released by their sender", "link": "r"}, besides=("L10-82",),
+         also=("L10-87",)),
+    # Which is no outcome that the client has stated.
+    Case("L10-87", "1.0", released_by_sender(RELEASED), released_by_sender(None), also=("PR-06",),
+         evidence={"observed": "released", "by": "server", "link": "r"}),
     # Nothing was outstanding, or not for as long as the broker allows.
     Case("PR-06", V, timed_out(TIMED_OUT, acks=2), timed_out("PRECONDITION_FAILED - unknown delivery tag 7", acks=2),
          evidence={"delivery_tag": None, "acknowledged": "all 2 captured deliveries, each within 0.004 s"},
