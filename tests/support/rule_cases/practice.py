@@ -335,7 +335,7 @@ CASES = [
          also=("L10-87",)),
     # Which is no outcome that the client has stated.
     Case("L10-87", "1.0", released_by_sender(RELEASED), released_by_sender(None), also=("PR-06",),
-         evidence={"observed": "released", "by": "server", "link": "r"}),
+         evidence={"observed": "released", "by": "server", "link": "r"}, besides=("L10-82",)),
     # Nothing was outstanding, or not for as long as the broker allows.
     Case("PR-06", V, timed_out(TIMED_OUT, acks=2), timed_out("PRECONDITION_FAILED - unknown delivery tag 7", acks=2),
          evidence={"delivery_tag": None, "acknowledged": "all 2 captured deliveries, each within 0.004 s"},
