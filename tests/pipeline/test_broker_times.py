@@ -6,6 +6,7 @@ RabbitMQ documents `timestamp_in_ms` and `x-opt-rabbitmq-received-time` (message
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pika.frame
@@ -33,8 +34,10 @@ def classic(headers: dict[str, Any] | None) -> Wire:
     return wire
 
 
-def annotated(annotations: dict[Any, Any], properties: dict[str, Any] | None = None) -> Wire:
+def annotated(annotations: dict[Any, Any], properties: dict[str, Any] | None = None, group: str | None = None) -> Wire:
     message = proton.Message(body=b"x", inferred=True, annotations=annotations, properties=properties)
+    if group is not None:
+        message.group_id = group
     wire = receiving()
     wire.add(SERVER, moved(0, payload=message.encode()))
     return wire
@@ -58,6 +61,8 @@ def scripts() -> dict[str, Wire]:
         "RabbitMQ, header": annotated({}, {"timestamp_in_ms": proton.ulong(MS)}),
         "text": stated("x-opt-enqueued-time", "yesterday"),
     }
+    locked = {"x-opt-sequence-number": 42, "x-opt-locked-until": now, "x-opt-enqueued-time": now}
+    wires["Azure, session"] = annotated({proton.symbol(name): value for name, value in locked.items()}, group="s-1")
     wire = wires["0-10"] = opened()
     about = header(("message.message-properties", {"application-headers": {"timestamp_in_ms": ("int64", MS)}}))
     wire.add(CLIENT, b"".join(content(segment("message.transfer", {"destination": "q"}), about)))
@@ -80,3 +85,10 @@ def test_the_time_at_which_the_broker_took_a_message_is_a_column(written: LocalT
 )
 def test_what_is_no_time_is_null(written: LocalTables, script: str) -> None:
     assert written.rows("messages", script, "broker_ts_ns") == [(None,)]
+
+
+def test_what_azure_service_bus_adds_is_in_the_properties(written: LocalTables) -> None:
+    ((properties, taken),) = written.rows("messages", "Azure, session", "properties", "broker_ts_ns")
+    annotations = properties["message_annotations"]
+    assert (properties["properties"]["group_id"], annotations["x-opt-sequence-number"], taken) == ("s-1", 42, NS)
+    assert annotations["x-opt-locked-until"] == datetime.fromtimestamp(MS // 1000, UTC).replace(microsecond=714_000)

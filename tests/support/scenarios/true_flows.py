@@ -124,7 +124,7 @@ class Flows:
             "version": self.version(either),
         }
         ends = [events[index] for index in (publish, *deliveries[:1]) if index is not None]
-        routes = [seen_route(script.peers[event.peer], event) for event in ends]
+        routes = [seen_route(script, script.peers[event.peer], event) for event in ends]
         addresses = [seen_address(script.peers[event.peer], event) for event in reversed(ends)]
         row["exchange"], row["routing_key"] = (first_known(values) for values in zip(*routes, strict=True))
         row["address"] = first_known(addresses)

@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.script import ANSWER_NS, Event, Peer, Script
 from scenarios.wire_0_10 import by_branch
-from scenarios.wire_1_0 import accepts_at_once, queue_address, target_address
+from scenarios.wire_1_0 import accepts_at_once, annotates, queue_address, target_address
 
 Row = dict[str, Any]
 # Of a publish without a confirm or settlement: in 0-10 and 1.0 every one is answered, also in a transaction.
@@ -106,7 +106,7 @@ def messages(script: Script) -> list[Row]:
             {
                 "peer": event.peer, "channel": event.channel, "operation": event.kind, "ts_ns": event.at,
                 "queue": seen_queue(peer, event), "address": seen_address(peer, event),
-                **dict(zip(("exchange", "routing_key"), seen_route(peer, event), strict=True)),
+                **dict(zip(("exchange", "routing_key"), seen_route(script, peer, event), strict=True)),
                 "message_id": event.message.message_id, "correlation_id": event.message.correlation_id,
                 "reply_to": seen_reply_to(peer, event), "body_size": len(event.message.body), "complete": True,
                 "redelivered": seen_redelivered(peer, event), "outcome": fate.outcome, "settled_ts_ns": fate.at,
@@ -117,7 +117,7 @@ def messages(script: Script) -> list[Row]:
 
 
 def seen_queue(peer: Peer, event: Event) -> str | None:
-    return event.queue if peer.version != "1.0" else None
+    return event.queue  # in 1.0 of the address: what is published to a queue is not delivered from it
 
 
 def seen_address(peer: Peer, event: Event) -> str | None:
@@ -126,8 +126,10 @@ def seen_address(peer: Peer, event: Event) -> str | None:
     return target_address(event.message) if event.kind == "publish" else queue_address(event.queue or "")
 
 
-def seen_route(peer: Peer, event: Event) -> tuple[str | None, str | None]:
-    return (None, None) if peer.version == "1.0" else (event.exchange, event.routing_key)
+def seen_route(script: Script, peer: Peer, event: Event) -> tuple[str | None, str | None]:
+    """In 1.0 that of a publish by its address, of a delivery if the broker annotates it."""
+    is_seen = peer.version != "1.0" or event.kind == "publish" or annotates(script)
+    return (event.exchange, event.routing_key) if is_seen else (None, None)
 
 
 def seen_reply_to(peer: Peer, event: Event) -> str | None:

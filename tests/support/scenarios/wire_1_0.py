@@ -52,7 +52,6 @@ class WireV1_0:
 
     def __init__(self, script: Script, number: int) -> None:
         self.script, self.peer = script, script.peers[number]
-        self.annotates = script.number % 2 == 1
         mine = [event for event in script.events if event.peer == number and event.kind == "publish"]
         self.targets = {
             channel.number: list(
@@ -228,6 +227,11 @@ class WireV1_0:
             flow = self.settled(event.channel, event.about)
         ranges = [(ids[0], ids[-1])] if event.multiple else [(number, number) for number in ids]
         octets = [disposition(event.channel, first, state, last) for first, last in ranges]
+        if event.kind == "settle" and not self.peer.waits(event.channel, event.outcome) and taken_back(event, index):
+            late = [disposition(event.channel, first, described(P.ACCEPTED), last) for first, last in ranges]
+            self.answer = [(CLIENT, b"".join(late) + flow)]
+            back = [disposition(event.channel, first, state, last, SENDER) for first, last in ranges]
+            return SERVER, [b"".join(back)]
         return (CLIENT if event.kind == "settle" else SERVER), [b"".join(octets) + flow]
 
     def next_id(self, number: int) -> int:
@@ -244,7 +248,7 @@ class WireV1_0:
         else:
             tags = [consumer.tag for consumer in self.peer.channel(number).consumers]
             handle = len(self.targets[number]) + tags.index(event.consumer or "")
-        sections = sections_of(event, self.annotates)
+        sections = sections_of(event, annotates(self.script))
         width = -(-len(sections) // event.parts)
         pieces = [sections[at : at + width] for at in range(0, len(sections), width)]
         frames = []
@@ -265,18 +269,29 @@ class WireV1_0:
         return performative_frame(P.TRANSFER, number, payload, **delivery)
 
 
+def annotates(script: Script) -> bool:
+    """Whether the broker adds the route to deliveries, as RabbitMQ 4 does."""
+    return script.number % 2 == 1
+
+
 def accepts_at_once(script: Script, number: int) -> bool:
     """Whether the broker accepts what is published in a transaction at once, not when that ends."""
     return (script.number + number) % 3 == 0
 
 
-def disposition(number: int, first: int, state: Any, last: int | None = None) -> bytes:
-    """The receiver settles deliveries `first` to `last`."""
-    end = first if last is None else last
-    return performative_frame(P.DISPOSITION, number, role=RECEIVER, first=first, last=end, settled=True, state=state)
+def taken_back(event: Event, index: int) -> bool:
+    """Whether the broker takes deliveries back that the consumer has held for too long, and the consumer accepts them
+    after that; otherwise the consumer releases them."""
+    return event.outcome == "requeued" and index % 2 == 0
 
 
-def sections_of(event: Event, annotates: bool) -> bytes:
+def disposition(number: int, first: int, state: Any, last: int | None = None, role: bool = RECEIVER) -> bytes:
+    """The receiver settles deliveries `first` to `last`; the sender only states an outcome."""
+    end, settled = first if last is None else last, role == RECEIVER
+    return performative_frame(P.DISPOSITION, number, role=role, first=first, last=end, settled=settled, state=state)
+
+
+def sections_of(event: Event, annotated: bool) -> bytes:
     """The message in the transfers: header, annotations, properties, application properties, data."""
     message = event.message
     assert message is not None
@@ -292,7 +307,7 @@ def sections_of(event: Event, annotates: bool) -> bytes:
     if event.x_death:
         first = event.x_death[-1]
         added = {f"x-first-death-{name}": getattr(first, name) for name in ("exchange", "queue", "reason")}
-    if annotates and event.kind != "publish":
+    if annotated and event.kind != "publish":
         added |= {"x-exchange": event.exchange, "x-routing-key": event.routing_key}
         encoded.annotations = {proton.symbol(key): value for key, value in added.items()}
     elif added:
