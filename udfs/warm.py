@@ -103,15 +103,15 @@ def warm_stream() -> None:
     from codec.amqp.rows import Rows
     from codec.amqp.standalone import StandaloneDecoder
     from codec.amqp.versions import V0_9_1
-    from codec.net.segments import SEGMENT
+    from codec.net.segments import FLOW_BYTES, SEGMENT
 
     class RowsOnly(StandaloneDecoder):
         def _decoded(self, cells: np.ndarray, rows: Rows) -> Iterator[Batch]:
             return iter(())
 
-    list(RowsOnly().feed(bytes(36), np.zeros(1, SEGMENT), np.zeros(0, np.uint8)))
+    list(RowsOnly().feed(bytes(FLOW_BYTES), np.zeros(1, SEGMENT), np.zeros(0, np.uint8)))
     decoder = RowsOnly()
-    list(decoder.feed(bytes(36), np.zeros(1, SEGMENT), np.zeros(0, np.uint8)))
+    list(decoder.feed(bytes(FLOW_BYTES), np.zeros(1, SEGMENT), np.zeros(0, np.uint8)))
     list(decoder.finish())
     list(RowsOnly().frames(np.zeros(8, np.uint8), np.array([0, 8]), V0_9_1))
 
@@ -177,7 +177,7 @@ def warm_layers() -> None:
     from codec.layers.tls.framing import clear_end, gather, ignored_end, possible_records, split
     from codec.layers.tls.suites import SUITES
     from codec.memory import readonly
-    from codec.net.segments import SEGMENT
+    from codec.net.segments import FLOW_BYTES, SEGMENT
 
     segments = np.zeros(2, SEGMENT).view(np.recarray)
     request, answer = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x82", b"HTTP/1.1 101 Yes\r\n\r\n"
@@ -185,7 +185,7 @@ def warm_layers() -> None:
     segments["wire_len"] = segments["cap_len"] = len(request), len(answer)
     segments["payload_at"], segments["direction"] = (0, len(request)), (0, 1)
     layers = Layers()
-    list(layers.feed(np.zeros((1, 36), np.uint8), np.full(1, 2), readonly(segments), readonly(payload)))
+    list(layers.feed(np.zeros((1, FLOW_BYTES), np.uint8), np.full(1, 2), readonly(segments), readonly(payload)))
     list(layers.finish())
     record = np.frombuffer(bytearray(b"\x17\x03\x03\x00\x11" + bytes(17)), np.uint8)
     chunks = Chunks._make([*np.array([[0], [0], [0], [len(record)]]), record])

@@ -40,7 +40,7 @@ GAP_BYTES, GAPS_BYTES = 8 << 10, 16 << 20
 
 
 class Group(NamedTuple):
-    """Segments, flow by flow. `flows`: uint8 (n, 36). `ends`: int64 (n,), where the segments of each flow end.
+    """Segments, flow by flow. `flows`: uint8 (n, FLOW_BYTES). `ends`: int64 (n,), where the segments of each flow end.
     `segments`: SEGMENT, whose `payload_at` points into `payload` (uint8)."""
 
     flows: NDArray[np.uint8]
