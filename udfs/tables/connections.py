@@ -280,7 +280,7 @@ def _field(struct: pa.StructArray, *path: str) -> pa.Array:
 
 
 def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
-    """One row a connection and channel: its last block, and the total time of the others."""
+    """One row a connection and channel: its last block, and the total time of the others; without any, none."""
     blocks = blocks[np.lexsort([blocks["channel"], blocks[KEY]])]
     same = (blocks[KEY][1:] == blocks[KEY][:-1]) & (blocks["channel"][1:] == blocks["channel"][:-1])
     spans = np.where(same & (blocks["on"][:-1] == 1), np.diff(blocks["ts_ns"]), 0)
@@ -288,4 +288,4 @@ def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
     ends = np.flatnonzero(np.append(~same, True))
     found = blocks[ends].copy()
     found["blocked_ns"] = np.add.reduceat(spans, np.concatenate([[0], ends[:-1] + 1]))
-    return found
+    return found[(found["on"] == 1) | (found["blocked_ns"] > 0)]

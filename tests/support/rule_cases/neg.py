@@ -12,7 +12,11 @@ HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 # CONNECT of MQTT 3.1.1: type, 22 bytes, the name, level 4, a clean session, 60 s, the client's name.
 MQTT = bytes.fromhex("101600044d5154540402003c000a") + b"my-client1"
 REASON = P.frame(P.performative(P.OPEN, "broker")) + P.frame(P.performative(P.CLOSE))
-PROXY = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 5672\r\n"
+
+
+def proxy(client: int) -> bytes:
+    """A header of the PROXY protocol for a client of its own, in a private network."""
+    return b"PROXY TCP4 10.77.0.%d 10.77.1.1 56324 5672\r\n" % client
 
 
 def greeted(version: str = V) -> Connection:
@@ -28,8 +32,8 @@ def early(seconds: float) -> Connection:
 CASES = [
     Case("NEG-01", V, Connection().client_octets(HTTP).header(sender="server").fin("server"), greeted(),
          also=("SEC-12",)),
-    Case("NEG-01", V, Connection().client_octets(PROXY + HTTP).header(sender="server").fin("server"),
-         Connection(V).client_octets(PROXY).handshake().close(), also=("SEC-12",),
+    Case("NEG-01", V, Connection().client_octets(proxy(1) + HTTP).header(sender="server").fin("server"),
+         Connection(V).client_octets(proxy(2)).handshake().close(), also=("SEC-12",),
          evidence={"observed": "47455420", "looks_like": "HTTP"}),
     Case("NEG-02", V, Connection().client_octets(b"AMQP\x09\x09\x09\x09").header(sender="server").fin("server"),
          greeted(),
@@ -73,9 +77,9 @@ CASES = [
          besides=("CAP-05", "NEG-08"), evidence={"observed": "FFF4FFFD", "looks_like": "unknown"}),
     Case("NEG-11", V, Connection().header().server_octets(HEADERS_1_0["amqp"]).fin("server"), greeted(),
          evidence={"asked": V, "answered": "1.0", "header": "00010000"}),
-    Case("NEG-11", V, Connection().client_octets(PROXY).header().header(sender="server").rst("server"),
-         [Connection().client_octets(PROXY).header().header(sender="server").rst("server"),
-          Connection(at=90).handshake().close()],
+    Case("NEG-11", V, Connection().client_octets(proxy(3)).header().header(sender="server").rst("server"),
+         [Connection().client_octets(proxy(4)).header().header(sender="server").rst("server"),
+          Connection(at=90).client_octets(proxy(4)).handshake().close()],
          evidence={"asked": V, "answered": V, "before": "header of the PROXY protocol"}),
     Case("NEG-10", "0-9-1",
          [Connection("0-9").header().header("0-9-1", "server").fin("server"), Connection(at=5).handshake().close()],
