@@ -8,7 +8,10 @@ import sys
 import traceback
 from typing import Any
 
+import pyspark.worker  # noqa: F401  (the daemon forks workers that run it; `collect_less` looks for it)
 from pyspark import daemon
+
+from udfs.processes import collect_less
 
 GONE = (BrokenPipeError, ConnectionResetError)  # the other end of a socket
 
@@ -35,6 +38,7 @@ def _print(*values: Any, **options: Any) -> None:
 
 
 if __name__ == "__main__":
+    collect_less()  # for the workers that it forks; this package was imported before `pyspark.worker`
     # Names that its functions look up there.
     vars(daemon).update(traceback=_Tracebacks, print=_print)
     daemon.manager()

@@ -577,6 +577,8 @@ def test_every_section(section: dict[str, Any]) -> None:
         assert frame_values(TRANSFER, b"", section["order"])[1:] == ({"body_kind": kind}, None)
         return
     wire, value = composite(described) if described.fields else (bytes.fromhex(EXAMPLES["map"][0]), EXAMPLES["map"][1])
+    if section["name"] == "application-properties":  # whose keys are strings: "a" is true
+        wire, value = bytes.fromhex("c1 05 02 a1 01 61 41"), {"a": True}
     _, properties, error = frame_values(TRANSFER, bytes([0x00, 0x53, described.code]) + wire)
     assert (properties, error) == ({section["name"].replace("-", "_"): value}, None)
 

@@ -502,6 +502,14 @@ def test_any_octets_after_a_header_give_rows(octets: bytes) -> None:
 # ---- the shipped captures -------------------------------------------------------------------------------------------
 
 
+# Keys of annotations have to be symbols or unsigned longs (messaging, 3.2.10): qpidd passes x-why on as a string.
+STRING_KEYS = {
+    "10_qpidd_outcomes_drain.pcap": [
+        "packet 19 is malformed (the sections of the message do not fit their definitions), tshark: 19"
+    ]
+}
+
+
 @pytest.mark.parametrize("name", golden_1_0.captures())
 def test_frames_and_values_are_those_that_tshark_shows(name: str) -> None:
-    assert list(golden_1_0.capture_disagreements(name)) == []
+    assert list(golden_1_0.capture_disagreements(name)) == STRING_KEYS.get(name, [])

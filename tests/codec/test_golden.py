@@ -206,7 +206,10 @@ def assert_as_pika(ours: dict[str, Any], pikas: dict[str, Any], row: dict[str, A
 @every_capture
 def test_tls_and_foreign_streams_are_one_row_a_direction(capture: Capture) -> None:
     for reference, found in pairs(capture):
-        assert found.facts["content"] == reference.content
+        client, server = (reference.half(side).data for side in ("client", "server"))
+        # What is no AMQP and was answered with the broker's protocol header alone.
+        answered = client and not client.startswith(b"AMQP") and server[:4] == b"AMQP" and len(server) == 8
+        assert found.facts["content"] == ("foreign" if answered else reference.content)
         if reference.content == "amqp":
             continue
         sides = {side: reference.half(side) for side in ("client", "server")}

@@ -33,7 +33,7 @@ from codec.compiler.limits import LIMITS
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
 from codec.memory import readonly
-from codec.net.segments import SEGMENT
+from codec.net.segments import FLOW_BYTES, SEGMENT
 from udfs.decode.runs import Files
 
 CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
@@ -377,7 +377,7 @@ def calls_in_layers(wire: Wire) -> int:
 
     layers = Layers(NO_SECRETS)
     segments, payload = np.array(wire.segments, SEGMENT).view(np.recarray), np.frombuffer(wire.payload, np.uint8)
-    flows, ends = np.frombuffer(FLOW, np.uint8)[None], np.array([len(segments)])
+    flows, ends = np.frombuffer(FLOW.ljust(FLOW_BYTES, b"\0"), np.uint8)[None], np.array([len(segments)])
     sys.setprofile(count)
     try:
         parts = [*layers.feed(flows, ends, readonly(segments), readonly(payload)), *layers.finish()]

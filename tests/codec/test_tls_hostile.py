@@ -43,6 +43,7 @@ from codec.layers.tls.keylog import KeyLog, Secrets
 from codec.layers.tls.records import Tls
 from codec.layers.tls.recovery import TRIAL_BYTES
 from codec.layers.tls.suites import SUITES
+from codec.net.segments import FLOW_BYTES
 
 INPUTS = 10  # of each kind
 
@@ -167,7 +168,7 @@ def test_secrets_are_tried_without_success_on_a_bounded_number_of_connections(mo
     segments = segments.view(np.recarray)
     count = 0
     for number in range(1000):
-        flow = np.frombuffer(number.to_bytes(36, "big"), np.uint8)[None]
+        flow = np.frombuffer(number.to_bytes(FLOW_BYTES, "big"), np.uint8)[None]
         parts = list(layers.feed(flow, np.array([len(segments)]), segments, payload))
         count += sum(len(part.segments) for part in parts)
     assert count == 1000 * len(segments)
@@ -194,7 +195,7 @@ def test_connections_whose_secrets_are_found_count_as_well(
     segments, payload = segments_of(wire)
     segments = segments.view(np.recarray)
     for number in range(200):
-        flow = np.frombuffer(number.to_bytes(36, "big"), np.uint8)[None]
+        flow = np.frombuffer(number.to_bytes(FLOW_BYTES, "big"), np.uint8)[None]
         list(layers.feed(flow, np.array([len(segments)]), segments, payload))
     assert len(first) == connections
     assert first[:4] == [*known, known[0]]

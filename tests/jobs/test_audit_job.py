@@ -188,4 +188,4 @@ def test_help_is_enough_to_work_from(capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     for word in ("TABLES", "--report", "--json", "--fail-on", "--baseline", "--config", "--title"):
         assert word in text
-    assert [int(code) for code in re.findall(r"^  (\d)  ", text, re.MULTILINE)] == [0, 1, 2, 3, 4]
+    assert [int(code) for code in re.findall(r"^  (\d)  ", text, re.MULTILINE)] == [0, 1, 2, 3, 4, 5]

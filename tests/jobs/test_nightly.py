@@ -71,7 +71,7 @@ def test_submitted_from_anywhere_it_writes_what_the_two_commands_write(apart: Pa
     assert "torn.pcap: the record at byte" in damaged
     assert "The tables are in" in ran.stdout
     assert lines[-2] == f"The report is {tmp_path / 'audit.html'}"
-    assert lines[-1].endswith("wirehare cut tables --finding CH-12 -o ch-12.pcapng")
+    assert lines[-1].endswith("wirehare cut tables --finding SEC-01 -o sec-01.pcapng")
 
     assert {entry.name for entry in tmp_path.iterdir()} == {"tables", "audit.html", "audit.json"}
     for table in (*TABLES, "findings"):

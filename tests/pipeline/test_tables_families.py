@@ -59,7 +59,7 @@ def test_idle_time_outs_of_both_sides(found: Captured) -> None:
 
 def test_sasl_tells_user_and_mechanism(found: Captured) -> None:
     columns = ("user", "mechanism", "vhost")
-    assert found.rows("connections", SEND_RECEIVE, *columns) == [("guest", "PLAIN", "127.0.0.1")]
+    assert found.rows("connections", SEND_RECEIVE, *columns) == [("guest", "PLAIN", "/")]
     assert found.rows("connections", OUTCOMES, *columns) == [(None, "ANONYMOUS", "127.0.0.1")] * 2
 
 

@@ -32,6 +32,7 @@ _AMQP_FROM_SYN = pc.field("version").is_valid() | (pc.coalesce(pc.field("sides_k
 _LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0) & _AMQP_FROM_SYN
 MAY_HAVE_MESSAGES = pc.field("version").is_valid() | _LOST
 
+NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
 IDS = pa.schema({"key": pa.int64(), "broker": pa.string(), "vhost": pa.string()})
 
 
@@ -43,10 +44,12 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     other = pc.and_(rows["version"].is_null(), pc.equal(rows["sides_known_by"], "syn").fill_null(False))
     undecoded = pc.if_else(other, 0, rows["undecoded_bytes"].fill_null(0))
     lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), undecoded), 0)
-    # In 1.0 other brokers than RabbitMQ have hostnames, which are names of the same broker.
+    # In 1.0 other brokers than RabbitMQ have hostnames, which are names of one broker; RabbitMQ alone has the prefix.
     is_1_0, product = pc.equal(rows["version"], "1.0").fill_null(False), rows["server_product"]
     is_hostname = pc.and_(is_1_0, pc.not_equal(product, RABBITMQ).fill_null(True))
-    vhost = pc.if_else(is_hostname, pa.scalar(None, pa.string()), rows["vhost"])
+    named = pc.starts_with(rows["vhost"], NAMED_VHOST).fill_null(False)
+    of_host = pc.if_else(named, pc.utf8_slice_codeunits(rows["vhost"], len(NAMED_VHOST)), None)
+    vhost = pc.if_else(is_hostname, of_host, rows["vhost"])
     vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
     port = rows["server_port"].cast(pa.string())
     server = in_one_text([rows["server_ip"], port], ":").fill_null("")

@@ -47,6 +47,9 @@ def sent(code: int, *fields: Any, channel: int = 0, kind: int = 0) -> bytes:
     return frame(performative(code, *fields), channel, kind)
 
 
+RABBITMQ = {proton.symbol("product"): "RabbitMQ"}  # properties of its open
+
+
 class WireV1_0:
     """One peer; the server answers a begin or attach with the same channel and handle."""
 
@@ -83,7 +86,7 @@ class WireV1_0:
             (CLIENT, PROTOCOL_HEADER),
             (SERVER, PROTOCOL_HEADER),
             (CLIENT, sent(P.OPEN, "scene", host, uint(65536), proton.ushort(255))),
-            (SERVER, sent(P.OPEN, "rabbit", None, uint(65536), proton.ushort(255))),
+            (SERVER, sent(P.OPEN, "rabbit", None, uint(65536), proton.ushort(255), *[None] * 5, RABBITMQ)),
         ]
         for channel in self.peer.channels:
             steps += self.session(channel.number)
