@@ -2,7 +2,8 @@
 
     njit      compiles a function in nopython mode without the GIL
     kernel    the same without reference counts: for functions that allocate nothing
-    inlined   a `kernel` that is inlined into its callers
+    inlined   a `kernel` that is inlined into its callers, with all kernels that it calls
+    outlined  a `kernel` that is not, even when an `inlined` one calls it
 
 With NUMBA_DISABLE_JIT=1, or after `interpret()`, the same functions run as plain Python. The tests compare compiled
 kernels with that reference. Small captures are decoded in this way until the kernels are compiled: compiling takes
@@ -166,6 +167,13 @@ def kernel(function: Kernel) -> Kernel:
 
 
 def inlined(function: Kernel) -> Kernel:
-    """`kernel`, inlined into its callers: for functions that the hot path calls in one or two places, since a call that
-    passes a writer and the tables costs some hundred stores."""
+    """`kernel`, inlined into its callers with all kernels that it calls, since numba passes the option on: for
+    functions that the hot path calls in one or two places. A call that passes a writer and the tables costs some
+    hundred stores."""
     return _compile(function, _nrt=False, forceinline=True)
+
+
+def outlined(function: Kernel) -> Kernel:
+    """`kernel`, not inlined into an `inlined` caller, nor is what it calls: for what the hot path seldom calls. Without
+    it LLVM gets a copy of such code for each call of the caller, and compiles for minutes."""
+    return _compile(function, _nrt=False, forceinline=False)

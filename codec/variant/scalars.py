@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codec.compiler.kernel import inlined, kernel
+from codec.compiler.kernel import inlined, kernel, outlined
 from codec.cursor import is_utf8
 from codec.text import escaped_size, put_escaped
 from codec.userinfo import is_ordinary, masked_size, may_have_userinfo, put_masked
@@ -149,7 +149,7 @@ def put_binary(w, buf, start, end):
         _put_bytes(w, BINARY, buf, start, end)
 
 
-@kernel
+@outlined
 def _put_masked_binary(w, buf, start, end):
     size = masked_size(buf, start, end)
     if size < 0:
@@ -161,7 +161,7 @@ def _put_masked_binary(w, buf, start, end):
         put_masked(w.value, at, buf, start, end)
 
 
-@kernel
+@outlined
 def mask_last(w, size):
     """Mask userinfo in the STRING that was written last, of `size` octets in UTF-8."""
     end = int(w.positions[VALUE])
@@ -193,7 +193,7 @@ def put_text(w, buf, start, end):
         _put_masked_text(w, buf, start, end)
 
 
-@kernel
+@outlined
 def _put_masked_text(w, buf, start, end):
     size = masked_size(buf, start, end) if may_have_userinfo(buf, start, end) else -1
     if size < 0:
@@ -208,7 +208,7 @@ def _put_masked_text(w, buf, start, end):
         _remove(w, at, at + size)
 
 
-@kernel
+@outlined
 def _put_any_text(w, buf, start, end):
     if is_utf8(buf, start, end):
         put_string(w, buf, start, end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import kernel, outlined
 from codec.cursor import octet, u32
 from codec.userinfo import is_ordinary
 from codec.variant.containers import begin_object, end_object, key
@@ -33,7 +33,7 @@ _SCALE = np.frombuffer(bytearray(b"scale"), np.uint8)
 _VALUE = np.frombuffer(bytearray(b"value"), np.uint8)
 
 
-@kernel
+@outlined
 def put_hex(w, buf, at, size, hyphens):
     """STRING of `size` octets as lower-case hexadecimal, with the hyphens of a UUID (RFC 4122 section 3) if asked."""
     n = 0
@@ -48,7 +48,7 @@ def put_hex(w, buf, at, size, hyphens):
     put_string(w, w.text, _START, n)
 
 
-@kernel
+@outlined
 def put_scaled(w, unscaled, scale):
     """DECIMAL `unscaled` times 10^-`scale`; an object {scale, value} where DECIMAL has no such scale."""
     if scale <= DECIMAL_SCALE:
@@ -117,7 +117,7 @@ def _utf8_size(code):
     return 3 if code < 0x10000 else 4
 
 
-@kernel
+@outlined
 def put_transcoded(w, buf, start, end, encoding):
     """STRING of the text `buf[start:end]` in LATIN9, UTF16 or UTF32; BINARY when it is not valid."""
     little = False

@@ -286,6 +286,7 @@ def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
     spans = np.where(same & (blocks["on"][:-1] == 1), np.diff(blocks["ts_ns"]), 0)
     spans = np.append(spans, 0) + blocks["blocked_ns"]
     ends = np.flatnonzero(np.append(~same, True))
-    found = blocks[ends].copy()
+    found: NDArray[np.void] = blocks[ends].copy()
     found["blocked_ns"] = np.add.reduceat(spans, np.concatenate([[0], ends[:-1] + 1]))
-    return found[(found["on"] == 1) | (found["blocked_ns"] > 0)]
+    blocked: NDArray[np.bool_] = (found["on"] == 1) | (found["blocked_ns"] > 0)
+    return found[blocked]
