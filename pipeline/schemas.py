@@ -304,6 +304,12 @@ MESSAGES = table(
     ("delivery_tag_hex", STRING, "1.0: delivery-tag, which may be any octets, lower-case hex"),
     ("delivery_id", LONG, "1.0: delivery-id; 0-10: command id"),
     ("message_format", LONG, "1.0: message-format; 0: the sections of the specification"),
+    (
+        "batch_index",
+        INT,
+        "1.0: 0-based index in a batch of Azure (message-format 2147563264), which has a row for each of its ",
+        "messages; they are one delivery, and share its outcome; null: no batch",
+    ),
     ("resumed", BOOLEAN, "1.0: the delivery continues from an earlier attach of its link"),
     (
         "browsed",
@@ -340,6 +346,13 @@ MESSAGES = table(
     ("type", STRING, "property type"),
     ("user_id", STRING, "property user-id"),
     ("app_id", STRING, "property app-id"),
+    ("group_id", STRING, "1.0: property group-id; Azure: the session of the message"),
+    (
+        "sequence_number",
+        LONG,
+        "Azure: number that it gave the message in its queue or partition (x-opt-sequence-number)",
+    ),
+    ("locked_until", TIMESTAMP, "Azure: until when the delivery is locked for its receiver (x-opt-locked-until)"),
     ("timestamp", TIMESTAMP, "property timestamp; null beyond the year 9999, such as for milliseconds"),
     (
         "management_operation",
@@ -445,6 +458,7 @@ MESSAGE_FLOWS = table(
     ("span_id", STRING, "messages.span_id, likewise"),
     ("publish_connection_id", LONG, "connection of the publish"),
     ("publish_frame_no", LONG, "messages.first_frame_no of the publish"),
+    ("publish_batch_index", INT, "messages.batch_index of the publish"),
     ("publish_ts_ns", LONG, "when the publish was complete, ns since 1970-01-01 UTC"),
     ("confirm_latency_ns", LONG, "from then until the broker confirmed or refused it, ns"),
     ("exchange", STRING, "exchange published to, '' the default one"),
@@ -453,6 +467,7 @@ MESSAGE_FLOWS = table(
     ("queue", STRING, "queue it was delivered from"),
     ("deliver_connection_id", LONG, "connection of the first delivery from that queue"),
     ("deliver_frame_no", LONG, "messages.first_frame_no of that delivery"),
+    ("deliver_batch_index", INT, "messages.batch_index of that delivery"),
     ("deliver_ts_ns", LONG, "when that delivery began, ns since 1970-01-01 UTC"),
     ("broker_latency_ns", LONG, "deliver_ts_ns - publish_ts_ns; null where the delivery was captured first"),
     ("ack_latency_ns", LONG, "last delivery complete until it was settled, ns"),

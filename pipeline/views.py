@@ -130,8 +130,12 @@ def otel(tables: Tables, *, flows: bool = True) -> DataFrame:
     if not flows:
         return _named(rows, OTEL).unionByName(_named(settled, SETTLED))
     pairs = tables.message_flows.filter("publish_frame_no IS NOT NULL")
-    waited = pairs.select("deliver_connection_id", "deliver_frame_no", "broker_latency_ns").alias("f")
-    of_flow = F.expr("c.connection_id = f.deliver_connection_id AND m.first_frame_no = f.deliver_frame_no")
+    delivered = (f"deliver_{name}" for name in ("connection_id", "frame_no", "batch_index"))
+    waited = pairs.select(*delivered, "broker_latency_ns").alias("f")
+    of_flow = F.expr(
+        "c.connection_id = f.deliver_connection_id AND m.first_frame_no = f.deliver_frame_no"
+        " AND m.batch_index <=> f.deliver_batch_index"
+    )
     started = _named(rows.join(waited, of_flow, "left"), {**OTEL, "queue_time_ns": "f.broker_latency_ns"})
     return started.unionByName(_named(settled, {**SETTLED, "queue_time_ns": "CAST(NULL AS BIGINT)"}))
 

@@ -131,7 +131,10 @@ CLASSIC: dict[str, Place] = {
     "broker_ms": ("headers", "timestamp_in_ms", "bigint"),  # of RabbitMQ's interceptors; the next since 4.0
     "received_ms": ("headers", "x-opt-rabbitmq-received-time", "bigint"),
 }
-NOT_CLASSIC = (*MANAGEMENT, "address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
+NOT_CLASSIC = (
+    *MANAGEMENT, "address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed",
+    "group_id", "sequence_number", "locked_until",
+)  # fmt: skip
 V0_10: dict[str, Place] = {
     **_in(_DELIVERY, "string", "exchange", "routing_key"),
     **_in(_DELIVERY, "boolean", "redelivered", "discard_unroutable", "immediate"),
@@ -147,14 +150,17 @@ V0_10: dict[str, Place] = {
     "headers": (_MESSAGE, "application_headers", "variant"),
     **_in(f"{_MESSAGE}.application_headers", "string", "traceparent"),
 }
-NOT_0_10 = (*MANAGEMENT, "address", "broker_ts_ns", "delivery_tag", "expiration", "queue_offset", "type")
+NOT_0_10 = (
+    *MANAGEMENT, "address", "broker_ts_ns", "delivery_tag", "expiration", "queue_offset", "type", "group_id",
+    "sequence_number", "locked_until",
+)  # fmt: skip
 V1_0: dict[str, Place] = {
     **_in("header", "bigint", "delivery_count", "ttl"),
     "has_header": ("", "header", "object"),
     "durable_flag": ("header", "durable", "boolean"),
     **_in("header", "int", "priority"),
     **_in("properties", "any", "message_id", "correlation_id", "user_id"),
-    **_in("properties", "string", "reply_to", "to", "content_type", "content_encoding"),
+    **_in("properties", "string", "reply_to", "to", "content_type", "content_encoding", "group_id"),
     "timestamp": ("properties", "creation_time", "timestamp"),
     "headers": ("", "application_properties", "variant"),
     **_in("application_properties", "string", "traceparent"),
@@ -175,6 +181,8 @@ V1_0: dict[str, Place] = {
     "acquired_count": ("message_annotations", "x-acquired-count", "bigint"),  # RabbitMQ, quorum queues
     "received_time": ("message_annotations", "x-opt-rabbitmq-received-time", "timestamp"),
     "enqueued_time": ("message_annotations", "x-opt-enqueued-time", "timestamp"),  # of Azure
+    "sequence_number": ("message_annotations", "x-opt-sequence-number", "bigint"),
+    "locked_until": ("message_annotations", "x-opt-locked-until", "timestamp"),
     "broker_ms": ("application_properties", "timestamp_in_ms", "bigint"),
     "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
 }

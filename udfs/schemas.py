@@ -201,12 +201,22 @@ FACTS = table(
     ("server", LEDGER, "what the server sent"),
 )
 
+# A message in a batch of Azure.
+INSIDE = table(
+    ("properties", VARIANT, "its sections by name, as frames.properties"),
+    ("body_size", LONG, "bytes of its body; null: its sections do not parse"),
+    ("body_sha256", STRING, "lower-case hex; null likewise"),
+    ("offset", LONG, "0-based, of its bytes in the content of the frame"),
+    ("size", LONG, "its bytes"),
+)
+
 # What the decoder emits: frames, one row of facts a TCP connection, and the accounts of the splits that were read.
 DECODED = table(
     ("kind", STRING, "'frame', 'connection' (with facts) or 'capture' (account in arguments)"),
     *FRAMES,
     # A null array takes no room in Arrow; a null struct takes that of all its fields.
     ("facts", ArrayType(FACTS), "of a connection, one element; null on other rows"),
+    ("inside", ArrayType(INSIDE), "messages in the batch of Azure that the frame completes; null: no batch"),
 )
 
 # Source "pcap": one row a packet, for people.

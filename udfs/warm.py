@@ -281,6 +281,7 @@ def warm_pairing() -> None:
     numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "queue_offset")
     sizes = ("body_size", "priority", "settled_ts_ns")
     texts = dict.fromkeys((*names, *copied, "version", "server", "broker", "vhost", "streams"), pa.array(["a"]))
+    texts["batch_index"] = pa.array([0], pa.int32())
     truths = dict.fromkeys(("browsed", "redelivered", "lossy", "ids_repeat"), pa.array([True]))
     dead = one_variant({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}

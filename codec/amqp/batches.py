@@ -11,8 +11,9 @@ from codec.amqp import rows as R
 from codec.amqp.classic.tables import classic_tables
 from codec.amqp.connections.parts import heap_ends
 from codec.amqp.stream import State, new_state
+from codec.amqp.v1_0.azure_batches import Inside, messages_inside
 from codec.amqp.values import decode_values, definitions
-from codec.amqp.versions import headers
+from codec.amqp.versions import V1_0_FAMILY, headers
 from codec.tcp.direction import enlarge_stream, enlarged
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, error_code, new_writer
 
@@ -36,6 +37,7 @@ class Batch(NamedTuple):
     payload: np.ndarray
     payload_from: int  # PAYLOAD_END of the row before the first
     still_open: np.ndarray | None = None  # rows that change if their connection continues; None: no row
+    inside: Inside | None = None  # messages in batches of Azure
 
 
 class RowBuffer:
@@ -82,6 +84,7 @@ class RowBuffer:
             if stop == first:
                 self.arguments, self.properties = _enlarged_if_full(self.arguments), _enlarged_if_full(self.properties)
                 continue
+            inside = messages_inside(cells, rows.octets, first, stop, *self.definitions[V1_0_FAMILY][1])
             part, payload_from = cells[first:stop], int(cells[first - 1, R.PAYLOAD_END]) if first else 0
             yield Batch(
                 part,
@@ -93,6 +96,7 @@ class RowBuffer:
                 rows.payload[payload_from : part[-1, R.PAYLOAD_END]],
                 payload_from,
                 self._still_open(part, first),
+                inside,
             )
             first = stop
 

@@ -33,8 +33,8 @@ def test_tables_come_in_the_order_of_the_schemas(read: Read) -> None:
 
 def test_decoded_rows_are_frames_with_a_kind_in_front_and_facts_behind() -> None:
     assert DECODED.fields[0].name == "kind"
-    assert StructType(DECODED.fields[1:-1]) == FRAMES
-    assert DECODED.fields[-1].name == "facts"
+    assert StructType(DECODED.fields[1:-2]) == FRAMES
+    assert [field.name for field in DECODED.fields[-2:]] == ["facts", "inside"]
 
 
 def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:

@@ -34,6 +34,7 @@ from udfs.arrow.rows import (
 )
 from udfs.arrow.types import bound
 from udfs.attributes import Family
+from udfs.conversation.batches import INSIDE, Batches
 from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
 from udfs.conversation.bodies import PENDING_BODIES, Bodies
 from udfs.conversation.channels import MESSAGES as OF_CHANNELS
@@ -74,6 +75,7 @@ class Contents:
         self._frames: pa.Table | None = None
         self._begun: pa.Table | None = None
         self._bodies = Bodies()
+        self._batches: Batches | None = None  # those that the current frames complete
 
     def own(self, classic: pa.RecordBatch | None, of_sessions: pa.Table | None) -> pa.RecordBatch | pa.Table | None:
         """The messages of the family among those of both trackers."""
@@ -106,8 +108,11 @@ class Contents:
             self._frames = self._frames.cast(new.schema)
         all_frames = joined(self._frames, new)
         assert all_frames is not None
+        if LINK_OF_FRAME in self._family.arguments and frames[INSIDE].null_count < len(frames):
+            self._batches = Batches(frames)
         # In one chunk: each column is read several times.
         yield from self._next(all_frames.combine_chunks(), own_at, joined(self._begun, messages), open_ids)
+        self._batches = None
 
     def _carry_contents(self, frames: FrameBatch) -> NDArray[np.bool_]:
         """Which frames carry contents of the family."""
@@ -175,8 +180,14 @@ class Contents:
 
     def _messages(self, groups: Groups, chosen: NDArray[np.int64], messages: pa.Table) -> pa.RecordBatch:
         family, payload = self._family, self._payload
+        contents, expanded = chosen, None
+        if self._batches is not None:
+            expanded = self._batches.of(*groups.keys(chosen))
+            chosen, messages = chosen[expanded.content], messages.take(pa.array(expanded.content))
         header_at = groups.first_where(groups.is_header)[chosen]
         properties = groups.picked("properties", header_at)
+        if expanded is not None:
+            properties = expanded.column("properties", properties)
         found = read_properties(properties, family.properties)
         digest_at = groups.digest_at[chosen]
         complete = pa.array(digest_at >= 0)
@@ -205,11 +216,23 @@ class Contents:
             "complete": complete,
             "body_sha256": groups.picked("body_sha256", digest_at),
         }
+        if expanded is not None:
+            for name in ("body_size", "body_sha256"):
+                columns[name] = expanded.column(name, columns[name])
+            columns["complete"] = columns["body_sha256"].is_valid()
+            columns["body_seen"] = expanded.column("body_size", body_seen).fill_null(0)
+            columns["batch_index"] = expanded.batch_index
         if payload:
             # without a payload, although there was one: it is withheld (`codec.amqp.v1_0.tokens`)
             empty = (digest_at >= 0) & (numbers_of(body_seen) <= 0)
-            columns["body"] = self._bodies.of(*groups.keys(chosen), empty)
-        absent = {*family.absent, *(() if payload else ("body",)), *(set(SETTLEMENT) - set(columns))}
+            bodies = self._bodies.of(*groups.keys(contents), empty if expanded is None else empty[expanded.first])
+            columns["body"] = bodies if expanded is None else expanded.bodies(bodies)
+        absent = {
+            *family.absent,
+            *(("batch_index",) if expanded is None else ()),
+            *(() if payload else ("body",)),
+            *(set(SETTLEMENT) - set(columns)),
+        }
         known = {name: column for name, column in columns.items() if name not in ONLY_DERIVED_FROM}
         return pa.RecordBatch.from_arrays(bound(known, self._schema, absent).columns, schema=self._schema)
 

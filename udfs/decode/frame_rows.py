@@ -17,6 +17,7 @@ from codec.amqp import rows as R
 from codec.amqp.batches import Batch
 from codec.amqp.notes import note_names
 from codec.amqp.rows import NAMES
+from codec.amqp.v1_0 import azure_batches as A
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, each_once, nullable
@@ -44,12 +45,30 @@ def variant_column(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, a
     return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=pa.array(~valid))
 
 
-def _digests(batch: Batch) -> pa.Array:
+def _digests(digest: np.ndarray, valid: np.ndarray) -> pa.Array:
     """SHA-256 in hex for the rows that have one."""
-    valid = batch.cells[:, R.DIGEST] == 1
-    text = HEX_DIGITS[batch.digest[valid]].view(np.uint8)
+    text = HEX_DIGITS[digest[valid]].view(np.uint8)
     ends = np.cumsum(np.where(valid, 64, 0), dtype=np.int64)
     return _binary(text.reshape(-1), ends, valid).view(pa.string())
+
+
+def _inside(batch: Batch) -> pa.Array:
+    """The messages in batches of Azure: a list for each row with such a batch."""
+    type_ = ARROW_DECODED.field("inside").type
+    if batch.inside is None:
+        return pa.nulls(len(batch.cells), type_)
+    cells = batch.inside.cells
+    columns = {
+        "properties": variant_column(batch.inside.value, batch.inside.metadata, cells, A.VALUE_END),
+        "body_size": nullable(cells[:, A.BODY_SIZE]),
+        "body_sha256": _digests(batch.inside.digest, cells[:, A.WHOLE] == 1),
+        "offset": pa.array(np.ascontiguousarray(cells[:, A.AT])),
+        "size": pa.array(np.ascontiguousarray(cells[:, A.SIZE])),
+    }
+    messages = pa.StructArray.from_arrays(list(columns.values()), fields=list(type_.value_type))
+    counts = np.bincount(cells[:, A.ROW], minlength=len(batch.cells))
+    offsets = pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, messages, type=type_, mask=pa.array(counts == 0))
 
 
 class Rows(NamedTuple):
@@ -107,8 +126,9 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "error": lambda rows: _ERRORS.column(rows.cells[:, R.ERROR]),
     "notes": lambda rows: each_once(note_names, rows.cells[:, R.NOTES], _TEXTS, rows.cells[:, R.NOTES] != 0),
     "content_frame_no": lambda rows: nullable(rows.cells[:, R.CONTENT]),
-    "body_sha256": lambda rows: _digests(rows.batch),
+    "body_sha256": lambda rows: _digests(rows.batch.digest, rows.cells[:, R.DIGEST] > 0),
     "facts": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("facts").type),
+    "inside": lambda rows: _inside(rows.batch),
 }
 
 

@@ -33,6 +33,7 @@ CARRIED = {
     "identity": pa.int64(),
     "connection_id": pa.int64(),
     "frame_no": pa.int64(),
+    "batch_index": pa.int32(),
     "version": pa.string(),
     "server": pa.string(),
     "vhost": pa.string(),
@@ -158,11 +159,8 @@ def _appended(of_deliveries: NDArray[np.int64], unpaired: NDArray[np.int64]) -> 
 
 def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.int64]) -> pa.Array:
     """How long each of the `publishes` waited for its reply; null without one."""
-    replied, requested = (
-        [number(name) for name in ("connection_id", "frame_no")]
-        for number in (lambda name: numbers_of(replies[name]), messages.numbers)
-    )
-    of_messages = Index(*replied).find(*requested)
+    replied, requested = numbers_of(replies["identity"]), messages.numbers("identity")
+    of_messages = Index(replied, np.zeros_like(replied)).find(requested, np.zeros_like(requested))
     return picked(replies["rpc_latency_ns"], np.where(publishes == NONE, -1, of_messages[publishes]))
 
 
@@ -205,6 +203,7 @@ def _columns(
         "span_id": pc.if_else(publish("trace_id").is_valid(), publish("span_id"), first("span_id")),
         "publish_connection_id": publish("connection_id"),
         "publish_frame_no": publish("frame_no"),
+        "publish_batch_index": publish("batch_index"),
         "publish_ts_ns": publish_complete,
         "confirm_latency_ns": elapsed(publish_complete, pc.if_else(confirmed, publish("settled_ns"), None)),
         "exchange": pc.coalesce(publish("exchange"), first("exchange")),
@@ -213,6 +212,7 @@ def _columns(
         "queue": first("queue"),
         "deliver_connection_id": first("connection_id"),
         "deliver_frame_no": first("frame_no"),
+        "deliver_batch_index": first("batch_index"),
         "deliver_ts_ns": first("first_ns"),
         "broker_latency_ns": elapsed(publish_complete, first("first_ns")),
         "ack_latency_ns": elapsed(last_complete, last("settled_ns")),

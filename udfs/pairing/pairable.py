@@ -44,7 +44,7 @@ from codec.variant.entries import (
 from udfs.addresses import DEAD_LETTER_REASON, HAS_DEAD_LETTERS, dead_letters_of, nodes
 from udfs.arrow.fields import fields, values_of
 from udfs.arrow.hashing import hashed, in_one_number
-from udfs.arrow.rows import Index, from_spark, in_groups, numbers_of, one_of, picked, truth_of
+from udfs.arrow.rows import Index, from_spark, in_groups, is_there, numbers_of, one_of, picked, truth_of
 from udfs.arrow.types import VARIANT, typed
 from udfs.pairing.flows import TO_PAIR, UNKNOWN
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
@@ -57,7 +57,7 @@ ROLLED_BACK = "rolled-back"  # a state of transactions
 FULL = "maxlen"  # RabbitMQ's reason for dead letters of a full queue
 TEMPORARY = "^temp-(queue|topic)://"
 # Columns of messages that files of earlier releases lack.
-ADDED = {"queue_offset": pa.int64(), "user_id": pa.string(), "expiration": pa.string()}
+ADDED = {"queue_offset": pa.int64(), "user_id": pa.string(), "expiration": pa.string(), "batch_index": pa.int32()}
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
@@ -169,6 +169,7 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         "identity": pa.array(identities_of(rows)),
         "connection_id": rows["connection_id"],
         "frame_no": rows["first_frame_no"],
+        "batch_index": rows["batch_index"],
         **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
         **{name: rows[name] for name in ("queue", "outcome", "transaction", "trace_id", "span_id")},
         "settled_ns": rows["settled_ts_ns"],
@@ -259,7 +260,12 @@ def filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
 
 def identities_of(rows: Mapping[str, pa.Array]) -> np.ndarray:
     """A hash that identifies each message."""
-    return hashed(rows["connection_id"], rows["first_frame_no"], seed=IDENTITY)
+    names = ("connection_id", "first_frame_no")
+    unique = hashed(*(rows[name] for name in names), seed=IDENTITY)
+    if rows["batch_index"].null_count < len(unique):
+        of_batch = hashed(*(rows[name] for name in (*names, "batch_index")), seed=IDENTITY)
+        unique = np.where(is_there(rows["batch_index"]), of_batch, unique)
+    return unique
 
 
 def _families(versions: pa.Array) -> pa.Array:

@@ -21,20 +21,20 @@ from udfs.arrow.rows import in_one_text, numbers_of, one_of
 from udfs.arrow.types import typed
 from udfs.pairing.flows import RPC_REPLY, TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
-from udfs.pairing.pairable import pairing_keys
+from udfs.pairing.pairable import identities_of, pairing_keys
 from udfs.pairing.routes import DIRECT_REPLY
 from udfs.pairing.schemas import KEY_COLUMNS
 from udfs.roles import DELIVERIES
 
-# Requests and replies. `key`: a hash of correlation-id and reply-to; `of_request`: the pairing key of the request.
+# Requests and replies. `key`: a hash of correlation-id and reply-to; `of_request`, `identity`: of the request,
+# its pairing key and its `udfs.pairing.pairable.identities_of`.
 RPC_ROWS = pa.schema(
     {
         "key": pa.int64(),
         "at_ns": pa.int64(),
         "is_reply": pa.int64(),
         "of_request": pa.int64(),
-        "connection_id": pa.int64(),
-        "frame_no": pa.int64(),
+        "identity": pa.int64(),
     }
 )
 
@@ -59,8 +59,7 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
             "at_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
             "is_reply": _numbers(0, rows),
             "of_request": pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "broker", "vhost")}),
-            "connection_id": rows["connection_id"],
-            "frame_no": rows["first_frame_no"],
+            "identity": pa.array(identities_of(rows)),
         },
         RPC_ROWS,
     )
@@ -103,8 +102,7 @@ def _replied(rows: pa.Table) -> pa.RecordBatch:
         {
             "key": requests["of_request"],
             "side": _numbers(RPC_REPLY, requests),
-            "connection_id": requests["connection_id"],
-            "frame_no": requests["frame_no"],
+            "identity": requests["identity"],
             "rpc_latency_ns": pa.array(at_ns[following[found]] - at_ns[found]),
         },
         TO_PAIR,

@@ -8,16 +8,16 @@ from udfs.arrow.types import ddl
 
 # Columns of table messages.
 MESSAGE_COLUMNS = (
-    "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
-    "routing_key", "queue", "address", "link", "browsed", "queue_offset", "redelivered", "priority", "expiration",
-    "message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "type", "user_id", "app_id",
-    "headers", "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction", "trace_id",
-    "span_id",
+    "connection_id", "channel", "operation", "first_frame_no", "batch_index", "ts_ns", "first_ts_ns", "last_ts_ns",
+    "exchange", "routing_key", "queue", "address", "link", "browsed", "queue_offset", "redelivered", "priority",
+    "expiration", "message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "type", "user_id",
+    "app_id", "headers", "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
+    "trace_id", "span_id",
 )  # fmt: skip
 # Of these, for: the pairing key, with the broker; requests and replies; streams; repeated message-ids.
 KEY_COLUMNS = (
-    "connection_id", "first_frame_no", "operation", "address", "message_id", "correlation_id", "body_size",
-    "body_sha256", "outcome", "transaction",
+    "connection_id", "first_frame_no", "batch_index", "operation", "address", "message_id", "correlation_id",
+    "body_size", "body_sha256", "outcome", "transaction",
 )  # fmt: skip
 REPLY_COLUMNS = (
     *KEY_COLUMNS, "ts_ns", "first_ts_ns", "last_ts_ns", "exchange", "routing_key", "queue", "reply_to",

@@ -49,6 +49,7 @@ from codec.net.segments import FLOW_KEY_BYTES
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
+from udfs.conversation.batches import INSIDE
 from udfs.conversation.frames import FrameBatch
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
@@ -130,9 +131,8 @@ class Tables:
         """Decoded rows of kind 'frame' -> table, rows."""
         if not frames.num_rows:
             return
-        frames = frames.select(self._frame_columns)
-        yield "frames", frames
-        batch = FrameBatch(frames)
+        yield "frames", frames.select(self._frame_columns)
+        batch = FrameBatch(frames.select([*self._frame_columns, INSIDE]))
         if self._with_connections:
             self._connections.add(batch)
         if self._with_conversation:
@@ -173,7 +173,7 @@ class _Decoding:
 
     def __init__(self, config: Config, states: Mapping[bytes, bytes] | None, keep_open: bool, layers: Layers) -> None:
         self.files = Files()
-        self._config, self._frame_columns = config, config.schemas["frames"].names
+        self._config, self._columns = config, [*config.schemas["frames"].names, INSIDE]
         self._tables = Tables(config, keep=states is not None)
         self._carried = None if states is None else _Carried(self._tables, states, keep_open, self.files)
         self._open_frames: list[pa.RecordBatch] = []
@@ -202,7 +202,7 @@ class _Decoding:
     def _rows(self, batches: Iterator[Batch]) -> Iterator[Part]:
         for batch in batches:
             yield from self._ended()
-            rows = frame_rows(batch, self.files.names, self._config.payload, self._frame_columns, encoded=True)
+            rows = frame_rows(batch, self.files.names, self._config.payload, self._columns, encoded=True)
             if batch.still_open is not None:
                 self._open_frames.append(rows.filter(pa.array(batch.still_open)))
                 rows = rows.filter(pa.array(~batch.still_open))

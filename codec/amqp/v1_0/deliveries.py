@@ -5,7 +5,8 @@ each has a slot (`codec.amqp.v1_0.delivery_slots`), and its sections are parsed 
 completes the delivery has the sections around the body, and the digest of the contents of the body: the octets of all
 data sections, or the encoded values of all sequence sections, or the encoded value, without the descriptor (the
 encoding of the sections may change from hop to hop, the contents may not). A message without a body has the digest of
-no octets. A message of another format that does not begin with a section is all body. Cost: linear in the octets.
+no octets. A message of another format that does not begin with a section is all body. Of a batch of Azure the data
+sections are stored, too, as each contains a message (`codec.amqp.v1_0.azure_batches`). Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ UNDECIDED = 4  # before the first section of a message of another format, which 
 LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be parsed
 # Flags of a transfer. UNCERTAIN: bytes may have been lost before it, so it may not be the first of its delivery.
 # FOREIGN: its message-format is none of the specification's; the message may have no sections. WITHHELD: it hands a
-# token over, and no payload of its delivery is kept.
-MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN, FOREIGN, WITHHELD = 1, 2, 4, 8, 16, 32
+# token over, and no payload of its delivery is kept. BATCHED: FOREIGN, a batch of Azure.
+MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN, FOREIGN, WITHHELD, BATCHED = 1, 2, 4, 8, 16, 32, 64
+ONE_MESSAGE, SEVERAL = 1, 2  # what a delivery of another format has
+BATCH_FORMAT = 0x80013700  # of Azure Service Bus and Event Hubs
 ENDLESS = 1 << 62  # the size of the body, where it is all of a message
 
 
@@ -71,6 +74,9 @@ def _add(dl, direction, slot, buf, start, end, t):
                 r.body = section
             if section == T.VALUE and is_operation(dl.heads, value, stop, t):
                 store(dl, direction, r, dl.heads, base, value)
+                r.what = STORE_AND_HASH
+            if section == T.DATA and r.foreign == SEVERAL:
+                store(dl, direction, r, dl.heads, base, inside)
                 r.what = STORE_AND_HASH
             _add_octets(dl, direction, slot, r, dl.heads, first, stop)
         elif section != MORE or r.head_size == HEAD:
@@ -148,7 +154,7 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
             return -1
         dl.slots[direction, slot].what = UNDECIDED if flags & FOREIGN else STORE
         dl.slots[direction, slot].withheld = 1 if flags & WITHHELD else 0
-        dl.slots[direction, slot].foreign = 1 if flags & FOREIGN else 0
+        dl.slots[direction, slot].foreign = SEVERAL if flags & BATCHED else (ONE_MESSAGE if flags & FOREIGN else 0)
     r = dl.slots[direction, slot]
     row[R.CONTENT] = r.frame_no
     if flags & ABORTED:
@@ -204,7 +210,7 @@ def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
             properties = value
         elif section == T.APPLICATION_PROPERTIES:
             application = value
-        stored = section < T.DATA or section > T.VALUE
+        stored = section < T.DATA or section > T.VALUE or (section == T.DATA and flags & BATCHED != 0)
         if section == T.VALUE:
             small = stop - value <= MANAGEMENT_BYTES
             stored = is_operation(buf, value, stop, t) or (small and is_management(buf, properties, application, at, t))
@@ -215,7 +221,7 @@ def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
         row[R.NOTES] |= N.BODY_MISSING
     if not flags & RESUMED:
         row[R.BODY_SIZE] = size
-        row[R.DIGEST] = 1
+        row[R.DIGEST] = R.BATCH if flags & BATCHED and body == T.DATA else 1
         finish(dl.digests, IN_PLACE, digest)
     return body
 
@@ -244,7 +250,7 @@ def _complete(dl, c, direction, slot, row, rows, digest):
         row[R.NOTES] |= N.BODY_MISSING
     if r.whole and r.broken == 0:
         finish(dl.digests, direction * SLOTS + slot, digest)
-        row[R.DIGEST] = 1
+        row[R.DIGEST] = R.BATCH if r.foreign == SEVERAL and body == T.DATA and not r.limited else 1
         row[R.BODY_SIZE] = r.body_size
     release(dl, direction, slot)
     return body

@@ -34,7 +34,7 @@ DELIVERY = np.dtype(
         ("limited", "i8"),  # 1: sections were not stored
         ("withheld", "i8"),  # 1: it hands a token over (codec.amqp.v1_0.tokens)
         ("section", "i8"),  # the last section, -1 none yet
-        ("foreign", "i8"),  # 1: its format is none of the specification's
+        ("foreign", "i8"),  # 1: its format is none of the specification's; 2: a batch of Azure
         ("resumed", "i8"),  # 1: it may begin anywhere in the message (part 2, section 2.6.13)
         ("body", "i8"),  # section of the body, -1 not yet
         ("body_size", "i8"),

@@ -170,7 +170,9 @@ def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     flags = L.MORE_FOLLOWS if is_true(buf, int(fields[places.more]), after, t) else 0
     flags |= L.RESUMED if is_true(buf, int(fields[places.resume]), after, t) else 0
     flags |= L.ABORTED if is_true(buf, int(fields[places.aborted]), after, t) else 0
-    flags |= L.FOREIGN if unsigned_value(buf, int(fields[places.message_format]), after, t) > 0 else 0
+    message_format = unsigned_value(buf, int(fields[places.message_format]), after, t)
+    flags |= L.FOREIGN if message_format > 0 else 0
+    flags |= L.BATCHED if message_format == L.BATCH_FORMAT else 0
     flags |= L.UNCERTAIN if d.holes > 0 or not d.syn else 0
     flags |= L.WITHHELD if withheld else 0
     transfer = (handle, unsigned_value(buf, int(fields[places.delivery_id]), after, t), flags)

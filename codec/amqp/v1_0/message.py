@@ -4,7 +4,8 @@ The octets are: one octet with the section of the message's body (NO_BODY: unkno
 the frame that completes a delivery, the sections of its message without those of the body, unless the body is for a
 transaction coordinator, or a small one of a management request or its reply (`codec.amqp.v1_0.management`). The
 properties are one object: the sections by name, "body_kind", "body" for a transaction coordinator, and "body_value" of
-management.
+management. In a batch of Azure the octets have its data sections, too (`codec.amqp.v1_0.azure_batches`); its properties
+are those of the batch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from codec import variant as W
 from codec.amqp.notes import VALUES_BROKEN
-from codec.amqp.rows import ERROR, HANDSHAKE, NOTES, STATUS
+from codec.amqp.rows import BATCH, DIGEST, ERROR, HANDSHAKE, NOTES, STATUS
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.composites import BROKEN, DEEP, LARGE, MISFIT
 from codec.amqp.v1_0.constructors import descriptor, entries_fit, is_operation, section_head
@@ -54,13 +55,15 @@ def decode_frame(octets, start, end, row, definition, t, v, s, arguments, proper
     if code != W.OK:
         W.rollback(arguments)
         flaws |= LARGE
-    _note(row, flaws, MISFIT_OF_FIELDS)
+    note_flaws(row, flaws, MISFIT_OF_FIELDS)
     if flaws & BROKEN and row[STATUS] != PARTIAL:
         row[NOTES] |= VALUES_BROKEN
     body = octet(octets, start)
     if at < 0 or (at >= end and body == NO_BODY):
         return W.OK
-    code, flaws = _decode_message(properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body)
+    code, flaws = decode_message(
+        properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body, row[DIGEST] == BATCH
+    )
     if code == W.FULL:
         W.rollback(properties)
         W.rollback(arguments)
@@ -68,12 +71,12 @@ def decode_frame(octets, start, end, row, definition, t, v, s, arguments, proper
     if code != W.OK:
         W.rollback(properties)
         flaws |= LARGE
-    _note(row, flaws, MISFIT_OF_SECTIONS)
+    note_flaws(row, flaws, MISFIT_OF_SECTIONS)
     return W.OK
 
 
 @kernel
-def _note(row, flaws, misfit):
+def note_flaws(row, flaws, misfit):
     """Set status and error of a row whose values have flaws."""
     if flaws and row[STATUS] != PARTIAL:
         row[STATUS] = MALFORMED
@@ -82,13 +85,17 @@ def _note(row, flaws, misfit):
 
 
 @kernel
-def _decode_message(w, buf, at, end, t, v, s, body):
-    """Write the sections in `buf[at:end]`: (code of the writer, flaws). `body`: section of the body, -1 none."""
+def decode_message(w, buf, at, end, t, v, s, body, batched):
+    """Write the sections in `buf[at:end]`: (code of the writer, flaws). `body`: section of the body, -1 none;
+    `batched`: data sections are left out."""
     flaws, seen, key_set = 0, 0, int(v.message_set)
     W.begin(w)
     W.begin_object_of(w, SECTIONS, 2 * (end - at))
     while at < end:
         section, value, start, size = section_head(buf, at, end, t)
+        if batched and section == T.DATA and size <= end - start:
+            at = start + size
+            continue
         if section < 0 or size > end - start or seen >> section & 1 or section == T.DATA or section == T.SEQUENCE:
             flaws |= BROKEN
             break
