@@ -8,9 +8,8 @@ from typing import NoReturn
 
 from jobs import running
 
-JOBS = tuple(
-    f"jobs.{name}" for name in ("decode", "ingest", "lake", "audit", "nightly", "cut", "sql", "rules", "rule", "schema")
-)
+NAMES = ("decode", "ingest", "lake", "audit", "report", "nightly", "cut", "sql", "rules", "rule", "schema")
+JOBS = tuple(f"jobs.{name}" for name in NAMES)
 
 
 def command_line() -> running.Parser:

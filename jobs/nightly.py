@@ -13,7 +13,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from jobs import audit, decode
+from jobs import audit, decode, report
 from jobs.console import step
 from jobs.running import FAILED, OK, run_standalone
 
@@ -40,11 +40,11 @@ STOPPED = "the previous report, if any, is as it was, and so are the tables unle
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     decode.add_input_and_output(parser)
-    audit.add_report(parser)
+    report.add_report(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    wanted = audit.check_inputs(arguments)  # fail before an hour of decoding
+    wanted = report.check_inputs(arguments)  # fail before an hour of decoding
     starting: list[Future[SparkSession]] = []
     with ThreadPoolExecutor(1) as pool:
         # Only the audit goes to stdout: unless it is text, another program reads it.
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
                 spark = starting[0].result()
         pool.submit(audit.import_modules)  # for the report, while Spark looks for findings
         started = time.monotonic()
-        source = audit.open_tables(arguments.output)
+        source = report.open_tables(arguments.output)
         of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
         verdict = audit.audit_tables(spark, source, audit.tables_size(source, of_tables), wanted, of_tables, started)
     return exit_code if verdict == OK else verdict

@@ -21,15 +21,10 @@ from concurrent.futures import Future
 from importlib import import_module
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 # No slow imports here: until the signal handlers are set, Ctrl-C prints a traceback.
 from codec.errors import WirehareError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from pipeline.tables.processes import LocalProcesses
 
 OK, FOUND, USAGE, UNREADABLE, FAILED, DAMAGED = 0, 1, 2, 3, 4, 5
 # What a shell reports for a program that SIGPIPE ends. Not OK: output was lost, perhaps the verdict.
@@ -306,7 +301,13 @@ def signals_handled() -> Iterator[StopRequest]:
             signal.signal(each, handler)
 
 
-def run_interruptibly(work: Callable[[], Result], sessions: Sequence[SparkSession | LocalProcesses] = ()) -> Result:
+class Cancellable(Protocol):
+    """What runs the jobs or queries of some work: a Spark session, local processes, a session of DuckDB."""
+
+    def interruptAll(self) -> object: ...
+
+
+def run_interruptibly(work: Callable[[], Result], sessions: Sequence[Cancellable] = ()) -> Result:
     """Call `work` in a thread and return its result. If the run is stopped meanwhile, cancel the jobs of `sessions`
     (to which `work` may append) until the thread has ended and removed its temporary files."""
     outcome: Future[Result] = Future()

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         if text in (None, STANDARD_OUTPUT):
             text = sys.stdin.read()
         show = FORMATS[arguments.format]
-        run_interruptibly(lambda: [show(*result, arguments.rows) for result in session.run(text)], [session])  # type: ignore[list-item]
+        run_interruptibly(lambda: [show(*result, arguments.rows) for result in session.run(text)], [session])
     return exit_code
 
 

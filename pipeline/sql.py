@@ -8,6 +8,9 @@
 a lake, on this machine. All tables of `pipeline.schemas.TABLES` are views, in UTC; a table that was not written, or a
 column that an older release did not have, is empty. VARIANT columns are DuckDB's: `arguments.queue`.
 
+`open_tables` opens tables anywhere, of a span of time: the report counts with it. Those of other file systems are read
+through Arrow, without their VARIANT columns.
+
 A session reads the files of its tables and no others, and writes none, unless `any_files` allows it: DuckDB's access
 to files is restricted to the listed ones and the configuration is locked, so a statement cannot lift it. Of statements
 that DuckDB would still allow on a listed file (COPY to it), only those that read are run.
@@ -19,6 +22,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,13 +30,16 @@ import duckdb
 import pyarrow.fs
 
 from codec.errors import WirehareError
-from pipeline.output import scratch
+from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
+from pipeline.output import parquet, scratch
 from pipeline.output.parquet import write_rows
 from pipeline.output.place import Place, TablesError, place
-from pipeline.schemas import TABLES
+from pipeline.schemas import FINDINGS, TABLES
+from udfs.arrow.types import arrow_schema, variant_columns
 from udfs.source.files import printable, special
 from udfs.source.suggestions import meant
 
+VIEWS = {**TABLES, "findings": FINDINGS}
 PARTITION_LEVELS = 3  # of folders name=value above tables
 MEMORY_SHARE = 0.5  # of this machine's memory; beyond it DuckDB spills to the session's scratch directory
 BATCH_ROWS = 1000
@@ -47,11 +54,21 @@ class QueryError(WirehareError):
     """A statement that cannot be run; the message is DuckDB's, or says why it was refused."""
 
 
+@dataclass(frozen=True)
+class Files:
+    """The Parquet files of a table: `paths` on this machine, or in `system` (a pyarrow.fs.FileSystem). `in_folders`:
+    their folders have columns (name=value)."""
+
+    paths: Sequence[str] = ()
+    in_folders: bool = False
+    system: Any = None
+
+
 class Session:
     """A connection to DuckDB with the tables as views. A context manager; `close` removes what it spilled."""
 
-    def __init__(self, views: Mapping[str, tuple[Sequence[str], bool]], *, any_files: bool = False) -> None:
-        """`views`: by table the paths of its files, and whether their folders have columns (name=value)."""
+    def __init__(self, files: Mapping[str, Files], *, any_files: bool = False, span: Span | None = None) -> None:
+        """`files`: by table of VIEWS. `span`: only its rows are in the views."""
         self._directory = tempfile.mkdtemp(prefix="sql-", dir=scratch.directories({}).partition(",")[0])
         memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
         settings: dict[str, str | bool | int | float | list[str]] = {
@@ -62,19 +79,48 @@ class Session:
         self._any_files = any_files
         self._connection.execute("SET TimeZone = 'UTC'")
         allowed = list[str]()
-        for name, schema in TABLES.items():
-            paths, in_folders = views.get(name, ((), False))
+        conditions = span_conditions(span or Span())
+        # The condition of a table without times reads the view of the connections.
+        for name in sorted(VIEWS, key=lambda name: name in conditions and name not in TIME_COLUMNS):
+            found = self._here(name, files.get(name, Files()))
             # An empty file with all columns comes first: the others may lack some.
             empty = place(f"{self._directory}/{name}")
-            write_rows(empty, schema)
-            first = [str(path) for path in sorted(Path(empty.path).iterdir())]
-            sources = [reading(first), *([reading(paths, in_folders)] if paths else [])]
-            self._connection.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(sources)}")
-            allowed += [*first, *paths]
+            write_rows(empty, VIEWS[name])
+            first = [f"{empty.path}/{file}" for file in parquet.files(empty)]
+            sources = [reading(first), *([self._source(name, found)] if found.paths else [])]
+            rows = f"SELECT * FROM ({' UNION ALL BY NAME '.join(sources)})"
+            self._connection.execute(f"CREATE VIEW {name} AS {rows} WHERE {conditions.get(name, 'true')}")
+            allowed += [*first, *(found.paths if found.system is None else ())]
         if not any_files:
             self._connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
+
+    def _here(self, name: str, files: Files) -> Files:
+        """Files of table findings, copied to this machine: there is VARIANT in it that the report reads."""
+        if name != "findings" or files.system is None:
+            return files
+        folder = Path(self._directory, "copied")
+        folder.mkdir()
+        paths = [f"{folder}/{number}.parquet" for number in range(len(files.paths))]
+        for source, target in zip(files.paths, paths, strict=True):
+            pyarrow.fs.copy_files(source, target, files.system, pyarrow.fs.LocalFileSystem())
+        return Files(paths)
+
+    def _source(self, name: str, files: Files) -> str:
+        """The query for all rows of these files."""
+        if files.system is None:
+            return reading(files.paths, files.in_folders)
+        import pyarrow.dataset  # takes half a second
+
+        schema = VIEWS[name]
+        rows = pyarrow.dataset.dataset(
+            list(files.paths), schema=arrow_schema(schema), filesystem=files.system, format="parquet"
+        )
+        self._connection.register(f"{name}_files", rows)
+        variants = variant_columns(schema)
+        columns = [column for at, column in enumerate(schema.names) if at not in variants]
+        return f"SELECT {', '.join(columns)} FROM {name}_files"
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +153,14 @@ class Session:
                     yield distinct([str(column[0]) for column in result.description]), self._rows()
         except duckdb.Error as error:
             raise QueryError(self._explained(error)) from error
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """All rows of one query. Raises QueryError."""
+        return [dict(zip(names, row, strict=True)) for names, rows in self.run(query) for row in rows]
+
+    def execute(self, statement: str) -> None:
+        """Run a statement without rows, such as CREATE TEMP TABLE. Raises QueryError."""
+        self.rows(statement)
 
     def _rows(self) -> Iterator[list[Any]]:
         while batch := self._connection.fetchmany(BATCH_ROWS):
@@ -164,42 +218,83 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def span_conditions(span: Span) -> Mapping[str, str]:
+    """By table the condition of the rows that overlap the span. Rows without an end are still open."""
+    if not span.bounded:
+        return {}
+
+    def within(begins: str, ends: str) -> str:
+        since = "true" if span.since_ns is None else f"coalesce({ends} >= {span.since_ns}, true)"
+        return since if span.until_ns is None else f"{since} AND coalesce({begins} < {span.until_ns}, true)"
+
+    def ns(column: str) -> str:
+        return column if column.endswith("_ns") else f"epoch_us({column}) * 1000"
+
+    at = "coalesce(publish_ts_ns, deliver_ts_ns)"
+    found = {name: within(ns(begins), ns(ends)) for name, (begins, ends) in TIME_COLUMNS.items()}
+    of_connections = "connection_id IN (SELECT connection_id FROM connections)"
+    return {**dict.fromkeys(TABLES, of_connections), **found, "message_flows": within(at, at)}
+
+
 def connect(directory: str, *, any_files: bool = False) -> Session:
     """The tables in a directory of this machine, or of a lake as of its last batch. Raises TablesError, OutputError,
     LakeError."""
     root = place(directory)
     if not root.local:
         raise TablesError(f"{root.display_name}: `wirehare sql` reads tables of this machine; copy them here first")
-    return Session(_files(root, directory), any_files=any_files)
+    return Session(table_files(root, directory, Span()), any_files=any_files)
 
 
-def _files(root: Place, directory: str) -> dict[str, tuple[list[str], bool]]:
-    """By table the paths of its files, and whether their folders have columns."""
+def open_tables(directory: str, *, span: Span | None = None, findings: Place | None = None) -> Session:
+    """The same for tables of any file system; `span`: only its rows; `findings`: the table, if it is not beside the
+    others. Raises TablesError, OutputError, LakeError."""
+    files = table_files(place(directory), directory, span or Span())
+    return Session({**files, **({"findings": _in_folder(findings)} if findings else {})}, span=span)
+
+
+def table_files(root: Place, directory: str, span: Span) -> dict[str, Files]:
+    """By table its files; of a lake those that may have rows in the span."""
     from pipeline.lake.place import is_lake
 
     if is_lake(root):
         from pipeline.lake.log import Log
         from pipeline.lake.place import open_lake
 
-        log = Log(open_lake(directory), directory)
-        batch = log.batch("captures")
-        named = {
-            name: [each.path for each in log.readable(name, log.files(name, batch))] if batch else [] for name in TABLES
+        system = None if root.local else root.files
+        return {
+            **{
+                name: Files([f"{root.path}/{name}/{file.path}" for file in files], system=system)
+                for name, files in files_of(Log(open_lake(directory), directory), span).items()
+            },
+            "findings": _in_folder(root.child("findings")),
         }
-        return {name: ([f"{root.path}/{name}/{path}" for path in paths], False) for name, paths in named.items()}
+    if not root.local:
+        return {name: _in_folder(root.child(name)) for name in VIEWS}
     for level in range(PARTITION_LEVELS + 1):
         folders = sorted(Path(root.path).glob("*=*/" * level)) if level else [Path(root.path)]
-        found = {
-            name: [str(file) for folder in folders for file in sorted((folder / name).glob("*.parquet"))]
-            for name in TABLES
-        }
-        for path in (path for paths in found.values() for path in paths):
-            if problem := special(os.stat(path)):  # to open a FIFO would block
-                raise TablesError(f"{printable(path)} {problem}")
         if any((folder / name).is_dir() for folder in folders for name in TABLES):
-            return {name: (paths, level > 0) for name, paths in found.items()}
+            found = {name: [str(file) for each in folders for file in _parquet_in(each / name)] for name in VIEWS}
+            return {name: Files(_regular(paths), level > 0) for name, paths in found.items()}
     info = root.files.get_file_info(root.path)
     if info.type == pyarrow.fs.FileType.NotFound:
         hint = meant(root.name, os.listdir(root.parent.path) if os.path.isdir(root.parent.path) else ())
         raise TablesError(f"{root.display_name}: no such file or directory{hint}")
     raise TablesError(f"{root.display_name}: holds none of our tables; expected a directory of `wirehare decode`")
+
+
+def _in_folder(folder: Place) -> Files:
+    """The files of a table in its folder, which need not exist."""
+    paths = [f"{folder.path}/{name}" for name in parquet.files(folder)]
+    return Files(_regular(paths)) if folder.local else Files(paths, system=folder.files)
+
+
+def _parquet_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.parquet"))
+
+
+def _regular(paths: Sequence[str]) -> Sequence[str]:
+    """The paths. Raises TablesError if one is not a regular file: to open a FIFO would block."""
+    for path in paths:
+        if problem := special(os.stat(path)):
+            raise TablesError(f"{printable(path)} {problem}")
+    return paths

@@ -74,20 +74,20 @@ def tables(spark: SparkSession, directory: str, span: Span) -> tuple[Mapping[str
     """All tables of a lake as of its last batch, with the columns of `pipeline.schemas.TABLES`, and the bytes of their
     files. Raises LakeError."""
     root = open_lake(directory)
-    files = _files(Log(root, directory), span)
+    files = files_of(Log(root, directory), span)
     return within({name: _table(spark, root, name, files[name]) for name in TABLES}, span), _bytes(files)
 
 
 def byte_size(directory: str, span: Span) -> int:
     """Bytes of the files of a lake, as of its last batch, that may have rows in the time span. Raises LakeError."""
-    return _bytes(_files(Log(open_lake(directory), directory), span))
+    return _bytes(files_of(Log(open_lake(directory), directory), span))
 
 
 def _bytes(files: Mapping[str, Sequence[LakeFile]]) -> int:
     return sum(file.size for of_table in files.values() for file in of_table)
 
 
-def _files(log: Log, span: Span) -> dict[str, list[LakeFile]]:
+def files_of(log: Log, span: Span) -> dict[str, list[LakeFile]]:
     """By table: the files as of the last batch that may have rows in the time span."""
     batch = log.batch("captures")
     return {

@@ -1,4 +1,4 @@
-"""The facts of the report, collected by a few Spark queries with a bounded number of rows.
+"""The facts of the report, collected by queries with a bounded number of rows.
 
 Coverage of an audit: which rules were checked, and on how many connections.
 
@@ -11,21 +11,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import DataFrame
 
 from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_custom
 from pipeline.audit.config import CONNECTION_KEYS, Accepted, Config
 from pipeline.report import sections
 from pipeline.report.groups import Groups, count_groups
-from pipeline.summaries import latency
 
 if TYPE_CHECKING:
-    from pipeline import Tables
+    from pipeline.sql import Session
 
 Examples = Mapping[str, list[dict[str, Any]]]  # by rule
 
@@ -34,50 +30,31 @@ Examples = Mapping[str, list[dict[str, Any]]]  # by rule
 class Facts:
     """`groups`: by the names of the sections in `sections`; `examples`: by rule.
 
-    `flows`: latencies of messages through the broker, rows of `pipeline.latency`.
     `first_ns`, `last_ns`: times of the first and last packet, ns since 1970 UTC; both 0 where there is none.
     """
 
     groups: Mapping[str, Groups]
     examples: Examples
-    flows: list[dict[str, Any]]
     first_ns: int
     last_ns: int
-
-    def with_findings(self, groups: Mapping[str, Groups], examples: Examples) -> Facts:
-        """These facts and those about the findings (`count_findings`)."""
-        return replace(self, groups={**self.groups, **groups}, examples=examples)
 
     def total(self, section: str, measure: str = "rows") -> int:
         """The sum of a measure over the groups of a section."""
         return sum(int(group[measure] or 0) for group in self.groups[section].rows)
 
 
-def count_tables(all_tables: Tables, *, flows: bool = True, large: bool = True) -> Facts:
-    """Query the tables: all facts except those about findings. `flows`: include message flows; `large`: there are many
-    messages and methods."""
-    tables = dict(all_tables.items())
-    with ThreadPoolExecutor(1) as pool:
-        latencies = pool.submit(lambda: latency(all_tables).collect()) if flows else None
-        ends = tables["captures"].selectExpr("unix_micros(min(first_ts))", "unix_micros(max(last_ts))")
-        first, last = ends.collect()[0]
-        first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
-        groups = count_groups(
-            sections.sources(first_ns, last_ns),
-            sections.section_tables(tables, flows),
-            sections.LARGE if large else (),
-        )
-        unsettled = sections.with_ends(groups["unsettled_channels"], tables["connections"], tables["links"])
-        through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
-        return Facts({**groups, "unsettled_channels": unsettled}, {}, through, first_ns, last_ns)
-
-
-def count_findings(findings: DataFrame, connections: DataFrame) -> tuple[dict[str, Groups], Examples]:
-    """Query the findings of an audit: their sections, and the first findings of each rule."""
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(sections.examples, findings, connections)
-        tables = sections.evidence_tables(findings, connections)
-        return count_groups([sections.FINDINGS, sections.AFFECTED], tables), found.result()
+def count(session: Session) -> Facts:
+    """All facts of the tables and findings of a session. Raises QueryError."""
+    ((first, last),) = (
+        row.values()
+        for row in session.rows("SELECT epoch_us(min(first_ts)) AS first, epoch_us(max(last_ts)) AS last FROM captures")
+    )
+    first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
+    groups = count_groups(session, sections.sources(first_ns, last_ns))
+    examples: dict[str, list[dict[str, Any]]] = {}
+    for row in session.rows(sections.FIRST_FINDINGS):
+        examples.setdefault(row["rule_id"], []).append(row)
+    return Facts(groups, examples, first_ns, last_ns)
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,18 @@ from pipeline.report import charts
 from pipeline.report.cards import cards, connection_filter, most_important
 from pipeline.report.facts import Facts
 from pipeline.report.formats import Audit
-from pipeline.report.groups import Groups, Latency, flow_latencies, latencies
+from pipeline.report.groups import Groups, Latency, latencies
 from pipeline.report.sections import TABLES
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
+from pipeline.summaries import MEASURE_NAMES
 from pipeline.text import NOTHING, count, duration, moment, share, size, wire
 
 TEMPLATES = Path(__file__).with_name("template")
 LARGEST = 3_000_000
 SLOWEST = 15
+MEASURES = [*MEASURE_NAMES.values()]  # of latencies through a broker, in the order in which a message meets them
 REPLIES = (
-    "SELECT name, percentile_approx(reply_latency_ns, array(0.5, 0.9, 0.99)) AS ns FROM methods "
+    "SELECT name, quantile_disc(reply_latency_ns, [0.5, 0.9, 0.99]) AS ns FROM methods "
     "WHERE reply_latency_ns IS NOT NULL GROUP BY name"
 )
 # Latencies -> label of their chart.
@@ -82,7 +84,7 @@ def draw_charts(facts: Facts) -> dict[str, Any]:
     """The charts, None without data, and the latencies in some of them."""
     replies = latencies(facts.groups["replies"].rows, "name")
     measured = {
-        "flows": flow_latencies(facts.flows),
+        "flows": sorted(latencies(facts.groups["flows"].rows, "measure"), key=lambda found: MEASURES.index(found.what)),
         "settled": latencies(facts.groups["settled"].rows, "operation", "outcome"),
         "replies": sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST],
     }

@@ -1,9 +1,9 @@
-"""The sections of the report: what is counted of the tables, as data in `sections.json`, and what of the findings.
+"""The sections of the report: what is counted of the tables and of the findings, as data in `sections.json`.
 
-One object per table, with `measures` (`groups.Source`) and `sections`: the fields of `groups.Section`, and `table`, how
-the page shows the section (TableSpec). Keys and measures are SQL over the columns of `pipeline.schemas`; times are
-microseconds since 1970 UTC. In SQL '{name}' stands for a value of `sources`; `query` is Spark SQL over views with the
-names of the tables.
+One object for each source, with `measures` (`groups.Source`) and `sections`: the fields of `groups.Section`, and
+`table`, how the page shows the section (TableSpec). A source is a table, or the query in `rows`. All SQL is DuckDB's,
+over views with the names of the tables; '{name}' in it stands for a value of `sources`. Times are microseconds since
+1970 UTC.
 
 Findings are counted by rule and by what they are about; some examples of each rule have their evidence. Findings of two
 audits are the same if `IDENTITY` is equal: the rule, the client, and what it concerns. Connection ids, ports of
@@ -20,28 +20,106 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from pipeline.audit.catalogue import KNOWN
-from pipeline.report.groups import CLASSES_PER_OCTAVE, Groups, Section, Source
+from pipeline.report.groups import CLASSES_PER_OCTAVE, Section, Source
 
 DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("sections.json").read_text("utf-8"))
 # Bars of a chart over time: one is about four pixels wide on a phone.
 TIME_BARS = 80
-# Tables with a row per method or message.
-LARGE = ("methods", "messages")
-# 0-9-1 section 1.1: 200 is success, errors begin with 3.
-CLOSED_WITH_ERROR = "coalesce(close_code, 0) >= 300 or (close_code is null and close_text is not null)"
+SEVERITIES = ("info", "warning", "violation")  # rising
+EXAMPLES = 4  # of each rule
+EVIDENCE_CHARACTERS = 2000
+NAME_CHARACTERS = 200
+# The most entries in a baseline.
+IDENTITIES: int = DEFINITIONS["findings"]["sections"]["identities"]["limit"]
+IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
+# Columns by which people search findings.
+NAMED = ("application", "user", "vhost", "server", "things")
+# Names in evidence.
+ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
+# Names that applications choose.
+THINGS = ENTITIES[1:]
+
+# Hex of at least 12 digits with a decimal one: RE2 has no look-ahead, so the first decimal digit is at one of these.
+HEX = "|".join([*(f"[a-f]{{{at}}}[0-9][0-9a-f]{{{11 - at},}}" for at in range(12)), "[a-f]{12,}[0-9][0-9a-f]*"])
 # Generated parts of names: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long numbers.
+# The first group is what stays before them.
 MADE_UP = (
-    r"(?<=amq\.(gen|ctag)-)[\w-]+"
-    r"|(?<=amq\.rabbitmq\.reply-to\.)\S+"
-    r"|[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-    r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
+    r"(amq\.(?:gen|ctag)-)[\w-]+"
+    r"|(amq\.rabbitmq\.reply-to\.)[^\s\x0b]+"
+    r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+    rf"|\b(?:{HEX})\b"
     r"|\d{5,}"
 )
-BINDINGS = "name = 'queue.bind' AND queue != ''"
+
+
+def without_generated(name: str) -> str:
+    """SQL for a name with '*' for its generated parts."""
+    return rf"regexp_replace({name}, '{MADE_UP}', '\1\2*', 'g')"
+
+
+def in_evidence(name: str) -> str:
+    """SQL for a name in the evidence of a finding, without generated parts."""
+    return without_generated(f"TRY_CAST(evidence.{name} AS VARCHAR)")
+
+
+def endpoint(side: str) -> str:
+    """SQL for address and port of a side; null if either is unknown."""
+    return f"if({side}_ip LIKE '%:%', '[' || {side}_ip || ']', {side}_ip) || ':' || {side}_port"
+
+
+def thing(name: str) -> str:
+    """SQL for a name in evidence after what it is; the empty name is ''."""
+    label, found = name.replace("_", " "), in_evidence(name)
+    return f"'{label} ' || if({found} = '', '''''', {found})"
+
+
+def joined(separator: str, parts: Iterable[str]) -> str:
+    """SQL for the known ones of some texts; null for none."""
+    return f"nullif(concat_ws('{separator}', {', '.join(parts)}), '')"
+
+
+def shortened(characters: int, *names: str) -> str:
+    """SQL for columns of which only so many characters are read."""
+    return ", ".join(f"left({name}, {characters}) AS {name}" for name in names)
+
+
+LISTED = ", ".join(f"'{name}'" for name in SEVERITIES)
+# The name of the client's application, with generated parts replaced; else its product, else its address.
+APPLICATION = f"coalesce(nullif({without_generated('client_name')}, '*'), client_product, proxied_client_ip, client_ip)"
+VALUES = {
+    # What is known of a connection (`catalogue.KNOWLEDGE`).
+    "start": "sides_known_by = 'syn' OR len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0",
+    "both": "client_packets > 0 AND server_packets > 0",
+    "order": "out_of_order_segments = 0 AND NOT coalesce(list_contains(limits, 'order of both sides'), false)",
+    # 0-9-1 section 1.1: 200 is success, errors begin with 3.
+    "closed_with_error": "(coalesce(close_code, 0) >= 300 OR (close_code IS NULL AND close_text IS NOT NULL))",
+    "last_bar": TIME_BARS - 1,
+    "classes": CLASSES_PER_OCTAVE,
+    "application": APPLICATION,
+    "client": f"coalesce({endpoint('proxied_client')}, {endpoint('client')})",
+    "server": endpoint("server"),
+    "severities": LISTED,
+    "weight": f"list_position([{LISTED}], severity)",
+    # The names in evidence as 'queue=orders exchange=logs'; null for none.
+    "entities": joined(" ", {name: f"'{name}=' || {in_evidence(name)}" for name in ENTITIES}.values()),
+    # THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
+    "things": joined(", ", map(thing, THINGS)),
+}
+# The first findings of each rule, those without a reservation first.
+FIRST_FINDINGS = f"""
+    SELECT rule_id, severity, scope, offender, connection_id, channel, frame_no, packet_no, occurrences, reservation,
+        client_ip, client_port, server_ip, server_port, client, server, epoch_us(ts) AS ts,
+        {shortened(NAME_CHARACTERS, "application", "client_product", "client_version", "user", "vhost")},
+        {shortened(EVIDENCE_CHARACTERS, "capture_file", "entities")},
+        left(CAST(to_json(evidence) AS VARCHAR), {EVIDENCE_CHARACTERS}) AS evidence,
+        row_number() OVER (
+            PARTITION BY rule_id
+            ORDER BY {VALUES["weight"]} DESC, reservation NULLS FIRST, ts NULLS FIRST, connection_id NULLS FIRST,
+                frame_no NULLS FIRST) AS nth
+    FROM {Source.named("findings")}
+    QUALIFY nth <= {EXAMPLES}
+    ORDER BY rule_id, nth
+"""
 
 
 @dataclass(frozen=True)
@@ -57,229 +135,39 @@ class TableSpec:
 
 TABLES: Mapping[str, TableSpec] = {
     name: TableSpec(**section["table"])
-    for of_table in DEFINITIONS.values()
-    for name, section in of_table["sections"].items()
+    for source in DEFINITIONS.values()
+    for name, section in source["sections"].items()
     if "table" in section
 }
 
 
 def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
     """All sources, for a capture between two times."""
-    values = {
-        **KNOWN,
-        "first_ns": first_ns,
-        "width_ns": bar_width_ns(first_ns, last_ns),
-        "last_bar": TIME_BARS - 1,
-        "classes": CLASSES_PER_OCTAVE,
-        "closed_with_error": CLOSED_WITH_ERROR,
-    }
+    values = {**VALUES, "first_ns": first_ns, "width_ns": bar_width_ns(first_ns, last_ns)}
 
-    def sql(text: str) -> str:
-        return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]), text)
+    def sql(text: str | Sequence[str]) -> str:
+        whole = text if isinstance(text, str) else " ".join(text)
+        return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]), whole)
 
     def section(name: str, fields: Mapping[str, Any]) -> Section:
         keys = {key: sql(value) for key, value in fields["keys"].items()}
-        others = {key: value for key, value in fields.items() if key in ("rank", "limit", "separate")}
+        others = {key: value for key, value in fields.items() if key in ("rank", "limit")}
         return Section(name, keys, sql(fields.get("where", "true")), **others)
 
     return [
         Source(
-            table,
-            {name: sql(measure) for name, measure in of_table["measures"].items()},
-            [section(name, fields) for name, fields in of_table["sections"].items()],
+            name,
+            {measure: sql(value) for measure, value in source["measures"].items()},
+            [section(each, fields) for each, fields in source["sections"].items()],
+            sql(source["rows"]) if "rows" in source else None,
         )
-        for table, of_table in DEFINITIONS.items()
+        for name, source in DEFINITIONS.items()
     ]
-
-
-# The name of the client's application, with generated parts replaced; else its product, else its address.
-CLIENT_NAME = f"nullif(regexp_replace(client_name, r'{MADE_UP}', '*'), '*')"
-APPLICATION = f"coalesce({CLIENT_NAME}, client_product, proxied_client_ip, client_ip)"
 
 
 def bar_width_ns(first_ns: int, last_ns: int) -> int:
     """The width of one bar in a chart over the whole capture, ns."""
     return max(1, -(-(last_ns - first_ns + 1) // TIME_BARS))
-
-
-def topology(tables: dict[str, DataFrame], names: DataFrame, flows: bool) -> DataFrame:
-    """Rows (kind, origin, target, messages): applications and the exchanges or addresses they publish to; exchanges and
-    the queues bound to them or reached by their messages; queues and the applications that consume from them."""
-    moved = (
-        tables["messages"]
-        .filter("operation != 'return'")
-        .selectExpr(
-            "connection_id",
-            "operation = 'publish' AS publishes",
-            "IF(operation = 'publish', coalesce(exchange, address), coalesce(queue, address)) AS node",
-        )
-        .filter("node IS NOT NULL")
-        .groupBy("connection_id", "publishes", "node")
-        .agg(F.expr("count(1) AS messages"))
-        .join(F.broadcast(names), "connection_id")
-    )
-    rows = moved.selectExpr(
-        "IF(publishes, 'publishes', 'consumes') AS kind",
-        "IF(publishes, application, node) AS origin",
-        "IF(publishes, node, application) AS target",
-        "messages",
-    )
-    bound = tables["methods"].filter(BINDINGS).selectExpr("'routed'", "exchange", "queue", "0L")
-    rows = rows.unionAll(bound.distinct())
-    if not flows:
-        return rows
-    through = (
-        tables["message_flows"]
-        .filter("publish_frame_no IS NOT NULL AND deliver_frame_no IS NOT NULL")
-        .selectExpr("coalesce(exchange, address) AS origin", "coalesce(queue, address) AS target")
-        .filter("origin IS NOT NULL AND target IS NOT NULL AND origin != target")
-        .groupBy("origin", "target")
-        .agg(F.expr("count(1) AS messages"))
-    )
-    return rows.unionAll(through.selectExpr("'routed'", "origin", "target", "messages"))
-
-
-def section_tables(tables: dict[str, DataFrame], flows: bool) -> dict[str, DataFrame]:
-    """The input tables of the sections: only frames with an error; only channels that were closed with an error or have
-    unsettled messages, with the names of their clients. `flows`: there is a table message_flows.
-
-    Fields of a struct become columns: Spark 4.3 loses columns where such a field is read beneath an explode.
-    """
-    names = tables["connections"].selectExpr("connection_id", f"{APPLICATION} AS application")
-    of_interest = tables["channels"].filter(f"unsettled > 0 or {CLOSED_WITH_ERROR}")
-    return {
-        **tables,
-        "topology": topology(tables, names, flows),
-        "connections": tables["connections"].selectExpr(
-            "* EXCEPT (tls)", f"{APPLICATION} AS application", "tls.* EXCEPT (mode)", "tls.mode AS tls_mode"
-        ),
-        "channels": of_interest.join(names, "connection_id", "left"),
-        "frames": tables["frames"].filter("status <> 'ok'"),
-    }
-
-
-SEVERITIES = ("info", "warning", "violation")  # rising
-EXAMPLES = 4
-EVIDENCE_CHARACTERS = 2000
-NAME_CHARACTERS = 200
-# More than the catalogue has.
-RULES = 400
-QUEUES = 4  # of one channel that are named
-ENDS = ("client_ip", "client_port", "server_ip", "server_port", "client_name", "user")
-# The most entries in a baseline.
-IDENTITIES = 10_000
-IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
-# Columns by which people search findings.
-NAMED = ("application", "user", "vhost", "server", "things")
-
-OF_RULE = ("rule_id", "severity", "category", "summary", "reference")
-# Names in evidence.
-ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
-# Names that applications choose.
-THINGS = ENTITIES[1:]
-WEIGHT = "array_position(array({}), severity)".format(", ".join(f"'{name}'" for name in SEVERITIES))
-
-ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':', {0}_port)"
-
-FINDINGS = Source(
-    "findings",
-    {
-        "rows": "count(*)",
-        "occurrences": "sum(coalesce(occurrences, 1))",
-        "reserved": "count_if(reservation is not null)",
-        "connections": "approx_count_distinct(connection_id)",
-        "weight": f"max({WEIGHT} * 1000000000000 + 1)",
-    },
-    [
-        Section("rules", {name: name for name in OF_RULE}, rank="weight", limit=RULES),
-        Section("identities", {name: name for name in ("severity", *IDENTITY)}, rank="weight", limit=IDENTITIES),
-        Section("named", {name: name for name in ("rule_id", *NAMED)}, rank="weight", limit=IDENTITIES),
-        Section("reservations", {"reservation": "reservation"}, where="reservation is not null"),
-        Section("offenders", {"product": "client_product", "severity": "severity"}, rank="weight"),
-    ],
-)
-AFFECTED = Source(
-    "affected", {"rows": "count(*)"}, [Section("affected", {"severity": f"element_at(array{SEVERITIES}, worst)"})]
-)
-
-
-# Names in evidence with generated parts replaced.
-NAME_IN = {
-    name: f"regexp_replace(try_variant_get(evidence, '$.{name}', 'string'), r'{MADE_UP}', '*')" for name in ENTITIES
-}
-# The names in evidence as 'queue=orders exchange=logs'; null for none.
-EACH_ENTITY = ", ".join(f"concat('{name}=', {found})" for name, found in NAME_IN.items())
-OF_ENTITIES = f"nullif(concat_ws(' ', {EACH_ENTITY}), '')"
-# THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
-EACH_THING = ", ".join(
-    f"concat('{name.replace('_', ' ')} ', IF({NAME_IN[name]} = '', r\"''\", {NAME_IN[name]}))" for name in THINGS
-)
-OF_THINGS = f"nullif(concat_ws(', ', {EACH_THING}), '')"
-
-
-def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
-    """Findings with columns of their connection, and the names in their evidence."""
-    ends = connections.selectExpr(
-        "connection_id",
-        *("client_ip", "client_port", "server_ip", "server_port", "client_product", "client_version", "user", "vhost"),
-        f"coalesce({ENDPOINT.format('proxied_client')}, {ENDPOINT.format('client')}) AS client",
-        f"{ENDPOINT.format('server')} AS server",
-        f"{APPLICATION} AS application",
-    )
-    of_both = findings.join(ends, "connection_id", "left")
-    return of_both.selectExpr("*", f"{OF_ENTITIES} AS entities", f"{OF_THINGS} AS things")
-
-
-def evidence_tables(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:
-    """The input tables of FINDINGS and AFFECTED."""
-    of_connections = findings.filter("connection_id IS NOT NULL")
-    worst = of_connections.groupBy("connection_id").agg(F.expr(f"CAST(max({WEIGHT}) AS INT) AS worst"))
-    return {"findings": with_connections(findings, connections), "affected": worst}
-
-
-def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """The first findings of each rule, those without a reservation first."""
-    order = f"{WEIGHT} DESC, reservation ASC NULLS FIRST, ts, connection_id, frame_no"
-    chosen = findings.selectExpr("*", f"row_number() OVER (PARTITION BY rule_id ORDER BY {order}) AS _place").filter(
-        f"_place <= {EXAMPLES}"
-    )
-    names = ("application", "client_product", "client_version", "user", "vhost")
-    rows = with_connections(chosen, connections).selectExpr(
-        *("rule_id", "_place", "severity", "scope", "offender", "connection_id", "channel", "frame_no", "packet_no"),
-        *("occurrences", "reservation", "client_ip", "client_port", "server_ip", "server_port", "client", "server"),
-        f"left(capture_file, {EVIDENCE_CHARACTERS}) AS capture_file",
-        *(f"left({name}, {NAME_CHARACTERS}) AS {name}" for name in names),
-        "unix_micros(ts) AS ts",
-        f"left(to_json(evidence), {EVIDENCE_CHARACTERS}) AS evidence",
-        f"left(entities, {EVIDENCE_CHARACTERS}) AS entities",
-    )
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(rows.collect(), key=lambda row: (row.rule_id, row["_place"])):
-        found.setdefault(row.rule_id, []).append(row.asDict())
-    return found
-
-
-def with_ends(channels: Groups, connections: DataFrame, links: DataFrame) -> Groups:
-    """Groups of a few channels with the ends of their connections (ENDS) and `queues`: the names of the queues or
-    addresses of the channel's consumers and links, at most QUEUES."""
-    if not channels.rows:
-        return channels
-    of_ids = f"connection_id IN ({', '.join(sorted({str(row['connection_id']) for row in channels.rows}))})"
-    rows = connections.filter(of_ids).selectExpr(
-        "connection_id", *(f"left({n}, {NAME_CHARACTERS}) AS {n}" for n in ENDS)
-    )
-    ends = {str(row.connection_id): {name: row[name] for name in ENDS} for row in rows.collect()}
-    target = f"left(coalesce(queue, address), {NAME_CHARACTERS})"
-    of_channels = links.filter(of_ids).groupBy("connection_id", "channel", "channel_life")
-    named = of_channels.agg(F.expr(f"slice(sort_array(collect_set({target})), 1, {QUEUES}) AS names")).collect()
-    queues = {(str(row[0]), str(row[1]), str(row[2])): ", ".join(row.names) or None for row in named}
-    found = [
-        row
-        | ends.get(str(row["connection_id"]), dict.fromkeys(ENDS))
-        | {"queues": queues.get((str(row["connection_id"]), str(row["channel"]), str(row["life"])))}
-        for row in channels.rows
-    ]
-    return Groups(found, channels.total)
 
 
 def at_least(severity: str) -> Iterable[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from browser_support import DESK, chromium, events
-from report_support import HOSTILE, audit_of, everywhere, finding, group, identity
+from report_support import FINDINGS, HOSTILE, audit_of, everywhere, finding, group, identity
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -22,7 +22,6 @@ from selenium.webdriver.common.keys import Keys
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.sections import FINDINGS
 
 PHONE = (390, 844)
 # A picture shows the first rooms of the house, not the roof.
@@ -48,7 +47,7 @@ def facts() -> Facts:
              {"kind": "routed", "origin": "", "target": HOSTILE, "rows": 0},
              {"kind": "consumes", "origin": HOSTILE, "target": "billing", "rows": 77}], 4),
     }  # fmt: skip
-    return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, [], *made_span(made))
+    return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, *made_span(made))
 
 
 def made_span(made: Facts) -> tuple[int, int]:
@@ -241,7 +240,7 @@ def test_ten_thousand_findings_open_in_a_second(tmp_path: Path) -> None:
     identities = [
         identity(str(rules[n % 300]), client_product=f"app {n}", entities=f"queue=q{n}") for n in range(10_000)
     ]
-    found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples, [],
+    found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples,
                   *made_span(made))  # fmt: skip
     path = tmp_path / "large.html"
     path.write_text(page(audit_of(found, title="Large"), "/data/tables"))

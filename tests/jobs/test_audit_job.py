@@ -34,7 +34,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """Tables, audited with findings written by hand."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "findings", lambda tables, config=None: audit_support.found(spark))
-        yield write_tables(spark, tmp_path_factory.mktemp("audit") / "tables")
+        yield write_tables(tmp_path_factory.mktemp("audit") / "tables")
 
 
 def audit(*argv: object) -> int:

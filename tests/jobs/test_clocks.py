@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_support import write_tables
 from night import RETIMED
 from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, svg, tables_of
 from pyspark.sql import SparkSession
@@ -17,10 +18,10 @@ import pipeline
 from codec.capture.pcapng import LAST_NS
 from pipeline import Tables, plots, theme
 from pipeline.report import charts
-from pipeline.report.facts import count_findings, count_tables
+from pipeline.report.facts import count
 from pipeline.report.groups import Latency
 from pipeline.report.page import draw_charts
-from pipeline.schemas import FINDINGS
+from pipeline.sql import open_tables
 from pipeline.text import duration
 
 PICTURES: dict[str, Callable[[Tables], Any]] = {
@@ -57,7 +58,7 @@ def test_negative_durations_are_printed() -> None:
 @pytest.mark.parametrize(
     "name", [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in CLOCKS if name not in FEW)]
 )
-def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSession) -> None:
+def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSession, tmp_path: Path) -> None:
     first, last = CLOCKS[name]
     took = last - first
     at = [{"first": pipeline_ts(ns), "ns": ns} for ns in (first, last)]
@@ -76,12 +77,13 @@ def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSessio
         {"flow_id": 1, "queue": "q", "publish_ts_ns": first, "deliver_ts_ns": last, "publish_connection_id": 1,
          **{f"{measure}_latency_ns": took for measure in measures}}
     ]  # fmt: skip
-    tables = tables_of(
-        spark, captures=captures, connections=[connection(number, **sides) for number in (1, 2, 3, 4)], frames=frames,
-        methods=methods, messages=messages, message_flows=flows,
-    )  # fmt: skip
-    about_findings = count_findings(spark.createDataFrame([], FINDINGS), tables.connections)
-    drawn = draw_charts(count_tables(tables).with_findings(*about_findings))
+    rows = {
+        "captures": captures, "connections": [connection(number, **sides) for number in (1, 2, 3, 4)], "frames": frames,
+        "methods": methods, "messages": messages, "message_flows": flows,
+    }  # fmt: skip
+    tables = tables_of(spark, **rows)
+    with open_tables(str(write_tables(tmp_path, rows))) as session:
+        drawn = draw_charts(count(session))
     assert drawn["flows_chart"] is not None
     for picture in PICTURES.values():
         assert "NaN" not in svg(picture(tables))

@@ -23,7 +23,7 @@ from lake_support import rows_of_lake, rows_of_table
 from lake_work import moved_in_time, rotated
 
 import pipeline
-from jobs import audit, running
+from jobs import report, running
 from jobs.cli import main
 from jobs.running import INTERRUPTED, OK, Stopped, UsageError
 from pipeline import session as sessions
@@ -192,8 +192,8 @@ def test_a_usual_baseline_is_read(tmp_path: Path) -> None:
     assert list(previous.entries) == ["0" * 16]
 
 
-def inputs(baseline: str) -> audit.Inputs:
+def inputs(baseline: str) -> report.Inputs:
     from types import SimpleNamespace
 
     arguments = SimpleNamespace(report=None, json=None, baseline=baseline, config=None)
-    return audit.check_inputs(arguments)  # type: ignore[arg-type]
+    return report.check_inputs(arguments)  # type: ignore[arg-type]

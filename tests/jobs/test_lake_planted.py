@@ -23,8 +23,8 @@ from lake_support import commit, new_lake, numbers, opened
 from lake_work import LocalWork, rotated
 from test_lake_commits import FRIDAY, MONDAY, captured_on
 
-from jobs.audit import open_tables
 from jobs.cli import main
+from jobs.report import open_tables
 from jobs.running import DAMAGED, OK, UNREADABLE, USAGE
 from pipeline.lake import journal
 from pipeline.lake.batches import Ingest

@@ -13,7 +13,7 @@ from audit_support import only
 from pyspark.sql import SparkSession
 from submitting import OF_SPARK, ROOT, submitted
 
-from jobs import audit, decode
+from jobs import audit, decode, report
 from jobs.cli import command_line, main
 from pipeline.schemas import TABLES
 
@@ -95,7 +95,7 @@ def test_standard_output_for_other_programs_is_only_the_audit(
 
     monkeypatch.setattr(decode, "decode_captures", decoding)
     monkeypatch.setattr(audit, "audit_tables", auditing)
-    monkeypatch.setattr(audit, "open_tables", lambda directory: f"tables at {directory}")
+    monkeypatch.setattr(report, "open_tables", lambda directory: f"tables at {directory}")
     monkeypatch.setattr(audit, "tables_size", lambda source, arguments: 1)
     printed = {}
     for form in ("text", "json"):
@@ -115,7 +115,7 @@ def test_findings_decide_the_exit_status_before_damage(
         return "session", decoded
 
     def auditing(
-        spark: str, source: str, size: int, inputs: audit.Inputs, arguments: argparse.Namespace, started: float
+        spark: str, source: str, size: int, inputs: report.Inputs, arguments: argparse.Namespace, started: float
     ) -> int:
         asked.append(("audit", arguments.tables, source))
         assert spark == "session"
@@ -123,7 +123,7 @@ def test_findings_decide_the_exit_status_before_damage(
 
     monkeypatch.setattr(decode, "decode_captures", decoding)
     monkeypatch.setattr(audit, "audit_tables", auditing)
-    monkeypatch.setattr(audit, "open_tables", lambda directory: f"tables at {directory}")
+    monkeypatch.setattr(report, "open_tables", lambda directory: f"tables at {directory}")
     monkeypatch.setattr(audit, "tables_size", lambda source, arguments: 1)
     assert nightly("a.pcap", "--output", "out", "--report", tmp_path / "r.html") == code
     assert asked == [("decode", ["a.pcap"], None), ("audit", "out", "tables at out")]

@@ -45,8 +45,8 @@ print(len(run_tasks({"path": sys.argv[1]})), *sorted({"numba", "pandas", "llvmli
 STARTING = """
 import sys
 from jobs.cli import command_line
-from jobs import audit, decode
-audit.check_inputs(command_line().arguments(["nightly", "x.pcap", "--output", sys.argv[1], "--report", sys.argv[2]]))
+from jobs import decode, report
+report.check_inputs(command_line().arguments(["nightly", "x.pcap", "--output", sys.argv[1], "--report", sys.argv[2]]))
 import pipeline.session
 pipeline.session.session = lambda **_: None
 decode.start_quietly()

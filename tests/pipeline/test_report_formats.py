@@ -9,13 +9,12 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from report_support import HOSTILE, SOURCES, audit_of, everywhere, finding, group, identity
+from report_support import FINDINGS, HOSTILE, SOURCES, audit_of, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import catalogue
 from pipeline.report.baseline import Previous, compare, key
 from pipeline.report.formats import Audit, github, junit, sarif
 from pipeline.report.groups import Groups
-from pipeline.report.sections import FINDINGS
 
 BROKEN = {"CH-09": "warning", "DL-03": "violation", "SEC-16": "info"}
 GONE: dict[str, Any] = {"key": "0123456789abcdef", **dict.fromkeys(("user", "vhost", "server", "entities")),

@@ -164,7 +164,7 @@ def test_nothing_found_and_nothing_captured_read_well() -> None:
     none = {name: Groups() for name in facts.groups}
     clean = {**facts.groups, **dict.fromkeys(("rules", "identities", "affected"), Groups())}
     assert "Nothing wrong was found in 3 connections." in Outline(written(replace(facts, groups=clean))).text
-    empty = written(Facts(none, {}, [], 0, 0))
+    empty = written(Facts(none, {}, 0, 0))
     assert "There is no connection in these captures." in Outline(empty).text
 
 
@@ -191,16 +191,16 @@ def test_more_than_is_shown_is_counted_and_can_be_queried() -> None:
 
 
 def test_percentiles_are_the_middle_of_their_class() -> None:
-    # classes of 1/16 octave: 2 ** 20 ns is the lower edge of class 320, 2 ** 24 ns of class 384
+    # classes of 1/256 octave: 2 ** 20 ns is the lower edge of class 5120, 2 ** 24 ns of class 6144
     rows = [
-        {"name": "a", "class": "384", "rows": 10, "shortest": 2**24, "longest": 2**24 + 1},
-        {"name": "a", "class": "320", "rows": 90, "shortest": 2**20, "longest": 2**20 + 10_000},
+        {"name": "a", "class": "6144", "rows": 10, "shortest": 2**24, "longest": 2**24 + 1},
+        {"name": "a", "class": "5120", "rows": 90, "shortest": 2**20, "longest": 2**20 + 10_000},
     ]
     (found,) = latencies(rows, "name")
     assert (found.number, found.shortest, found.longest) == (100, 2**20, 2**24 + 1)
-    assert found.quantiles[0] == pytest.approx(2**20, rel=0.022)
-    assert found.quantiles[1] == pytest.approx(2**20, rel=0.022)
-    assert found.quantiles[2] == pytest.approx(2**24, rel=0.022)
+    assert found.quantiles[0] == pytest.approx(2**20, rel=0.0014)
+    assert found.quantiles[1] == pytest.approx(2**20, rel=0.0014)
+    assert found.quantiles[2] == pytest.approx(2**24, rel=0.0014)
 
 
 def test_charts_are_drawings_without_script_or_style() -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from report_support import SOURCES, audit_of, everywhere, finding, group, identity
+from report_support import FINDINGS, SOURCES, audit_of, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import SEVERITIES, catalogue
 from pipeline.report.baseline import Previous, compare, key
@@ -14,7 +14,6 @@ from pipeline.report.cards import MOST_IMPORTANT, most_important
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.sections import FINDINGS
 
 ENDED_WORK = {
     "CF-05", "CH-09", "CL-04", "CL-08", "CO-05", "CT-15", "HS-17", "HS-18", "MT-03", "T10-52", "T10-56", "L10-23",

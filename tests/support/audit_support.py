@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType, VariantType
 from tables_support import arrow_rows
 
 from pipeline.audit.catalogue import catalogue
@@ -110,10 +116,28 @@ def found(spark: SparkSession) -> DataFrame:
     return arrow_rows(spark, FOUND, FINDINGS)
 
 
-def write_tables(spark: SparkSession, directory: Path) -> Path:
-    """The tables under `directory`."""
-    for name, rows in ROWS.items():
-        arrow_rows(spark, rows, TABLES[name]).coalesce(1).write.parquet(str(directory / name))
+def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A table below `directory`, as DuckDB writes it: null where a row does not name a column."""
+    schema = {**TABLES, "findings": FINDINGS}[name]
+    variants = [column.name for column in schema if column.dataType == VariantType()]
+    raw = StructType([StructField(c.name, StringType() if c.name in variants else c.dataType) for c in schema])
+    given = [
+        {
+            column: json.dumps(row[column]) if column in variants and column in row else row.get(column)
+            for column in schema.names
+        }
+        for row in rows
+    ]
+    written = pa.Table.from_pylist(given, to_arrow_schema(raw, timezone="UTC"))  # noqa: F841
+    columns = ", ".join(f"{c}::JSON::VARIANT AS {c}" if c in variants else f'"{c}"' for c in schema.names)
+    (directory / name).mkdir(parents=True)
+    duckdb.sql(f"COPY (SELECT {columns} FROM written) TO '{directory / name / 'part-0.parquet'}'")
+
+
+def write_tables(directory: Path, tables: Mapping[str, Iterable[Mapping[str, Any]]] = ROWS) -> Path:
+    """The tables under `directory`; those without rows are empty."""
+    for name in TABLES:
+        write_table(directory, name, tables.get(name, ()))
     return directory
 
 
