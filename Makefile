@@ -7,6 +7,9 @@ SOURCES := wirehare.py $(shell find codec udfs pipeline jobs -type f -not -path 
 KERNELS := udfs/warm.py $(shell find codec -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 
+# The path of the sources, which Python searches: `import wirehare` works also in the directory above a clone.
+PLAIN := --config-settings editable_mode=compat
+
 # Many containers set it. The packages come without byte code: each of the processes that the tests start would compile
 # again what it imports, for a second or two.
 unexport PYTHONDONTWRITEBYTECODE
@@ -71,8 +74,10 @@ readme-test: java .venv/dev .venv/kernels .venv/classes  ## run every command an
 dist-test: java .venv/dev  ## build the distributions, install the wheel elsewhere, run the demo there
 	$(BIN)/python -m pytest -q -m dist tests/project/test_distribution.py
 
-dist: .venv/dev  ## build the sdist and the wheel in dist/
+PYTHONS ?= python3.11 python3.12 python3.13
+dist: .venv/dev  ## build the sdist and wheels in dist/: one without machine code, and one with it for each Python here (minutes each)
 	$(BIN)/python -m build
+	$(BIN)/python tools/wheels.py dist $(PYTHONS)
 
 slow-test: java .venv/dev .venv/kernels  ## tests with all of their inputs and all kernels compiled (slow)
 	$(BIN)/python -m pytest -q -n 2 -m slow
@@ -103,7 +108,7 @@ clean:  ## remove the environment and all output
 java:
 	@major=$$($(JAVA) -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
 	if [ "$${major:-0}" -lt 17 ]; then \
-		echo "Spark needs Java 17 or later: install it (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME." >&2; \
+		echo "Spark needs Java 17 or later: install it (Debian, Ubuntu: apt install default-jre-headless; Fedora: dnf install java-latest-openjdk-headless; macOS: brew install openjdk) or set JAVA_HOME." >&2; \
 		exit 1; \
 	fi
 
@@ -113,39 +118,43 @@ java:
 		exit 1; \
 	fi
 	@echo "Making .venv"
-	@"$(PYTHON)" -m venv .venv
+	@"$(PYTHON)" -m venv .venv || { \
+		rm -rf .venv; \
+		echo "No environment could be made: see above (Debian, Ubuntu: apt install python3-venv), then run make again." >&2; \
+		exit 1; \
+	}
 
 # The stamps say which set of packages stands in .venv.
 .venv/runtime: pyproject.toml | .venv/bin/python
 	@echo "Installing wirehare into .venv (pyspark is large: a minute or two)"
-	@started=$$(date +%s); $(PIP) install $(BYTECODE) --editable . && echo "Installed in $$(($$(date +%s) - started)) s"
+	@started=$$(date +%s); $(PIP) install $(BYTECODE) $(PLAIN) --editable . && echo "Installed in $$(($$(date +%s) - started)) s"
 	@touch $@
 
 # Without byte code, which takes pip as long as all else: Python writes that of the modules that are imported.
 .venv/dev: pyproject.toml | .venv/bin/python
 	@echo "Installing wirehare and the tools of its tests into .venv"
-	@$(PIP) install --no-compile --editable '.[dev]'
+	@$(PIP) install --no-compile $(PLAIN) --editable '.[dev]'
 	@touch .venv/runtime $@
 
 .venv/notebook: pyproject.toml | .venv/runtime
 	@echo "Installing Jupyter Lab into .venv"
-	@$(PIP) install --editable '.[notebook]'
+	@$(PIP) install $(PLAIN) --editable '.[notebook]'
 	@touch $@
 
 .venv/browser: pyproject.toml | .venv/dev
-	@$(PIP) install --editable '.[browser]'
+	@$(PIP) install $(PLAIN) --editable '.[browser]'
 	@touch $@
 
 # The libraries of Node.js are left out where there is no npm.
 .venv/ledger: pyproject.toml | .venv/dev
-	@$(PIP) install --editable '.[ledger]'
+	@$(PIP) install $(PLAIN) --editable '.[ledger]'
 	@! command -v npm > /dev/null || npm install --silent --no-save --prefix .venv $(NPM_CLIENTS)
 	@touch $@
 
 # Kernels are compiled once and cached beside their sources, so that the first decode is as fast as the second. The cache
 # of a kernel does not notice that another one which it calls has changed: after any change all are compiled anew.
 .venv/kernels: $(KERNELS) | .venv/runtime
-	@echo "Compiling kernels (a minute or two, once)"
+	@echo "Compiling kernels (two to ten minutes, once)"
 	@find codec -name '*.nb[ic]' -delete
 	@started=$$(date +%s); $(BIN)/python -m udfs.warm && echo "Compiled in $$(($$(date +%s) - started)) s"
 	@touch $@

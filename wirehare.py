@@ -64,7 +64,12 @@ __all__ = list(HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = ""
+        if not name.startswith("_"):  # asked for by tools
+            from udfs.source.suggestions import meant
+
+            hint = meant(name, HOMES)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=None)
     home, inside = HOMES[name]
     module = importlib.import_module(home)
     found = globals()[name] = getattr(module, inside) if inside else module
@@ -72,7 +77,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *HOMES})
+    return sorted(HOMES)
 
 
 def require_ours() -> None:

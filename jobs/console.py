@@ -1,27 +1,26 @@
 """Console output: status lines on stderr while a job runs, tables on stdout when it is done.
 
 On a terminal a step shows its elapsed seconds and its progress; elsewhere (a log file, CI) each step prints one line
-when it ends. Progress is read from Spark's task counts, which needs a classic session; over Connect only the seconds
-are shown. A quiet run prints errors only.
+every ten seconds, and one when it ends. Progress is read from Spark's task counts, which needs a classic session; over
+Connect only the seconds are shown. A quiet run prints errors only.
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from udfs.progress import shown, time_left
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.tables.processes import LocalProcesses
 
-REFRESH_SECONDS = 0.25
 LARGE = 10_000
 
 
@@ -59,7 +58,13 @@ class Status:
 
     def __init__(self, doing: str, byte_size: int = 0, phases: Sequence[str] = ()) -> None:
         self.doing, self.byte_size, self.phases = doing, byte_size, phases
+        self.part: float | None = None  # of the work that is done, where the body knows
         self._seen: list[int] = []
+
+    def line(self, seconds: float, spark: SparkSession | LocalProcesses | None) -> str:
+        """What is done, after how many seconds, how much of it, and how long it will take."""
+        shown = self.progress(spark) if self.part is None else f", {self.part:.0%}".replace("%", " %")
+        return f"{self.doing} ... {seconds:.0f} s{shown}{time_left(self.part or 0, seconds)}"
 
     def progress(self, spark: SparkSession | LocalProcesses | None) -> str:
         """Progress of the running stages, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty if unknown."""
@@ -88,30 +93,10 @@ def step(
     byte_size: int = 0,
 ) -> Iterator[Status]:
     """Show `doing` while the body runs, then `done` with the elapsed seconds; `byte_size`, `phases`: see Status."""
-    status, started, finished = Status(doing, byte_size, phases), time.monotonic(), threading.Event()
-    thread = None
-    if sys.stderr.isatty() and not Verbosity.quiet:
-        thread = threading.Thread(target=redraw, args=(status, started, finished, spark), name="progress", daemon=True)
-        thread.start()
-    try:
+    status, started = Status(doing, byte_size, phases), time.monotonic()
+    with nullcontext() if Verbosity.quiet else shown(lambda seconds: status.line(seconds, spark)):
         yield status
-    finally:
-        finished.set()
-        if thread is not None:
-            thread.join()
     print_status(f"{done} in {time.monotonic() - started:.1f} s")
-
-
-def redraw(
-    status: Status, started: float, finished: threading.Event, spark: SparkSession | LocalProcesses | None
-) -> None:
-    """Redraw the status line until the step has finished, then clear it."""
-    while not finished.wait(REFRESH_SECONDS):
-        line = f"{status.doing} ... {time.monotonic() - started:.0f} s{status.progress(spark)}"
-        sys.stderr.write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
-        sys.stderr.flush()
-    sys.stderr.write("\r\x1b[K")
-    sys.stderr.flush()
 
 
 def active_stages(spark: SparkSession | LocalProcesses | None) -> dict[int, tuple[int, int]]:

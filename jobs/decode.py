@@ -124,6 +124,9 @@ def decode_captures(
     files = resolve(arguments.captures)
     checked_key_logs(arguments.keylog)
     require_capture(files)  # never replace good tables by empty ones
+    for file in files:
+        if file.problem:
+            print_status(f"{file.name}: {file.problem}; the other captures are decoded")
     byte_size = sum(file.expected_size for file in files)
     sessions: list[SparkSession | LocalProcesses] = []
 
@@ -204,8 +207,9 @@ def interpret_while_cold(byte_size: int, files: Sequence[CaptureFile] = ()) -> b
 def compile_kernels() -> None:
     """Compile all kernels in two processes, which takes half as long as in each process that decodes. If it fails, each
     is compiled when it is needed."""
-    with step("compiling kernels, once", "Kernels compiled"):
-        subprocess.run(COMPILE, check=False)
+    started = time.monotonic()
+    if subprocess.run(COMPILE, check=False).returncode == 0:
+        print_status(f"Kernels compiled in {time.monotonic() - started:.1f} s")
 
 
 def import_modules() -> None:

@@ -22,6 +22,7 @@ from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.roles import COUNTS_MESSAGES, DELETES_QUEUE, QUEUE_TYPES_BY
 from udfs.source.captures import MakeCaptures
 from udfs.source.files import public_uri
+from udfs.source.suggestions import meant
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +54,14 @@ class Tables:
         if not any(count is not None for count in counts.values()):
             return f"Tables({', '.join(TABLES)})"
         return f"Tables({', '.join(f'{n}: {rows:,}' if rows is not None else n for n, rows in counts.items())} rows)"
+
+    def __getattr__(self, name: str) -> DataFrame:
+        hint = "" if name.startswith("_") else meant(name, dir(self))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    def __dir__(self) -> list[str]:
+        """The tables, and what can be done with all of them."""
+        return sorted({*TABLES, *(name for name in (*vars(Tables), *vars(self)) if not name.startswith("_"))})
 
     def _repr_html_(self) -> str:
         """The same for notebooks, with columns and the meaning of a row."""
@@ -141,7 +150,7 @@ class PlannedTables(Tables):
 
     def __getattr__(self, name: str) -> DataFrame:
         if name not in TABLES:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattr__(name)
         with self._lock:
             if name not in self.__dict__:
                 self.__dict__[name] = with_to_arrow(self._planned(name))

@@ -7,10 +7,13 @@ time."""
 
 from __future__ import annotations
 
+import re
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,13 +22,16 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.amqp.versions import headers
+from codec.compiler import PACKAGE
 from codec.compiler import cache as kernel_cache
 from codec.compiler import kernel as kernel_settings
 from codec.variant import encode
 from udfs.arrow.types import variants
+from udfs.progress import REFRESH_SECONDS, shown, time_left
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
+INTERRUPTED = 128 + signal.SIGINT  # exit code
 SECOND = "second"  # the argument of the second process
 
 
@@ -321,26 +327,87 @@ def warm_functions() -> None:
             function(octets, versions)
 
 
-def main() -> None:
-    """Compile everything, in two processes that have about as much to do."""
-    if sys.argv[1:] == [SECOND]:
-        warm_values()
-        warm_pairing()
-        warm_checks()
-        return
+KERNEL = re.compile(r"^@(?:kernel|inlined|outlined|njit)$", re.MULTILINE)
+
+
+def kernel_count() -> int:
+    """The number of kernels in the sources."""
+    return sum(len(KERNEL.findall(path.read_text("utf-8"))) for path in PACKAGE.rglob("*.py"))
+
+
+def tell(names: list[str], done: threading.Event) -> None:
+    """Print the names of kernels that this process has compiled, as they come."""
+    told = 0
+    while True:
+        last = done.wait(REFRESH_SECONDS)
+        for name in names[told:]:
+            print(name, flush=True)
+            told += 1
+        if last:
+            return
+
+
+def compile_second_half() -> None:
+    """What the second process compiles; the other one reads on its stdout how far it is."""
+    from codec.compiler.linking import lowered
+
+    done = threading.Event()
+    telling = threading.Thread(target=tell, args=(lowered, done))
+    telling.start()
+    warm_values()
+    warm_pairing()
+    warm_checks()
+    done.set()
+    telling.join()
+
+
+def compile_all() -> int:
+    """Compile everything, in two processes that have about as much to do; the exit code of the second one."""
+    from codec.compiler.linking import lowered
+
     # Without the working directory on its path where this process goes without it: there may be other code.
     options = ["-P"] if sys.flags.safe_path else []
-    with subprocess.Popen([sys.executable, *options, "-m", "udfs.warm", SECOND]) as second:
-        warm_stream()
-        warm_captures(decode=False)
-        warm_layers()
-        warm_settlement()
-        warm_conversations()
-    warm_captures(decode=True)  # with the kernels of both
-    warm_states()
-    warm_functions()
-    if second.returncode:
-        sys.exit(second.returncode)
+    command = [sys.executable, *options, "-m", "udfs.warm", SECOND]
+    total, elsewhere = kernel_count(), set[str]()
+
+    def line(seconds: float) -> str:
+        part = min(len(elsewhere.union(list(lowered))) / total, 0.99)
+        percent = f"{part:.0%}".replace("%", " %")
+        return f"compiling kernels ... {seconds:.0f} s, {percent}{time_left(part, seconds)}"
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
+        assert second.stdout is not None
+        reading = threading.Thread(target=elsewhere.update, args=(map(str.strip, second.stdout),), daemon=True)
+        reading.start()
+        try:
+            with shown(line):
+                warm_stream()
+                warm_captures(decode=False)
+                warm_layers()
+                warm_settlement()
+                warm_conversations()
+                reading.join()
+                warm_captures(decode=True)  # with the kernels of both
+                warm_states()
+                warm_functions()
+        except BaseException:
+            second.kill()
+            raise
+    return second.returncode
+
+
+def main() -> None:
+    """Compile everything. Interrupted, it says nothing: the shell or the job that started it does."""
+    if sys.argv[1:] == [SECOND]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process kills this one
+        compile_second_half()
+        return
+    try:
+        code = compile_all()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code:
+        sys.exit(code)
     kernel_cache.directories(kernel_settings.complete_name())  # makes it
 
 

@@ -3,8 +3,8 @@
 numba unpickles cache files: a user who can write them runs code in every process that decodes. So a directory is used
 only if no user but this one, root and the owner of these sources can change it or its files; other directories are
 never read. Kernels are loaded from the first directory that has them, in the order of `codec.compiler.bases`; it may be
-read-only, when an administrator or an image provides it. They are stored in the first directory that this user can
-write. Without one they remain in the memory of the process."""
+read-only, when an administrator, an image or a wheel provides it. They are stored in the first directory that this user
+can write. Without one they remain in the memory of the process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 
-from codec.compiler import PACKAGE, PACKAGE_CACHE, bases
+from codec.compiler import CACHE_DIR, PACKAGE, PACKAGE_CACHE, bases
+from codec.compiler.levels import PACKAGED, level
 
 ACCESS_LIST = "system.posix_acl_access"
 
@@ -125,9 +126,22 @@ def directories(name: str) -> tuple[tuple[Path, ...], Path | None]:
         readable.append(base / name)
         if os.access(base / name, os.W_OK):
             return tuple(readable), base / name
-    if not readable:
+    if not readable and not packaged_kernels(name):
         _warn("; ".join(reasons))
     return tuple(readable), None
+
+
+@functools.cache
+def packaged_kernels(name: str) -> tuple[Path, tuple[str, str]] | None:
+    """The directory `name` of a wheel's machine code, and the processor and features that it is for."""
+    found = level()
+    if found is None or os.environ.get(CACHE_DIR):
+        return None
+    directory = PACKAGED / found.name / name
+    if not directory.is_dir():
+        return None
+    parts = (PACKAGED, directory.parent, directory, *directory.iterdir())
+    return None if any(_changed_by_others(path) for path in parts) else (directory, found.target)
 
 
 class _CacheFile(IndexDataCacheFile):
@@ -155,16 +169,21 @@ class KernelCache(NullCache):
         readable, writable = directories(name)
         # `name` identifies the sources: no stamp is needed
         files = {directory: _CacheFile(str(directory), self._base, None) for directory in readable}
-        self.readable = list(files.values())
+        # each with the processor and features that it is for, if these are not the ones that are here
+        self.readable: list[tuple[_CacheFile, tuple[str, str] | None]] = [(file, None) for file in files.values()]
         self.writable = files[writable] if writable else None
+        packaged = packaged_kernels(name)
+        if packaged:
+            directory, target = packaged
+            self.readable.insert(0, (_CacheFile(str(directory), self._base, None), target))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         # All that machine code needs; numba's own cache would load everything that compiling needs, for 0.4 s
         rtsys.initialize(target_context)
-        key = sig, target_context.codegen().magic_tuple()
-        for file in self.readable:
+        own = target_context.codegen().magic_tuple()
+        for file, target in self.readable:
             with suppress(OSError):
-                found = file.load(key)
+                found = file.load((sig, (own[0], *target) if target else own))
                 if found is not None:
                     return CompileResult._rebuild(target_context, *found)
         return None

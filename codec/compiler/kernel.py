@@ -17,6 +17,7 @@ be moved with its kernels. (numba compares only the file of the function, and wo
 another file has changed.) The directories, in order of precedence:
 
     NUMBA_CACHE_DIR                         and no other, when it is set
+    machine_code in this package            that of a wheel, for a level of processors (`codec.compiler.levels`)
     __pycache__ in this package
     wirehare in the user's cache directory
 
@@ -35,7 +36,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from codec.compiler import PACKAGE, bases
+from codec.compiler import CACHE_DIR, PACKAGE, bases
+from codec.compiler.levels import machine_code
 
 DISABLE = "NUMBA_DISABLE_JIT"  # a variable of numba
 SETTINGS = ("NUMBA_OPT", "NUMBA_BOUNDSCHECK")  # they change the machine code of the same sources
@@ -57,7 +59,8 @@ def complete_name() -> str:
 
 def all_compiled() -> bool:
     """Whether all kernels of these sources are compiled, on this machine or in the environment as it was installed."""
-    return any((base / complete_name()).is_dir() for base in bases())
+    packaged = None if os.environ.get(CACHE_DIR) else machine_code()
+    return any((base / complete_name()).is_dir() for base in (*([packaged] if packaged else ()), *bases()))
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 
 OPTIONS = {"nopython": True, "nogil": True, "boundscheck": None}
+lowered: list[str] = []  # kernels that this process has compiled, for those who wait
 WITHOUT_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -78,6 +79,7 @@ class EntryLowering(NativeLowering):
 
     def run_pass(self, state: Any) -> bool:
         state.library = _new_library(state, EntryLibrary)
+        lowered.append(f"{state.func_id.modname}.{state.func_id.func_qualname}")
         return bool(super().run_pass(state))
 
 
@@ -90,14 +92,15 @@ class InteriorLowering(NativeLowering):
     def run_pass(self, state: Any) -> bool:
         state.library = library = _new_library(state, InteriorLibrary)
         state.flags.no_compile = True
+        lowered.append(f"{state.func_id.modname}.{state.func_id.func_qualname}")
         super().run_pass(state)
-        lowered, function = state["cr"], state["cr"].fndesc
+        made, function = state["cr"], state["cr"].fndesc
         # numba identifies an overload by the function that Python would call. This one has no code; Python never calls
         # it.
         name = function.qualname, function.doc
-        stub = _dynfunc.make_function(function.lookup_module(), *name, 0, lowered.env, (library,))
+        stub = _dynfunc.make_function(function.lookup_module(), *name, 0, made.env, (library,))
         state.targetctx.insert_user_function(stub, function, [library])
-        state["cr"] = lowered._replace(cfunc=stub)
+        state["cr"] = made._replace(cfunc=stub)
         return True
 
 

@@ -19,6 +19,7 @@ import pytest
 from jobs import console, summary
 from jobs.running import FAILED, ExitStatuses, cause, outcome
 from pipeline import text
+from udfs import progress
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,33 @@ def test_durations(nanoseconds: int | None, expected: str | None) -> None:
 def test_a_step_is_one_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with console.step("decoding 2 captures", "2 captures decoded"):
         pass
-    assert capsys.readouterr() == ("", "2 captures decoded in 0.0 s\n")
+    out, err = capsys.readouterr()
+    assert (out, re.sub(r"\d\.\d", "0.0", err)) == ("", "2 captures decoded in 0.0 s\n")
+
+
+def test_a_long_step_is_never_silent_in_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.02)
+    with console.step("decoding 2 captures", "2 captures decoded") as status:
+        status.part = 0.5
+        time.sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2
+    assert lines[0] == "decoding 2 captures ... 0 s, 50 %"
+
+
+@pytest.mark.parametrize(
+    ("part", "seconds", "expected"),
+    [
+        (0.01, 60, ""),  # a hundredth says nothing yet
+        (0.25, 20, ", about 60 s left"),  # a quarter in 20 s: three quarters in 60 s
+        (0.1, 60, ", about 9 min left"),  # 540 s
+        (1, 60, ""),
+    ],
+)
+def test_how_long_a_step_will_take(part: float, seconds: float, expected: str) -> None:
+    assert progress.time_left(part, seconds) == expected
 
 
 def test_a_step_that_fails_does_not_say_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +114,7 @@ def test_a_step_that_fails_does_not_say_done(capsys: pytest.CaptureFixture[str])
 def test_on_a_terminal_a_step_shows_itself_and_clears_up(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(console, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.01)
     with console.step("decoding 2 captures", "2 captures decoded"):
         time.sleep(0.1)
     output = terminal.getvalue()
@@ -208,7 +235,7 @@ def test_a_quiet_run_prints_only_errors(capsys: pytest.CaptureFixture[str], monk
     assert capsys.readouterr() == ("", "a.pcap: damaged\n")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(console, "REFRESH_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.001)
     with console.step("decoding 2 captures", "2 captures decoded"):
         time.sleep(0.02)
     assert terminal.getvalue() == ""

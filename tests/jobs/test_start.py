@@ -279,9 +279,14 @@ def test_larger_captures_are_decoded_without_spark_once_kernels_are_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiling = []
+
+    def compiled(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        compiling.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
     monkeypatch.setattr("codec.compiler.kernel.all_compiled", lambda: False)
     monkeypatch.setattr("jobs.decode.COLD_BYTES", 0)
-    monkeypatch.setattr("jobs.decode.subprocess.run", lambda command, **_: compiling.append(command))
+    monkeypatch.setattr("jobs.decode.subprocess.run", compiled)
     monkeypatch.setattr("pipeline.session.is_running", lambda: False)
     capture = str(SAMPLES / "091_confirms_and_return.pcap")
     assert main(["decode", capture, "--output", str(tmp_path / "tables")]) == 0

@@ -256,6 +256,11 @@ def test_meaningless_options_are_named(options: dict[str, str], message: str) ->
         parse_filter(**options)
 
 
+def test_an_unknown_option_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(OptionError, match="there is no option 'port'; did you mean 'ports'"):
+        parse_options({"path": "a.pcap", "port": "5672"})
+
+
 @pytest.mark.parametrize("options", [{"splitBytes": "0"}, {"runBytes": "-1"}, {"blockBytes": "1M"}, {"paths": "a"}])
 def test_meaningless_sizes_and_paths_are_named(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):

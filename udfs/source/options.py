@@ -11,12 +11,19 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from codec.compiler.limits import LIMITS
 from codec.errors import WirehareError
 from codec.net.filters import BEGINNING, END_OF_TIME, PORTS, Filter, host_bytes
+from udfs.source.suggestions import unknown
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OptionError(WirehareError, ValueError):
     """An option has an invalid value; the message is one line."""
+
+
+KNOWN = (
+    "path", "paths", "splitBytes", "blockBytes", "runBytes", "references", "ports", "hosts", "since", "until",
+    "packetsRead",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,12 @@ class Options:
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
-    """Options from Spark; names are case-insensitive. Raises OptionError."""
+    """Options from Spark; names are case-insensitive. Raises OptionError, also for an unknown one."""
     given = {name.lower(): value for name, value in options.items() if value}
+    known = {name.lower() for name in KNOWN}
+    for name in options:
+        if name.lower() not in known:
+            raise OptionError(unknown("option", name, KNOWN))
     paths = _paths(given["paths"]) if "paths" in given else ()
     return Options(
         (*paths, *([given["path"]] if "path" in given else [])),
