@@ -29,6 +29,7 @@ EPILOG = """examples:
   wirehare audit tables --report audit.html --json tonight.json --baseline last-night.json --fail-on warning
   wirehare audit tables --format sarif > audit.sarif
   wirehare audit tables --config audit.toml --title 'Orders, production'
+  wirehare audit tables --rules R4 --report rabbitmq-4.html
   wirehare audit lake --since yesterday --until today --report yesterday.html
 
 exit codes:
@@ -50,6 +51,7 @@ DECODE_FACTOR = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_arguments(parser)
+    report.add_rules(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -41,6 +41,7 @@ STOPPED = "the previous report, if any, is as it was, and so are the tables unle
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     decode.add_input_and_output(parser)
     report.add_report(parser)
+    report.add_rules(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

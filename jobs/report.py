@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.arguments import add_tables, moment, output_file, tables_directory, write_text
+from jobs.arguments import add_list, add_tables, moment, output_file, tables_directory, write_text
 from jobs.console import print_result, print_status, step
 from jobs.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pipeline.audit.config import Config
     from pipeline.output.place import Place
@@ -51,7 +51,7 @@ DAYS_AGO = {"today": 0, "yesterday": 1}
 # Derived from other tables, or found by an audit.
 OPTIONAL = {"message_flows"}
 # Limits of the text for a terminal.
-WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 40, 120
+WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 80, 120
 
 
 class Inputs(NamedTuple):
@@ -93,6 +93,12 @@ def day_or_moment(text: str) -> int:
     return moment(text)
 
 
+def add_rules(parser: argparse.ArgumentParser) -> None:
+    add_list(
+        parser, "--rules", "RULE", "check only these rules or groups, such as R4 or CH-09 (`wirehare rules` lists them)"
+    )
+
+
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Options: configuration, baseline, where the report goes, what is printed."""
     parser.add_argument(
@@ -111,10 +117,10 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on",
         metavar="SEVERITY",
-        choices=("violation", "warning", "info", "never"),
+        choices=("violation", "warning", "info", "empty", "never"),
         default="violation",
         help="exit with 1 when there is a finding of this severity or worse: violation (the default), warning, info; "
-        "or never",
+        "empty: also when no AMQP was read, else as violation; or never",
     )
     parser.add_argument(
         "--baseline", metavar="FILE", help="JSON of an earlier audit: mark findings as new, persisting or gone"
@@ -184,7 +190,26 @@ def check_inputs(arguments: argparse.Namespace) -> Inputs:
             settings = config.read(arguments.config)
         except config.ConfigError as error:
             raise UsageError(f"--config {error}") from error
+    if names := getattr(arguments, "rules", None):
+        settings = only(settings or config.Config(), names)
     return Inputs(previous, settings, outputs)
+
+
+def only(settings: Config, names: Sequence[str]) -> Config:
+    """The configuration with all other rules disabled. Raises UsageError for a name that is no rule and no group."""
+    from dataclasses import replace
+
+    from pipeline.audit.catalogue import names_of, with_custom
+    from udfs.source.suggestions import meant
+
+    rules = with_custom(rule for rule, _ in settings.rules)
+    for name in names:
+        if name not in names_of(rules):
+            raise UsageError(f"--rules: there is no rule or group {name!r}{meant(name, sorted(names_of(rules)))}")
+    groups = {rule.group for rule in rules.values()}
+    of_groups = {rule.group for rule in rules.values() if {rule.id, rule.group} & {*names}}
+    others = [rule.id for rule in rules.values() if rule.group in of_groups and not {rule.id, rule.group} & {*names}]
+    return replace(settings, disabled=(*settings.disabled, *sorted(groups - of_groups), *others))
 
 
 def report_of(source: Place, findings: Place | None, wanted: Inputs, arguments: argparse.Namespace) -> Written:
@@ -259,9 +284,7 @@ def card_text(card: Card) -> str:
     number = plural(card.findings, "finding")
     paragraphs = {
         f"  {card.rule_id:<8}": f"{card.summary} {number}{': ' if names else ''}{', '.join(names)}",
-        " " * 10: ", ".join(
-            f"{name} {plain_text(value, EVIDENCE_CHARACTERS)}".strip() for name, value in card.highlights
-        ),
+        " " * 10: card.happened(EVIDENCE_CHARACTERS),
         "       -> ": card.rule.remedy if card.rule else "",
     }
     return "\n".join(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any
@@ -17,6 +17,7 @@ from pipeline.audit.catalogue import Rule, reason
 from pipeline.report.baseline import Comparison
 from pipeline.report.facts import Facts
 from pipeline.report.sections import NAMED, SEVERITIES
+from pipeline.text import count, duration, plain_text, plural
 
 # The most values of evidence that are shown; detectors give a handful.
 VALUES = 12
@@ -24,9 +25,15 @@ VALUES = 12
 NEARLY_ALL, MANY = 0.9, 5
 # Cards on the first screen.
 MOST_IMPORTANT = 5
-# Evidence that is text of a peer; and the number of other values that replace it.
-PEER_TEXTS = ("reply text", "text", "description", "condition", "error")
+# What of the first screen shows what happened: values of evidence, or different texts of peers.
 EVIDENCE_VALUES = 3
+TEXTS = 2
+# Connections of one application that are listed one by one.
+FEW_CONNECTIONS = 2
+# A rule about the end of a connection.
+CLOSE = "close"
+# `connections.tcp_end` of a connection that has ended.
+ENDS = {"rst": "TCP reset", "fin": "TCP ended"}
 # Evidence that is shown first.
 BEFORE_OTHERS = ("observed", "expected")
 
@@ -43,6 +50,22 @@ class Example:
     cut: str | None
 
     @property
+    def ended(self) -> str | None:
+        """How TCP ended, and the longest silence before; None if it did not."""
+        row = self.row
+        if row["tcp_end"] not in ENDS:
+            return None
+        by = f" by the {row['tcp_end_by']}" if row["tcp_end_by"] else ""
+        silences = [
+            f"{side} {duration(row[f'{side}_max_silence_ns'])}"
+            for side in ("client", "server")
+            if row[f"{side}_max_silence_ns"]
+        ]
+        beat = {None: None, 0: "no heartbeat"}.get(row["heartbeat_s"], f"heartbeat {row['heartbeat_s']} s")
+        longest = f"longest silence {', '.join(silences)}" if silences else None
+        return "; ".join(filter(None, [f"{ENDS[row['tcp_end']]}{by}", longest, beat]))
+
+    @property
     def product(self) -> str:
         """Product and version of the client; they identify an application without a name."""
         return " ".join(filter(None, (self.row["client_product"], self.row["client_version"])))
@@ -51,8 +74,8 @@ class Example:
 @dataclass(frozen=True)
 class Card:
     """A broken rule. `findings`, `occurrences`: numbers; `reserved`: findings with a reservation. `connections`: that
-    break it, `of` those that carry AMQP. `names`: by NAMED, the names in its findings, the most frequent first. `rule`:
-    None if it is not in the catalogue of this release."""
+    break it, `of` those that carry AMQP. `names`: by NAMED, the names in its findings, and `texts`: different texts of
+    peers with their numbers, the most frequent first. `rule`: None if it is not in the catalogue of this release."""
 
     rule_id: str
     severity: str
@@ -68,6 +91,7 @@ class Card:
     connections: int = 0
     of: int = 0
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    texts: Sequence[tuple[str, int]] = ()
     rule: Rule | None = None
 
     @property
@@ -81,11 +105,26 @@ class Card:
         return self.rule is not None and self.rule.cost is not None
 
     @property
-    def highlights(self) -> Sequence[tuple[str, str]]:
-        """What happened in the first finding: the text of a peer (without a name), else the first evidence."""
-        values = self.examples[0].values if self.examples else ()
-        words = [("", value) for name, value in values if name in PEER_TEXTS and value]
-        return words[:1] or values[:EVIDENCE_VALUES]
+    def highlights(self) -> Sequence[tuple[str, str | None]]:
+        """What happened: the text of a peer (without a name), or several with their numbers, else the first evidence of
+        the first finding."""
+        if len(self.texts) == 1:
+            return [("", self.texts[0][0])]
+        if self.texts:
+            more = len(self.texts) - TEXTS
+            shown = [("once" if number == 1 else f"{number:,} times", text) for text, number in self.texts[:TEXTS]]
+            return [*shown, *([(f"and {plural(more, 'other text')}", None)] if more > 0 else [])]
+        if not self.examples:
+            return ()
+        ended = self.examples[0].ended if self.category == CLOSE else None
+        return [("", ended)] if ended else self.examples[0].values[:EVIDENCE_VALUES]
+
+    def happened(self, characters: int) -> str:
+        """The highlights as plain text, each of so many characters."""
+        return ", ".join(
+            name if value is None else f"{name} {plain_text(value, characters)}".strip()
+            for name, value in self.highlights
+        )
 
     @property
     def reason(self) -> str:
@@ -105,6 +144,9 @@ def cards(facts: Facts, found: Comparison, examples: int, tables: str, rules: Ma
     `tables`: the audited directory, for commands; `rules`: that were checked.
     """
     named = names(facts)
+    texts: dict[str, list[tuple[str, int]]] = {}
+    for group in facts.groups["texts"].rows:
+        texts.setdefault(str(group["rule_id"]), []).append((str(group["text"]), int(group["rows"] or 0)))
     whole = facts.groups["versions"].counted("content")["amqp"]
     status = Counter((known.about["rule_id"], known.status) for known in found.known)
     merged: dict[str, list[Mapping[str, Any]]] = {}
@@ -126,6 +168,7 @@ def cards(facts: Facts, found: Comparison, examples: int, tables: str, rules: Ma
             connections=sum(group.get("connections") or 0 for group in groups),
             of=whole,
             names={name: named.get(rule_id, {}).get(name, []) for name in NAMED},
+            texts=texts.get(rule_id, []),
             rule=rules.get(rule_id),
         )
         for rule_id, groups in merged.items()
@@ -150,15 +193,42 @@ def most_important(shown: Sequence[Card]) -> list[Card]:
 def names(facts: Facts) -> dict[str, dict[str, list[str]]]:
     """Rule -> NAMED -> the names in all of its findings, the most frequent first."""
     counted: dict[str, dict[str, Counter[str]]] = {}
+    which: dict[tuple[str, str], set[str]] = {}
     for group in facts.groups["named"].rows:
-        of_rule = counted.setdefault(str(group["rule_id"]), {name: Counter() for name in NAMED})
+        rule_id = str(group["rule_id"])
+        of_rule = counted.setdefault(rule_id, {name: Counter() for name in NAMED})
         for name in NAMED:
             if group[name] is not None:
                 of_rule[name][str(group[name])] += int(group["rows"] or 0)
+        if group["application"] is not None and group["which"] is not None:
+            which.setdefault((rule_id, str(group["application"])), set()).add(str(group["which"]))
+    complete = not facts.groups["named"].more
     return {
-        rule_id: {name: [text for text, _ in found.most_common()] for name, found in of_rule.items()}
+        rule_id: {
+            name: [
+                shown
+                for text, _ in found.most_common()
+                for shown in (
+                    with_connections(text, which.get((rule_id, text), ()), complete)
+                    if name == "application"
+                    else [text]
+                )
+            ]
+            for name, found in of_rule.items()
+        }
         for rule_id, of_rule in counted.items()
     }
+
+
+def with_connections(application: str, which: Collection[str], complete: bool) -> list[str]:
+    """An application, and which of its connections are meant (user@address:port), or how many, if it has others.
+    `complete`: all of them are in `which`."""
+    if not which or not complete:
+        return [application]
+    if len(which) > FEW_CONNECTIONS:
+        return [f"{application} ({count(len(which))} connections)"]
+    of_address = all(one.rpartition("@")[2].startswith((f"{application}:", f"[{application}]:")) for one in which)
+    return [one if of_address else f"{application} {one}" for one in sorted(which)]
 
 
 def example(row: Mapping[str, Any], tables: str) -> Example:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -28,14 +28,6 @@ FONT = "system-ui, sans-serif"
 # Labels are measured in another font than the reader's, which may be wider.
 DRAWING = {"aria": False, "padding": {"left": 12, "right": 8, "top": 2, "bottom": 2}}
 OPERATIONS = {"publish": "published", "deliver": "delivered", "get": "fetched", "return": "returned"}
-LEDGER = {
-    "frame": ("in frames", FIRST),
-    "tls": ("encrypted", THIRD),
-    "skipped": ("skipped", SECOND),
-    "foreign": ("other protocol", FOURTH),
-    "tail": ("unfinished frame", MUTED),
-    "missing": ("not captured", theme.PAGE["bad"]),
-}
 # Widest series of a latency chart: more do not fit a screen, the table below has them.
 SERIES = 10
 LABEL_CHARACTERS = 26
@@ -153,28 +145,3 @@ def distribution(groups: Groups) -> Markup | None:
         .properties(width=WIDTH - 50, height=170)
     )  # fmt: skip
     return svg(chart, "How long settlements took: number of messages by milliseconds, logarithmic")
-
-
-def ledger(totals: Mapping[str, int]) -> Markup | None:
-    """The byte ledger of all streams as one stacked bar."""
-    whole = sum(totals[name] for name in LEDGER)
-    if not whole:
-        return None
-    present = [name for name in LEDGER if totals[name]]
-    rows: list[dict[str, Any]] = [
-        {"what": LEDGER[name][0], "share": totals[name] / whole, "order": at} for at, name in enumerate(present)
-    ]
-    chart = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(height=22)
-        .encode(
-            x=alt.X("share:Q", title=None, stack="zero", axis=alt.Axis(format="%", grid=False, tickCount=5),
-                    scale=alt.Scale(domain=[0, 1])),
-            color=alt.Color("what:N", sort=None, legend=alt.Legend(columns=2),
-                            scale=theme.scale([row["what"] for row in rows], [LEDGER[name][1] for name in present])),
-            order="order:Q",
-        )
-        .properties(width=WIDTH - 20, height=30)
-    )  # fmt: skip
-    words = ", ".join(f"{LEDGER[name][0]} {totals[name] / whole:.1%}" for name in present)
-    return svg(chart, f"Share of bytes: {words}")

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_custom
 from pipeline.audit.config import CONNECTION_KEYS, Accepted, Config
 from pipeline.report import sections
+from pipeline.report.baseline import key
 from pipeline.report.groups import Groups, count_groups
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ Examples = Mapping[str, list[dict[str, Any]]]  # by rule
 
 @dataclass(frozen=True)
 class Facts:
-    """`groups`: by the names of the sections in `sections`; `examples`: by rule.
+    """`groups`: by the names of the sections in `sections`; `examples`: by rule; `firsts`: the first finding of each
+    group of section 'identities', by `baseline.key`.
 
     `first_ns`, `last_ns`: times of the first and last packet, ns since 1970 UTC; both 0 where there is none.
     """
@@ -37,6 +39,7 @@ class Facts:
     examples: Examples
     first_ns: int
     last_ns: int
+    firsts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def total(self, section: str, measure: str = "rows") -> int:
         """The sum of a measure over the groups of a section."""
@@ -54,7 +57,8 @@ def count(session: Session) -> Facts:
     examples: dict[str, list[dict[str, Any]]] = {}
     for row in session.rows(sections.FIRST_FINDINGS):
         examples.setdefault(row["rule_id"], []).append(row)
-    return Facts(groups, examples, first_ns, last_ns)
+    firsts = {key(row): row for row in session.rows(sections.FIRST_OF_EACH)}
+    return Facts(groups, examples, first_ns, last_ns, firsts)
 
 
 @dataclass(frozen=True)

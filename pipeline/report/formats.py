@@ -18,13 +18,14 @@ from xml.etree import ElementTree
 from pipeline.audit.catalogue import GROUPS, Rule
 from pipeline.audit.config import Config
 from pipeline.report.baseline import FORMAT, NEW, PERSISTING, Comparison, KnownFinding, order
-from pipeline.report.cards import Card, cards
+from pipeline.report.cards import Card, cards, example
 from pipeline.report.facts import Facts, Unchecked, rules_of, unchecked, unchecked_on_midstream
 from pipeline.report.sections import EXAMPLES, IDENTITIES, IDENTITY, at_least
 from pipeline.text import count, plain_text, plural, script_safe
 
-# What --fail-on takes: a severity, or 'never'.
-NEVER = "never"
+# What --fail-on takes: a severity, 'empty' or 'never'. An audit that read no AMQP fails only with 'empty', as one with
+# a violation does.
+NEVER, EMPTY = "never", "empty"
 # Contents of connections (column `content`) of which no frame is read.
 UNREAD = ("tls", "foreign", "none")
 NOUNS = {"violation": "violation", "warning": "warning", "info": "note"}
@@ -127,8 +128,9 @@ class Audit:
         numbers, affected = broken.counted("severity"), facts.groups["affected"].counted("severity")
         contents = facts.groups["versions"].counted("content")
         compared = found.previous is not None
+        amqp = sum(number for content, number in contents.items() if content not in UNREAD)
         return Verdict(
-            failed=self.fail_on != NEVER and any(numbers[severity] for severity in at_least(self.fail_on)),
+            failed=any(numbers[severity] for severity in failing(self.fail_on)) or (self.fail_on == EMPTY and not amqp),
             fail_on=self.fail_on,
             violation=numbers["violation"],
             warning=numbers["warning"],
@@ -139,7 +141,7 @@ class Audit:
             new=found.number(NEW) if compared else None,
             persisting=found.number(PERSISTING) if compared else None,
             gone=len(found.gone) if compared else None,
-            amqp=sum(number for content, number in contents.items() if content not in UNREAD),
+            amqp=amqp,
             encrypted=contents["tls"],
             begun_before=facts.total("versions", "begun_before"),
             rules_not_checked=unchecked_on_midstream(facts, self.rules),
@@ -173,7 +175,10 @@ def document(audit: Audit) -> str:
             "last_packet_ns": facts.last_ns,
             "captures": facts.groups["files"].total,
             "complete": found.complete,
-            "findings": [known.entry() for known in sorted(found.known, key=order)][:IDENTITIES],
+            "findings": [
+                {**known.entry(), "first": first_of(audit, known)}
+                for known in sorted(found.known, key=order)[:IDENTITIES]
+            ],
             "gone": list(found.gone),
             "not_checked": list(found.not_checked)[:IDENTITIES],
             "rules_not_checked": [rule.entry() for rule in audit.unchecked],
@@ -181,6 +186,27 @@ def document(audit: Audit) -> str:
         indent=1,
     )
     return script_safe(text)
+
+
+def first_of(audit: Audit, known: KnownFinding) -> dict[str, Any] | None:
+    """The first finding of a group: what happened, and where to look."""
+    row = audit.facts.firsts.get(known.key)
+    if row is None:
+        return None
+    rule = audit.rules.get(str(known.about["rule_id"]))
+    shown = example(row, audit.tables)
+    return {
+        "text": rule.summary if rule else row["summary"],
+        "evidence": dict(shown.values),
+        "reservation": row["reservation"],
+        "client": row["client"],
+        "application": row["application"],
+        "capture_file": row["capture_file"],
+        "packet_no": row["packet_no"],
+        "connection_id": row["connection_id"],
+        "frame_no": row["frame_no"],
+        "cut": shown.cut,
+    }
 
 
 def sarif(audit: Audit) -> str:
@@ -221,15 +247,13 @@ def sarif_result(audit: Audit, one: KnownFinding, place: Mapping[str, int]) -> d
     }
     if one.status is not None:
         made["baselineState"] = STATES[one.status]
-    examples = audit.facts.examples.get(str(one.about["rule_id"]), ())
-    own = (row for row in examples if all(row.get(name) == one.about.get(name) for name in ABOUT))
-    example = next(own, None)
-    if example is not None and example["capture_file"]:
-        packet = "" if example["packet_no"] is None else f", packet {example['packet_no']}"
-        peers = f"{example['client']} -> {example['server']}{packet}"
+    first = audit.facts.firsts.get(one.key)
+    if first is not None and first["capture_file"]:
+        packet = "" if first["packet_no"] is None else f", packet {first['packet_no']}"
+        peers = f"{first['client']} -> {first['server']}{packet}"
         made["locations"] = [
             {
-                "physicalLocation": {"artifactLocation": {"uri": example["capture_file"]}},
+                "physicalLocation": {"artifactLocation": {"uri": first["capture_file"]}},
                 "logicalLocations": [{"fullyQualifiedName": peers}],
             }
         ]
@@ -254,7 +278,7 @@ def junit(audit: Audit) -> str:
     broken = {card.rule_id: card for card in audit.cards}
     nowhere = {one.rule_id: one for one in audit.unchecked if one.connections == one.of}
     versions = {kind["version"] for kind in audit.facts.groups["checkable"].rows}
-    wrong = () if audit.verdict.fail_on == NEVER else tuple(at_least(audit.verdict.fail_on))
+    wrong = failing(audit.verdict.fail_on)
     suites = ElementTree.Element("testsuites", name="wirehare audit")
     for group in dict.fromkeys([*GROUPS, *(rule.group for rule in audit.rules.values())]):
         own = [rule for rule in audit.rules.values() if rule.group == group]
@@ -287,6 +311,11 @@ def junit_case(
     return made
 
 
+def failing(fail_on: str) -> Sequence[str]:
+    """The severities that let an audit fail."""
+    return () if fail_on == NEVER else tuple(at_least("violation" if fail_on == EMPTY else fail_on))
+
+
 def headline(card: Card) -> str:
     """The number of findings of a rule, and who breaks it."""
     names = [plain_text(name, CHARACTERS) for name in [*card.names["application"], *card.names["things"]]]
@@ -296,10 +325,9 @@ def headline(card: Card) -> str:
 
 def lines(card: Card) -> list[str]:
     """The details of a broken rule, line by line."""
-    happened = ", ".join(f"{name} {plain_text(value, CHARACTERS)}".strip() for name, value in card.highlights)
     advice = (card.rule.why, f"What to do: {card.rule.remedy}") if card.rule and card.rule.remedy else ()
     cuts = [example.cut for example in card.examples if example.cut]
-    return list(filter(None, [headline(card), happened, *advice, *cuts]))
+    return list(filter(None, [headline(card), card.happened(CHARACTERS), *advice, *cuts]))
 
 
 def github(audit: Audit) -> str:

@@ -35,6 +35,16 @@ REPLIES = (
     "SELECT name, quantile_disc(reply_latency_ns, [0.5, 0.9, 0.99]) AS ns FROM methods "
     "WHERE reply_latency_ns IS NOT NULL GROUP BY name"
 )
+WAITS = (
+    "SELECT coalesce(queue, address) AS queue, count(*) AS messages, "
+    "quantile_disc(broker_latency_ns, [0.5, 0.9, 0.99]) AS ns FROM message_flows WHERE broker_latency_ns IS NOT NULL "
+    "GROUP BY ALL ORDER BY sum(broker_latency_ns) DESC"
+)
+# Columns of the ledger that add up to all bytes of the streams -> what these bytes are.
+USES = {
+    "frame": "in frames", "tls": "encrypted", "skipped": "skipped", "foreign": "of another protocol",
+    "tail": "of an unfinished frame", "missing": "not captured",
+}  # fmt: skip
 # Latencies -> label of their chart.
 CHART_LABELS = {
     "flows": "Time from publish through the broker to settlement: median, 90 % and 99 %",
@@ -45,6 +55,12 @@ CHART_LABELS = {
 LATENCY_TABLES = {
     "settled": ("Until settled", "Messages", "No settlement was captured.", ""),
     "replies": ("Until answered: the slowest", "Request", "No request with its answer was captured.", REPLIES),
+    "waits": (
+        "Where messages waited: from publish to delivery, by queue or address; the 20 with the longest time in all",
+        "Queue or address",
+        "No message was seen on both sides of a broker.",
+        WAITS,
+    ),
     "flows": ("Through the broker", "From, to", "No message was seen on both sides of a broker.", ""),
 }
 
@@ -87,25 +103,26 @@ def draw_charts(facts: Facts) -> dict[str, Any]:
         "flows": sorted(latencies(facts.groups["flows"].rows, "measure"), key=lambda found: MEASURES.index(found.what)),
         "settled": latencies(facts.groups["settled"].rows, "operation", "outcome"),
         "replies": sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST],
+        "waits": sorted(latencies(facts.groups["waits"].rows, "queue"), key=lambda found: -found.quantiles[0]),
     }
     return {
         "rates": charts.rates(facts.groups["rates"], facts.first_ns, facts.last_ns),
-        "ledger": charts.ledger(ledger(facts)),
         "distribution": charts.distribution(facts.groups["settled"]),
         **measured,
-        **{f"{name}_chart": charts.percentiles(found, CHART_LABELS[name]) for name, found in measured.items()},
+        **{f"{name}_chart": charts.percentiles(measured[name], label) for name, label in CHART_LABELS.items()},
     }
 
 
 def ledger(facts: Facts) -> dict[str, int]:
     """The byte ledger summed over all streams, with `payload`, the captured bytes."""
-    return {name: facts.total("ledger", name) for name in (*charts.LEDGER, "payload", "retransmitted")}
+    return {name: facts.total("ledger", name) for name in (*USES, "payload", "retransmitted")}
 
 
 def render(limits: PageLimits, audit: Audit, source: str, drawn: dict[str, Any]) -> str:
     facts = audit.facts
     style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
     totals = ledger(facts)
+    whole = sum(totals[name] for name in USES)
     groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}
     tables = {name: table(name, groups[name], limits.rows, limits.characters) for name in TABLES}
     tables |= {name: latency_table(name, drawn[name], limits.rows) for name in LATENCY_TABLES}
@@ -133,6 +150,7 @@ def render(limits: PageLimits, audit: Audit, source: str, drawn: dict[str, Any])
             box_size=(BOX_WIDTH, BOX_HEIGHT),
             decoded=share(totals["frame"] + totals["tls"], totals["payload"]),
             totals=totals,
+            uses=[f"{share(totals[name], whole)} {use}" for name, use in USES.items() if totals[name]],
             style=Markup(style),
             script=Markup(script),
             style_hash=policy_hash(style),
@@ -178,9 +196,18 @@ def table(section: str, groups: Groups, rows: int, characters: int) -> Table:
     """A section as a table: its first `rows` groups, with texts of at most `characters`."""
     spec = TABLES[section]
     first = groups.rows[:rows]
-    cells = [[cell(group, name, kind, characters) for _, name, kind in spec.columns] for group in first]
-    headings = [(heading, KINDS[kind][1]) for heading, _, kind in spec.columns]
+    columns = [column for column in spec.columns if any(has_value(group, *column[1:]) for group in first)]
+    cells = [[cell(group, name, kind, characters) for _, name, kind in columns] for group in first]
+    headings = [(heading, KINDS[kind][1]) for heading, _, kind in columns]
     return Table(spec.caption, headings, cells, groups.total - len(first), spec.query, spec.nothing)
+
+
+def has_value(group: Mapping[str, Any], name: str, kind: str) -> bool:
+    """Whether a group has something to show in a column: a column without any is left out."""
+    if kind == "filter":
+        return True
+    names = (name, f"client_{name}", f"server_{name}") if kind == "agreed" else (name,)
+    return any(group.get(each) is not None for each in names)
 
 
 def cell(group: Mapping[str, Any], name: str, kind: str, characters: int) -> tuple[str | Markup, int | None]:

@@ -36,6 +36,8 @@ IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
 NAMED = ("application", "user", "vhost", "server", "things")
 # Names in evidence.
 ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
+# Evidence that is text of a peer.
+PEER_TEXTS = ("reply_text", "text", "description", "condition", "error")
 # Names that applications choose.
 THINGS = ENTITIES[1:]
 
@@ -83,6 +85,17 @@ def shortened(characters: int, *names: str) -> str:
     return ", ".join(f"left({name}, {characters}) AS {name}" for name in names)
 
 
+def how_it_ended() -> str:
+    """SQL for how a connection ended."""
+    return (
+        "CASE WHEN tcp_end = 'none' THEN 'open at the end' "
+        "WHEN state = 'closed' THEN 'closed' "
+        "WHEN tcp_end = 'rst' THEN 'reset' || coalesce(' by the ' || tcp_end_by, '') "
+        "WHEN tcp_end = 'fin' THEN 'ended without close' || coalesce(' by the ' || tcp_end_by, '') "
+        "ELSE tcp_end END"
+    )
+
+
 LISTED = ", ".join(f"'{name}'" for name in SEVERITIES)
 # The name of the client's application, with generated parts replaced; else its product, else its address.
 APPLICATION = f"coalesce(nullif({without_generated('client_name')}, '*'), client_product, proxied_client_ip, client_ip)"
@@ -98,28 +111,40 @@ VALUES = {
     "application": APPLICATION,
     "client": f"coalesce({endpoint('proxied_client')}, {endpoint('client')})",
     "server": endpoint("server"),
+    "ended": how_it_ended(),
     "severities": LISTED,
     "weight": f"list_position([{LISTED}], severity)",
+    "peer_text": f"coalesce({', '.join(f'TRY_CAST(evidence.{name} AS VARCHAR)' for name in PEER_TEXTS)})",
     # The names in evidence as 'queue=orders exchange=logs'; null for none.
     "entities": joined(" ", {name: f"'{name}=' || {in_evidence(name)}" for name in ENTITIES}.values()),
     # THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
     "things": joined(", ", map(thing, THINGS)),
 }
-# The first findings of each rule, those without a reservation first.
-FIRST_FINDINGS = f"""
-    SELECT rule_id, severity, scope, offender, connection_id, channel, frame_no, packet_no, occurrences, reservation,
-        client_ip, client_port, server_ip, server_port, client, server, epoch_us(ts) AS ts,
-        {shortened(NAME_CHARACTERS, "application", "client_product", "client_version", "user", "vhost")},
-        {shortened(EVIDENCE_CHARACTERS, "capture_file", "entities")},
-        left(CAST(to_json(evidence) AS VARCHAR), {EVIDENCE_CHARACTERS}) AS evidence,
-        row_number() OVER (
-            PARTITION BY rule_id
-            ORDER BY {VALUES["weight"]} DESC, reservation NULLS FIRST, ts NULLS FIRST, connection_id NULLS FIRST,
-                frame_no NULLS FIRST) AS nth
-    FROM {Source.named("findings")}
-    QUALIFY nth <= {EXAMPLES}
-    ORDER BY rule_id, nth
-"""
+
+
+def first_findings(number: int, *keys: str) -> str:
+    """SQL for the first findings of each group with equal keys: the worst first, those without a reservation before
+    others."""
+    return f"""
+        SELECT rule_id, severity, scope, offender, connection_id, channel, frame_no, packet_no, occurrences,
+            reservation, client_ip, client_port, server_ip, server_port, client, server, epoch_us(ts) AS ts,
+            tcp_end, tcp_end_by, heartbeat_s, client_max_silence_ns, server_max_silence_ns, summary,
+            {shortened(NAME_CHARACTERS, "application", "client_product", "client_version", "user", "vhost")},
+            {shortened(EVIDENCE_CHARACTERS, "capture_file", "entities")},
+            left(CAST(to_json(evidence) AS VARCHAR), {EVIDENCE_CHARACTERS}) AS evidence,
+            row_number() OVER (
+                PARTITION BY {", ".join(keys)}
+                ORDER BY {VALUES["weight"]} DESC, reservation NULLS FIRST, ts NULLS FIRST, connection_id NULLS FIRST,
+                    frame_no NULLS FIRST) AS nth
+        FROM {Source.named("findings")}
+        QUALIFY nth <= {number}
+        ORDER BY rule_id, nth, connection_id NULLS FIRST, frame_no NULLS FIRST
+        LIMIT {IDENTITIES}
+    """
+
+
+FIRST_FINDINGS = first_findings(EXAMPLES, "rule_id")
+FIRST_OF_EACH = first_findings(1, *IDENTITY)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def test_the_document_is_for_machines() -> None:
     assert [one["rule_id"] for one in entry["findings"]] == ["HB-01", "SEC-01"]  # the worst first
     assert set(entry["findings"][0]) == {
         "key", "rule_id", "client_product", "user", "vhost", "server", "entities", "severity", "findings",
-        "occurrences", "status",
+        "occurrences", "status", "first",
     }  # fmt: skip
 
 

@@ -39,6 +39,7 @@ def audited(fail_on: str = "violation", text: str = "billing", begun_before: boo
         facts,
         groups={**facts.groups, **{name: Groups(of, len(of)) for name, of in groups.items()}},
         examples={name: [{**finding(name, "x"), **place}] for name in BROKEN},
+        firsts={key(identity(name, client_product=text)): {**finding(name, "x"), **place} for name in BROKEN},
     )
     before = Previous({key(identity("CH-09", client_product=text)): {}, GONE["key"]: GONE})
     found = compare(facts.groups["identities"], before)

@@ -19,7 +19,7 @@ from pipeline.report import charts
 from pipeline.report.baseline import compare, read
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups, latencies
-from pipeline.report.page import LARGEST, page
+from pipeline.report.page import LARGEST, page, table
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 VOID = {"meta", "link", "input", "br", "img"}
@@ -159,6 +159,26 @@ def test_the_threshold_decides(fail_on: str, failed: bool) -> None:
     assert audit_of(facts, fail_on=fail_on).verdict.failed is failed
 
 
+@pytest.mark.parametrize(("content", "failed"), [("amqp", False), ("tls", True), ("none", True)])
+def test_an_audit_that_read_no_amqp_fails_if_asked(content: str, failed: bool) -> None:
+    facts = everywhere("x")
+    versions = [{**facts.groups["versions"].rows[0], "content": content}]
+    groups = {**facts.groups, "versions": Groups(versions, 1), "rules": Groups()}
+    assert audit_of(replace(facts, groups=groups), fail_on="empty").verdict.failed is failed
+    assert audit_of(replace(facts, groups=groups)).verdict.failed is False
+    violation = {**groups, "rules": facts.groups["rules"]}
+    assert audit_of(replace(facts, groups=violation), fail_on="empty").verdict.failed
+
+
+def test_a_column_without_any_value_is_left_out() -> None:
+    facts = everywhere("x")
+    (row,) = facts.groups["servers"].rows
+    some = Groups([{**row, "product": None}, {**row, "release": None}], 2)
+    none = Groups([{**row, "product": None, "release": None}], 1)
+    assert [heading for heading, _ in table("servers", some, 9, 9).headings][:3] == ["Address", "Product", "Release"]
+    assert [heading for heading, _ in table("servers", none, 9, 9).headings][:2] == ["Address", "Connections"]
+
+
 def test_nothing_found_and_nothing_captured_read_well() -> None:
     facts = everywhere("x")
     none = {name: Groups() for name in facts.groups}
@@ -212,7 +232,6 @@ def test_charts_are_drawings_without_script_or_style() -> None:
     assert "path" in outline.tags
     assert not {"script", "style", "image", "a"} & set(outline.tags)
     assert "style" not in outline.attributes
-    assert charts.ledger(dict.fromkeys(charts.LEDGER, 0)) is None
 
 
 def test_the_templates_take_every_string_through_a_filter() -> None:

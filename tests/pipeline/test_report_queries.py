@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from report_support import audit_of
 
 from pipeline.lake.reading import Span
 from pipeline.report.facts import Facts, count
+from pipeline.report.formats import document
 from pipeline.report.groups import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
 from pipeline.report.sections import IDENTITIES, TABLES, bar_width_ns, sources
@@ -242,6 +244,88 @@ def test_only_the_rows_of_a_span_are_counted(tmp_path: Path) -> None:
     with open_tables(str(tmp_path), span=Span(at[20], at[40])) as session:
         found = count(session)
     assert (found.total("versions"), found.total("outcomes"), found.total("ledger", "payload")) == (2, 2, 2)
+
+
+def test_connections_with_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Two of one name, one behind a proxy and without a user; one with a name of its own."""
+    sides = {"client_ip": "10.0.0.7", "server_ip": "10.0.0.2", "server_port": 5672, "content": "amqp"}
+    connections = [
+        {**sides, "connection_id": 1, "client_port": 1, "client_product": "pika", "user": "guest"},
+        {**sides, "connection_id": 2, "client_port": 2, "client_product": "pika", "proxied_client_ip": "fd00::7",
+         "proxied_client_port": 9},
+        {**sides, "connection_id": 3, "client_port": 3, "client_name": "billing", "client_product": "pika"},
+    ]  # fmt: skip
+    write_tables(tmp_path, {"connections": connections})
+    write_table(tmp_path, "findings", [finding("NM-03", "warning", number) for number in (1, 2, 3)])
+    with open_tables(str(tmp_path)) as session:
+        found = groups(count(session), "named", "application", "which")
+    assert sorted(found, key=str) == [("billing", None), ("pika", "[fd00::7]:9"), ("pika", "guest@10.0.0.7:1")]
+
+
+def test_texts_of_peers_are_counted_by_rule(tmp_path: Path) -> None:
+    evidence = [{"reply_text": "gone", "text": "x"}] * 2 + [{"description": "full"}, {"observed": 7}]
+    write_tables(tmp_path)
+    write_table(tmp_path, "findings", [finding("CH-09", "warning", evidence=one) for one in evidence])
+    with open_tables(str(tmp_path)) as session:
+        assert groups(count(session), "texts", "rule_id", "text", "rows") == [
+            ("CH-09", "gone", 2),
+            ("CH-09", "full", 1),
+        ]
+
+
+def test_what_is_unsettled_where_tcp_has_ended_is_told_apart(tmp_path: Path) -> None:
+    """The fewer ones that still wait come first."""
+    ends = {1: ("rst", "server", "open"), 2: ("none", None, "open"), 3: ("fin", "client", "closed")}
+    tables: dict[str, list[dict[str, Any]]] = {
+        "connections": [
+            {"connection_id": number, "tcp_end": end, "tcp_end_by": by, "state": state}
+            for number, (end, by, state) in ends.items()
+        ],
+        "channels": [
+            {"connection_id": number, "channel": 1, "channel_life": 1, "unsettled": unsettled}
+            for number, unsettled in ((1, 9), (2, 1), (3, 5))
+        ],
+        "messages": [
+            {"connection_id": number, "operation": "deliver", "outcome": "unsettled", "queue": "q"} for number in ends
+        ],
+        "links": [
+            {"connection_id": 2, "channel": 1, "channel_life": 1, "queue": f"q{number}"} for number in (5, 4, 3, 2, 1)
+        ],
+    }
+    with open_tables(str(write_tables(tmp_path, tables))) as session:
+        found = count(session)
+    assert groups(found, "unsettled_channels", "unsettled", "connection", "queues") == [
+        (1, "open at the end", "q1, q2, q3, q4"),
+        (9, "reset by the server", None),
+        (5, "closed", None),
+    ]
+    assert {row[0] for row in groups(found, "unsettled", "connection")} == {
+        "open at the end", "reset by the server", "closed",
+    }  # fmt: skip
+
+
+def test_messages_wait_by_queue_or_address(tmp_path: Path) -> None:
+    flows = [
+        *({"flow_id": n, "queue": "slow", "broker_latency_ns": n * MS} for n in range(1, 101)),
+        *({"flow_id": n, "address": "/fast", "broker_latency_ns": 1000} for n in range(500)),
+        {"flow_id": 1000, "queue": "unknown"},
+    ]
+    with open_tables(str(write_tables(tmp_path, {"message_flows": flows}))) as session:
+        found = {one.what: one for one in latencies(count(session).groups["waits"].rows, "queue")}
+    assert found["/fast"].quantiles == (1000, 1000, 1000)
+    assert found["slow"].quantiles == pytest.approx((50 * MS, 90 * MS, 99 * MS), rel=0.0014)
+    assert {*found} == {"slow", "/fast"}
+
+
+def test_the_json_has_the_first_finding_of_each_group(facts: Facts) -> None:
+    entries = json.loads(document(audit_of(facts)))["findings"]
+    (worst,) = [entry["first"] for entry in entries if entry["severity"] == "violation"]
+    assert worst["evidence"] == {"observed": "amq.", "queue": HOSTILE_QUEUE}
+    assert (worst["client"], worst["packet_no"], worst["capture_file"]) == ("10.0.0.7:50001", 17, "file:///c/a.pcap")
+    assert worst["cut"] == "wirehare cut /data/tables --finding NM-03/1/5 -o NM-03.pcapng"
+    (unsure,) = [entry["first"] for entry in entries if entry["entities"] == "queue=amq.gen-*"]
+    assert (unsure["connection_id"], unsure["reservation"]) == (2, "bytes are missing")
+    assert all(entry["first"] for entry in entries)
 
 
 def test_every_query_on_the_page_runs(session: Session, facts: Facts) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from report_support import FINDINGS, SOURCES, audit_of, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import SEVERITIES, catalogue
 from pipeline.report.baseline import Previous, compare, key
-from pipeline.report.cards import MOST_IMPORTANT, most_important
+from pipeline.report.cards import MOST_IMPORTANT, example, most_important, with_connections
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
@@ -88,6 +89,11 @@ def test_the_first_screen_lists_interrupted_work_then_the_worst_then_the_new() -
     assert [card.rule_id for card in most_important(audit_of(before, known).cards)] == ["NM-01", "SEC-01"]
 
 
+def text_of(text: str, number: int = 1) -> dict[str, Any]:
+    """A text of peers in findings of CH-09."""
+    return {**group(FINDINGS, "texts", text, number), "rule_id": "CH-09"}
+
+
 def html_of(facts: Facts) -> str:
     return page(audit_of(facts), "/data/a b")
 
@@ -99,13 +105,64 @@ def test_the_first_screen_has_the_application_the_event_and_the_remedy() -> None
     facts = replace(
         facts,
         examples={"CH-09": [{**finding("CH-09", "x"), "evidence": evidence}]},
-        groups={**facts.groups, "named": Groups(named, 1)},
+        groups={**facts.groups, "named": Groups(named, 1), "texts": Groups([text_of("NOT_FOUND - no queue")], 1)},
     )
     opening = html_of(facts).partition('<section id="captured">')[0]
     words = " ".join(re.sub("<[^>]*>", " ", opening.partition("<main")[2]).split()).replace(" :", ":")
     assert "warning CH-09 a rule 2 findings: billing · queue=in NOT_FOUND - no queue" in words
     assert catalogue()["CH-09"].remedy in words
     assert '<a href="#rule-CH-09">' in opening
+
+
+def test_several_texts_of_one_rule_are_shown_as_such() -> None:
+    facts = facts_of(20, CH_09=("warning", 9))
+    for texts, happened in (
+        ([("gone", 9)], "gone"),
+        ([("gone", 8), ("refused", 1)], "8 times gone, once refused"),
+        ([("gone", 4), ("refused", 3), ("full", 1), ("late", 1)], "4 times gone, 3 times refused, and 2 other texts"),
+    ):
+        groups = {**facts.groups, "texts": Groups([text_of(*one) for one in texts], len(texts))}
+        (card,) = audit_of(replace(facts, groups=groups)).cards
+        assert card.happened(100) == happened
+
+
+@pytest.mark.parametrize(
+    ("which", "names"),
+    [
+        ([None], ["pika"]),
+        (["guest@10.0.0.7:50001"], ["pika guest@10.0.0.7:50001"]),
+        (["a@10.0.0.7:50002", "10.0.0.7:50001"], ["pika 10.0.0.7:50001", "pika a@10.0.0.7:50002"]),
+        ([f"guest@10.0.0.7:{port}" for port in range(3)], ["pika (3 connections)"]),
+    ],
+)
+def test_a_name_that_several_connections_have_says_which_of_them(which: list[str | None], names: list[str]) -> None:
+    facts = facts_of(20, CH_09=("warning", 9))
+    rows = [
+        {**group(FINDINGS, "named", "x", 1), "rule_id": "CH-09", "application": "pika", "which": one} for one in which
+    ]
+    (card,) = audit_of(replace(facts, groups={**facts.groups, "named": Groups(rows, len(rows))})).cards
+    assert card.names["application"] == names
+    (card,) = audit_of(replace(facts, groups={**facts.groups, "named": Groups(rows, 20_000)})).cards
+    assert card.names["application"] == ["pika"]  # not all of them are known
+
+
+def test_an_address_is_not_said_twice() -> None:
+    assert with_connections("10.0.0.7", ["guest@10.0.0.7:50001"], True) == ["guest@10.0.0.7:50001"]
+    assert with_connections("fd00::7", ["[fd00::7]:50001"], True) == ["[fd00::7]:50001"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"tcp_end": "none"}, None),
+        ({"tcp_end": "rst", "tcp_end_by": "server", "heartbeat_s": 1, "client_max_silence_ns": 3_003_000_000},
+         "TCP reset by the server; longest silence client 3.0 s; heartbeat 1 s"),
+        ({"tcp_end": "fin", "tcp_end_by": "client", "heartbeat_s": 0}, "TCP ended by the client; no heartbeat"),
+        ({"tcp_end": "fin", "heartbeat_s": None}, "TCP ended"),
+    ],
+)  # fmt: skip
+def test_a_finding_about_a_close_says_how_tcp_ended(columns: dict[str, Any], text: str | None) -> None:
+    assert example({**finding("CL-04", "x"), **columns}, "tables").ended == text
 
 
 def test_every_name_of_all_findings_can_be_found_on_the_page() -> None:

@@ -21,7 +21,8 @@ HOSTILE = '<script>alert("x")</script><img src=//evil.example/x onerror=alert(1)
 def group(source: Source, section: str, text: str, number: int, **values: Any) -> dict[str, Any]:
     """A group of a section: its keys are `text`, its measures `number`, but for `values`."""
     (keys,) = (one.keys for one in source.sections if one.name == section)
-    return {**dict.fromkeys(keys, text), **dict.fromkeys(source.measures, number), **values}
+    one = {"which": None} if "which" in keys else {}  # the only connection of its application
+    return {**dict.fromkeys(keys, text), **dict.fromkeys(source.measures, number), **one, **values}
 
 
 # Keys that are numbers in text.
@@ -64,7 +65,9 @@ def ends(text: str) -> dict[str, Any]:
     return {
         "client_ip": "10.0.0.7", "client_port": 50312, "server_ip": "10.0.0.2", "server_port": 5672,
         "client": "10.0.0.7:50312", "server": "10.0.0.2:5672", "client_product": text, "client_version": text,
-        "user": text, "vhost": text, "application": text, "client_name": text,
+        "user": text, "vhost": text, "application": text, "client_name": text, "which": None,
+        "tcp_end": "none", "tcp_end_by": None, "heartbeat_s": 60, "client_max_silence_ns": 0,
+        "server_max_silence_ns": 0,
     }  # fmt: skip
 
 
