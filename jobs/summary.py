@@ -109,6 +109,14 @@ def client_text(row: Mapping[str, Any]) -> str:
     return endpoint_text(row["client_ip"], row["client_port"])
 
 
+def application(row: Mapping[str, Any]) -> str | None:
+    """The client's name of itself, and the pod, container or program that it runs in, if the capture says so."""
+    process = row["client_process"] or {}
+    where = process.get("pod_name") or process.get("container_name") or process.get("name")
+    name: str | None = row["client_name"]
+    return f"{name} ({where})" if name and where and where != name else name or where
+
+
 # The ends of a connection, the state it reached, how much it carried.
 CONNECTIONS: Columns = {
     "client": client_text,
@@ -116,7 +124,7 @@ CONNECTIONS: Columns = {
     "version": lambda row: row["version"] or row["content"],
     "vhost": itemgetter("vhost"),
     "user": itemgetter("user"),
-    "application": itemgetter("client_name"),
+    "application": application,
     "state": itemgetter("state"),
     "frames": lambda row: (row["client_frames"] or 0) + (row["server_frames"] or 0),
     "published": itemgetter("messages_published"),
@@ -132,7 +140,7 @@ MESSAGES: Columns = {
 }
 CONNECTION_COLUMNS = [
     *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_name"),
-    *("proxied_client_ip", "proxied_client_port"),
+    *("proxied_client_ip", "proxied_client_port", "client_process"),
     *("state", "client_frames", "server_frames", "messages_published", "messages_delivered"),
     *("opened_ts", "connection_id"),
 ]

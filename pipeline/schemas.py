@@ -48,7 +48,7 @@ CAPTURES = table(
     ("snaplen", LONG, "largest capture length the file declares, bytes"),
     ("dropped", LONG, "packets the capturing machine reports as dropped (pcapng interface statistics)"),
     ("truncated", BOOLEAN, "true: the file ends inside a record"),
-    ("error", STRING, "why reading stopped early; null: it did not"),
+    ("error", STRING, "why reading stopped early, or which times may be wrong; null: neither"),
     ("skipped_packets", MapType(STRING, LONG), "packets not read, by reason: without TCP, or 'filtered' by an option"),
 )
 
@@ -68,6 +68,9 @@ CONNECTIONS = table(
         "proxied_client_ip",
         "proxied_client_port",
         "proxied_community_id",
+        "client_process",
+        "server_process",
+        "local_process",
         "sides_known_by",
         "content",
     ),

@@ -65,7 +65,7 @@ def _limits(side: str, method: str, heartbeat: tuple[str, ...]) -> dict[str, Att
 
 RABBITMQ, NAMED_VHOST = "RabbitMQ", "vhost:"  # its product, and the prefix of a virtual host in its hostname of 1.0
 # Columns for client_name: the first one that is not null; names chosen by people first, product and version last.
-NAMES = ("connection_name", "client_container_id", "client_process", "client_product client_version")
+NAMES = ("connection_name", "client_container_id", "client_program", "client_product client_version")
 
 
 def _of_client(name: str) -> Attribute:
@@ -84,7 +84,7 @@ def _of_login(name: str) -> Attribute:
 
 ATTRIBUTES: dict[str, Attribute] = {
     "connection_name": _of_client("connection_name"),  # RabbitMQ's clients, and those that follow them
-    "client_process": _of_client("qpid.client_process"),  # Qpid's
+    "client_program": _of_client("qpid.client_process"),  # Qpid's
     "vhost": ("string", (ArgumentPath("connection.open", ("virtual_host",)), _opens("hostname", "client"))),
     "user": _of_login("user"),
     "mechanism": _of_login("mechanism"),

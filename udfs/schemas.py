@@ -147,6 +147,16 @@ TLS = table(
     ("server_certificate", CERTIFICATE, "of the server, if it was captured in clear (TLS 1.2) or decrypted"),
     ("client_certificate", CERTIFICATE, "of the client, likewise"),
 )
+# A process at one end of a connection. Names as in the resource attributes of OpenTelemetry.
+PROCESS = table(
+    ("pid", LONG, "process id"),
+    ("name", STRING, "name of its program, without arguments"),
+    ("container_name", STRING, "name of its container"),
+    ("container_id", STRING, "id of its container"),
+    ("container_image", STRING, "image of its container"),
+    ("pod_name", STRING, "name of its Kubernetes pod"),
+    ("pod_namespace", STRING, "namespace of its pod"),
+)
 # What is known of a TCP connection when it has ended, besides what it shares with frames. Most are columns of table
 # connections, too.
 FACTS = table(
@@ -165,6 +175,18 @@ FACTS = table(
         "proxied_community_id",
         STRING,
         "community_id of the connection that the header speaks of, from the client to the load balancer",
+    ),
+    (
+        "client_process",
+        PROCESS,
+        "process of the client by the first packet that a pcapng says it sent or received (process blocks and options ",
+        "of macOS and Wireshark, comments of ptcpdump)",
+    ),
+    ("server_process", PROCESS, "process of the server, likewise"),
+    (
+        "local_process",
+        PROCESS,
+        "the same where packets of both directions have one process, and the capture does not say which side it is",
     ),
     ("capture_file", STRING, "URI of the capture that holds the first packet"),
     ("opened_ts_ns", LONG, "first packet"),
@@ -258,6 +280,8 @@ TCP_RUNS = table(
     ("segments", BINARY, "records of codec.net.segments.SEGMENT end to end, both directions"),
     ("payload", BINARY, "captured TCP payloads end to end; null: segments say where in the file"),
     ("account", STRING, "JSON of what the split held; null on runs"),
+    ("processes", STRINGS, "JSON of each process that these packets are about; null: none"),
+    ("sightings", BINARY, "when they are: records of udfs.decode.processes.SIGHTING end to end; null: none"),
 )
 
 # Runs of a flow are decoded in this order, however the captures were split and their runs cut.

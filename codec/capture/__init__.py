@@ -20,11 +20,13 @@ from codec.capture.pcapng import SECTION_HEADER, PcapngWalker
 from codec.capture.records import NO_INTERFACE, NOT_A_PACKET, RECORD, CaptureError, Records, Walker
 
 __all__ = (
-    "NOT_A_PACKET", "NO_INTERFACE", "RECORD", "SNIFF_BYTES", "CaptureError", "Records", "Walker", "new_walker", "sniff",
+    "HEAD_BYTES", "NOT_A_PACKET", "NO_INTERFACE", "RECORD", "SNIFF_BYTES", "CaptureError", "Records", "Walker",
+    "new_walker", "sniff",
 )  # fmt: skip
 
 MAGIC_BYTES = 4  # they identify a capture
 SNIFF_BYTES = 16  # error messages show these of other files
+HEAD_BYTES = 1 << 16  # from which the reader of a capture is made
 
 
 def sniff(head: bytes) -> str:
@@ -47,8 +49,9 @@ def sniff(head: bytes) -> str:
 
 
 def new_walker(head: bytes) -> Walker:
-    """A reader of the file that starts with `head`. Raises CaptureError when it is not a capture."""
-    return PcapWalker() if sniff(head) == "pcap" else PcapngWalker()
+    """A reader of the file that starts with `head`, its first HEAD_BYTES. Raises CaptureError when it is not a
+    capture."""
+    return PcapWalker.of(head[:HEAD_BYTES]) if sniff(head) == "pcap" else PcapngWalker()
 
 
 def _printable(head: bytes) -> str:

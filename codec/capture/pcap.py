@@ -2,6 +2,10 @@
 
 Source: draft-ietf-opsawg-pcap. The magic number gives byte order and unit of time. The Linux "modified" variant (magic
 a1b2cd34) has 8 more bytes per record header: interface, protocol, packet type.
+
+Some programs write nanoseconds below the magic number of microseconds. A fraction of a second above 999,999 shows it;
+where most records at the beginning of a file have one, the unit is nanoseconds. Elsewhere such a fraction counts as it
+is written, and `doubt` says so.
 """
 
 from __future__ import annotations
@@ -36,8 +40,20 @@ class PcapWalker(R.Walker):
 
     format: str = "pcap"
     header_bytes: int = 0  # of a record; 0 until the file header was read
+    misread: bool = False  # the unit is nanoseconds, whatever the magic number says
+    beyond: int = 0  # records with a fraction of a second or more
     unit_ns: int = 0
     link_type: int = 0
+
+    @classmethod
+    def of(cls, head: bytes) -> PcapWalker:
+        """The reader of a file that starts with `head`."""
+        walker, sample = cls(), cls()
+        octets = R.writable(np.frombuffer(head, np.uint8))
+        records, _ = sample.walk(octets, False)
+        if sample.beyond > len(records) // 2:
+            walker.misread = True
+        return walker
 
     def walk(self, block: R.Bytes, final: bool) -> tuple[R.Records, int]:
         """Complete records of `block`, and the bytes consumed."""
@@ -48,10 +64,14 @@ class PcapWalker(R.Walker):
         if not self.header_bytes or self.error:
             return np.empty(0, R.RECORD), 0
         records = np.empty((len(block) - begin) // self.header_bytes, R.RECORD)
-        count, consumed, outcome = _walk(
+        count, consumed, outcome, beyond = _walk(
             block, begin, self.big_endian, self.header_bytes, self.unit_ns, self.link_type, LIMITS.record_bytes, records
         )
         self.position += consumed
+        self.beyond += beyond
+        if self.beyond:
+            most = SECOND_NS // self.unit_ns - 1
+            self.doubt = f"records have more than {most} in their fraction of a second; their times may be wrong"
         if outcome == R.BAD_CAPTURED:
             self.error = (
                 f"the record at byte {self.position} claims more than {LIMITS.record_bytes} captured bytes; "
@@ -76,7 +96,7 @@ class PcapWalker(R.Walker):
         if major != VERSION:
             self.error = f"the header names pcap version {major}; expected version {VERSION}"
             return 0
-        self.big_endian, self.header_bytes, self.unit_ns = big_endian, header_bytes, unit_ns
+        self.big_endian, self.header_bytes, self.unit_ns = big_endian, header_bytes, 1 if self.misread else unit_ns
         self.snaplen = int.from_bytes(head[16:20], order) or None
         self.link_type = int.from_bytes(head[20:24], order) & 0xFFFF  # the upper half describes frame check sequences
         return FILE_HEADER_BYTES
@@ -84,27 +104,31 @@ class PcapWalker(R.Walker):
 
 @njit
 def _walk(block, at, big, header_bytes, unit_ns, link_type, limit, records):
-    """Fill `records` from `block[at:]`; returns (records filled, offset of the first byte not consumed, outcome)."""
+    """Fill `records` from `block[at:]`; returns (records filled, offset of the first byte not consumed, outcome,
+    records whose fraction is a second or more)."""
     offset = records["offset"]
     cap_len = records["cap_len"]
     wire_len = records["wire_len"]
     ts_ns = records["ts_ns"]
     interface = records["interface"]
     link = records["link_type"]
-    count = 0
+    count = beyond = 0
     while at + header_bytes <= len(block):
         captured = R.read32(block, at + 8, big)
         if captured > limit:
-            return count, at, R.BAD_CAPTURED
+            return count, at, R.BAD_CAPTURED, beyond
         if at + header_bytes + captured > len(block):
             break
         offset[count] = at + header_bytes
         cap_len[count] = captured
         wire_len[count] = max(captured, R.read32(block, at + 12, big))
         # seconds and fraction of 32 bits each: always below 2**63 ns together
-        ts_ns[count] = R.read32(block, at, big) * SECOND_NS + R.read32(block, at + 4, big) * unit_ns
+        fraction_ns = R.read32(block, at + 4, big) * unit_ns
+        ts_ns[count] = R.read32(block, at, big) * SECOND_NS + fraction_ns
+        if fraction_ns >= SECOND_NS:
+            beyond += 1
         interface[count] = 0
         link[count] = link_type
         count += 1
         at += header_bytes + captured
-    return count, at, R.NEED_MORE
+    return count, at, R.NEED_MORE, beyond

@@ -1,7 +1,8 @@
 """The pcapng format: blocks of (type, length, body, length again), in sections that each choose their byte order.
 
 Source: draft-ietf-opsawg-pcapng. A kernel reads packet blocks (enhanced, simple, obsolete) and skips unused ones. It
-stops at section headers, interface descriptions and interface statistics, which are rare and read in Python.
+stops at section headers, interface descriptions, interface statistics and processes (`codec.capture.processes`), which
+are rare and read in Python.
 
 Wireshark counts custom blocks and journal entries as packets. They become records with link type NOT_A_PACKET, so that
 packet numbers agree.
@@ -12,21 +13,36 @@ within 63 bits: a damaged time ends at LAST_NS and does not wrap, nor does a dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from codec.capture import records as R
+from codec.capture.processes import (
+    CUSTOM_BLOCKS,
+    DARWIN_BLOCK,
+    FLAG_BITS,
+    REFERENCE,
+    WIRESHARK,
+    ByteOrder,
+    Processes,
+    options_of,
+    packet_options,
+)
 from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 
 SECTION_HEADER = bytes.fromhex("0a0d0d0a")  # the same in both byte orders
 SECTION, INTERFACE, OBSOLETE_PACKET, SIMPLE_PACKET, STATISTICS, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 5, 6
-JOURNAL, CUSTOM, CUSTOM_NOT_COPIED = 9, 0x0BAD, 0x40000BAD
+JOURNAL = 9
+CUSTOM, CUSTOM_NOT_COPIED = CUSTOM_BLOCKS
 BYTE_ORDER_MAGIC = 0x1A2B3C4D
 BLOCK_BYTES = 12  # type, length, length again
+PROCESS_BYTES = 16  # of a block that may name a process
+REFERRING_BYTES = 40  # of the shortest packet block with an option
+NO_PROCESSES = np.zeros(0, np.int64)
 SECTION_BYTES = 28  # the shortest section header
 
 END_OF_OPTIONS = 0
@@ -70,21 +86,28 @@ class PcapngWalker(R.Walker):
     last_ns: int = 0  # time of the previous packet, for packets without time
     drops: dict[int, int] = field(default_factory=dict)  # of the section, by interface: the last statistics count
     drops_sum: int = 0  # of all sections
+    _processes: Processes = field(default_factory=Processes)
 
     def walk(self, block: R.Bytes, final: bool) -> tuple[R.Records, int]:
         """Complete records of `block`, and the bytes consumed."""
         block = R.writable(block)
         records = np.empty(len(block) // BLOCK_BYTES, R.RECORD)
-        count = at = 0
+        references = np.empty(len(block) // REFERRING_BYTES + 1, REFERENCE)
+        process_of = self.process_of = NO_PROCESSES
+        count = at = referring = resolved = 0
         outcome = R.OTHER_BLOCK
         begin = self.position
         while outcome == R.OTHER_BLOCK and self.error is None:
             if self.section:
-                count, at, outcome, self.last_ns = _walk(
+                count, at, outcome, self.last_ns, referring = _walk(
                     block, at, self.big_endian, self.interfaces, self.interface_count, LIMITS.record_bytes,
-                    self.last_ns, records, count,
+                    self.last_ns, records, count, references, referring, self._processes.room,
                 )  # fmt: skip
                 self.position = begin + at
+                if referring > resolved:
+                    process_of = process_of if len(process_of) else np.zeros(len(records), np.int64)
+                    self._resolve(block, records, references[resolved:referring], process_of)
+                    resolved = referring
             if outcome == R.OTHER_BLOCK:
                 length = self._other_block(block, at)
                 at += length
@@ -96,7 +119,16 @@ class PcapngWalker(R.Walker):
             self.truncated = True
             if not self.section:
                 self.error = f"the file ends after {len(block)} bytes, inside the section header of pcapng"
+        self.process_of, self.processes = process_of[:count], self._processes.known
         return records[:count], at
+
+    def _resolve(
+        self, block: R.Bytes, records: R.Records, references: NDArray[np.void], process_of: NDArray[np.int64]
+    ) -> None:
+        """Fill in the processes that packets refer to."""
+        rows = references["row"]
+        numbers = self._processes.resolve(block, references, records["ts_ns"][rows], self._byte_order)
+        process_of[rows] = np.where(numbers > 0, numbers << FLAG_BITS | references["flags"], 0)
 
     def _other_block(self, block: R.Bytes, at: int) -> int:
         """Read the block that the kernel stopped at; returns its length, 0 when it is incomplete or damaged."""
@@ -104,14 +136,23 @@ class PcapngWalker(R.Walker):
             return self._section_header(block, at)
         length = self._number(block[at + 4 : at + 8].tobytes())
         body = block[at + 8 : at + length - 4].tobytes()
-        if self._number(block[at : at + 4].tobytes()) == INTERFACE:
+        kind = self._number(block[at : at + 4].tobytes())
+        if kind == INTERFACE:
             self._interface_description(body)
+        elif kind == DARWIN_BLOCK:
+            self._processes.darwin(body, self._byte_order)
+        elif kind in CUSTOM_BLOCKS:
+            self._processes.wireshark(body)
         else:
             self._interface_statistics(body)
         return length
 
+    @property
+    def _byte_order(self) -> ByteOrder:
+        return "big" if self.big_endian else "little"
+
     def _number(self, octets: bytes) -> int:
-        return int.from_bytes(octets, "big" if self.big_endian else "little")
+        return int.from_bytes(octets, self._byte_order)
 
     def _section_header(self, block: R.Bytes, at: int) -> int:
         """Begin a section, with its byte order and new interface numbers; returns its length, else 0."""
@@ -136,6 +177,7 @@ class PcapngWalker(R.Walker):
             self.section += 1
             self.interface_count = 0
             self.drops.clear()
+            self._processes.begin_section()
             return length
         return 0
 
@@ -146,11 +188,11 @@ class PcapngWalker(R.Walker):
         if self.interface_count == len(self.interfaces):
             self.interfaces = np.concatenate([self.interfaces, np.zeros_like(self.interfaces)])
         resolution, offset_s = MICROSECONDS, 0
-        for code, value in self._options(body[8:]):
+        for code, value in options_of(body[8:], self._byte_order):
             if code == IF_TSRESOL and len(value) == 1:
                 resolution = value[0]
             elif code == IF_TSOFFSET and len(value) == 8:
-                offset_s = int.from_bytes(value, "big" if self.big_endian else "little", signed=True)
+                offset_s = int.from_bytes(value, self._byte_order, signed=True)
         rule, factor = time_rule(resolution)
         offset_ns = max(-MAX_NS, min(MAX_NS, offset_s * SECOND_NS))
         snaplen = self._number(body[4:8])
@@ -162,22 +204,13 @@ class PcapngWalker(R.Walker):
 
     def _interface_statistics(self, body: bytes) -> None:
         """Interface (4 bytes), time (8), options. Counters grow from block to block: the last one holds."""
-        counters = [self._number(value) for code, value in self._options(body[12:]) if code in (ISB_IFDROP, ISB_OSDROP)]
+        options = options_of(body[12:], self._byte_order)
+        counters = [self._number(value) for code, value in options if code in (ISB_IFDROP, ISB_OSDROP)]
         interface = self._number(body[:4])
         if counters and interface < self.interface_count:
             self.drops_sum += sum(counters) - self.drops.get(interface, 0)
             self.drops[interface] = sum(counters)
             self.dropped = min(MAX_NS, self.drops_sum)
-
-    def _options(self, octets: bytes) -> Iterator[tuple[int, bytes]]:
-        """(code, value) of each complete option before the end mark."""
-        at = 0
-        while at + 4 <= len(octets):
-            code, size = self._number(octets[at : at + 2]), self._number(octets[at + 2 : at + 4])
-            if code == END_OF_OPTIONS or at + 4 + size > len(octets):
-                return
-            yield code, octets[at + 4 : at + 4 + size]
-            at += 4 + (size + 3) // 4 * 4
 
     def _damage(self, block: R.Bytes, at: int, outcome: int) -> str:
         kind, length = self._number(block[at : at + 4].tobytes()), self._number(block[at + 4 : at + 8].tobytes())
@@ -223,15 +256,19 @@ def _binary_fraction(high, low, bits):
 
 
 @njit
-def _walk(block, at, big, interfaces, interface_count, limit, last_ns, records, count):
-    """Fill `records[count:]` from `block[at:]`; returns (records filled, first byte not consumed, outcome, last_ns).
+def _walk(
+    block, at, big, interfaces, interface_count, limit, last_ns, records, count, references, referring, read_processes
+):
+    """Fill `records[count:]` from `block[at:]`, and `references[referring:]` (REFERENCE) where they name a process;
+    returns (records filled, first byte not consumed, outcome, last_ns, references filled).
 
-    Stops with OTHER_BLOCK at a section header (unchecked), an interface description or statistics (whole and checked).
+    Stops with OTHER_BLOCK at a section header (unchecked), an interface description, statistics, or a process
+    (`read_processes`), each whole and checked.
     """
     while at + BLOCK_BYTES <= len(block):
         kind = R.read32(block, at, big)
         if kind == SECTION:
-            return count, at, R.OTHER_BLOCK, last_ns
+            return count, at, R.OTHER_BLOCK, last_ns, referring
         length = R.read32(block, at + 4, big)
         shortest = BLOCK_BYTES
         if kind in (ENHANCED_PACKET, OBSOLETE_PACKET):
@@ -242,26 +279,36 @@ def _walk(block, at, big, interfaces, interface_count, limit, last_ns, records, 
             shortest = 20
         elif kind == STATISTICS:
             shortest = 24
+        is_custom = kind in (CUSTOM, CUSTOM_NOT_COPIED)
+        is_process = False
+        if read_processes and at + PROCESS_BYTES <= len(block) and length >= PROCESS_BYTES:
+            is_process = kind == DARWIN_BLOCK or (is_custom and R.read32(block, at + 8, big) == WIRESHARK)
         if length < shortest or length > limit or length % 4 != 0:
-            return count, at, R.BAD_BLOCK, last_ns
+            return count, at, R.BAD_BLOCK, last_ns, referring
         if at + length > len(block):
             break
         if R.read32(block, at + length - 4, big) != length:
-            return count, at, R.BAD_TRAILER, last_ns
-        if kind in (INTERFACE, STATISTICS):
-            return count, at, R.OTHER_BLOCK, last_ns
+            return count, at, R.BAD_TRAILER, last_ns, referring
+        if is_custom or kind == JOURNAL:
+            _fill(records, count, at + 8, 0, 0, last_ns, 0, R.NOT_A_PACKET)
+            count += 1
+        if is_process or kind in (INTERFACE, STATISTICS):
+            return count, at, R.OTHER_BLOCK, last_ns, referring
         if kind in (ENHANCED_PACKET, OBSOLETE_PACKET, SIMPLE_PACKET):
             outcome, last_ns = _packet(
                 block, at, kind, length, big, interfaces, interface_count, last_ns, records, count
             )
             if outcome != R.NEED_MORE:
-                return count, at, outcome, last_ns
-            count += 1
-        elif kind in (CUSTOM, CUSTOM_NOT_COPIED, JOURNAL):
-            _fill(records, count, at + 8, 0, 0, last_ns, 0, R.NOT_A_PACKET)
+                return count, at, outcome, last_ns, referring
+            options = int(records["offset"][count]) + (int(records["cap_len"][count]) + 3) // 4 * 4
+            if kind != SIMPLE_PACKET and options + 4 < at + length - 4:
+                reference = references[referring]
+                if packet_options(block, options, at + length - 4, big, reference):
+                    reference["row"] = count
+                    referring += 1
             count += 1
         at += length
-    return count, at, R.NEED_MORE, last_ns
+    return count, at, R.NEED_MORE, last_ns, referring
 
 
 @njit

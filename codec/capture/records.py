@@ -11,7 +11,9 @@ Damage never raises: `error` is set, the records before it are returned, and the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,9 @@ from numpy.typing import NDArray
 from codec.compiler.kernel import njit
 from codec.cursor import octet
 from codec.errors import WirehareError
+
+if TYPE_CHECKING:
+    from codec.capture.processes import Process
 
 RECORD = np.dtype(
     [
@@ -56,7 +61,12 @@ class Walker(ABC):
     dropped: int | None = None  # packets that the capturing machine lost; None when the file has no count
     truncated: bool = False  # the file ends inside a record
     error: str | None = None  # one line: where reading stopped and why
+    doubt: str | None = None  # one line: what was read, but may be wrong
     big_endian: bool = False
+    # Of the records of the last call: the number of the process that a packet is about, an index in `processes` from 1
+    # on, times 4, and the two bits of epb_flags that say whether it was sent; 0: none. Empty: there are none.
+    process_of: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    processes: Sequence[Process] = ()
 
     @abstractmethod
     def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:

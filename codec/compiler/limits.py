@@ -27,6 +27,11 @@ class Limits:
     record_bytes: int = 16 * 1024 * 1024
     # Interfaces of a section of a pcapng; obsolete packet blocks can number no more. Packets of others are skipped.
     interfaces: int = 65_536
+    # Processes of a capture that are told apart (of the further ones nothing is known), blocks that describe them, and
+    # different comments about them: a machine that starts one a second makes so many in four hours ...
+    processes: int = 16_384
+    # ... and bytes of each of their names; the longest one is that of a Kubernetes pod.
+    process_text_bytes: int = 253
     # Compressed captures: a bomb expands by more than this without end; a real capture compresses 3 to 30 times.
     expansion_ratio: int = 1000
     # The ratio is checked above this size: a small, repetitive capture is not a bomb.

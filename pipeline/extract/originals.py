@@ -15,6 +15,7 @@ import pyarrow as pa
 from codec.capture import CaptureError, new_walker
 from codec.capture.pcap import PcapWalker
 from codec.capture.pcapng import MULTIPLY, PcapngWalker
+from codec.capture.processes import options_of
 from pipeline.output.place import OutputError, Place, place
 from udfs.source.files import COMPRESSED_NAME, LOCAL, MISSING, CaptureFile
 from udfs.source.paths import PathError, resolve
@@ -135,7 +136,7 @@ class _Interfaces(PcapngWalker):
     def _interface_description(self, body: bytes) -> None:
         super()._interface_description(body)
         if self.section == 1:
-            options = {code: value for code, value in self._options(body[8:]) if code in (IF_NAME, IF_DESCRIPTION)}
+            options = dict(options_of(body[8:], self._byte_order))
             link_type, rule, factor, _, snaplen = self.interfaces[self.interface_count - 1].tolist()
             self.described.append(
                 Interface(

@@ -303,6 +303,13 @@ def set_fragment_checksums(
         octets[field.at : field.at + 2] = np.frombuffer((0xFFFF - folded(total)).to_bytes(2, "big"), np.uint8)
 
 
+def remove_notes(octets: Bytes, stacks: Sequence[Stack]) -> None:
+    """Write zeros over what the capturing host noted beside packets, such as processes and users."""
+    for stack in stacks:
+        for begin, end in stack.noted:
+            octets[begin:end] = 0
+
+
 IPV4_AT, IPV6_AT = 12, 8  # of the source address in the header; the target follows
 GROUP, LOCAL = 0x01, 0x02  # bits of the first octet of a hardware address (IEEE 802)
 _HARDWARE = b"wirehare mac"
@@ -311,12 +318,9 @@ _HARDWARE = b"wirehare mac"
 def anonymise(octets: Bytes, stacks: Sequence[Stack], key: bytes) -> None:
     """Replace the addresses of packets in place. `key`: 32 octets (codec.pseudonyms).
 
-    Fragments of a tunnel are blanked after the outer header: their inner headers cannot be parsed. What the capturing
-    host noted is zero afterwards.
+    Fragments of a tunnel are blanked after the outer header: their inner headers cannot be parsed.
     """
     for stack in stacks:
-        for begin, end in stack.noted:
-            octets[begin:end] = 0
         for each in stack.options:
             plain_options(octets, *each)
         if stack.fragment and not stack.fragment_of_tcp:

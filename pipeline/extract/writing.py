@@ -37,7 +37,14 @@ from codec.net.segments import SEGMENT
 from pipeline.extract.frames import grouped
 from pipeline.extract.headers import adjust, stack_of
 from pipeline.extract.originals import IF_DESCRIPTION, IF_NAME, NANOSECONDS, Interface, Original, interfaces
-from pipeline.extract.redaction import Visible, anonymise, overwrite, redact, set_fragment_checksums
+from pipeline.extract.redaction import (
+    Visible,
+    anonymise,
+    overwrite,
+    redact,
+    remove_notes,
+    set_fragment_checksums,
+)
 from pipeline.extract.survey import NONE, Survey
 from udfs.source.splits import Account, Split, read_blocks
 
@@ -159,6 +166,7 @@ def change_chunk(chunk: Chunk, selected: Selected, lengths: Mapping[int, int]) -
     before = chunk.octets.copy()
     packets = survey.packets[chunk.rows]
     stacks = [stack_of(before, chunk.records, row) for row in range(len(chunk.records))]
+    remove_notes(chunk.octets, stacks)
     if visible is not None:
         redact(chunk.octets, chunk.records, packets, stacks, visible, survey.connections)
     if key is not None:

@@ -97,8 +97,11 @@ def how_it_ended() -> str:
 
 
 LISTED = ", ".join(f"'{name}'" for name in SEVERITIES)
-# The name of the client's application, with generated parts replaced; else its product, else its address.
-APPLICATION = f"coalesce(nullif({without_generated('client_name')}, '*'), client_product, proxied_client_ip, client_ip)"
+# The name of the client's application, with generated parts replaced; else its product, else its address. Then the pod,
+# the container or the program that it runs in, where the capture says so.
+NAME = f"coalesce(nullif({without_generated('client_name')}, '*'), client_product, proxied_client_ip, client_ip)"
+PROCESS = f"coalesce({', '.join(f'client_process.{name}' for name in ('pod_name', 'container_name', 'name'))})"
+APPLICATION = f"({NAME} || coalesce(' (' || {without_generated(PROCESS)} || ')', ''))"
 VALUES = {
     # What is known of a connection (`catalogue.KNOWLEDGE`).
     "start": "sides_known_by = 'syn' OR len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0",

@@ -176,3 +176,31 @@ def test_a_pickled_walker_resumes_at_its_position(name: str) -> None:
     again = pickle.loads(pickle.dumps(copy.deepcopy(walker)))
     rest, _ = again.walk(block[consumed:], True)
     assert len(first) + len(rest) == len(walked(data)[0])
+
+
+def fractions(order: str, magic: int, values: list[int]) -> bytes:
+    """Records at 1,700,000,000 s and these fractions."""
+    records = (struct.pack(order + "IIII", 1_700_000_000, value, 3, 3) + b"abc" for value in values)
+    return file_header(order, magic) + b"".join(records)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("cuts", [[], [24], [30, 31, 90]])
+def test_nanoseconds_below_the_magic_number_of_microseconds(order: str, cuts: list[int]) -> None:
+    values = [0, 999_936, 1_999_872, 2_999_808, 999_999_999]  # the first two may be microseconds, the others may not
+    found, walker = walked(fractions(order, 0xA1B2C3D4, values), cuts)
+    assert [ns - 1_700_000_000 * 10**9 for ns, *_ in found] == values
+    assert (walker.error, walker.doubt) == (None, None)
+
+
+def test_single_fractions_of_more_than_a_second_are_in_doubt() -> None:
+    found, walker = walked(fractions("<", 0xA1B2C3D4, [1, 1_000_000, 999_999, 2]))
+    assert [ns - 1_700_000_000 * 10**9 for ns, *_ in found] == [1000, 10**9, 999_999_000, 2000]
+    assert (walker.error, walker.doubt) == (
+        None, "records have more than 999999 in their fraction of a second; their times may be wrong",
+    )  # fmt: skip
+    found, walker = walked(fractions("<", 0xA1B23C4D, [1, 10**9, 2]))
+    assert [ns - 1_700_000_000 * 10**9 for ns, *_ in found] == [1, 10**9, 2]
+    assert "999999999" in (walker.doubt or "")
+    _, walker = walked(fractions("<", 0xA1B2C3D4, [0, 999_999]))
+    assert walker.doubt is None

@@ -28,6 +28,7 @@ from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, by_distinct, each_once, missing, nullable
 from udfs.arrow.types import arrow_type, binary_column, of_type, padded
 from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.decode.processes import FlowProcesses, process_columns
 from udfs.schemas import FACTS, LEDGER
 from udfs.source.columns import address_text
 
@@ -42,8 +43,10 @@ _FACTS, _LEDGER = list(arrow_type(FACTS)), list(arrow_type(LEDGER))
 _TLS = arrow_type(FACTS["tls"].dataType)
 
 
-def connection_rows(ended: EndedConnections, files: Sequence[str]) -> pa.RecordBatch:
-    """DECODED rows of kind 'connection'; `files`: capture files by number."""
+def connection_rows(
+    ended: EndedConnections, files: Sequence[str], processes: FlowProcesses | None = None
+) -> pa.RecordBatch:
+    """DECODED rows of kind 'connection'; `files`: capture files by number; `processes`: those of their flows."""
     connections = ended.connections.view(np.ndarray)
     first_ns = np.ascontiguousarray(connections["first_ns"])
     is_amqp = carried_protocols(ended) == CONTENTS.index("amqp")
@@ -54,12 +57,12 @@ def connection_rows(ended: EndedConnections, files: Sequence[str]) -> pa.RecordB
         "ts_ns": pa.array(first_ns),
         "version": _texts(np.where(is_amqp, connections["version"], 0), _VERSIONS),
         "version_known": pa.array(is_amqp & (connections["version_known"] != 0)),
-        "facts": _as_lists(facts(ended, files)),
+        "facts": _as_lists(facts(ended, files, processes)),
     }
     return padded(columns, ARROW_DECODED)
 
 
-def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
+def facts(ended: EndedConnections, files: Sequence[str], processes: FlowProcesses | None = None) -> pa.StructArray:
     """FACTS of each connection."""
     connections, directions = ended.connections.view(np.ndarray), ended.directions.view(np.ndarray)
     places = np.arange(len(connections))
@@ -87,6 +90,7 @@ def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
         "limits": each_once(limit_names, limits_reached(ended), _TEXTS),
     }
     columns |= _proxied(connections["proxy_header"])
+    columns |= process_columns(processes, ended)
     for side, direction in zip(SIDES, (client, 1 - client), strict=True):
         columns[f"{side}_ip"] = _addresses(addresses[places, direction])
         columns[f"{side}_port"] = pa.array(ports[places, direction])

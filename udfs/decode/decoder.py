@@ -20,6 +20,7 @@ from udfs.arrow.types import padded, variants
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
+from udfs.decode.processes import FlowProcesses
 from udfs.decode.runs import Files, flows_in_order
 from udfs.decode.spaces import AddressSpaces
 
@@ -42,13 +43,13 @@ def decode_runs(
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(payload, layers=Layers(secrets.open() if secrets else None))
-        files, spaces = Files(), AddressSpaces()
+        files, spaces, processes = Files(), AddressSpaces(), FlowProcesses()
 
         def rows_of(decoded: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
             yield from (frame_rows(batch, files.names, payload) for batch in decoded)
-            yield from (connection_rows(ended, files.names) for ended in decoder.take_ended())
+            yield from (connection_rows(ended, files.names, processes) for ended in decoder.take_ended())
 
-        for part in flows_in_order(batches, files):
+        for part in flows_in_order(batches, files, processes):
             if isinstance(part, str):
                 yield account_row(json.loads(part))
             else:

@@ -27,6 +27,7 @@ from codec.net.runs import gather_payloads
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from udfs.arrow.fields import heap_of
 from udfs.arrow.rows import stretches
+from udfs.decode.processes import FlowProcesses
 from udfs.source.files import error_line, locate
 
 GROUP_BYTES = 1 << 20  # of payload
@@ -150,12 +151,17 @@ def _in_one_array(
     return payload, moved
 
 
-def flows_in_order(runs: Iterable[pa.RecordBatch], files: Files) -> Generator[Group | str, None, None]:
-    """Batches of TCP_RUNS -> groups of segments in order, and the accounts of splits among them."""
+def flows_in_order(
+    runs: Iterable[pa.RecordBatch], files: Files, processes: FlowProcesses | None = None
+) -> Generator[Group | str, None, None]:
+    """Batches of TCP_RUNS -> groups of segments in order, and the accounts of splits among them. Processes are added
+    to `processes`."""
     payloads, order = Payloads(), FlowOrder(files)
     try:
         for batch in runs:
             yield from batch["account"].drop_null().to_pylist()
+            if processes is not None:
+                processes.add(batch)
             for group, last_run in _groups(batch, files, payloads):
                 yield from order.add(group, last_run)
         yield from order.rest()

@@ -64,6 +64,6 @@ def _capture(name: str, splits: list[dict[str, Any]]) -> dict[str, Any]:
         "last_ts_ns": last_ns,
         "first_ts": None if first_ns is None else first_ns // 1000,
         "last_ts": None if last_ns is None else last_ns // 1000,
-        "error": smallest("error"),
+        "error": smallest("error") or smallest("doubt"),
         "skipped_packets": dict(skipped),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from functools import cache
@@ -18,6 +19,7 @@ from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from udfs.arrow.dictionaries import each_once
 from udfs.arrow.rows import stretches
 from udfs.arrow.types import arrow_schema, binary_column
+from udfs.decode.processes import SIGHTING, sightings_of
 from udfs.schemas import PACKETS, TCP_RUNS
 from udfs.source.splits import Account, Block
 
@@ -28,8 +30,11 @@ IPV4_COMPATIBLE = bytes(MAPPED_BYTES)
 RUNS_SCHEMA, PACKETS_SCHEMA = arrow_schema(TCP_RUNS), arrow_schema(PACKETS)
 
 
-def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[pa.RecordBatch]:
-    """TCP_RUNS rows, in batches of about BATCH_BYTES; payload is null if they `refer` to the file."""
+def run_batches(
+    runs: Runs, capture_file: str, refer: bool = False, block: Block | None = None
+) -> Iterator[pa.RecordBatch]:
+    """TCP_RUNS rows, in batches of about BATCH_BYTES; payload is null if they `refer` to the file. `block`: the one
+    that they are made of, if processes are wanted."""
     first = runs.segments[runs.segment_offsets[:-1]]
     count = len(first)
     batch = pa.record_batch(
@@ -41,10 +46,34 @@ def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[
             binary_column(runs.segments, runs.segment_offsets * SEGMENT.itemsize),
             binary_column(runs.payload, runs.payload_offsets, np.full(count, not refer)),
             pa.nulls(count, pa.string()),
+            *_processes(runs, block),
         ],
         schema=RUNS_SCHEMA,
     )
     yield from _bounded(batch, np.diff(runs.segment_offsets) * SEGMENT.itemsize + np.diff(runs.payload_offsets))
+
+
+def _processes(runs: Runs, block: Block | None) -> tuple[pa.Array, pa.Array]:
+    """The columns of TCP_RUNS about the processes of packets of a block."""
+    kinds = [RUNS_SCHEMA.field(name).type for name in ("processes", "sightings")]
+    count = len(runs.keys)
+    chosen = np.flatnonzero(block.process_of * (block.packets.skip == TCP)) if block and len(block.process_of) else ()
+    if block is None or not len(chosen):
+        return pa.nulls(count, kinds[0]), pa.nulls(count, kinds[1])
+    run_of = np.repeat(np.arange(count), np.diff(runs.segment_offsets))
+    order = np.argsort(runs.segments["packet_no"], kind="stable")
+    places = np.searchsorted(runs.segments["packet_no"][order], block.packets.segments["packet_no"][chosen])
+    found = sightings_of(run_of[order[places]], block.process_of[chosen], block.packets.segments[chosen])
+    distinct, index = np.unique(found.numbers, return_inverse=True)
+    texts = pa.array([json.dumps(block.processes[number - 1]) for number in distinct.tolist()], pa.string())
+    of_run = np.append(0, np.cumsum(np.bincount(found.runs, minlength=count)))
+    valid = np.diff(of_run) > 0
+    offsets = pa.array(of_run.astype(np.int32), mask=np.append(~valid, False))
+    sizes = np.append(0, np.cumsum(np.bincount(found.sighting_runs, minlength=count)))
+    return (
+        pa.ListArray.from_arrays(offsets, texts.take(pa.array(index))).cast(kinds[0]),
+        binary_column(found.sightings, sizes * SIGHTING.itemsize, valid),
+    )
 
 
 def account_batch(account: Account) -> pa.RecordBatch:

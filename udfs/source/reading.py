@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from codec.capture import SNIFF_BYTES
+from codec.capture import HEAD_BYTES, SNIFF_BYTES
 from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
 from udfs.source.files import COMPRESSIONS, LOCAL, CaptureFile, error_line, locate
@@ -47,10 +47,11 @@ class CaptureBytes:
         self._stream = self._decompressed() if self.compression else self._raw
         self._position = 0
         self._again = b""
-        self._end = end
-        head = bytearray(SNIFF_BYTES)
+        self._end: int | None = None
+        head = bytearray(SNIFF_BYTES if start else HEAD_BYTES)
         self.head = bytes(head[: self.readinto(memoryview(head))])
-        self._again = b"" if start else self.head  # read already, not yet returned
+        self._again = b"" if start else self.head[:end]  # read already, not yet returned
+        self._end = end
         if start:
             self._raw.seek(start)
             self._position = start

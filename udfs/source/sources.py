@@ -98,10 +98,10 @@ class TcpRunsReader(CaptureReader):
                 _skip_first(block.packets, read_before)
                 if block.offset is not None and self.options.references and split.file.uri.startswith(LOCAL):
                     runs = refer_runs(block.packets, block.offset, self.options.run_bytes)
-                    yield from run_batches(runs, account.capture_file, refer=True)
+                    yield from run_batches(runs, account.capture_file, True, block)
                 else:
                     runs = gather_runs(block.octets, block.packets, self.options.run_bytes)
-                    yield from run_batches(runs, account.capture_file)
+                    yield from run_batches(runs, account.capture_file, False, block)
             yield account_batch(account)
 
 

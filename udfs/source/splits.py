@@ -13,15 +13,17 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from codec.capture import CaptureError, Records, Walker, new_walker
+from codec.capture.processes import Process
 from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
 from codec.net.filters import Filter
@@ -69,6 +71,7 @@ class Account:
     dropped: int | None = None
     truncated: bool = False
     error: str | None = None
+    doubt: str | None = None
     skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, records: Records, packets: Packets) -> None:
@@ -93,6 +96,7 @@ class Account:
             self.format, self.truncated = walker.format, walker.truncated
             self.snaplen, self.dropped = walker.snaplen, walker.dropped
             error = error or walker.error
+            self.doubt = f"{self.capture_file}: {walker.doubt}" if walker.doubt else None
         self.error = f"{self.capture_file}: {error}" if error else None
 
     def to_json(self) -> str:
@@ -103,12 +107,15 @@ class Account:
 @dataclass(frozen=True)
 class Block:
     """Packets of one block; `payload_at` points into `octets`, valid until the next block. `offset`:
-    where these begin in the file; None if not all of them are there as they are."""
+    where these begin in the file; None if not all of them are there as they are. `process_of`, `processes`: of the
+    packets, as in `codec.capture.Walker`."""
 
     octets: Bytes
     records: Records
     packets: Packets
     offset: int | None
+    process_of: NDArray[np.int64]
+    processes: Sequence[Process]
 
 
 def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter) -> Iterator[Block]:
@@ -143,7 +150,8 @@ def _blocks(
         account.add(records, packets)
         if len(records):
             as_stored = source.compression is None and len(packets.octets) == len(octets)
-            yield Block(packets.octets, records, packets, split.start + offset if as_stored else None)
+            at = split.start + offset if as_stored else None
+            yield Block(packets.octets, records, packets, at, walker.process_of, walker.processes)
         if walker.error is not None:
             return
 

@@ -55,6 +55,7 @@ from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
+from udfs.decode.processes import FlowProcesses
 from udfs.decode.runs import Files, Group, flows_in_order
 from udfs.decode.spaces import AddressSpaces, Groups, flow_of
 from udfs.schemas import ACCOUNTS, STATES, Config
@@ -92,7 +93,7 @@ def tables_of(
     are; `carry_secrets`: states of decrypted connections contain the secrets that decrypt the rest."""
     layers = Layers(secrets.open() if secrets else None, carry_secrets)
     source = _Decoding(config, states, keep_open, layers)
-    flows = flows_in_order(runs, source.files)
+    flows = flows_in_order(runs, source.files, source.processes)
     try:
         for part in flows:
             if isinstance(part, str):
@@ -172,10 +173,12 @@ class _Decoding:
     """Makes parts from flows."""
 
     def __init__(self, config: Config, states: Mapping[bytes, bytes] | None, keep_open: bool, layers: Layers) -> None:
-        self.files = Files()
+        self.files, self.processes = Files(), FlowProcesses()
         self._config, self._columns = config, [*config.schemas["frames"].names, INSIDE]
         self._tables = Tables(config, keep=states is not None)
-        self._carried = None if states is None else _Carried(self._tables, states, keep_open, self.files)
+        self._carried: _Carried | None = None
+        if states is not None:
+            self._carried = _Carried(self._tables, states, keep_open, self.files, self.processes)
         self._open_frames: list[pa.RecordBatch] = []
         self._decoder = Decoder(config.payload, self._carried, layers)
         self._spaces = AddressSpaces(self._carried.groups if self._carried else None)
@@ -214,7 +217,7 @@ class _Decoding:
         if self._carried is not None:
             yield from self._carried.errors()
         saved = self._carried.take_saved() if self._carried is not None else []
-        found = [connection_rows(ended, self.files.names) for ended in self._decoder.take_ended()]
+        found = [connection_rows(ended, self.files.names, self.processes) for ended in self._decoder.take_ended()]
         if not found and not saved:
             return
         facts = pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], ARROW_DECODED)
@@ -238,9 +241,16 @@ class _Carried(CarriedStates):
 
     open_rows = True
 
-    def __init__(self, tables: Tables, states: Mapping[bytes, bytes], keep_open: bool, files: Files) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        states: Mapping[bytes, bytes],
+        keep_open: bool,
+        files: Files,
+        processes: FlowProcesses,
+    ) -> None:
         super().__init__((), files)
-        self._tables, self._octets, self.keep = tables, states, keep_open
+        self._tables, self._octets, self.keep, self._processes = tables, states, keep_open, processes
         self._digest = layout_digest(tables.schemas)
         self._restored = set[bytes]()
         self._saved: list[ConnectionState] = []
@@ -251,7 +261,10 @@ class _Carried(CarriedStates):
     def restore(self, flow: bytes) -> ConnectionState | None:
         if flow not in self._restored:
             self._read([flow, *self.coming])
-        return self.states.pop(flow, None)
+        found = self.states.pop(flow, None)
+        if found is not None:
+            self._processes.restore(flow, found.arrays["processes"])
+        return found
 
     def groups(self, key: bytes) -> Groups:
         """The groups of address spaces of a flow key, as far as their connections are open; their states will be asked
@@ -277,7 +290,8 @@ class _Carried(CarriedStates):
     def save(self, states: list[ConnectionState]) -> None:
         for state in states:
             spaces = self.ended_groups.pop(state.flow, state.arrays["spaces"])
-            self._saved.append(replace(state, arrays=state.arrays | {"spaces": spaces}))
+            processes = self._processes.save(state.flow, state.first_ns, state.last_ns)
+            self._saved.append(replace(state, arrays=state.arrays | {"spaces": spaces, "processes": processes}))
 
     def remaining_flows(self) -> list[bytes]:
         rest = [] if self.keep else [flow for flow in self._octets if flow not in self._restored]

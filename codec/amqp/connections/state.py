@@ -46,6 +46,7 @@ _PLACE = np.dtype("i8")
 _ARRAYS: dict[str, np.dtype] = {
     "connection": CONNECTION,
     "spaces": GROUP,  # one, if the caller knows it
+    "processes": np.dtype("u1"),  # text, if the caller knows something
     "directions": DIRECTION,
     "tls_prefix": np.dtype("u1"),
     **{f"{name}{side}": kind for side in (0, 1) for name, kind in (
@@ -134,6 +135,7 @@ class ConnectionState:
         directions = np.array(state.directions)
         arrays: dict[str, np.ndarray] = {"connection": np.array(state.connection), "directions": directions}
         arrays["spaces"] = np.zeros(0, GROUP)
+        arrays["processes"] = np.zeros(0, np.uint8)
         arrays["tls_prefix"] = state.tls_prefix.reshape(-1).copy()
         for side in (0, 1):
             own = P.stream_arrays(state, side, directions) | P.save_deliveries(state, side)
