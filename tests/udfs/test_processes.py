@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import decoding
+import duckdb
 import local_rows
 import numpy as np
 import pcap_files
 import pieces
+import pyarrow as pa
 import pytest
 from growth import assert_linear
 from scapy.utils import RawPcapNgReader
@@ -22,6 +24,10 @@ from scapy.utils import RawPcapNgReader
 from codec.capture.pcapng import PcapngWalker
 from codec.capture.processes import Process, commented
 from codec.compiler.limits import LIMITS
+from jobs.summary import application
+from pipeline.report.sections import APPLICATION
+from udfs.arrow.types import arrow_type
+from udfs.schemas import PROCESS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 OF_VERSIONS = {
@@ -379,3 +385,24 @@ def test_cost_is_linear_when_each_packet_has_another_process() -> None:
         return time.process_time() - begun
 
     assert_linear(seconds_of, (300, 1200))
+
+
+@pytest.mark.parametrize(
+    ("process", "expected"),
+    [
+        (Process(7, "python3", "pay", "5f0c", "i", "pay-5b", "shop"), "billing (pay-5b)"),
+        (Process(7, "python3", "pay"), "billing (pay)"),
+        (Process(7, "python3"), "billing (python3)"),
+        (Process(7), "billing"),
+        (None, "billing"),
+    ],
+)
+def test_summary_and_report_name_the_pod_container_or_program(process: Process | None, expected: str) -> None:
+    row = {"client_name": "billing", "client_process": process and process._asdict()}
+    assert application(row) == expected
+    columns = {"client_product": "p", "proxied_client_ip": None, "client_ip": "192.0.2.1"}
+    kinds = pa.schema([(name, pa.string()) for name in ("client_name", *columns)])
+    table = pa.Table.from_pylist([row | columns], kinds.append(pa.field("client_process", arrow_type(PROCESS))))
+    connection = duckdb.connect()
+    connection.register("connections", table)
+    assert connection.sql(f"SELECT {APPLICATION} FROM connections").fetchall() == [(expected,)]
