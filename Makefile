@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: java .venv/runtime  ## decode and audit the captures in samples/: tables in out/, report in out.html
+demo: .venv/runtime  ## decode and audit the captures in samples/: tables in out/, report in out.html
 	@$(BIN)/wirehare nightly samples --output out --overwrite --report out.html --title "The samples of Wirehare" --fail-on never
 	@test -e .venv/classes || echo "For larger captures: make kernels compiles the decoder (minutes, once)"
 

@@ -1,7 +1,7 @@
 """Decode captures, then audit the tables.
 
 Runs as `wirehare nightly` and as `spark-submit jobs/nightly.py`. It is `wirehare decode` followed by `wirehare audit`
-and writes the same files, but Spark starts only once. Nothing is audited if decoding failed.
+and writes the same files. Nothing is audited if decoding failed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,10 @@ import argparse
 import contextlib
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
 
 from jobs import audit, decode, report
-from jobs.console import step
 from jobs.running import FAILED, OK, run_standalone
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 EPILOG = """examples:
   wirehare nightly captures/2026-11-20 --output tables/date=2026-11-20 --overwrite --report reports/2026-11-20.html
@@ -46,23 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     wanted = report.check_inputs(arguments)  # fail before an hour of decoding
-    starting: list[Future[SparkSession]] = []
     with ThreadPoolExecutor(1) as pool:
         # Only the audit goes to stdout: unless it is text, another program reads it.
         aside = contextlib.nullcontext() if arguments.format == "text" else contextlib.redirect_stdout(sys.stderr)
         with aside:
             of_decode = argparse.Namespace(**{**vars(arguments), "tables": None, "json": None})
-            spark, exit_code = decode.decode_captures(
-                of_decode, lambda: starting.append(pool.submit(decode.start_quietly))
-            )
-        if spark is None:
-            with step("starting Spark", "Spark started"):
-                spark = starting[0].result()
-        pool.submit(audit.import_modules)  # for the report, while Spark looks for findings
+            exit_code = decode.decode_captures(of_decode, lambda: pool.submit(audit.import_modules))[1]
         started = time.monotonic()
         source = report.open_tables(arguments.output)
         of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
-        verdict = audit.audit_tables(spark, source, audit.tables_size(source, of_tables), wanted, of_tables, started)
+        verdict = audit.audit_tables(source, wanted, of_tables, started)
     return exit_code if verdict == OK else verdict
 
 

@@ -10,13 +10,15 @@ import argparse
 from jobs.rules import rule_text
 from jobs.running import OK, UsageError
 
-EPILOG = """example:
+EPILOG = """examples:
   wirehare rule CH-09
+  wirehare rule CH-09 --sql
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rule", metavar="RULE", help="the id of a rule, such as CH-09")
+    parser.add_argument("--sql", action="store_true", help="print the SQL of DuckDB that finds what breaks it")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,5 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"rule {name} is not checked: {removed()[name]}")
     if name not in catalogue():
         raise UsageError(f"no rule {arguments.rule!r} (see wirehare rules){meant(name, catalogue())}")
-    print(rule_text(catalogue()[name]))
+    if arguments.sql:
+        from pipeline.audit.engine import script
+
+        print(script(catalogue()[name]))
+    else:
+        print(rule_text(catalogue()[name]))
     return OK

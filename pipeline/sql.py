@@ -22,6 +22,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -100,12 +101,7 @@ class Session:
         """Files of table findings, copied to this machine: there is VARIANT in it that the report reads."""
         if name != "findings" or files.system is None:
             return files
-        folder = Path(self._directory, "copied")
-        folder.mkdir()
-        paths = [f"{folder}/{number}.parquet" for number in range(len(files.paths))]
-        for source, target in zip(files.paths, paths, strict=True):
-            pyarrow.fs.copy_files(source, target, files.system, pyarrow.fs.LocalFileSystem())
-        return Files(paths)
+        return Files(copied(files, f"{self._directory}/copied"))
 
     def _source(self, name: str, files: Files) -> str:
         """The query for all rows of these files."""
@@ -250,6 +246,26 @@ def open_tables(directory: str, *, span: Span | None = None, findings: Place | N
     others. Raises TablesError, OutputError, LakeError."""
     files = table_files(place(directory), directory, span or Span())
     return Session({**files, **({"findings": _in_folder(findings)} if findings else {})}, span=span)
+
+
+@contextmanager
+def files_here(root: Place, directory: str, span: Span) -> Iterator[dict[str, Sequence[str]]]:
+    """By table the paths of its files on this machine (`table_files`); those of another file system are copied into the
+    scratch directory while the body runs."""
+    files = table_files(root, directory, span)
+    with tempfile.TemporaryDirectory(prefix="tables-", dir=scratch.directories({}).partition(",")[0]) as folder:
+        yield {name: copied(found, f"{folder}/{name}") for name, found in files.items() if name in TABLES}
+
+
+def copied(files: Files, folder: str) -> Sequence[str]:
+    """The paths of the files; those of another file system are copied into `folder`, which is made."""
+    if files.system is None:
+        return files.paths
+    os.mkdir(folder)
+    paths = [f"{folder}/{number}.parquet" for number in range(len(files.paths))]
+    for source, target in zip(files.paths, paths, strict=True):
+        pyarrow.fs.copy_files(source, target, files.system, pyarrow.fs.LocalFileSystem())
+    return paths
 
 
 def table_files(root: Place, directory: str, span: Span) -> dict[str, Files]:

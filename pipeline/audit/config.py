@@ -36,11 +36,9 @@ from typing import Any
 from codec.errors import WirehareError
 from pipeline.audit.catalogue import Number, Rule, catalogue, names_of, with_custom
 from pipeline.audit.detectors import Detector, Sql, sql_text
-from pipeline.schemas import TABLES
+from pipeline.audit.engine import CONNECTION_KEYS, require_runnable
 from udfs.source.files import first_line
 from udfs.source.suggestions import meant
-
-CONNECTION_KEYS = ("client_product", "user", "vhost")
 
 
 class ConfigError(WirehareError, ValueError):
@@ -160,7 +158,10 @@ def is_accepted(exceptions: Collection[Accepted], today: date) -> Sql:
     for accepted in exceptions:
         if accepted.until >= today:
             given = {name: value for name in CONNECTION_KEYS if (value := getattr(accepted, name)) is not None}
-            same = (f"{name} <=> {sql_text(value)}" for name, value in {"rule_id": accepted.rule, **given}.items())
+            same = (
+                f'"{name}" IS NOT DISTINCT FROM {sql_text(value)}'
+                for name, value in {"rule_id": accepted.rule, **given}.items()
+            )
             covered.append(f"({' AND '.join(same)})")
     return " OR ".join(covered)
 
@@ -226,16 +227,6 @@ def validate(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule]
             raise ValueError(f"rule {rule.id}: its detector is one of {detector.rule!r}")
         if detector.context not in CONTEXTS:
             raise ValueError(f"rule {rule.id}: no context {detector.context!r}; expected one of {', '.join(CONTEXTS)}")
+        require_runnable(rule, detector)
         detectors.append(detector)
     return rules, detectors
-
-
-def custom_rows(table: str) -> Sql:
-    """The rows of a table for the detectors of custom rules."""
-    if table == "connections":
-        return "SELECT * FROM known_connections"
-    if "version" in TABLES[table].names:
-        return f"SELECT * FROM {table}"
-    return f"""SELECT /*+ BROADCAST(of_connection) */ *
-               FROM {table} LEFT JOIN (SELECT connection_id, version FROM known_connections) AS of_connection
-                   USING (connection_id)"""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -66,15 +66,13 @@ def sql_in(value: Sql, words: Iterable[str]) -> Sql:
 
 
 def sql_text(value: str) -> Sql:
-    """A string literal; Spark substitutes variables, ${name}, even there."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
+    """A string literal."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 DEFINITIONS: Mapping[str, Mapping[str, Any]] = json.loads(
     resources.files("pipeline.audit").joinpath("definitions.json").read_text("utf-8")
 )
-# State of a channel for a row of context 'events': name -> an SQL aggregate over the earlier rows of the channel.
-STATES: Mapping[str, Sql] = DEFINITIONS["states"]
 REFERENCE = re.compile(r"\{([A-Z][A-Z0-9_]*)(?:\(([^{}]*)\))?\}")
 SIDES = {"client": "server", "server": "client"}
 
@@ -171,9 +169,3 @@ DETECTORS: tuple[Detector, ...] = tuple(
     for found in entry["detectors"]
     for detector in detectors_of(rule, found)
 )
-
-
-def needed_states(rules: Collection[str]) -> dict[str, Sql]:
-    """The STATES that detectors of these rules use."""
-    used = re.findall(r"\w+", repr([each for each in DETECTORS if each.context == "events" and each.rule in rules]))
-    return {name: sql for name, sql in STATES.items() if name in used}

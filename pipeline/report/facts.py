@@ -16,7 +16,8 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_custom
-from pipeline.audit.config import CONNECTION_KEYS, Accepted, Config
+from pipeline.audit.config import Accepted, Config
+from pipeline.audit.engine import CONNECTION_KEYS
 from pipeline.report import sections
 from pipeline.report.baseline import key
 from pipeline.report.groups import Groups, count_groups

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.audit.catalogue import KNOWN
 from pipeline.report.groups import CLASSES_PER_OCTAVE, Section, Source
 
 DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("sections.json").read_text("utf-8"))
@@ -103,10 +104,7 @@ NAME = f"coalesce(nullif({without_generated('client_name')}, '*'), client_produc
 PROCESS = f"coalesce({', '.join(f'client_process.{name}' for name in ('pod_name', 'container_name', 'name'))})"
 APPLICATION = f"({NAME} || coalesce(' (' || {without_generated(PROCESS)} || ')', ''))"
 VALUES = {
-    # What is known of a connection (`catalogue.KNOWLEDGE`).
-    "start": "sides_known_by = 'syn' OR len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0",
-    "both": "client_packets > 0 AND server_packets > 0",
-    "order": "out_of_order_segments = 0 AND NOT coalesce(list_contains(limits, 'order of both sides'), false)",
+    **KNOWN,
     # 0-9-1 section 1.1: 200 is success, errors begin with 3.
     "closed_with_error": "(coalesce(close_code, 0) >= 300 OR (close_code IS NULL AND close_text IS NOT NULL))",
     "last_bar": TIME_BARS - 1,

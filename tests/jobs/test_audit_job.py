@@ -24,7 +24,6 @@ from jobs.cli import main
 from pipeline.output import writing
 from pipeline.output.place import Place
 from pipeline.schemas import FINDINGS, TABLES
-from pipeline.session import settings
 
 STEP = re.compile(r"(Spark started|Findings written|Report counted|Report written) in [\d.]+ s")
 
@@ -33,7 +32,8 @@ STEP = re.compile(r"(Spark started|Findings written|Report counted|Report writte
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Tables, audited with findings written by hand."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "findings", lambda tables, config=None: audit_support.found(spark))
+        found = pipeline.to_arrow(audit_support.found(spark))
+        patch.setattr("pipeline.audit.findings_in", lambda *_, **__: found)
         yield write_tables(tmp_path_factory.mktemp("audit") / "tables")
 
 
@@ -49,9 +49,7 @@ def test_an_audit_from_one_night_to_the_next(
     spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, report = tmp_path / "first.json", tmp_path / "audit.html"
-    with settings(spark, {"spark.sql.codegen.wholeStage": "true"}):
-        assert audit(tables, "--report", report, "--json", first, "--title", "Orders & more") == 1
-        assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"  # small tables are interpreted, and only they
+    assert audit(tables, "--report", report, "--json", first, "--title", "Orders & more") == 1
     out, error = capsys.readouterr()
     what = out.splitlines()[1]
     assert what.startswith("  NM-03   NM-03 is broken. 2 findings: pika guest@10.0.0.7:50001, ")
@@ -114,7 +112,7 @@ def test_a_failed_audit_changes_nothing(
     def fail(*arguments: object, **choices: object) -> None:
         raise RuntimeError("the disk is gone")
 
-    monkeypatch.setattr(pipeline, "findings", fail)
+    monkeypatch.setattr("pipeline.audit.findings_in", fail)
     assert audit(tables, "--report", report) == 4
     assert capsys.readouterr().err.splitlines()[-1] == "wirehare audit: the disk is gone"
     assert report.read_text() == "last night's"

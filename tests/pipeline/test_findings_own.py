@@ -26,7 +26,7 @@ NAMES = (
         "HOUSE-01",
         "methods",
         when="name = 'queue.declare' AND queue NOT LIKE '%.%' AND queue != ''",
-        evidence={"observed": "queue", "durable": "arguments:durable::boolean"},
+        evidence={"observed": "queue", "durable": "arguments.durable::BOOLEAN"},
         thing="queue",
     ),
 )
@@ -123,7 +123,7 @@ scope = "link"
 summary = '''{NOT_NAMED}'''
 table = "methods"
 when = "name = 'queue.declare' AND queue NOT LIKE '%.%' AND queue != ''"
-evidence = {{ observed = "queue", durable = "arguments:durable::boolean" }}
+evidence = {{ observed = "queue", durable = "arguments.durable::BOOLEAN" }}
 thing = "queue"
 
 [rules."HOUSE-02"]
@@ -165,6 +165,10 @@ def test_a_file_may_hold_the_rules_themselves(tables: Tables, tmp_path: Path) ->
         ('"queue", durable', "1, durable", "rules.HOUSE-01.evidence: expected a table"),
         ("most_bytes = 20", "most_bytes = '20'", "rules.HOUSE-02.parameters: expected numbers by name"),
         ('["0-9-1"]', '"0-9-1"', "rules.HOUSE-02.versions: expected a list of texts"),
+        ("queue != ''", "que != ''", 'rule HOUSE-01: Binder Error: Referenced column "que" not found'),
+        ("queue != ''", "true) OR (true", "rule HOUSE-01: when is not an SQL expression"),
+        ("queue != ''", "true; DROP TABLE hits", "rule HOUSE-01: when is not an SQL expression"),
+        ("queue != ''", "(SELECT true FROM read_text('/etc/hostname'))", "rule HOUSE-01: "),
     ],
 )
 def test_a_rule_in_a_file_has_to_make_sense(tmp_path: Path, old: str, new: str, complaint: str) -> None:

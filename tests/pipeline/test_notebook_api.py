@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import html5lib
@@ -23,9 +22,7 @@ from pyspark.sql import functions as F
 import pipeline
 import wirehare
 from pipeline import Tables
-from pipeline.audit.contexts.sources import Sources
 from pipeline.schemas import ROWS, TABLES
-from pipeline.session import settings
 from pipeline.tables.processes import LocalProcesses
 from udfs.source.options import OptionError
 from udfs.source.suggestions import meant
@@ -191,25 +188,6 @@ def test_the_size_of_loaded_tables_is_that_of_their_folders_and_small_ones_have_
     files = [file for name in TABLES for file in (tmp_path / "tables" / name).rglob("*") if file.is_file()]
     assert loaded.byte_size == sum(file.stat().st_size for file in files)
     assert loaded.frames.select(F.spark_partition_id()).distinct().count() == 1
-
-
-@pytest.mark.parametrize(("size", "compiled"), [(1 << 10, "false"), (1 << 30, "true"), (None, "false")])
-def test_findings_plans_by_the_size_of_the_tables_and_leaves_settings_as_they_were(
-    spark: SparkSession, written: Path, monkeypatch: pytest.MonkeyPatch, size: int | None, compiled: str
-) -> None:
-    """None: the frames are counted, and the samples have few."""
-    setting, seen = "spark.sql.codegen.wholeStage", list[str | None]()
-
-    def noting(sources: Sources, sql: str) -> str:
-        seen.append(spark.conf.get(setting))
-        raise InterruptedError
-
-    monkeypatch.setattr(Sources, "bound", noting)
-    before = "true" if compiled == "false" else "false"
-    with settings(spark, {setting: before}):
-        with pytest.raises(InterruptedError):
-            pipeline.findings(replace(pipeline.load(spark, str(written)), byte_size=size), rules=["CH-09"])
-        assert (seen[0], spark.conf.get(setting)) == (compiled, before)
 
 
 def test_tables_that_replaced_written_ones_do_not_show_the_old_rows(spark: SparkSession, written: Path) -> None:

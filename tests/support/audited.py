@@ -19,13 +19,12 @@ from tls_peers import Peers, Sent, wire_of
 from wire import CLIENT, SERVER, write_capture
 
 import pipeline
-from jobs import audit as command
 from jobs.cli import main
 from jobs.running import OK, UNREADABLE
-from pipeline import Tables, decoding
+from pipeline import decoding
 from pipeline import session as sessions
+from pipeline.audit import engine
 from pipeline.audit.catalogue import catalogue
-from pipeline.audit.contexts import prefilter, settlements
 from pipeline.schemas import FINDINGS
 from pipeline.tables.exchange import Local, Source
 
@@ -146,20 +145,11 @@ def audit(spark: SparkSession, folder: Path) -> None:
             patch.setattr(sessions, "has_session", lambda: False)
             patch.setattr(decoding, "local_runs", with_shipped_captures(decoding.local_runs))
             assert main(["decode", str(captures), "--output", tables, "--payload", *logs]) == UNREADABLE
-        shipped = ", ".join(map(str, shipped_connections(pipeline.load(spark, tables))))
         with pytest.MonkeyPatch.context() as patch:
-            # Connections are short: leave routine rows out of every stretch, and settlements that hit.
-            patch.setattr(prefilter, "LONG", f"CASE WHEN connection_id IN ({shipped}) THEN {prefilter.LONG} ELSE 0 END")
-            patch.setattr(settlements, "MANY", 0)
-            patch.setattr(command, "tables_size", lambda *_: 0)  # settings as for small tables
+            # Connections are short: leave routine rows out of every stretch.
+            patch.setattr(engine, "STRETCH_FRAMES", 0)
             written = ("--report", report, "--json", as_json, "--format", "sarif", "--config", str(rules))
             assert main(["audit", tables, *written, "--fail-on", "never"]) == OK
-
-
-def shipped_connections(tables: Tables) -> list[int]:
-    """The connections of the shipped captures."""
-    rows = tables.connections.select("connection_id", "client_ip").collect()
-    return [row.connection_id for row in rows if captured_rows.capture_at(row.client_ip)]
 
 
 def with_shipped_captures(local_runs: Callable[..., Local]) -> Callable[..., Local]:

@@ -138,7 +138,8 @@ def with_parts(column: pa.StructArray) -> pa.StructArray:
 def variants(octets: Sequence[tuple[bytes, bytes]]) -> pa.StructArray:
     """A VARIANT column of values and metadata, as `codec.variant.encode` gives them; null where the value is empty."""
     parts = [pa.array([each[at] for each in octets], pa.binary()) for at in (0, 1)]
-    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pa.array([not value for value, _ in octets]))
+    mask = pa.array([not value for value, _ in octets], pa.bool_())
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=mask)
 
 
 def struct_schema(schema: StructType) -> StructType:

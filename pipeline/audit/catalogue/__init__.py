@@ -43,9 +43,9 @@ KNOWLEDGE = {
 }
 # Whether it is known of a connection: SQL over table connections (`complete` needs frames).
 KNOWN = {
-    "start": "sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')",
+    "start": "sides_known_by = 'syn' OR len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0",
     "both": "client_packets > 0 AND server_packets > 0",
-    "order": "out_of_order_segments = 0 AND NOT coalesce(array_contains(limits, 'order of both sides'), false)",
+    "order": "out_of_order_segments = 0 AND NOT coalesce(list_contains(limits, 'order of both sides'), false)",
 }
 
 # Groups of rules, as their ids begin.

@@ -1,0 +1,280 @@
+-- Connections to RabbitMQ, as the broker names itself. `release`: 4.3 is 4003.
+CREATE TABLE to_rabbitmq AS
+SELECT connection_id, server_version, server_ip, server_port, vhost,
+       coalesce(TRY_CAST(regexp_extract(server_version, '^([0-9]{1,4})[.]', 1) AS INTEGER) * 1000
+                + TRY_CAST(regexp_extract(server_version, '^[0-9]{1,4}[.]([0-9]{1,3})', 1) AS INTEGER), 0) AS release
+FROM known_connections WHERE server_product = 'RabbitMQ';
+
+-- What RabbitMQ 4 refuses: one row per queue.declare (1.0: management request), basic.qos or attach on a connection to
+-- RabbitMQ, with the settings that later releases refuse (`mode`, `queue_version`, `locator`, `mirrored`, `address` ...).
+-- A receiver names its source, a sender its target. Queues that are declared over 1.0 (PUT /queues/QUEUE,
+-- percent-encoded) are as if by queue.declare.
+CREATE VIEW context_upgrades AS
+SELECT *, CASE WHEN role THEN source ELSE target END AS address,
+       list_transform(list_filter(map_entries(filters), lambda entry: entry.value ->> '$.descriptor' IS NULL),
+                      lambda entry: entry.key) AS bare_filters
+FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue,
+             TRY_CAST(arguments.passive AS BOOLEAN) AS passive, TRY_CAST(arguments.durable AS BOOLEAN) AS durable,
+             TRY_CAST(arguments.exclusive AS BOOLEAN) AS exclusive,
+             TRY_CAST(arguments."global" AS BOOLEAN) AS "global",
+             TRY_CAST(arguments.prefetch_count AS INTEGER) AS prefetch_count,
+             text_of(arguments.arguments."x-queue-mode") AS mode,
+             text_of(arguments.arguments."x-queue-version") AS queue_version,
+             text_of(arguments.arguments."x-queue-master-locator") AS locator,
+             text_of(arguments.arguments."x-ha-policy") AS mirrored,
+             TRY_CAST(arguments.role AS BOOLEAN) AS role, text_of(arguments.source.address) AS source,
+             text_of(arguments.target.address) AS target,
+             TRY_CAST(json_object_of(arguments.source.filter) AS MAP(VARCHAR, JSON)) AS filters
+      FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue, arguments
+            FROM control_methods WHERE sender = 'client' AND name IN ('queue.declare', 'basic.qos', 'attach')
+            UNION ALL
+            SELECT connection_id, '1.0' AS version, first_frame_no AS frame_no, ts_ns, channel, 'queue.declare' AS name,
+                   TRY(url_decode(management_target[9:])) AS queue, properties.body_value AS arguments
+            FROM messages WHERE management_operation = 'PUT' AND management_target LIKE '/queues/%'))
+JOIN to_rabbitmq USING (connection_id);
+
+-- One row per connection and quorum queue without a delivery limit of its own: number of requeued `messages`. From 4.3
+-- what is put back does not count.
+CREATE VIEW context_requeued AS
+SELECT *
+FROM (SELECT connection_id, queue, count(*) AS messages, '0-9-1' AS version, min(frame_no) AS frame_no,
+             min(ts_ns) AS ts_ns, any_value(server_version) AS server_version, server_ip, server_port, vhost
+      FROM (SELECT connection_id, queue, settled_frame_no AS frame_no, settled_ts_ns AS ts_ns
+            FROM messages WHERE outcome = 'requeued' AND queue IS NOT NULL)
+      LEFT JOIN (SELECT connection_id, frame_no, true AS put_back FROM control_methods
+                 WHERE name IN ('basic.nack', 'basic.recover', 'basic.recover-async'))
+          USING (connection_id, frame_no)
+      JOIN to_rabbitmq USING (connection_id)
+      WHERE NOT (coalesce(put_back, false) AND release >= 4003)
+      GROUP BY connection_id, queue, server_ip, server_port, vhost)
+SEMI JOIN (SELECT queue, server_ip, server_port, vhost
+           FROM (SELECT connection_id, queue FROM control_methods
+                 WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) = 'quorum'
+                       AND arguments.arguments."x-delivery-limit" IS NULL)
+           JOIN to_rabbitmq USING (connection_id)) USING (server_ip, server_port, vhost, queue);
+
+-- One row per connection: `shots`, connections of the same application and host that sent one message and nothing else;
+-- `products` of the same user; `singles`, channels of the connection that sent one message and nothing else; `leaked`,
+-- channels that were opened, hardly used and never closed; `large`, published messages above the limit of PR-09, and the
+-- `largest`. `first_shot`, `first_of_user`: the first such connection.
+CREATE VIEW context_habits AS
+SELECT *, count_if(messages_published = 1 AND messages_delivered = 0) OVER of_client AS shots,
+       row_number() OVER (of_client ORDER BY opened_ns, connection_id) = 1 AS first_shot,
+       list_sort(coalesce(list(DISTINCT client_product) FILTER (WHERE client_product IS NOT NULL) OVER of_user, []))
+           AS products,
+       row_number() OVER (of_user ORDER BY opened_ns, connection_id) = 1 AS first_of_user
+FROM (SELECT connection_id, version, ts_ns, first_frame, opened_ns, client_ip, client_name, client_product, "user",
+             messages_published, messages_delivered, closed_ts, server_ip, server_port, vhost
+      FROM known_connections WHERE content = 'amqp')
+LEFT JOIN (SELECT connection_id, count_if(single) AS singles,
+                  min(CASE WHEN single THEN first_frame END) AS first_single, sum(large)::BIGINT AS large,
+                  min(first_large) AS first_large, max(largest) AS largest
+           FROM (SELECT connection_id,
+                        count(*) = 1 AND count_if(operation = 'publish' AND first_frame = last_frame) = 1 AS single,
+                        min(first_frame) AS first_frame, sum(large) AS large, min(first_large) AS first_large,
+                        max(largest) AS largest
+                 FROM message_counts GROUP BY connection_id, channel, channel_life)
+           GROUP BY connection_id) USING (connection_id)
+LEFT JOIN (SELECT connection_id, count(*) AS leaked
+           FROM (SELECT connection_id, channel, channel_life FROM channels
+                 WHERE opened_ts IS NOT NULL AND closed_ts IS NULL AND published <= 1 AND delivered <= 1)
+           ANTI JOIN links USING (connection_id, channel, channel_life)
+           GROUP BY connection_id) USING (connection_id)
+WINDOW of_client AS (PARTITION BY client_ip, client_name, server_ip, server_port, vhost),
+       of_user AS (PARTITION BY "user", server_ip, server_port, vhost);
+
+-- One row per declaration or binding that a connection repeats: `times`, and frame_no and ts_ns of the first.
+CREATE VIEW context_repeats AS
+SELECT connection_id, version, name, queue, exchange, count(*) AS times, min(frame_no) AS frame_no, min(ts_ns) AS ts_ns
+FROM control_methods
+WHERE name IN ('queue.declare', 'exchange.declare', 'queue.bind')
+      AND NOT coalesce(TRY_CAST(arguments.passive AS BOOLEAN), false)
+      AND (coalesce(queue, '') != '' OR name != 'queue.declare')
+GROUP BY connection_id, version, name, queue, exchange;
+
+-- One row per connection and route: `messages` published without 'mandatory' after the broker returned a mandatory one,
+-- and before any declaration or binding that could change the route.
+CREATE VIEW context_unrouted AS
+WITH brokers AS (SELECT connection_id, version, server_ip, server_port, vhost FROM known_connections),
+returned AS (
+    SELECT server_ip, server_port, vhost, exchange, routing_key, returned_ns,
+           min(changed_ns) FILTER (WHERE changed_ns > returned_ns) AS changed_ns
+    FROM (SELECT server_ip, server_port, vhost, exchange, routing_key, min(ts_ns) AS returned_ns
+          FROM messages JOIN brokers USING (connection_id)
+          WHERE operation = 'publish' AND mandatory AND returned_frame_no IS NOT NULL
+          GROUP BY server_ip, server_port, vhost, exchange, routing_key)
+    LEFT JOIN (SELECT server_ip, server_port, vhost, ts_ns AS changed_ns
+               FROM control_methods JOIN brokers USING (connection_id)
+               WHERE name IN ('queue.declare', 'queue.bind', 'exchange.bind', 'exchange.declare'))
+        USING (server_ip, server_port, vhost)
+    GROUP BY server_ip, server_port, vhost, exchange, routing_key, returned_ns)
+SELECT connection_id, version, exchange, routing_key, count(*) AS messages, min(first_frame_no) AS frame_no,
+       min(ts_ns) AS ts_ns
+FROM (SELECT connection_id, brokers.version, server_ip, server_port, vhost, exchange, routing_key, mandatory, ts_ns,
+             first_frame_no
+      FROM messages JOIN brokers USING (connection_id) WHERE operation = 'publish')
+JOIN returned USING (server_ip, server_port, vhost, exchange, routing_key)
+WHERE NOT mandatory AND ts_ns > returned_ns AND (changed_ns IS NULL OR ts_ns < changed_ns)
+GROUP BY connection_id, version, exchange, routing_key;
+
+-- One row per channel that the broker closed because an acknowledgement took too long: `of`, the delivery that waited
+-- longest, and `acked_frame`, its acknowledgement on the wire; `late`: it waited as long as the broker allows (the
+-- capture may see a delivery a second later than the broker sent it); `deliveries` of the channel that need an
+-- acknowledgement, and `slowest_ns`, the longest time to one. The broker ignores acknowledgements on a channel that it
+-- has closed: they settle nothing.
+CREATE VIEW context_timed_out AS
+WITH closed AS (
+    SELECT connection_id, channel, channel_life, version, frame_no, ts_ns, args.reply_text AS reply_text
+    FROM channel_closes
+    WHERE name = 'channel.close' AND sender = 'server' AND args.reply_code = 406
+          AND args.reply_text LIKE '%delivery acknowledgement on channel%timed out%'),
+waiting AS (
+    SELECT connection_id, channel, channel_life, count(*) AS deliveries, max(settle_latency_ns) AS slowest_ns,
+           arg_min({'first_frame_no': first_frame_no, 'delivery_tag': delivery_tag, 'queue': queue,
+                    'since_ns': since_ns}, first_frame_no)
+               FILTER (WHERE settled_frame_no IS NULL OR settled_frame_no > frame_no) AS "of"
+    FROM (SELECT connection_id, channel, channel_life, first_frame_no, delivery_tag, queue, settled_frame_no,
+                 settle_latency_ns, ts_ns AS since_ns
+          FROM messages WHERE operation IN ('deliver', 'get') AND outcome != 'presettled')
+    JOIN (SELECT connection_id, channel, channel_life, frame_no FROM closed)
+        USING (connection_id, channel, channel_life)
+    GROUP BY connection_id, channel, channel_life)
+SELECT *, frame_no AS content_frame_no,
+       coalesce(ts_ns - "of".since_ns >= TRY_CAST(nullif(regexp_extract(
+                    reply_text, 'Timeout value used: ([0-9]+) ms', 1), '') AS BIGINT)::HUGEINT * 1000000 - 1000000000,
+                "of" IS NOT NULL) AS late
+FROM closed LEFT JOIN waiting USING (connection_id, channel, channel_life)
+LEFT JOIN (SELECT connection_id, channel, channel_life, min(acked_frame) AS acked_frame
+           FROM (SELECT connection_id, channel, frame_no AS acked_frame, delivery_tag AS tag
+                 FROM methods WHERE name IN ('basic.ack', 'basic.nack', 'basic.reject') AND sender = 'client')
+           JOIN waiting USING (connection_id, channel)
+           WHERE acked_frame > "of".first_frame_no AND tag = "of".delivery_tag
+           GROUP BY connection_id, channel, channel_life) USING (connection_id, channel, channel_life);
+
+-- One row per consumer that RabbitMQ 4.3 or later cancelled: its unsettled `messages`, when the first of them was
+-- delivered (`since_ns`), and `again_frame`, where the broker delivered one of them again, as redelivered. A queue that
+-- was deleted does not deliver.
+CREATE VIEW context_cancelled AS
+WITH cancels AS (
+    SELECT connection_id, channel, frame_no, ts_ns, version, server_ip, server_port, vhost,
+           TRY_CAST(arguments.consumer_tag AS VARCHAR) AS link
+    FROM control_methods JOIN to_rabbitmq USING (connection_id)
+    WHERE name = 'basic.cancel' AND sender = 'server' AND release >= 4003),
+taken AS (
+    SELECT cancels.*, channel_life, queue, first_frame_no, since_ns, known
+    FROM (SELECT connection_id, channel, channel_life, link, queue, first_frame_no, ts_ns AS since_ns,
+                 settled_frame_no, coalesce(message_id, body_sha256) AS known
+          FROM messages WHERE operation = 'deliver' AND outcome != 'presettled' AND queue IS NOT NULL) AS held
+    JOIN cancels USING (connection_id, channel, link)
+    WHERE first_frame_no < frame_no AND coalesce(settled_frame_no > frame_no, true))
+SELECT connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns,
+       count(DISTINCT first_frame_no) AS messages, min(since_ns) AS since_ns, min(again_frame) AS again_frame
+FROM taken
+JOIN (SELECT server_ip, server_port, vhost, queue, coalesce(message_id, body_sha256) AS known, ts_ns AS again_ns,
+             first_frame_no AS again_frame
+      FROM messages JOIN to_rabbitmq USING (connection_id)
+      WHERE operation IN ('deliver', 'get') AND redelivered) USING (server_ip, server_port, vhost, queue, known)
+WHERE again_ns >= ts_ns
+GROUP BY connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns;
+
+-- One row per link of 1.0 over which a client publishes to RabbitMQ: `messages` without a header section.
+CREATE VIEW context_headless AS
+SELECT connection_id, channel, channel_life, link, version, address, queue_type, server_version, count(*) AS messages,
+       arg_min({'frame_no': first_frame_no, 'ts_ns': ts_ns}, first_frame_no) AS first
+FROM (SELECT connection_id, channel, channel_life, link, address, first_frame_no, ts_ns, properties.header AS header
+      FROM messages
+      WHERE operation = 'publish' AND durable IS NULL AND complete AND coalesce(message_format, 0) = 0
+            AND NOT coalesce(resumed, false)
+            AND NOT coalesce(regexp_matches(address, '^[$]|^/management'), false))
+JOIN (SELECT connection_id, version, server_version
+      FROM known_connections WHERE server_product = 'RabbitMQ' AND version = '1.0') USING (connection_id)
+LEFT JOIN (SELECT connection_id, channel, channel_life, name AS link, max(queue_type) AS queue_type
+           FROM links WHERE kind = 'sender' GROUP BY connection_id, channel, channel_life, name)
+    USING (connection_id, channel, channel_life, link)
+WHERE header IS NULL
+GROUP BY connection_id, channel, channel_life, link, version, address, queue_type, server_version;
+
+-- One row per connection to RabbitMQ with mandatory publishes to queues of direct reply-to: `messages`.
+CREATE VIEW context_reply_queues AS
+SELECT connection_id, version, server_version, count(*) AS messages,
+       arg_min({'frame_no': first_frame_no, 'ts_ns': messages.ts_ns}, first_frame_no) AS first
+FROM messages JOIN to_rabbitmq USING (connection_id)
+JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
+WHERE operation = 'publish' AND mandatory AND routing_key LIKE 'amq.rabbitmq.reply-to.%'
+GROUP BY connection_id, version, server_version;
+
+-- One row per connection to RabbitMQ with `messages` that have headers in which its releases up to 3.13 kept the sections
+-- of 1.0 that 0-9-1 does not have, and one `header` of these.
+CREATE VIEW context_old_headers AS
+SELECT connection_id, version, server_version, count(*) AS messages, min(header) AS header,
+       arg_min({'frame_no': first_frame_no, 'ts_ns': ts_ns}, first_frame_no) AS first
+FROM (SELECT connection_id, first_frame_no, ts_ns,
+             CASE WHEN headers."x-amqp-1.0-properties" IS NOT NULL THEN 'x-amqp-1.0-properties'
+                  WHEN headers."x-amqp-1.0-app-properties" IS NOT NULL THEN 'x-amqp-1.0-app-properties'
+                  WHEN headers."x-amqp-1.0-message-annotations" IS NOT NULL THEN 'x-amqp-1.0-message-annotations'
+                  WHEN headers."x-amqp-1.0-footer" IS NOT NULL THEN 'x-amqp-1.0-footer' END AS header
+      FROM messages WHERE headers IS NOT NULL)
+JOIN to_rabbitmq USING (connection_id)
+JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
+WHERE header IS NOT NULL GROUP BY connection_id, version, server_version;
+
+-- One row per token put to the node $cbs (1.0) that expired while its connection was open, and not renewed.
+CREATE VIEW context_tokens AS
+SELECT *
+FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY connection_id, audience ORDER BY frame_no) AS renewed_ns
+      FROM (SELECT connection_id, ts_ns, first_frame_no AS frame_no, text_of(headers.name) AS audience,
+                   epoch_us(TRY_CAST(headers.expiration AS TIMESTAMPTZ))::HUGEINT * 1000 AS expires_ns
+            FROM messages
+            WHERE operation = 'publish' AND address = '$cbs'
+                  AND TRY_CAST(headers.operation AS VARCHAR) = 'put-token'))
+JOIN (SELECT connection_id, version, ts_ns AS last_ns FROM known_connections) USING (connection_id)
+WHERE expires_ns < coalesce(renewed_ns, last_ns);
+
+-- One row per connection with messages that put a token: to $cbs by Azure's clients and by those of the OASIS document
+-- (AMQP Claims-based Security, section 3), or by PUT /auth/tokens to RabbitMQ (1.0).
+CREATE VIEW context_token_messages AS
+SELECT connection_id, first.frame_no AS frame_no, first.ts_ns AS ts_ns, first.address AS address, messages, version, tls
+FROM (SELECT connection_id, count(*) AS messages,
+             arg_min({'frame_no': first_frame_no, 'ts_ns': ts_ns, 'address': address}, first_frame_no) AS first
+      FROM messages
+      WHERE operation = 'publish' AND (address = '$cbs' OR address LIKE '%/$cbs' OR address = '/management')
+            AND (TRY_CAST(headers.operation AS VARCHAR) = 'put-token'
+                 OR TRY_CAST(properties.properties.subject AS VARCHAR) = 'set-token'
+                 OR TRY_CAST(properties.properties."to" AS VARCHAR) = '/auth/tokens'
+                    AND TRY_CAST(properties.properties.subject AS VARCHAR) = 'PUT')
+      GROUP BY connection_id)
+JOIN (SELECT connection_id, version, tls FROM known_connections) USING (connection_id);
+
+-- Messages that are delivered from one queue again and again. One row per message:
+--     redeliveries  deliveries with the flag redelivered
+--     quick         of these, redeliveries within the time of PR-11 of a requeue that itself came within that time of its
+--                   delivery: no consumer can have worked on the message
+--     frame_no      the first redelivery
+-- A message is identified by its id, else by its bytes. Different messages may have equal bytes, so first deliveries are
+-- subtracted there. Few messages come again: only what may be one of these is put in order.
+CREATE VIEW context_requeue_loops AS
+WITH delivered AS (
+    SELECT *
+    FROM (SELECT connection_id, first_frame_no, ts_ns, settled_ts_ns, outcome, redelivered, message_id,
+                 coalesce(queue, address) AS of_queue,
+                 coalesce(message_id, concat_ws(' ', body_sha256, correlation_id)) AS known
+          FROM messages WHERE operation IN ('deliver', 'get') AND NOT coalesce(browsed, false))
+    WHERE known IS NOT NULL AND of_queue IS NOT NULL)
+SELECT of_queue AS queue, message_id, quick, first.ts_ns AS ts_ns, first.connection_id AS connection_id,
+       first.frame_no AS frame_no, first.version AS version,
+       CASE WHEN message_id IS NULL THEN redeliveries - fresh + 1 ELSE redeliveries END AS redeliveries
+FROM (SELECT server_ip, server_port, vhost, of_queue, known, count_if(redelivered) AS redeliveries,
+             count_if(quick) AS quick, count_if(NOT redelivered) AS fresh, any_value(message_id) AS message_id,
+             min({'ts_ns': ts_ns, 'connection_id': connection_id, 'frame_no': first_frame_no, 'version': version})
+                 FILTER (WHERE redelivered) AS first
+      FROM (SELECT *, redelivered AND before.outcome IN ('requeued', 'released', 'modified')
+                      AND before.settled_ts_ns - before.ts_ns < setting('PR-11.within_ms')::BIGINT * 1000000
+                      AND ts_ns - before.settled_ts_ns < setting('PR-11.within_ms')::BIGINT * 1000000 AS quick
+            FROM (SELECT *, lag({'ts_ns': ts_ns, 'outcome': outcome, 'settled_ts_ns': settled_ts_ns})
+                                OVER (PARTITION BY server_ip, server_port, vhost, of_queue, known
+                                      ORDER BY ts_ns, connection_id, first_frame_no) AS before
+                  FROM delivered
+                  SEMI JOIN (SELECT of_queue, known FROM delivered WHERE redelivered) USING (of_queue, known)
+                  JOIN (SELECT connection_id, version, server_ip, server_port, vhost FROM known_connections)
+                      USING (connection_id)))
+      GROUP BY server_ip, server_port, vhost, of_queue, known);

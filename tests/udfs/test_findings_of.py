@@ -1,0 +1,175 @@
+"""The findings of tables in files and in memory, as DuckDB evaluates rules in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.variant.python_values import decode
+from jobs.cli import main
+from pipeline.audit import findings_in, wanted_program
+from pipeline.audit.contexts import scripts
+from pipeline.schemas import FINDINGS, TABLES
+from udfs.arrow.types import arrow_schema
+from udfs.findings import FindRows, PackRows, Program, Relation, Resources, findings_of
+from udfs.sink.parquet import ParquetFiles
+
+ROOT = Path(__file__).parents[2]
+CAPTURES = [
+    ROOT / "samples" / "091_channel_exceptions.pcap",
+    ROOT / "samples" / "091_rpc_reply_to.pcap",
+    ROOT / "tests" / "captures" / "10_rabbitmq_link_errors.pcap",
+    ROOT / "tests" / "captures" / "010_exceptions.pcap",
+]
+PARTS = 3
+
+
+def a_program() -> Program:
+    found = wanted_program()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder = tmp_path_factory.mktemp("decoded")
+    assert main(["decode", *map(str, CAPTURES), "--output", str(folder)]) == 0
+    return {name: sorted(map(str, (folder / name).glob("*.parquet"))) for name in TABLES}
+
+
+@pytest.fixture(scope="module")
+def found(files: dict[str, list[str]]) -> Counter[str]:
+    rows = counted(findings_in(files))
+    assert {"CH-09", "NM-03", "L10-40", "T10-52"} <= {json.loads(row)["rule_id"] for row in rows}
+    return rows
+
+
+def counted(table: pa.Table) -> Counter[str]:
+    """The rows of table findings, in any order."""
+    assert table.schema.equals(arrow_schema(FINDINGS))
+    rows = [{**row, "evidence": decode(**row["evidence"])} for row in table.to_pylist()]
+    return Counter(json.dumps(row, sort_keys=True, default=str) for row in rows)
+
+
+def test_rows_in_memory_give_the_findings_of_their_files(files: dict[str, list[str]], found: Counter[str]) -> None:
+    rows = {name: pq.read_table(paths[0]) for name, paths in files.items() if paths}
+    assert counted(findings_of(rows, a_program())) == found
+
+
+def test_findings_do_not_depend_on_the_files_and_the_order_of_rows(
+    files: dict[str, list[str]], found: Counter[str], tmp_path: Path
+) -> None:
+    spread: dict[str, list[str]] = {}
+    for name, paths in files.items():
+        rows = pa.concat_tables([pq.read_table(path) for path in paths])
+        backwards = rows.take(list(range(rows.num_rows))[::-1])
+        for part in range(PARTS):
+            file = ParquetFiles(pyarrow.fs.LocalFileSystem(), str(tmp_path / name), TABLES[name])
+            for batch in backwards.take(list(range(part, rows.num_rows, PARTS))).to_batches():
+                file.write(batch)
+            file.close(arrow_schema(TABLES[name]))
+        spread[name] = sorted(map(str, (tmp_path / name).iterdir()))
+    assert all(len(paths) == PARTS for paths in spread.values())
+    assert counted(findings_in(spread)) == found
+
+
+def test_rows_that_came_to_a_task_give_the_same_findings(files: dict[str, list[str]], found: Counter[str]) -> None:
+    """As Spark calls it, without Spark: batches of all tables, as streams of Arrow."""
+
+    def packed() -> Iterator[pa.RecordBatch]:
+        for name, paths in files.items():
+            if name != "message_flows":
+                yield from PackRows(name)(iter(pq.read_table(paths).to_batches(100)))
+
+    assert counted(pa.Table.from_batches(FindRows(a_program())(packed()))) == found
+
+
+def test_files_that_are_missing_are_empty_tables(files: dict[str, list[str]]) -> None:
+    assert findings_in({}).num_rows == 0
+    only = {name: paths for name, paths in files.items() if name in ("connections", "frames")}
+    assert findings_in(only).num_rows > 0
+
+
+def test_only_rows_that_count_are_read(files: dict[str, list[str]]) -> None:
+    of_1_0 = "connection_id IN (SELECT connection_id FROM connections WHERE version = '1.0')"
+    found = findings_in(files, dict.fromkeys(TABLES, of_1_0) | {"connections": "version = '1.0'", "captures": "true"})
+    rules = {rule.partition("-")[0] for rule in found["rule_id"].to_pylist()}
+    assert "L10" in rules
+    assert not {"CH", "T10", "NM"} & rules
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE other AS FROM read_text('{secret}')",
+        "CREATE TABLE other AS FROM read_parquet('{secret}')",
+        "COPY (SELECT 1) TO '{secret}'",
+        "ATTACH '{secret}' AS other",
+        "SET enable_external_access = true",
+        "SET memory_limit = '1TB'",
+    ],
+)
+def test_a_program_reads_and_writes_no_other_file(files: dict[str, list[str]], tmp_path: Path, statement: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    program = a_program()
+    hostile = program._replace(relations=[*program.relations, Relation("other", statement.format(secret=secret))])
+    with pytest.raises(duckdb.Error, match=r"disabled by configuration|locked"):
+        findings_of(files, hostile)
+    assert secret.read_text() == "secret"
+
+
+def test_nothing_is_left_in_the_scratch_directory(files: dict[str, list[str]], tmp_path: Path) -> None:
+    findings_of(files, a_program(), Resources(threads=1, directory=str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def escaped(octets: bytes) -> str:
+    """The rule of `codec.text`: without an invalid byte as it is, else these and backslashes as \\xNN."""
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return octets.replace(b"\\", b"\\x5c").decode(errors="backslashreplace")
+
+
+LEADS = st.sampled_from([bytes([first]) for first in (0, 0x41, 0x5C, 0x80, 0xC0, 0xE0, 0xED, 0xF0, 0xF4, 0xFF)])
+
+
+@given(st.lists(st.one_of(st.binary(max_size=4), st.text(max_size=2).map(lambda text: text.encode()), LEADS)))
+def test_bytes_that_are_not_utf8_are_escaped_as_in_the_tables(pieces: list[bytes]) -> None:
+    octets = b"".join(pieces)
+    assert with_macros().execute("SELECT utf8_text(?::BLOB)", [octets]).fetchall() == [(escaped(octets),)]
+
+
+@cache
+def with_macros() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("SET VARIABLE settings = MAP {'': 0::DOUBLE}")
+    for macro in scripts()[0]:
+        connection.execute(macro.statement)
+    return connection
+
+
+def test_a_night_needs_no_java(tmp_path: Path) -> None:
+    """With a JAVA_HOME without Java, a JVM cannot be started."""
+    command = [sys.executable, "-m", "jobs.nightly", str(CAPTURES[0]), "--output", "tables", "--fail-on", "never"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "audit.html").is_file()
