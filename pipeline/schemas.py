@@ -294,7 +294,11 @@ MESSAGES = table(
     ("first_ts_ns", LONG, "capture time of the packet that began the first frame, ns since 1970-01-01 UTC"),
     ("last_ts_ns", LONG, "capture time of the packet that completed the last frame, ns since 1970-01-01 UTC"),
     ("exchange", STRING, "exchange published to, '' the default one; RabbitMQ over 1.0: by address or x-exchange"),
-    ("routing_key", STRING, "routing key; RabbitMQ over 1.0: by address or x-routing-key; ActiveMQ: the topic"),
+    (
+        "routing_key",
+        STRING,
+        "routing key; 1.0: RabbitMQ by address or x-routing-key; a topic, by address or capabilities",
+    ),
     (
         "queue",
         STRING,

@@ -282,7 +282,7 @@ PUT = [None, None, "/queues/q", "PUT", "$me"]
 ANSWERED = section(0x74, {"other": 1, "http:response": "1.1"})
 
 
-@pytest.mark.parametrize(
+OF_MANAGEMENT = pytest.mark.parametrize(
     ("before", "shown"),
     [
         (section(0x73, PUT), True),
@@ -299,6 +299,9 @@ ANSWERED = section(0x74, {"other": 1, "http:response": "1.1"})
         (b"", False),
     ],
 )
+
+
+@OF_MANAGEMENT
 def test_bodies_of_management_requests_and_replies_are_decoded(before: bytes, shown: bool) -> None:
     """Small maps over HTTP over AMQP, whatever their link; never bodies of other messages, or credentials."""
     rows, _ = stream(transfer(0, before + section(0x77, {"durable": True, "type": "declare"})))
@@ -307,8 +310,27 @@ def test_bodies_of_management_requests_and_replies_are_decoded(before: bytes, sh
     assert "body" not in properties  # which is for a transaction coordinator
 
 
-def test_a_large_body_of_a_management_request_is_not_decoded() -> None:
-    rows, _ = stream(transfer(0, section(0x73, PUT) + section(0x77, {"a": "x" * 5000})))
+@OF_MANAGEMENT
+def test_bodies_of_management_requests_may_come_in_several_transfers(before: bytes, shown: bool) -> None:
+    """Cut anywhere, also in the middle of the head of a section, and in single bytes."""
+    value = {"durable": True, "type": "declare"}
+    payload = before + section(0x77, value) + section(0x78, {proton.symbol("f"): 1})
+    for cuts in ([at] for at in range(1, len(payload))), [list(range(1, len(payload)))]:
+        for ends in cuts:
+            parts = zip([0, *ends], [*ends, len(payload)], strict=True)
+            frames = [transfer(0, payload[start:end], more=end < len(payload)) for start, end in parts]
+            rows, _ = stream(*frames)
+            properties = rows[-1]["properties"]
+            assert properties.get("body_value") == (value if shown else None), ends
+            assert (properties["footer"], properties["body_kind"]) == ({"f": 1}, "value")
+            assert rows[-1]["digest"] == hashlib.sha256(encoded(value)).hexdigest()
+
+
+@pytest.mark.parametrize("first", [0, 9, 700])
+def test_a_large_body_of_a_management_request_is_not_decoded(first: int) -> None:
+    payload = section(0x73, PUT) + section(0x77, {"a": "x" * 5000})
+    parts = [transfer(0, payload[:first], more=True)] if first else []
+    rows, _ = stream(*parts, transfer(0, payload[first:]))
     assert "body_value" not in rows[-1]["properties"]
 
 

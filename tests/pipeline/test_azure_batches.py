@@ -15,7 +15,7 @@ import encode_1_0 as P
 import proton
 import pyarrow.parquet as pq
 import pytest
-from encode_1_0 import described, encoded, performative_frame
+from encode_1_0 import described, encoded, performative_frame, section
 from local_rows import LocalTables
 from pyspark.sql import SparkSession
 from test_flows_labels import flows_of
@@ -33,10 +33,6 @@ BODIES = [b"", b"one", b"two" * 100]
 def message(number: int, body: bytes = b"x", **fields: Any) -> bytes:
     octets: bytes = proton.Message(body=body, inferred=True, id=f"m-{number}", **fields).encode()
     return octets
-
-
-def section(code: int, value: Any) -> bytes:
-    return encoded(proton.Described(proton.ulong(code), value))
 
 
 def data(*contents: bytes) -> bytes:

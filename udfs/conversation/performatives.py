@@ -17,6 +17,7 @@ from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, hexed, inside, valid_utf8, values_of
+from udfs.arrow.fields import texts as strings
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one_text, is_among, is_there, numbered, numbers_of, picked, values_cut
 from udfs.conversation.frames import FrameBatch
@@ -72,8 +73,8 @@ class Performatives:
         carries = self._named("transfers") & is_among(frames["version"], *semantics.IN_SEGMENTS) & (content != NONE)
         frame_no = fixed(np.where(carries, content, frame_no))
         begins = self._named("transfers") & (content == frame_no)
-        source = Fields(arguments.inside("source"), SOURCE, ("default_outcome", "filter"))
-        target = Fields(arguments.inside("target"), TERMINUS)
+        source = Fields(arguments.inside("source"), SOURCE, ("default_outcome", "filter", "capabilities"))
+        target = Fields(arguments.inside("target"), TERMINUS, ("capabilities",))
         state = Fields(arguments.inside("state"), STATE, ("outcome", "error"))
         errors = arguments.inside("error")
         error = Fields(errors, ERROR)
@@ -96,7 +97,8 @@ class Performatives:
         distribution = source.column("distribution_mode")
         number, tag = arguments.numbers("delivery_id", NONE), arguments.column("delivery_tag")
         numbers = {
-            "copies": np.where(is_there(distribution), is_among(distribution, semantics.COPY), NONE),
+            "copies": np.where(is_there(distribution), is_among(distribution, semantics.COPY), NONE)
+            + self._are_topics(source, target, sender) * semantics.OF_TOPIC,
             "code": np.where(excepts, arguments.numbers("error_code", NONE), arguments.numbers("code", NONE)),
             "timeout": arguments.numbers("timeout", NO_LIMIT),
             "number": np.where(number == NONE, arguments.numbers("command_id", NONE), number),
@@ -230,6 +232,22 @@ class Performatives:
             found[0, rows] = self.texts.of(in_one_text(list(error.columns().values()), ": "))
             found[1, rows] = self.texts.of(pc.coalesce(*info))
         return found[0], found[1]
+
+    def _are_topics(self, source: Fields, target: Fields, sender: Integers) -> NDArray[np.bool_]:
+        """Which rows say by its capabilities that the node of the broker is a topic: the target of links on which the
+        client sends, else the source."""
+        own, other = source.inside("capabilities"), target.inside("capabilities")
+        client_sends = (self.arguments.numbers("role", NONE) == 1) == (sender == 1)
+        values = own.at(*(np.where(client_sends, *ends) for ends in zip(other[1:3], own[1:3], strict=True)))
+        found = self._named("attaches") & (values.stops > values.starts)
+        rows = np.flatnonzero(found)
+        if len(rows):
+            values = values.taken(rows)
+            counts = counted(values)
+            several = is_among(strings(elements(values, counts)), *semantics.TOPICS)
+            of_several = np.bincount(np.repeat(rows, counts)[several], minlength=len(found)) > 0
+            found[rows] = is_among(strings(values), *semantics.TOPICS) | of_several[rows]
+        return found
 
     def _returns(self, state: Fields, terminal: Integers) -> Integers:
         """What a server's outcome of its own delivery makes of it: one that is too late to be settled is released."""

@@ -53,7 +53,7 @@ BEGUN_MESSAGES = pa.schema(
 OUTCOMES = pa.schema(
     [
         ("connection_id", _NUMBER), ("first_frame_no", _NUMBER), ("address", _TEXT), ("browsed", _TRUTH),
-        ("outcome", _TEXT), ("outcome_error", _TEXT), ("outcome_info", _TEXT),
+        ("topic", _TEXT), ("outcome", _TEXT), ("outcome_error", _TEXT), ("outcome_info", _TEXT),
         ("settled_ts_ns", _NUMBER), ("settled_frame_no", _NUMBER), ("transaction", _TEXT),
     ]
 )  # fmt: skip
@@ -167,7 +167,8 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
     on_link = messages["link"] != NONE
     at = messages["link"][on_link]
     address[on_link] = _first(links, "server", "client")[at]
-    browsed[on_link] = _of_sender(links, "copies")[at]
+    browsed[on_link] = _distribution(links)[at]
+    topic = np.where(on_link, np.append(_are_topics(links), False)[messages["link"]] * address, 0)
     browsed[messages["sender"] == CLIENT] = NONE
     return pa.table(
         {
@@ -175,6 +176,7 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
             "first_frame_no": messages["frame_no"],
             "address": texts.column(address),
             "browsed": pa.array(browsed == 1, mask=browsed == NONE),
+            "topic": texts.column(topic),
             "outcome": _one_of(semantics.OUTCOMES, outcomes.outcome - 1),
             "outcome_error": texts.column(outcomes.error),
             "outcome_info": texts.column(outcomes.info),
@@ -234,6 +236,18 @@ def _of_sender(links: NDArray[np.void], name: str, unknown: int = NONE) -> Integ
     return found
 
 
+def _distribution(links: NDArray[np.void]) -> Integers:
+    """The distribution mode of each link, an index in DISTRIBUTION_MODES or NONE."""
+    modes: Integers = (_of_sender(links, "copies") + 1) % semantics.OF_TOPIC - 1
+    return modes
+
+
+def _are_topics(links: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether a side of each link says by capabilities that the node of the broker is a topic."""
+    topics: NDArray[np.bool_] = np.maximum(links["client_copies"], links["server_copies"]) >= semantics.OF_TOPIC - 1
+    return topics
+
+
 def _by_side(links: NDArray[np.void], by_client: NDArray[np.bool_], name: str) -> list[Integers]:
     """A field as the client of each link states it where `by_client`, else as the server does; and as the other side of
     each states it."""
@@ -289,7 +303,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
         "snd_settle_mode": snd_mode,
         "rcv_settle_mode": rcv_mode,
         "acquire_mode": _one_of(semantics.ACQUIRE_MODES, links["acquire_mode"]),
-        "distribution_mode": _one_of(semantics.DISTRIBUTION_MODES, _of_sender(links, "copies")),
+        "distribution_mode": _one_of(semantics.DISTRIBUTION_MODES, _distribution(links)),
         **filters,
         "no_ack": no_ack,
         "exclusive": pa.array(links["exclusive"] == 1, mask=links["exclusive"] == NONE),

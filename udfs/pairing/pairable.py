@@ -55,6 +55,7 @@ from udfs.roles import DELIVERIES, FLAG_OPTIONAL, REFUSED_BY_QUEUE, REQUEUED, UN
 FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
 ROLLED_BACK = "rolled-back"  # a state of transactions
 FULL = "maxlen"  # RabbitMQ's reason for dead letters of a full queue
+TOPIC = "topic://"  # the exchange of ActiveMQ's topics (`udfs.addresses`)
 TEMPORARY = "^temp-(queue|topic)://"
 # Columns of messages that files of earlier releases lack.
 ADDED = {"queue_offset": pa.int64(), "user_id": pa.string(), "expiration": pa.string(), "batch_index": pa.int32()}
@@ -100,6 +101,14 @@ def routed(rows: Mapping[str, pa.Array]) -> Routed:
     annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
     broker = broker_fields(_where(delivered, rows["headers"]), _where(annotated, rows["properties"]))
     address_kind, address_exchange, address_key, address_queue = nodes(rows["address"])
+    # A topic by the capabilities of its link, which its address does not show.
+    topic = pc.and_(pc.equal(family, V1_0_FAMILY), pc.equal(rows["routing_key"], rows["address"]).fill_null(False))
+    topic = pc.and_(topic, rows["exchange"].is_null())
+    address_kind, address_exchange = (
+        pc.if_else(topic, of_topic, of_address)
+        for of_topic, of_address in (("exchange", address_kind), (TOPIC, address_exchange))
+    )
+    address_queue = pc.if_else(topic, pa.scalar(None, pa.string()), address_queue)
     queue = pc.if_else(rows["address"].is_valid(), pa.scalar(None, pa.string()), rows["queue"])
     named = pc.coalesce(queue, pc.if_else(address_queue.is_valid(), address_key, None))
     source = pc.coalesce(queue, address_queue)

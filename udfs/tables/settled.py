@@ -141,6 +141,7 @@ def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Recor
     outcomes = {name: picked(ends[name], at) for name in ends.column_names[2:]}
     outcomes["settle_latency_ns"] = elapsed(rows["ts_ns"], outcomes["settled_ts_ns"])
     known = pa.array(at >= 0)
+    topic = outcomes.pop("topic")
     # Over a link without an address each message has its own.
     for name in ("address", "browsed"):
         outcomes[name] = pc.coalesce(outcomes[name], rows[name])
@@ -149,7 +150,7 @@ def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Recor
     nothing = pa.scalar(None, pa.string())
     of_address = {
         "exchange": pc.if_else(published, exchange, nothing),
-        "routing_key": pc.if_else(published, routing_key, nothing),
+        "routing_key": pc.coalesce(pc.if_else(pc.or_(published, topic.is_valid()), routing_key, nothing), topic),
         "queue": pc.if_else(published, nothing, queue),
     }
     served = pc.match_substring_regex(outcomes["address"], SERVES).fill_null(False)

@@ -22,6 +22,7 @@ from codec.amqp.versions import E_SECTIONS, MALFORMED
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import DELIVERY_SIZE, LIMITS, OPEN_DELIVERIES
 from codec.hashes.digest import begin, finish, update
+from codec.variant.writer import copy_bytes
 
 STORE, HASH, STORE_AND_HASH = 1, 2, 3  # what to do with the octets of a section
 MANAGEMENT_BYTES = LIMITS.management_bytes
@@ -47,7 +48,41 @@ def _add_octets(dl, direction, slot, r, buf, start, end):
 
 
 @kernel
-def _add(dl, direction, slot, buf, start, end, t):
+def _is_of_management(dl, r, rows, t):
+    """Whether the sections stored so far are those of a management request or its reply. The heap of octets, which has
+    room for them, serves to join them."""
+    at, size = int(rows.used[1]), int(r.stored)
+    end = at + size
+    if r.limited or end > len(rows.octets):
+        return False
+    _join_blocks(dl, r, rows.octets, at)
+    properties = application = -1
+    while at < end:
+        section, value, inside, left = section_head(rows.octets, at, end, t)
+        if section < 0:
+            return False
+        if section == T.PROPERTIES:
+            properties = value
+        elif section == T.APPLICATION_PROPERTIES:
+            application = value
+        at = inside + left
+    return is_management(rows.octets, properties, application, end, t)
+
+
+@kernel
+def _join_blocks(dl, r, octets, at):
+    """Copy the octets stored of a delivery to `octets[at:]`."""
+    block, left = int(r.first_block), int(r.stored)
+    while left > 0:
+        n = min(BLOCK, left)
+        copy_bytes(octets, at, dl.blocks, block * BLOCK, block * BLOCK + n)
+        block = int(dl.next_block[block])
+        at += n
+        left -= n
+
+
+@kernel
+def _add(dl, direction, slot, buf, start, end, t, rows):
     """Add the payload `buf[start:end]` of one more transfer of a delivery: whether its sections are in order."""
     r = dl.slots[direction, slot]
     at, base, in_order = start, (direction * SLOTS + slot) * HEAD, True
@@ -68,11 +103,15 @@ def _add(dl, direction, slot, buf, start, end, t):
             r.section = section
             r.head_size = 0
             r.left = size
+            is_first_body = r.body < 0
             r.what = HASH if T.DATA <= section <= T.VALUE else STORE
             first = base if r.what == STORE else (inside if section == T.DATA else value)
             if r.what == HASH:
                 r.body = section
-            if section == T.VALUE and is_operation(dl.heads, value, stop, t):
+            small = is_first_body and inside + size - value <= MANAGEMENT_BYTES
+            if section == T.VALUE and (
+                is_operation(dl.heads, value, stop, t) or (small and _is_of_management(dl, r, rows, t))
+            ):
                 store(dl, direction, r, dl.heads, base, value)
                 r.what = STORE_AND_HASH
             if section == T.DATA and r.foreign == SEVERAL:
@@ -163,7 +202,7 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
     if flags & RESUMED:
         r.whole = 0
         r.resumed = 1
-    in_order = _add(dl, direction, slot, buf, start, end, t)
+    in_order = _add(dl, direction, slot, buf, start, end, t, rows)
     if not r.resumed and (r.broken == NO_SECTION or not (in_order or r.foreign)):
         _misfit(row)
     return -1 if flags & MORE_FOLLOWS else _complete(dl, c, direction, slot, row, rows, digest)
@@ -236,12 +275,9 @@ def _complete(dl, c, direction, slot, row, rows, digest):
     if r.limited:
         c.limits |= DELIVERY_SIZE
     else:
-        block, left = int(r.first_block), int(r.stored)
-        while left > 0:
-            n = min(BLOCK, left)
-            R.append_octets(rows, row, dl.blocks, block * BLOCK, block * BLOCK + n)
-            block = int(dl.next_block[block])
-            left -= n
+        _join_blocks(dl, r, rows.octets, int(rows.used[1]))
+        rows.used[1] += r.stored
+        row[R.OCTETS_END] = rows.used[1]
     if 0 < r.left < ENDLESS >> 1 or r.head_size > 0:
         r.whole = 0
         if r.broken == 0 and not r.resumed:

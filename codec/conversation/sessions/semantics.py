@@ -70,6 +70,10 @@ RCV_SETTLE_MODES = ("first", "second")
 DEFAULT_SND_SETTLE_MODE, DEFAULT_RCV_SETTLE_MODE = 2, 0  # 2.7.3
 DISTRIBUTION_MODES = ("move", "copy")
 COPY = "copy"  # distribution-mode: messages stay at the node (3.5.7)
+# Capabilities of a source or target that is a topic, where its address does not say so (AMQP JMS Mapping).
+TOPICS = ("topic", "temporary-topic")
+# `copies` of links: an index in DISTRIBUTION_MODES, or -1, and this if the node of the broker is a topic.
+OF_TOPIC = len(DISTRIBUTION_MODES) + 1
 COORDINATOR, TRANSACTIONAL, DECLARED, DISCHARGE = "coordinator", "transactional-state", "declared", "discharge"
 COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (4.5.3, 4.5.4)
 HAVE_TEXTS = ("rejected", "modified")  # outcomes with an error, or annotations
