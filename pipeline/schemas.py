@@ -368,6 +368,13 @@ MESSAGES = table(
         "`$management` or `$cbs` ('READ', 'put-token')",
     ),
     ("management_target", STRING, "1.0: of what: the path ('/queues/q'), the name or type of an entity"),
+    ("management_exchange", STRING, "1.0: exchange that the request is about; of a binding its source"),
+    (
+        "management_queue",
+        STRING,
+        "1.0: queue that the request is about; of a binding its destination, if that is a queue",
+    ),
+    ("management_routing_key", STRING, "1.0: key of the binding that the request is about"),
     (
         "management_status",
         INT,

@@ -52,6 +52,16 @@ DEAD_LETTER_FORMS = tuple(
         (rb"DLQ(?:::DLQ)?\Z", None),
     )
 )
+# Paths of RabbitMQ's management over AMQP (percent-encoded) -> groups of the exchange, the queue and the routing key.
+MANAGED_FORMS = tuple(
+    (re.compile(pattern, re.DOTALL), *groups)
+    for pattern, *groups in (
+        (rb"/queues/([^/?]+)(?:/messages)?\Z", None, 1, None),
+        (rb"/exchanges/([^/?]+)\Z", 1, None, None),
+        (rb"/bindings/src=([^;]*);dstq=([^;]*);key=([^;]*);args=[^;]*\Z", 1, 2, 3),
+        (rb"/bindings/src=([^;]*);dste=[^;]*;key=([^;]*);args=[^;]*\Z", 1, None, 2),
+    )
+)
 # Service Bus: dead letters of a queue or subscription, and the header that says why.
 HAS_DEAD_LETTERS, DEAD_LETTER_REASON = r"(?i)/\$deadletterqueue$", "DeadLetterReason"
 SERVES = r"(^|/)\$(management|cbs)$|^/management$"  # nodes that serve requests: Azure and Qpid, RabbitMQ
@@ -106,6 +116,18 @@ def named_by(addresses: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     )
     exchange, routing_key, queue = (column.take(encoded) for column in _texts(parts))
     return exchange, routing_key, queue
+
+
+def managed_by(paths: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """What paths of management requests name: exchange, queue and routing key; null where they do not."""
+    encoded = paths.dictionary_encode()
+    parts = list[tuple[bytes | None, ...]]()
+    for path in encoded.dictionary.cast(pa.binary()).to_pylist():
+        found = ((pattern.match(path), groups) for pattern, *groups in MANAGED_FORMS)
+        match, groups = next(((match, groups) for match, groups in found if match), (None, [None] * 3))
+        parts.append(tuple(_part(match[group], True) if match and group else None for group in groups))
+    exchange, queue, routing_key = (column.take(encoded.indices) for column in _texts(parts))
+    return exchange, queue, routing_key
 
 
 def _distinct(addresses: pa.Array) -> tuple[pa.Array, list[Node]]:

@@ -118,7 +118,10 @@ def _in(section: str, kind: str, *names: str) -> dict[str, Place]:
     return {name: (section, name, kind) for name in names}
 
 
-MANAGEMENT = ("management_operation", "management_target", "management_status", "management_text")
+MANAGEMENT = (
+    "management_operation", "management_target", "management_exchange", "management_queue", "management_routing_key",
+    "management_status", "management_text",
+)  # fmt: skip
 # Column -> its place; columns of messages that a family does not have.
 CLASSIC: dict[str, Place] = {
     **_in("", "int", "delivery_mode", "priority"),
@@ -168,6 +171,10 @@ V1_0: dict[str, Place] = {
     "queue_offset": ("message_annotations", "x-stream-offset", "bigint"),
     **_in("properties", "string", "subject"),
     "body_value": ("", "body_value", "string"),
+    # Of a binding over HTTP over AMQP (RabbitMQ).
+    "bound_exchange": ("body_value", "source", "string"),
+    "bound_queue": ("body_value", "destination_queue", "string"),
+    "bound_key": ("body_value", "binding_key", "string"),
     "http_response": ("application_properties", "http:response", "string"),
     "requested_operation": ("application_properties", "operation", "string"),
     "requested_name": ("application_properties", "name", "string"),

@@ -22,7 +22,7 @@ from pipeline.tables.processes import LocalProcesses
 
 ACCEPTED = described(P.ACCEPTED)
 TOPIC, QUEUE = (proton.symbol(name) for name in ("topic", "queue"))
-SEVERAL = proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, proton.symbol("shared"), TOPIC)
+SEVERAL: Any = proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, proton.symbol("shared"), TOPIC)  # type: ignore[arg-type]
 
 
 def node(code: int, address: str | None, capabilities: Any = None, mode: str | None = None) -> Any:

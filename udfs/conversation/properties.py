@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from codec.variant.reading import OTHER, TIME
+from udfs.addresses import managed_by
 from udfs.arrow.dictionaries import by_distinct
-from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, values_of
+from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, texts, values_of
 from udfs.arrow.rows import one_of
 from udfs.attributes import PERSISTENT, Place
 from udfs.roles import DELIVERIES
@@ -26,8 +27,10 @@ def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str,
     within, found = {"": values_of(column)}, {}
     for section in sorted({"", *parts}):  # the outer ones first
         places = sections.get(section, {})
-        plain = {own: kind for own, kind in places.values() if kind not in ("any", "object")}
         inner = {path: part for path, (outer, part) in parts.items() if outer == section}
+        # A text that may also be a container is read as such.
+        both = {own for own, kind in places.values() if kind == "string" and own in inner.values()}
+        plain = {own: kind for own, kind in places.values() if kind not in ("any", "object") and own not in both}
         containers = [own for own, kind in places.values() if kind in ("any", "object")]
         read = Fields(within[section], plain, (*containers, *inner.values()))
         within |= {path: read.inside(part) for path, part in inner.items()}
@@ -36,6 +39,8 @@ def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str,
                 found[name] = as_text(read.inside(own))
             elif kind == "object":
                 found[name] = pa.array(are_objects(read.inside(own)))
+            elif own in both:
+                found[name] = texts(read.inside(own))
             else:
                 found[name] = read.column(own)
     return found
@@ -73,11 +78,13 @@ def _text(value: object) -> str:
 DIGITS = "0123456789"
 # HTTP over AMQP: methods, the reply-to of requests, the form of a status, and the first one of errors.
 HTTP_METHODS, HTTP_REPLY_TO, STATUS, FIRST_ERROR = ("GET", "PUT", "POST", "DELETE"), "$me", "^[1-5][0-9]{2}$", 400
+BINDINGS = "/bindings"  # where bindings are posted
 # Properties that only serve to derive others.
 ONLY_DERIVED_FROM = (
     "delivery_mode", "delivery_count", "durable_flag", "has_header", "discard_unroutable", "ttl", "to", "reply_node",
     "reply_exchange", "reply_routing_key", "content_length", "traceparent", "annotated_traceparent", "diagnostic_id",
     "acquired_count", "annotated_exchange", "annotated_routing_key", "subject", "body_value", "http_response",
+    "bound_exchange", "bound_queue", "bound_key",
     "requested_operation", "requested_name", "requested_type", "status_code", "status_text", "claims_status",
     "claims_text",
     "broker_ms", "received_ms", "received_time", "enqueued_time",
@@ -162,9 +169,24 @@ def management(found: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> dic
     text = pc.coalesce(error, pc.if_else(replied, nothing, pc.coalesce(found["status_text"], found["claims_text"])))
     operation = pc.if_else(by_http, subject, found["requested_operation"])
     target = pc.if_else(by_http, to, pc.coalesce(found["requested_name"], found["requested_type"]))
+    asked = pc.and_(pc.invert(delivered), operation.is_valid())
+    of_path = managed_by(pc.if_else(pc.and_(asked, by_http), to, nothing))
+    binds = pc.and_(pc.and_(asked, by_http), pc.equal(to, BINDINGS).fill_null(False))
+    of_body = (found[name] for name in ("bound_exchange", "bound_queue", "bound_key"))
+    exchange, queue, key = (pc.if_else(binds, own, named) for own, named in zip(of_body, of_path, strict=True))
+    # AMQP Management 1.0, 3.1: the type of the entity is the server's, such as org.apache.qpid.Queue.
+    of_type, by_name = pc.utf8_lower(found["requested_type"]), pc.and_(asked, pc.invert(by_http))
+
+    def named(kind: str) -> pa.Array:
+        is_kind = pc.and_(by_name, pc.ends_with(of_type, kind).fill_null(False))
+        return pc.if_else(is_kind, found["requested_name"], nothing)
+
     return {
         "management_operation": pc.if_else(delivered, nothing, operation),
         "management_target": pc.if_else(pc.or_(delivered, operation.is_null()), nothing, target),
+        "management_exchange": pc.coalesce(exchange, named("exchange")),
+        "management_queue": pc.coalesce(queue, named("queue")),
+        "management_routing_key": key,
         "management_status": pc.if_else(delivered, status, no_number),
         "management_text": pc.if_else(pc.and_(delivered, status.is_valid()), text, nothing),
     }

@@ -33,7 +33,6 @@ from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.settled import Frames
 from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
-from udfs.addresses import named_by
 from udfs.arrow.fields import fields, inside, values_of
 from udfs.arrow.files import Spool
 from udfs.arrow.hashing import hashed
@@ -276,9 +275,9 @@ class Conversation:
 
 
 def declared_queues(messages: pa.RecordBatch) -> NDArray[np.void]:
-    """DECLARED of rows of table messages: PUT /queues/QUEUE with a type among its arguments."""
+    """DECLARED of rows of table messages: PUT for a queue, with a type among its arguments."""
     rows = messages.take(places_where(is_among(messages["management_operation"], "PUT")))
-    _, _, queue = named_by(rows["management_target"])
+    queue = rows["management_queue"]
     arguments = inside(inside(values_of(rows["properties"]), "body_value"), "arguments")
     kinds = numbered(fields(arguments, {"x-queue-type": "string"})["x-queue-type"], QUEUE_TYPES)
     found = np.zeros(rows.num_rows, DECLARED)
