@@ -226,6 +226,27 @@ def test_a_confirm_counts_once_however_many_queues_a_message_reached(tmp_path: P
     assert found["publish to delivery"].quantiles[1:] == (3 * MS, 3 * MS)
 
 
+def test_bindings_over_1_0_are_in_the_topology_and_requests_for_them_are_not(tmp_path: Path) -> None:
+    """One is refused (409), another one not answered."""
+    node = {"connection_id": 1, "address": "/management"}
+    binding = {**node, "operation": "publish", "management_operation": "POST", "management_exchange": "events"}
+    messages = [
+        {**binding, "management_queue": queue, "message_id": queue} for queue in ("audit", "refused", "unanswered")
+    ]
+    messages += [
+        {**node, "operation": "deliver", "correlation_id": queue, "management_status": status}
+        for queue, status in (("audit", 204), ("refused", 409))
+    ]
+    messages.append({**node, "operation": "publish", "management_operation": "PUT", "management_queue": "audit"})
+    write_tables(tmp_path, {"connections": [{"connection_id": 1, "content": "amqp"}], "messages": messages})
+    with open_tables(str(tmp_path)) as session:
+        found = count(session)
+    assert sorted(groups(found, "topology", "kind", "origin", "target", "rows")) == [
+        ("routed", "events", "audit", 0),
+        ("routed", "events", "unanswered", 0),
+    ]
+
+
 def test_only_the_rows_of_a_span_are_counted(tmp_path: Path) -> None:
     """Connection 1 ended before it, 2 overlaps it, 3 began after it, 4 is still open."""
     at = [BEGIN_NS + second * 10**9 for second in range(100)]
