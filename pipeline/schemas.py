@@ -87,7 +87,7 @@ CONNECTIONS = table(
         LONG,
         "first packet to connection.open-ok (1.0: to the later open), ns; only when the TCP handshake was captured",
     ),
-    FACTS["tcp_rtt_ns"],
+    *columns(FACTS, "tcp_rtt_ns", "tcp_origin"),
     ("start_latency_ns", LONG, "client's protocol header to connection.start (1.0: to the server's header), ns"),
     ("login_latency_ns", LONG, "connection.start-ok to connection.tune (1.0: sasl-init to sasl-outcome), ns"),
     ("open_latency_ns", LONG, "connection.open to connection.open-ok (1.0: from one open to the other), ns"),

@@ -192,6 +192,12 @@ FACTS = table(
     ("opened_ts_ns", LONG, "first packet"),
     ("closed_ts_ns", LONG, "last packet"),
     ("tcp_rtt_ns", LONG, "round trip time of the TCP handshake, ns"),
+    (
+        "tcp_origin",
+        LONG,
+        "sequence numbers of the first bytes of both directions, the client's in the upper half: equal for one ",
+        "connection that was captured on both sides of a NAT; null: not known, or inside TLS or WebSocket",
+    ),
     ("tcp_end", STRING, "'fin' 'rst' 'none'; in a lake also 'lost sight of': no packet for too long"),
     ("tcp_end_by", STRING, "who ended the TCP connection: 'client' or 'server'"),
     ("syn_seen", BOOLEAN, "the SYN of the client was captured"),

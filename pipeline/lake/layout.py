@@ -99,7 +99,7 @@ BATCHES = table(
 # Columns of connections whose messages may still be paired.
 OF_BROKERS = (
     "connection_id", "version", "server_ip", "server_port", "server_product", "broker_name", "vhost", "missing_bytes",
-    "undecoded_bytes", "sides_known_by", "closed_ts",
+    "undecoded_bytes", "sides_known_by", "closed_ts", "tcp_origin", "opened_ts", "client_ip",
 )  # fmt: skip
 
 

@@ -76,6 +76,7 @@ def facts(ended: EndedConnections, files: Sequence[str], processes: FlowProcesse
         "opened_ts_ns": pa.array(np.ascontiguousarray(connections["first_ns"])),
         "closed_ts_ns": pa.array(np.ascontiguousarray(connections["last_ns"])),
         "tcp_rtt_ns": nullable(np.ascontiguousarray(connections["rtt_ns"])),
+        "tcp_origin": _origins(ended),
         "tcp_end": _texts(connections["tcp_end"], _TCP_ENDS),
         "tcp_end_by": _texts(np.where(end_by < 0, -1, end_by != client), _SIDES),
         "syn_seen": pa.array(connections["syn_ns"] >= 0),
@@ -117,6 +118,17 @@ def _proxied(headers: NDArray[np.uint8]) -> dict[str, pa.Array]:
         ),
     }
     return {name: column.take(pa.array(index, mask=missing(index))) for name, column in columns.items()}
+
+
+def _origins(ended: EndedConnections) -> pa.Array:
+    """`tcp_origin`. The layers number the bytes inside TLS anew."""
+    directions, places = ended.directions.view(np.ndarray), np.arange(len(ended.directions))
+    begins = (directions["seq"] - directions["next"]) % (1 << 32)
+    client = ended.connections["client"]
+    unknown = (directions["anchored"] == 0).any(axis=1)
+    unknown[list(ended.layers)] = True
+    both = begins[places, client].astype(np.uint64) << np.uint64(32) | begins[places, 1 - client].astype(np.uint64)
+    return pa.array(both.view(np.int64), mask=unknown)
 
 
 def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.StructArray:

@@ -7,11 +7,12 @@ is one by its address and port.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
@@ -23,6 +24,7 @@ from udfs.schemas import FACT
 
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
 NO_NAME = "@localhost"
+NAT_US = 1_000_000  # microseconds at most from one side of a NAT to the other
 MOST_FACTS = 32  # of a stream, the earliest ones
 WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
 
@@ -53,7 +55,7 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
     port = rows["server_port"].cast(pa.string())
     server = in_one_text([rows["server_ip"], port], ":").fill_null("")
-    named = _named(server, rows["broker_name"])
+    named = _apart(_named(server, rows["broker_name"]), _legs(rows))
     _, broker = np.unique(hashed(named, vhost), return_inverse=True)
     lossy = np.bincount(broker, truth_of(lost)) > 0
     columns = [
@@ -70,6 +72,31 @@ def _named(servers: pa.Array, names: pa.Array) -> pa.Array:
     known = known.group_by("server").aggregate([("name", "min")])
     found = in_one(known["name_min"]).take(pc.index_in(servers, in_one(known["server"])))
     return pc.coalesce(found, servers)
+
+
+def _legs(rows: Mapping[str, pa.Array]) -> NDArray[np.int64]:
+    """How many others of CONNECTION_COLUMNS are the same connection nearer to the broker: it was captured on both sides
+    of a NAT, which leaves its sequence numbers. The side whose packets come later is nearer."""
+    legs = np.zeros(len(rows["connection_id"]), np.int64)
+    known = np.flatnonzero(rows["tcp_origin"].is_valid().to_numpy(zero_copy_only=False))
+    origin, opened_us = numbers_of(rows["tcp_origin"])[known], numbers_of(rows["opened_ts"].cast(pa.int64()))[known]
+    ends = hashed(rows["client_ip"], rows["server_ip"])[known]
+    order = np.lexsort([numbers_of(rows["connection_id"])[known], opened_us, origin])
+    origin, opened_us, ends = origin[order], opened_us[order], ends[order]
+    same = (origin[1:] == origin[:-1]) & (np.diff(opened_us) <= NAT_US) & (ends[1:] != ends[:-1])
+    if not same.any():
+        return legs
+    places = np.arange(len(order))
+    last = np.where(np.append(same, False), len(order), places)  # of the connections that follow each other
+    legs[known[order]] = np.minimum.accumulate(last[::-1])[::-1] - places
+    return legs
+
+
+def _apart(names: pa.Array, legs: NDArray[np.int64]) -> pa.Array:
+    """Names of brokers, others for connections that are copies: their messages are paired among each other."""
+    texts = pa.array([None, *(f" leg {leg}" for leg in range(1, int(legs.max(initial=0)) + 1))], pa.string())
+    copied = pc.binary_join_element_wise(names, texts.take(pa.array(legs)), "")
+    return pc.coalesce(copied, names)
 
 
 def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray) -> pa.Array:

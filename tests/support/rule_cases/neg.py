@@ -11,6 +11,11 @@ V = spoken()
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 # CONNECT of MQTT 3.1.1: type, 22 bytes, the name, level 4, a clean session, 60 s, the client's name.
 MQTT = bytes.fromhex("101600044d5154540402003c000a") + b"my-client1"
+# What a client asks of a proxy between it and the broker, and its answer: CONNECT of HTTP, SOCKS 5.
+THROUGH_PROXIES = (
+    (b"CONNECT broker:5672 HTTP/1.1\r\nHost: broker:5672\r\n\r\n", b"HTTP/1.1 200 Connection established\r\n\r\n"),
+    (bytes.fromhex("050100050100030662726f6b65721628"), bytes.fromhex("050005000001000000000000")),
+)
 REASON = P.frame(P.performative(P.OPEN, "broker")) + P.frame(P.performative(P.CLOSE))
 
 
@@ -35,6 +40,9 @@ CASES = [
     Case("NEG-01", V, Connection().client_octets(proxy(1) + HTTP).header(sender="server").fin("server"),
          Connection(V).client_octets(proxy(2)).handshake().close(), also=("SEC-12",),
          evidence={"observed": "47455420", "looks_like": "HTTP"}),
+    *(Case("NEG-01", V, Connection().client_octets(asked).header(sender="server").fin("server"),
+           Connection(V).client_octets(asked).server_octets(answered).handshake().close(), also=("SEC-12",))
+      for asked, answered in THROUGH_PROXIES),
     Case("NEG-02", V, Connection().client_octets(b"AMQP\x09\x09\x09\x09").header(sender="server").fin("server"),
          greeted(),
          evidence={"observed": "9.9.9.9", "answered": V}, offender="client"),
