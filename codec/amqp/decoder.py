@@ -286,12 +286,10 @@ class Decoder(RowBuffer):
             for at, connection in enumerate(connections["connection_id"].tolist()):
                 connections["limits"][at] |= self.limits.pop(connection, 0)
         directions = ended.directions[:count].copy()
-        layers = self.layers.correct_ended(connections, directions) if self.layers else {}
-        self.ended.append(
-            EndedConnections(
-                ended.flows[:count].copy(), connections, directions, ended.tls_prefixes[:tls_prefixes].copy(), layers
-            )
-        )
+        flows = ended.flows[:count].copy()
+        layers = self.layers.correct_ended(flows, connections, directions) if self.layers else {}
+        prefixes = ended.tls_prefixes[:tls_prefixes].copy()
+        self.ended.append(EndedConnections(flows, connections, directions, prefixes, layers))
         ended.used[:] = 0
 
     def _make_room(self, code: int, direction: int) -> Iterator[Batch]:

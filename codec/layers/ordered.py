@@ -69,7 +69,7 @@ def new_tcp() -> Tcp:
 
 def begin_anew(tcp: Tcp) -> Tcp:
     """The same arrays with a new connection."""
-    connection, direction = _blank()
+    connection, direction = blank_records()
     tcp.connection[0] = connection[0]
     tcp.directions[:] = direction[0]
     tcp.used[:] = 0
@@ -77,7 +77,7 @@ def begin_anew(tcp: Tcp) -> Tcp:
 
 
 @cache
-def _blank() -> tuple[np.ndarray, np.ndarray]:
+def blank_records() -> tuple[np.ndarray, np.ndarray]:
     """Records of a connection, and of a direction, of which nothing is known."""
     openings = new_openings(False)
     connection = openings.connection.copy().view(np.recarray)

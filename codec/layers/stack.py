@@ -21,13 +21,29 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.facts import tls_prefixes
 from codec.amqp.connections.lifecycle import EndedConnections
-from codec.amqp.proxy_header import INCOMPLETE, NO_HEADER, SIGNATURE, TEXT, proxy_header
-from codec.compiler.kernel import kernel
-from codec.compiler.limits import LIMITS
-from codec.cursor import ANY, begins
 from codec.layers.chunks import Layer
 from codec.layers.connection import CORRECTED, SEGMENTS, EndedLayers, LayeredConnection, Part
-from codec.layers.http import COMPLETE, MORE, asks_for_websocket
+from codec.layers.openings import (
+    HEADER_BYTES,
+    HEADERS,
+    HELLO_HEAD,
+    IS_MIDSTREAM,
+    IS_REQUEST,
+    KIND,
+    NO_CANDIDATE,
+    NOTHING,
+    OTHER,
+    PROXY,
+    PROXY_BEGINS,
+    REASONS,
+    REQUEST,
+    REQUESTS,
+    SEEN,
+    TRIED_SEGMENTS,
+    head_at,
+    new_requests,
+    next_candidate,
+)
 from codec.layers.ordered import Tcp, begin_anew, new_tcp
 from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
@@ -36,107 +52,21 @@ from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
 from codec.layers.websocket import WebSocket
 from codec.memory import readonly
-from codec.net.segments import ACK, FIN, RST, SYN, first_octet
+from codec.net.segments import FIN, SYN, first_octet
 from codec.tcp.direction import FOREIGN, START, TLS, Stream
 from codec.tcp.reassembly import WRAP
 
-# Trial of secrets on a connection that began before the capture: on so many records, in so many segments.
-TRIED_RECORDS, TRIED_SEGMENTS = 2, 64
+# Trial of secrets on a connection that began before the capture: on so many records, in TRIED_SEGMENTS segments.
+TRIED_RECORDS = 2
 # Bound on such trials, some 0.3 CPU seconds a connection that fits none of the secrets: so many connections, and one
 # more for so many octets of segments. One that fits costs the share of the secrets that were tried before. It applies
 # per task, so beyond it, which connections are tried depends on the partitioning.
 TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 8, 1 << 24
 
-HELLO_HEAD = 43  # octets of a record with a ClientHello up to the end of its random
-HELLO = (0x16, 3, ANY, ANY, ANY, 1, ANY, ANY, ANY, 3)  # handshake record, version 3.x, ClientHello, version 3.x
-REQUEST = (0x47, 0x45, 0x54, 0x20)  # "GET "
-MAGIC = (0x41, 0x4D, 0x51, 0x50)  # of a protocol header of AMQP
-HEADER_BYTES, UPGRADE_BYTES = 8, LIMITS.upgrade_bytes
 HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
 TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
 
-# What a direction of the current connection began with. Only NOTHING, headers and requests are followed by a layer.
-NOTHING, PROXY, HEADERS, REQUESTS, OTHER = range(5)
-PROXY_BYTES = 536  # of a header of the PROXY protocol that spans segments: receivers need not accept more
-# Columns of `openings`: the above, bytes of a PROXY header, the first sequence number by a SYN.
-KIND, SEEN, BEGIN = 0, 1, 2
-PROXY_BEGINS = (TEXT[0], SIGNATURE[0])
 FOREIGN_REQUEST = int.from_bytes(bytes(REQUEST), "big") + 1  # `foreign_head` of a direction
-NO_CANDIDATE, IS_REQUEST, IS_HELLO, IS_MIDSTREAM = range(4)
-
-
-@kernel
-def _opening(openings, payload, g):
-    """(whether the segment begins like a layer, size of a header of the PROXY protocol before that). `openings` is
-    advanced; each direction of a connection has one ClientHello at most that is looked at."""
-    direction, size = int(g.direction), int(g.cap_len)
-    kind = int(openings[direction, KIND])
-    at = int(g.payload_at)
-    end = at + size
-    header = proxy_header(payload, at, end) if kind == NOTHING else NO_HEADER
-    if header == INCOMPLETE:
-        openings[direction, KIND], openings[direction, SEEN] = PROXY, size
-        return NO_CANDIDATE, 0
-    header = max(0, header)
-    at += header
-    if at == end and header > 0:
-        return NO_CANDIDATE, 0
-    if kind != HEADERS and begins(payload, at, end, REQUEST):
-        verdict = asks_for_websocket(payload, at, min(end, at + UPGRADE_BYTES))
-        if verdict == COMPLETE or (verdict == MORE and kind != REQUESTS):
-            openings[direction, KIND] = OTHER
-            return IS_REQUEST, header
-        openings[direction, KIND] = REQUESTS
-        return NO_CANDIDATE, 0
-    if kind != REQUESTS and begins(payload, at, end, HELLO):
-        openings[direction, KIND] = OTHER
-        return IS_HELLO, header
-    if kind == PROXY and openings[direction, SEEN] + size <= PROXY_BYTES:
-        openings[direction, SEEN] += size
-    elif kind <= HEADERS and end - at == HEADER_BYTES and begins(payload, at, end, MAGIC):
-        openings[direction, KIND] = HEADERS
-    elif kind != REQUESTS:
-        openings[direction, KIND] = OTHER
-    return NO_CANDIDATE, 0
-
-
-@kernel
-def next_candidate(ends, segments, payload, flow, i, openings, midstream):
-    """(what it is, index of its flow, of the segment, size of a header of the PROXY protocol before it) of the first
-    segment from `i` on, which is in this flow, that begins like a ClientHello or a request for WebSocket. `openings`
-    int64 (2, 3): see KIND, SEEN, BEGIN. `midstream`: a flow that begins without SYN is one as well."""
-    while i < len(segments):
-        if i >= ends[flow]:
-            flow += 1
-            openings[:] = 0
-            if flow < len(ends) and i < ends[flow] and midstream and segments[i]["flags"] & SYN == 0:
-                return IS_MIDSTREAM, flow, i, 0
-            continue
-        g = segments[i]
-        direction = int(g.direction)
-        begins_at = (int(g.seq) + 1) % WRAP
-        if g["flags"] & SYN and openings[direction, BEGIN] != begins_at:
-            openings[direction, KIND], openings[direction, BEGIN] = NOTHING, begins_at
-            if g["flags"] & ACK == 0:
-                openings[1 - direction, KIND] = NOTHING
-        if g.cap_len > 0 and openings[direction, KIND] != OTHER and g["flags"] & RST == 0:
-            found, header = _opening(openings, payload, g)
-            if found != NO_CANDIDATE:
-                return found, flow, i, header
-        i += 1
-    return NO_CANDIDATE, flow, i, 0
-
-
-def head_at(segments: np.ndarray, payload: np.ndarray, i: int, header: int = 0) -> bytes:
-    """The payload of segment `i` from offset `header` on, continued by later segments up to HELLO_HEAD octets."""
-    found, g = b"", segments[i]
-    direction, seq = int(g["direction"]), first_octet(g)
-    for other in segments[i : i + HELLO_HEAD * 4]:
-        if len(found) >= header + HELLO_HEAD:
-            break
-        if int(other["direction"]) == direction and first_octet(other) == (seq + len(found)) % (1 << 32):
-            found += payload[int(other["payload_at"]) : int(other["payload_at"]) + int(other["cap_len"])].tobytes()
-    return found[header:]
 
 
 def parted(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
@@ -169,12 +99,17 @@ class Layers:
         self._suspended: dict[bytes, LayeredConnection] = {}
         self._ended: dict[int, EndedLayers] = {}
         self._unused: list[Tcp] = []  # arrays of connections that have ended
+        self._requests = new_requests()
+        self._head = np.zeros(HELLO_HEAD, np.uint8)
+        self._unread: dict[bytes, EndedLayers] = {}  # by flow: connections whose request `next_candidate` read
+        self._randoms, self._all_randoms = np.zeros(0, np.int64), secrets is None
         self._octets = 0  # of segments
         self._trials = 0.0  # records on which all secrets were tried
 
     def feed(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
         """The same flows, with the contents of their layers."""
         self._octets += len(payload)
+        self._all_randoms = self._secrets is None  # key logs grow
         if not self.resuming:
             if len(flows):
                 yield from self._flows(flows, ends, segments, payload)
@@ -250,11 +185,13 @@ class Layers:
     def _flows(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
         """Flows one after the other; those without layers as one part, as far as they follow one another."""
         flow = int(np.searchsorted(ends, 0, "right"))
-        begins = self._flow_key != flows[0].tobytes() or 0 < flow < len(flows)
+        another = self._flow_key != flows[0].tobytes()
+        begins = another or 0 < flow < len(flows)
         if begins:
             yield from self._leave()
             self._openings[:] = 0
         self._flow_key = flows[-1].tobytes()
+        reasons, decided = np.empty((len(flows), 2), np.int64), np.zeros(1, np.int64)
         begin = i = 0  # segments before `begin` were passed on; those before `i`, of this flow, begin no layer
         while i < len(segments):
             if self._current is not None:
@@ -268,9 +205,15 @@ class Layers:
                     flow, begins = int(np.searchsorted(ends, i, "right")), True
                     self._openings[:] = 0
                 continue
-            kind, header, tried = IS_MIDSTREAM, 0, bool(self._recent) and not self.resuming
+            kind, header, tried = IS_MIDSTREAM, 0, not self.resuming and self._may_try()
             if not (begins and tried) or segments["flags"][i] & SYN:
-                kind, flow, i, header = next_candidate(ends, segments, payload, flow, i, self._openings, tried)
+                known = decided[0]
+                kind, flow, i, header = next_candidate(
+                    ends, segments, payload, flow, i, self._openings, 0 if another else 1, tried, self._randoms,
+                    self._all_randoms, self._requests, self._head, reasons, decided,
+                )  # fmt: skip
+                for place, reason in reasons[known : decided[0]].tolist():
+                    self._unread[flows[place].tobytes()] = OF_REASONS[reason]
             begins = False
             layer = self._layer(kind, segments[i : ends[flow]], payload, header) if kind != NO_CANDIDATE else None
             if layer is None and kind != NO_CANDIDATE:
@@ -307,17 +250,24 @@ class Layers:
             return self._tls_before_capture(segments, payload)
         if kind == IS_REQUEST:
             return WebSocket(direction)
-        random = random_of(head_at(segments, payload, 0, header)) if self._secrets is not None else None
-        if random is None or self._secrets is None:
+        if self._secrets is None:
+            return None
+        size = head_at(segments, payload, 0, len(segments), header, self._head)
+        random = random_of(self._head[:size].tobytes())
+        if random is None:
             return None
         secrets = self._secrets.secrets(random)
+        self._randoms, self._all_randoms = self._secrets.known()
         return Tls(direction, secrets, partial(self._secrets.others, random)) if secrets else None
+
+    def _may_try(self) -> bool:
+        """Whether there are secrets to try on one more connection that began before the capture."""
+        bound = TRIED_RECORDS * (TRIED_CONNECTIONS + self._octets // OCTETS_PER_CONNECTION)
+        return bool(self._recent) and self._trials < bound
 
     def _tls_before_capture(self, segments: np.ndarray, payload: np.ndarray) -> Tls | None:
         """The TLS of a connection that began before the capture, if its secrets are found by trial."""
-        if not self._recent or int(segments["flags"][0]) & SYN:
-            return None
-        if self._trials >= TRIED_RECORDS * (TRIED_CONNECTIONS + self._octets // OCTETS_PER_CONNECTION):
+        if not self._may_try() or int(segments["flags"][0]) & SYN:
             return None
         tried = 0
         for g in segments[:TRIED_SEGMENTS]:
@@ -339,15 +289,20 @@ class Layers:
         """Whether this connection had layers and has ended."""
         return connection in self._ended
 
-    def correct_ended(self, connections: np.ndarray, directions: np.ndarray) -> dict[int, Mapping[str, Any]]:
+    def correct_ended(
+        self, flows: np.ndarray, connections: np.ndarray, directions: np.ndarray
+    ) -> dict[int, Mapping[str, Any]]:
         """Correct the records of ended connections; the facts of those that had layers, by place."""
-        if not self._ended:
+        if not self._ended and not self._unread:
             return {}
         found = {
             place: self._ended.pop(connection)
             for place, connection in enumerate(connections["connection_id"].tolist())
             if connection in self._ended
         }
+        if self._unread:
+            keys = [flow.tobytes() for flow in flows]
+            found |= {place: self._unread.pop(key) for place, key in enumerate(keys) if key in self._unread}
         places, ended = list(found), list(found.values())
         if ended:
             changes = np.array([each.changes for each in ended])
@@ -358,6 +313,16 @@ class Layers:
             silences[places] = np.maximum(silences[places], [each.silence_ns for each in ended])
             directions["mode"][[place for place, each in found.items() if each.is_tls]] = TLS
         return {place: each.facts for place, each in found.items()}
+
+
+NOTHING_CHANGED, OF_NEITHER = np.zeros((len(CORRECTED), 2), np.int64), np.zeros(2, np.int64)
+OF_REASONS = [
+    EndedLayers(
+        {"tls": None, "upgraded": False, "websocket": False, "unread_because": reason or None},
+        NOTHING_CHANGED, OF_NEITHER, OF_NEITHER, False,
+    )
+    for reason in REASONS
+]  # fmt: skip
 
 
 def layer_facts(ended: EndedConnections) -> dict[int, dict[str, Any]]:

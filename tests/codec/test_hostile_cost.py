@@ -367,8 +367,8 @@ LAYERS: dict[str, Callable[[int], Wire]] = {
 }
 
 
-def calls_in_layers(wire: Wire) -> int:
-    """How many functions of the layers Python calls for these segments."""
+def calls_in_layers(wires: list[Wire]) -> int:
+    """How many functions of the layers Python calls for these connections, all at once."""
     calls = 0
 
     def count(frame: FrameType, event: str, _: Any) -> None:
@@ -376,23 +376,66 @@ def calls_in_layers(wire: Wire) -> int:
         calls += event == "call" and "/codec/layers/" in frame.f_code.co_filename
 
     layers = Layers(NO_SECRETS)
-    segments, payload = np.array(wire.segments, SEGMENT).view(np.recarray), np.frombuffer(wire.payload, np.uint8)
-    flows, ends = np.frombuffer(FLOW.ljust(FLOW_BYTES, b"\0"), np.uint8)[None], np.array([len(segments)])
+    keys, parts, octets = [], [], bytearray()
+    for number, wire in enumerate(wires):
+        keys.append((FLOW[:-2] + number.to_bytes(2, "big")).ljust(FLOW_BYTES, b"\0"))
+        parts.append(np.array(wire.segments, SEGMENT))
+        parts[-1]["payload_at"] += len(octets)
+        octets += wire.payload
+    segments, payload = np.concatenate(parts).view(np.recarray), np.frombuffer(octets, np.uint8)
+    flows = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, FLOW_BYTES)
+    ends = np.cumsum([len(part) for part in parts])
     sys.setprofile(count)
     try:
-        parts = [*layers.feed(flows, ends, readonly(segments), readonly(payload)), *layers.finish()]
+        found = [*layers.feed(flows, ends, readonly(segments), readonly(payload)), *layers.finish()]
     finally:
         sys.setprofile(None)
-    assert sum(len(part.segments) for part in parts) >= len(segments)
+    assert sum(len(part.segments) for part in found) >= len(segments)
     return calls
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="interpreted kernels are functions of Python")
 @pytest.mark.parametrize("attack", LAYERS)
 def test_python_does_nothing_for_each_segment_of_a_layer(attack: str) -> None:
-    calls_in_layers(LAYERS[attack](2))
-    few, many = (calls_in_layers(LAYERS[attack](count)) for count in (100, 3000))
+    calls_in_layers([LAYERS[attack](2)])
+    few, many = (calls_in_layers([LAYERS[attack](count)]) for count in (100, 3000))
     assert many <= 3 * few, "batches, not segments"
+
+
+PROXY_V2 = bytes.fromhex("0d0a0d0a000d0a515549540a 2111 000c c0000201 c0000202 0400 1628")
+CONNECT = b"CONNECT mq:5672 HTTP/1.1\r\n\r\n"
+SHORT: dict[str, tuple[tuple[int, bytes], ...]] = {
+    "nothing": (),
+    "a byte": ((CLIENT, b"x"),),
+    "request": ((CLIENT, ASKS),),
+    "half a request": ((CLIENT, ASKS[:-2]),),
+    "request, refused": ((CLIENT, ASKS), (SERVER, b"HTTP/1.1 404 No\r\n\r\n")),
+    "request, alert of TLS": ((CLIENT, ASKS), (SERVER, bytes.fromhex("15 0303 0002 0228"))),
+    "request, no frame": ((CLIENT, ASKS), (CLIENT, b"GET / HTTP/1.1\r\n\r\n")),
+    "request behind PROXY": ((CLIENT, b"PROXY UNKNOWN\r\n" + ASKS),),
+    "PROXY": ((CLIENT, PROXY_V2), (CLIENT, CLASSIC_HEADER)),
+    "CONNECT": ((CLIENT, CONNECT), (SERVER, b"HTTP/1.1 200 OK\r\n\r\n"), (CLIENT, CLASSIC_HEADER)),
+    "SOCKS": ((CLIENT, b"\5\1\0"), (SERVER, b"\5\0"), (CLIENT, CLASSIC_HEADER)),
+    "hello": ((CLIENT, HELLO), (SERVER, bytes.fromhex("15 0303 0002 0228"))),
+    "hello in segments": tuple((CLIENT, HELLO[at : at + 10]) for at in range(0, len(HELLO), 10)),
+    "record": ((CLIENT, bytes.fromhex("17 0303 0010") + bytes(16)),),
+}
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="interpreted kernels are functions of Python")
+@pytest.mark.parametrize("syn", [True, False])
+@pytest.mark.parametrize("kind", SHORT)
+def test_python_does_nothing_for_each_short_connection_without_layers(kind: str, syn: bool) -> None:
+    def wires(count: int) -> list[Wire]:
+        found = [Wire(syn) for _ in range(count)]
+        for wire in found:
+            for way, octets in SHORT[kind] or ((CLIENT, b""),):
+                wire.add(way, octets)
+        return found
+
+    calls_in_layers(wires(2))
+    few, many = (calls_in_layers(wires(count)) for count in (100, 3000))
+    assert many <= few + 50, "kernels read all connections at once"
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="times of kernels")

@@ -6,19 +6,25 @@ import random
 import struct
 import time
 import zlib
+from collections.abc import Iterable
 from itertools import cycle
 from typing import Any
 
+import numba
+import numpy as np
 import pika.frame
 import pytest
+from mutations import mutated_segments
 from test_tls import PARTS, all_frames, conversation, sent
 from tls_peers import Peers, Sent, wire_of
-from wire import CLIENT, SERVER, Wire, give_up
+from wire import CLIENT, FLOW, SERVER, Wire, give_up, take_facts
 
+from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
 from codec.layers.deflate import Inflater
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
+from codec.net.segments import ACK
 
 REQUEST = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: mq.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -183,6 +189,77 @@ def test_text_that_looks_like_a_request_within_amqp_is_no_upgrade() -> None:
     with_layers, facts = wire_of(flights).rows(Layers())
     without, same = wire_of(flights).rows()
     assert (with_layers, facts) == (without, same)
+
+
+# ---- many connections -----------------------------------------------------------------------------------------------
+
+CONNECTIONS = 40 if numba.config.DISABLE_JIT else 400
+ALERT_RECORD = bytes.fromhex("15 0303 0002 0228")
+PROXIES = (b"", b"", b"", PROXY_LINE, bytes.fromhex("0d0a0d0a000d0a515549540a 20 00 0000"))
+REQUEST_HEADS = (
+    REQUEST, REQUEST, REQUEST, REQUEST[:-2], REQUEST[:60], b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n",
+    b"GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a", REQUEST[:-2] + bytes(9) + b"\r\n\r\n",
+    REQUEST[:-2] + b"Cookie: " + b"x" * LIMITS.upgrade_bytes,
+)  # fmt: skip
+ANSWERS = (
+    b"", b"", b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 101 Switching", ANSWER + b"\r\n",
+    b"HTTP/1.1 1012 No\r\n\r\n", ALERT_RECORD, b"SSH-2.0-OpenSSH_9.6\r\n", AMQP_091, b"\x82\x02ok",
+)  # fmt: skip
+
+
+def short_connection(rng: random.Random) -> tuple[np.ndarray, bytes]:
+    """Segments and payload of a request, an answer, frames of both sides; often damaged."""
+    client = (frame(CLIENT, b"alive", PING), frame(CLIENT, AMQP_091), b"\xff\xff", b"GET / HTTP/1.1\r\n\r\n", b"")
+    flights = [(CLIENT, rng.choice(PROXIES) + rng.choice(REQUEST_HEADS)), (SERVER, rng.choice(ANSWERS))]
+    flights += [(CLIENT, rng.choice(client)) for _ in range(rng.randrange(3))]
+    flights += [(SERVER, rng.choice((*ANSWERS, frame(SERVER, AMQP_091)))) for _ in range(rng.randrange(2))]
+    if rng.random() < 0.1:
+        flights[0], flights[1] = flights[1], flights[0]
+    wire, size = Wire(syn=rng.random() < 0.6), rng.choice((100, 1400, 60_000, 60_000))
+    for way, octets in flights:
+        for at in range(0, len(octets), size):
+            wire.add(way, octets[at : at + size], ACK | rng.choice((0, 0, 0, 0, 0, 0, 1, 4)))
+    if rng.random() < 0.2:
+        wire.lose(rng.choice((CLIENT, SERVER)), rng.choice((1, 30, 2000)))
+    if rng.random() < 0.3:
+        wire.add(SERVER, b"")
+    segments, payload = wire.arrays()
+    if rng.random() < 0.5 and len(segments):
+        segments = mutated_segments(rng, segments)
+    return segments, payload
+
+
+def rows_and_facts(decoder: Decoder, batches: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Cells of all rows and the facts of all connections."""
+    cells = [batch.cells.tolist() for batch in batches]
+    return [row for some in cells for row in some], [list(each) for each in take_facts(decoder)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_short_connections_together_are_those_of_one_call_each(seed: int) -> None:
+    """Requests that do not become WebSocket are read in one call for all connections; the last flow of a call is not,
+    since it may go on."""
+    rng = random.Random(seed)
+    found = [short_connection(rng) for _ in range(CONNECTIONS)]
+    found = [(segments, payload) for segments, payload in found if len(segments)]
+    flows = [FLOW[:-2] + (1024 + number).to_bytes(2, "big") + bytes(4) for number in range(len(found))]
+    apart, together = Decoder(layers=Layers()), Decoder(layers=Layers())
+    batches: list[Any] = []
+    for flow, (segments, payload) in zip(flows, found, strict=True):
+        batches += apart.feed(flow, segments, np.frombuffer(bytearray(payload or b"\0"), np.uint8))
+    expected = rows_and_facts(apart, [*batches, *apart.finish()])
+    at, moved = 0, []
+    for segments, payload in found:
+        moved.append(segments.copy())
+        moved[-1]["payload_at"] += at
+        at += len(payload)
+    octets = np.frombuffer(bytearray(b"".join(payload for _, payload in found)), np.uint8)
+    ends = np.cumsum([len(segments) for segments in moved])
+    keys = np.frombuffer(b"".join(flows), np.uint8).reshape(len(flows), -1)
+    batches = [*together.feed_flows(keys, ends, np.concatenate(moved), octets), *together.finish()]
+    assert rows_and_facts(together, batches) == expected
+    reasons = {facts["unread_because"] for _, facts in expected[1]}
+    assert reasons >= {"upgrade refused", "upgrade not answered", "upgrade not finished", "upgrade not captured", None}
 
 
 # ---- permessage-deflate (RFC 7692) ----------------------------------------------------------------------------------

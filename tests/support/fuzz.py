@@ -316,8 +316,9 @@ def fuzz_together(inputs: list[tuple[str, list[Run]]], tally: Tally) -> None:
 
 
 def made_tables(inputs: list[list[Run]], tally: Tally, spelled: bool) -> int:
-    """How many rows all tables have, which are checked; `spelled`: every value is looked at, and in the digest."""
-    rows = fuzz_tables.tables(inputs, secrets=secrets())
+    """How many rows all tables have, which are checked; `spelled`: every value is looked at, and in the digest, and
+    connections that began before the capture are decrypted as well."""
+    rows = fuzz_tables.tables(inputs, secrets=secrets(trials=spelled))
     fuzz_tables.check(rows)
     if spelled:
         tally.digest.update(fuzz_tables.spelled_out(rows))

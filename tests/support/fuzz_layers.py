@@ -20,7 +20,7 @@ from tls_forged import ALERT, CHANGE_CIPHER_SPEC, DATA, HANDSHAKE, TICKET, Forge
 from tls_peers import Sent
 from wire import CLIENT, FLOW, SERVER, Wire
 
-from udfs.decode.key_logs import SecretFiles
+from udfs.decode.key_logs import FoundSecrets, SecretFiles
 
 NAMES = 16  # of forged connections: their client randoms and secrets
 LINE = re.compile(rb"[A-Z_0-9]{8,40} [0-9a-f]{64} [0-9a-f]{64,96}")
@@ -30,10 +30,22 @@ PROXY = (b"PROXY TCP4 192.0.2.1 192.0.2.2 1024 5672\r\n", bytes.fromhex("0d0a0d0
 LARGEST_STREAM = 20_000  # bytes of a stream that is wrapped
 
 
+class OfHandshakes(SecretFiles):
+    """The same, but not for connections that began before the capture."""
+
+    def open(self) -> FoundSecrets:
+        found = super().open()
+        found.recent = list  # type: ignore[method-assign]
+        return found
+
+
 @cache
-def secrets() -> SecretFiles:
+def secrets(trials: bool = True) -> SecretFiles:
     """A key log of the small captures of the tests, with the lines beside them or in them, and of forged connections;
-    of every fourth it has wrong secrets as well. The file stays until the process ends."""
+    of every fourth it has wrong secrets as well. The file stays until the process ends. Without `trials` connections
+    that began before the capture, which cost half a second each, are not decrypted."""
+    if not trials:
+        return OfHandshakes(secrets().key_logs)
     lines = [line for number in range(NAMES) for line in Forged(b"%d" % number).lines()]
     for path in sorted([*golden.CAPTURES.glob("*keylog*"), *golden.CAPTURES.glob("*tls*.pcapng")]):
         lines += [found.group() + b"\n" for found in LINE.finditer(path.read_bytes())]

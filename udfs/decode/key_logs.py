@@ -23,7 +23,7 @@ from codec.capture.secrets import SecretsWalker
 from codec.compiler.limits import LIMITS
 from codec.errors import WirehareError
 from codec.layers.tls.hello import RANDOM_BYTES
-from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, add_secret, joined_secrets, newest, parse_line
+from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, add_secret, folded, joined_secrets, newest, parse_line
 from udfs.source.files import CaptureFile, error_line, locate, public_uri
 from udfs.source.paths import PathError, resolve
 from udfs.source.reading import CaptureBytes, in_blocks
@@ -33,8 +33,6 @@ LINE_BYTES = 512  # no line of a key log is longer
 LOOKUP_BYTES = 1 << 13  # read at once to look lines up
 RECENT_BYTES = 1 << 16  # at the end of a key log: some 60 connections
 SAME_KEYS = 256  # lines read for one client random at most: those of all its candidates, and some more
-# Odd numbers that mix the four parts of a client random into one: the key of the index.
-MIXED = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 
 
 class KeyLogError(WirehareError, ValueError):
@@ -58,26 +56,32 @@ def require_key_logs(paths: Sequence[str]) -> None:
 
 
 class KeyLogFile:
-    """An indexed key log. `keys`: of client randoms, uint64, sorted; `places`: where their lines begin, int64."""
+    """An indexed key log. `keys`: of client randoms (`folded`), int64, sorted; `_places`: where their lines begin."""
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._file: pa.NativeFile | None = None
         self._read = self._size = 0  # bytes of whole lines in the index; size of the file at that time
-        self._keys: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.keys: NDArray[np.int64] = np.zeros(0, np.int64)
         self._places: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def secrets(self, client_random: bytes) -> Secrets:
-        """The secrets of one connection; new lines are indexed first."""
+        """The secrets of one connection; if it is unknown, new lines are indexed first."""
         try:
-            with locate(self._path).open() as file:
-                size = int(file.size())
-                if size < self._size:  # another file of the same name
-                    self._read, self._keys, self._places = 0, self._keys[:0], self._places[:0]
-                if size != self._size:
-                    self._index(file, size)
-                return self._found(file, client_random)
+            return self._found(client_random) or (self._refresh() and self._found(client_random)) or {}
         except (OSError, pa.ArrowException):
             return {}
+
+    def _refresh(self) -> bool:
+        """Open the file, and index its new lines: whether there are any."""
+        self._file = locate(self._path).open()
+        size = int(self._file.size())
+        if size < self._size:  # another file of the same name
+            self._read, self.keys, self._places = 0, self.keys[:0], self._places[:0]
+        if size == self._size:
+            return False
+        self._index(self._file, size)
+        return True
 
     def of_tls13(self) -> list[tuple[bytes, Secrets]]:
         """(client random, secrets) of connections of TLS 1.3 at the end of the file, the newest first."""
@@ -88,15 +92,15 @@ class KeyLogFile:
         except (OSError, pa.ArrowException):
             return []
 
-    def _found(self, file: pa.NativeFile, client_random: bytes) -> Secrets:
-        (key,) = _keys(np.frombuffer(client_random, np.uint8)[None])
-        begin, end = np.searchsorted(self._keys, key, "left"), np.searchsorted(self._keys, key, "right")
+    def _found(self, client_random: bytes) -> Secrets:
+        (key,) = folded(np.frombuffer(client_random, np.uint8)[None])
+        begin, end = np.searchsorted(self.keys, key, "left"), np.searchsorted(self.keys, key, "right")
         found: Secrets = {}
         octets, first = b"", 0  # of the file: lines of one connection are usually together
         for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
-            if place + LINE_BYTES > first + len(octets):
-                file.seek(place)
-                octets, first = file.read(LOOKUP_BYTES), place
+            if self._file is not None and place + LINE_BYTES > first + len(octets):
+                self._file.seek(place)
+                octets, first = self._file.read(LOOKUP_BYTES), place
             at = place - first
             parsed = parse_line(octets[at : at + LINE_BYTES].split(b"\n", 1)[0])
             if parsed is not None and parsed[1] == client_random:
@@ -105,7 +109,7 @@ class KeyLogFile:
 
     def _index(self, file: pa.NativeFile, size: int) -> None:
         """Index the lines after the last whole one; a line that is still being written is read again next time."""
-        keys, places = [self._keys], [self._places]
+        keys, places = [self.keys], [self._places]
         while self._read < size:
             file.seek(self._read)
             block = file.read(READ_BYTES)
@@ -118,16 +122,10 @@ class KeyLogFile:
                 break
         joined, where = np.concatenate(keys), np.concatenate(places)
         order = np.lexsort((where, joined))
-        self._keys, self._places, self._size = joined[order], where[order], size
+        self.keys, self._places, self._size = joined[order], where[order], size
 
 
-def _keys(randoms: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """A key for each client random, uint8 (n, 32)."""
-    keys: NDArray[np.uint64] = (randoms.view(np.uint64) * MIXED).sum(axis=1, dtype=np.uint64)
-    return keys
-
-
-def _lines_of(block: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _lines_of(block: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Lines of a block with a known label: the keys of their client randoms, where they begin."""
     octets = np.frombuffer(block + bytes(LINE_BYTES), np.uint8)
     starts = np.append(0, np.flatnonzero(octets[: len(block)] == 0x0A) + 1)
@@ -141,10 +139,10 @@ def _lines_of(block: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
             continue
         digits = octets[mine[:, None] + len(label) + 1 + np.arange(2 * RANDOM_BYTES)]
         values = (digits & 15) + 9 * (digits >> 6)
-        keys.append(_keys(np.ascontiguousarray((values[:, ::2] << 4) | values[:, 1::2])))
+        keys.append(folded(((values[:, ::2] << 4) | values[:, 1::2]).astype(np.uint8)))
         places.append(mine)
     if not keys:
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return np.concatenate(keys), np.concatenate(places).astype(np.int64)
 
 
@@ -167,6 +165,7 @@ class FoundSecrets:
         self._key_logs = [KeyLogFile(path) for path in files.key_logs]
         self._captures = files.captures
         self._blocks: list[BlockSecrets] | None = None
+        self._known: tuple[list[NDArray[np.int64]], NDArray[np.int64]] = [], np.zeros(0, np.int64)
 
     def secrets(self, client_random: bytes) -> Secrets:
         """The secrets of one connection in the key logs; if these have none, in the captures."""
@@ -177,6 +176,15 @@ class FoundSecrets:
     def others(self, client_random: bytes) -> Secrets:
         """The secrets of one connection in the captures."""
         return joined_secrets(blocks.secrets(client_random) for blocks in self._of_captures())
+
+    def known(self) -> tuple[NDArray[np.int64], bool]:
+        """See `codec.layers.tls.keylog.SecretSource`: of the captures, once these were searched."""
+        keys = [log.keys for log in self._key_logs] + [blocks.keys for blocks in self._blocks or ()]
+        before, joined = self._known
+        if len(before) != len(keys) or any(one is not other for one, other in zip(before, keys, strict=True)):
+            joined = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]))
+            self._known = keys, joined
+        return joined, self._blocks is not None or not self._captures
 
     def recent(self) -> list[Secrets]:
         """Those of the key logs; without key logs, those of the captures."""
@@ -198,7 +206,7 @@ class BlockSecrets:
     """The secrets in the Decryption Secrets Blocks of one capture: its lines, and their index as in `KeyLogFile`."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
-        keys, places, lines, end = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], [], 0
+        keys, places, lines, end = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [], 0
         room = LIMITS.secret_lines
         for piece in (piece for block in blocks for piece in _pieces(block)):
             octets, found, where = _known_lines(piece, room)
@@ -212,15 +220,15 @@ class BlockSecrets:
         self._lines = b"".join(lines)
         joined, where = np.concatenate(keys), np.concatenate(places)
         order = np.lexsort((where, joined))
-        self._keys, self._places = joined[order], where[order]
+        self.keys, self._places = joined[order], where[order]
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.keys)
 
     def secrets(self, client_random: bytes) -> Secrets:
         """The secrets of one connection."""
-        (key,) = _keys(np.frombuffer(client_random, np.uint8)[None])
-        begin, end = np.searchsorted(self._keys, key, "left"), np.searchsorted(self._keys, key, "right")
+        (key,) = folded(np.frombuffer(client_random, np.uint8)[None])
+        begin, end = np.searchsorted(self.keys, key, "left"), np.searchsorted(self.keys, key, "right")
         found: Secrets = {}
         for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
             parsed = parse_line(self._lines[place : place + LINE_BYTES].split(b"\n", 1)[0])
@@ -243,7 +251,7 @@ def _pieces(block: bytes) -> Iterator[bytes]:
         at = end
 
 
-def _known_lines(block: bytes, room: int) -> tuple[bytes, NDArray[np.uint64], NDArray[np.int64]]:
+def _known_lines(block: bytes, room: int) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
     """The first `room` lines of a piece that have a known label, end to end; the keys of their client randoms, where
     they begin."""
     keys, places = _lines_of(block)

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from codec.compiler.limits import LIMITS
 from codec.layers.tls.hello import RANDOM_BYTES
 
@@ -24,6 +27,7 @@ CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC
 LABELS = {CLIENT_RANDOM, CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC}
 SECRET_BYTES, MASTER_BYTES = (32, 48), (48,)  # of SHA-256 and SHA-384; of a master secret of TLS 1.2
 
+SHIFTS = (31, 0, 17, 7, 29, 19, 11, 3)  # of the eight words of a random in its key
 # The secrets of one connection by label: usually one of each. A client random is no secret, so that anybody may write
 # other secrets for it into a capture or a key log: all are candidates, and the one that authenticates a record counts.
 Secrets = dict[bytes, tuple[bytes, ...]]
@@ -36,6 +40,11 @@ class SecretSource(Protocol):
 
     def others(self, client_random: bytes) -> Secrets:
         """Those of sources that `secrets` did not need to read; asked for when none of the former authenticates."""
+        ...
+
+    def known(self) -> tuple[NDArray[np.int64], bool]:
+        """Keys (`folded`) of the client randoms of which `secrets` has found secrets or would find some, sorted; true:
+        of all of them, until a key log grows."""
         ...
 
     def recent(self) -> list[Secrets]:
@@ -109,6 +118,11 @@ class KeyLog:
         """See `SecretSource`: none."""
         return {}
 
+    def known(self) -> tuple[NDArray[np.int64], bool]:
+        """See `SecretSource`."""
+        randoms = np.frombuffer(b"".join(self._known), np.uint8).reshape(-1, RANDOM_BYTES)
+        return np.sort(folded(randoms)), True
+
     def of_tls13(self) -> list[tuple[bytes, Secrets]]:
         """(client random, secrets) of the newest connections of TLS 1.3, `trial_connections` at most."""
         known = reversed(self._known.items())
@@ -118,6 +132,13 @@ class KeyLog:
     def recent(self) -> list[Secrets]:
         """See `SecretSource`."""
         return newest([self.of_tls13()])
+
+
+def folded(randoms: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Keys of client randoms, uint8 (n, RANDOM_BYTES), for an index: equal ones of equal randoms, none negative."""
+    words = np.ascontiguousarray(randoms).view(">u4").astype(np.int64)
+    keys: NDArray[np.int64] = np.bitwise_xor.reduce(words << np.array(SHIFTS), axis=1)
+    return keys
 
 
 def add_secret(known: Secrets, label: bytes, secret: bytes) -> None:

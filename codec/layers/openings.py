@@ -1,0 +1,397 @@
+"""How connections with layers begin: with a ClientHello, with a request for WebSocket, or before the capture.
+
+`next_candidate` looks at the first bytes of each direction, in all flows of a group at once. Much of what begins like a
+layer cannot be read: clients whose secrets are not known, requests that no server agreed to, scanners that send one
+packet. These need no Python each:
+
+* The random of a ClientHello is looked up in `randoms`.
+* A request on a short connection that is in the group from its first segment to its last is read to its end, by the
+  kernels that `codec.layers.connection` calls. If it does not become WebSocket, the connection passes unchanged, and
+  `Requests` has the reason.
+
+All others are candidates, which `codec.layers.stack` reads one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from codec.amqp.proxy_header import INCOMPLETE, NO_HEADER, SIGNATURE, TEXT, proxy_header
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
+from codec.cursor import ANY, begins, u32
+from codec.layers import websocket as W
+from codec.layers.chunks import CHUNK_COST, HOLE_COST
+from codec.layers.http import COMPLETE, MORE, asks_for_websocket
+from codec.layers.ordered import EVENTS, Tcp, blank_records, end_order, new_tcp, order
+from codec.layers.tls.hello import RANDOM_BYTES
+from codec.layers.tls.keylog import SHIFTS
+from codec.layers.websocket import read_chunks
+from codec.memory import readonly
+from codec.net.segments import ACK, FIN, RST, SEGMENT, SYN
+from codec.tcp.direction import DONE
+from codec.tcp.reassembly import WRAP, anchor
+from codec.variant.writer import copy_bytes
+
+HELLO_HEAD = 43  # bytes of a record with a ClientHello up to the end of its random
+RANDOM_AT = HELLO_HEAD - RANDOM_BYTES
+HELLO = (0x16, 3, ANY, ANY, ANY, 1, ANY, ANY, ANY, 3)  # handshake record, version 3.x, ClientHello, version 3.x
+RECORD = (0x17, 3, 3)  # application data of TLS 1.2 and 1.3
+REQUEST = (0x47, 0x45, 0x54, 0x20)  # "GET "
+MAGIC = (0x41, 0x4D, 0x51, 0x50)  # of a protocol header of AMQP
+HEADER_BYTES, UPGRADE_BYTES, LAYER_BYTES = 8, LIMITS.upgrade_bytes, LIMITS.layer_bytes
+# Trial of secrets on a connection that began before the capture: on records in so many segments.
+TRIED_SEGMENTS = 64
+HEAD_SEGMENTS = 4 * HELLO_HEAD  # a ClientHello in segments of a byte has its random in so many, of both directions
+
+# What a direction of the current connection began with. Only NOTHING, headers and requests are followed by a layer.
+NOTHING, PROXY, HEADERS, REQUESTS, OTHER = range(5)
+PROXY_BYTES = 536  # of a header of the PROXY protocol that spans segments: receivers need not accept more
+# Columns of `openings`: the above, bytes of a PROXY header, the first sequence number by a SYN.
+KIND, SEEN, BEGIN = 0, 1, 2
+PROXY_BEGINS = (TEXT[0], SIGNATURE[0])
+NO_CANDIDATE, IS_REQUEST, IS_HELLO, IS_MIDSTREAM = range(4)
+
+
+@kernel
+def _opening(openings, payload, g):
+    """(whether the segment begins like a layer, size of a header of the PROXY protocol before that). `openings` is
+    advanced; each direction of a connection has one ClientHello at most that is looked at."""
+    direction, size = int(g.direction), int(g.cap_len)
+    kind = int(openings[direction, KIND])
+    at = int(g.payload_at)
+    end = at + size
+    header = proxy_header(payload, at, end) if kind == NOTHING else NO_HEADER
+    if header == INCOMPLETE:
+        openings[direction, KIND], openings[direction, SEEN] = PROXY, size
+        return NO_CANDIDATE, 0
+    header = max(0, header)
+    at += header
+    if at == end and header > 0:
+        return NO_CANDIDATE, 0
+    if kind != HEADERS and begins(payload, at, end, REQUEST):
+        verdict = asks_for_websocket(payload, at, min(end, at + UPGRADE_BYTES))
+        if verdict == COMPLETE or (verdict == MORE and kind != REQUESTS):
+            openings[direction, KIND] = OTHER
+            return IS_REQUEST, header
+        openings[direction, KIND] = REQUESTS
+        return NO_CANDIDATE, 0
+    if kind != REQUESTS and begins(payload, at, end, HELLO):
+        openings[direction, KIND] = OTHER
+        return IS_HELLO, header
+    if kind == PROXY and openings[direction, SEEN] + size <= PROXY_BYTES:
+        openings[direction, SEEN] += size
+    elif kind <= HEADERS and end - at == HEADER_BYTES and begins(payload, at, end, MAGIC):
+        openings[direction, KIND] = HEADERS
+    elif kind != REQUESTS:
+        openings[direction, KIND] = OTHER
+    return NO_CANDIDATE, 0
+
+
+class Requests(NamedTuple):
+    """Arrays in which requests are read, one after the other. `tcp`, `sides` (SIDE (2,)), `held` uint8 (2, HELD_BYTES):
+    of one connection; `blank`: records of a new one; `first`: a segment without a header of the PROXY protocol, and the
+    same to read; `chunks` int64 (EVENTS,) each: direction, begin, size; `octets`, `found`, `to`: the output of
+    `read_chunks`, of which a connection that passes unchanged has none."""
+
+    tcp: Tcp
+    blank: tuple[np.ndarray, np.ndarray, np.ndarray]
+    sides: np.ndarray
+    held: np.ndarray
+    first: tuple[np.ndarray, np.ndarray]
+    chunks: tuple[np.ndarray, np.ndarray, np.ndarray]
+    octets: np.ndarray
+    found: np.ndarray
+    to: np.ndarray
+
+
+# A connection of more segments or bytes is read on its own: then that costs little for each of them.
+REQUEST_SEGMENTS, REQUEST_BYTES = 256, 2 * UPGRADE_BYTES
+# Why a connection with a request did not become WebSocket; NOT_DECIDED: it may.
+REASONS = (W.NO_REQUEST, W.REFUSED, W.NO_ANSWER, W.NO_UPGRADE, W.UNFINISHED, W.NO_FRAME)
+NO_REQUEST, REFUSED, NO_ANSWER, NO_UPGRADE, UNFINISHED, NO_FRAME = range(len(REASONS))
+NOT_DECIDED = NO_REASON = UNKNOWN = -1
+
+
+def new_requests() -> Requests:
+    """Arrays for `next_candidate`."""
+    first = np.zeros(1, SEGMENT).view(np.recarray)
+    return Requests(
+        new_tcp(),
+        (*blank_records(), np.zeros(1, W.SIDE).view(np.recarray)),
+        np.zeros(2, W.SIDE).view(np.recarray),
+        np.empty((2, W.HELD_BYTES), np.uint8),
+        (first, readonly(first)),
+        (np.empty(EVENTS, np.int64), np.empty(EVENTS, np.int64), np.empty(EVENTS, np.int64)),
+        np.empty(REQUEST_BYTES + 2 * W.HELD_BYTES, np.uint8),
+        np.empty((REQUEST_BYTES + 2 * EVENTS, len(W.ROW)), np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+@kernel
+def key_at(buf, at):
+    """The key of the client random at `at`; see `codec.layers.tls.keylog.folded`."""
+    key = 0
+    for k in range(len(SHIFTS)):
+        key ^= u32(buf, at + 4 * k, at + RANDOM_BYTES) << SHIFTS[k]
+    return key
+
+
+@kernel
+def is_among(keys, key):
+    """Whether `key` is one of `keys`, which are sorted."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) >> 1
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(keys) and keys[low] == key
+
+
+@kernel
+def _first(g):
+    """See `codec.net.segments.first_octet`."""
+    return (int(g.seq) + (1 if g["flags"] & SYN else 0)) % WRAP
+
+
+@kernel
+def head_at(segments, payload, i, end, header, head):
+    """Copy the payload of segment `i` from offset `header` on, continued by later segments before `end`, to `head`,
+    uint8 (HELLO_HEAD,); how many bytes."""
+    g = segments[i]
+    direction, expected = int(g.direction), _first(g)
+    known, skipped = 0, header
+    for k in range(i, min(end, i + HEAD_SEGMENTS)):
+        other = segments[k]
+        if int(other.direction) != direction or _first(other) != expected:
+            continue
+        size = int(other.cap_len)
+        expected = (expected + size) % WRAP
+        begin = int(other.payload_at) + min(skipped, size)
+        amount = min(int(other.payload_at) + size - begin, HELLO_HEAD - known)
+        skipped -= min(skipped, size)
+        copy_bytes(head, known, payload, begin, begin + amount)
+        known += amount
+        if known == HELLO_HEAD:
+            break
+    return known
+
+
+@kernel
+def may_be_known(segments, payload, i, end, header, head, randoms):
+    """Whether the random of the ClientHello in segment `i` may be one of `randoms` (keys, sorted)."""
+    if head_at(segments, payload, i, end, header, head) < HELLO_HEAD or not begins(head, 0, HELLO_HEAD, HELLO):
+        return False
+    return is_among(randoms, key_at(head, RANDOM_AT))
+
+
+@kernel
+def has_records(segments, payload, i, end):
+    """Whether one of the first segments from `i` on begins with a record of TLS."""
+    for k in range(i, min(end, i + TRIED_SEGMENTS)):
+        at, size = int(segments[k].payload_at), int(segments[k].cap_len)
+        if size >= len(RECORD) and begins(payload, at, at + size, RECORD):
+            return True
+    return False
+
+
+@kernel
+def is_one_connection(segments, begin, i, end, following):
+    """Whether the flow `segments[begin:end]` is one short connection whose first payload is in segment `i`, and of
+    which nothing is lost, late, cut or sent again: TCP passes it unchanged. `following` int64 (2,) is scratch: the next
+    sequence number of each direction."""
+    if end - begin > REQUEST_SEGMENTS:
+        return False
+    following[:] = UNKNOWN
+    closed, size = 0, 0  # directions after a FIN or a RST, as bits
+    for k in range(begin, end):
+        g = segments[k]
+        direction, seq, is_end = int(g.direction), int(g.seq), g["flags"] & (FIN | RST) != 0
+        if following[direction] == UNKNOWN:
+            following[direction] = seq
+        if seq != following[direction] or g.cap_len != g.wire_len or (closed >> direction) & 1:
+            return False
+        if g.wire_len > 0 and (k < i or g["flags"] & RST):
+            return False
+        if g["flags"] & SYN and (k > i or g["flags"] & (FIN | RST)):
+            return False
+        closed |= int(is_end) << direction
+        size += int(g.wire_len)
+        taken = int(g.wire_len) + (1 if g["flags"] & SYN else 0) + (1 if g["flags"] & FIN else 0)
+        following[direction] = (seq + taken) % WRAP
+        if g["flags"] & ACK:
+            if following[1 - direction] == UNKNOWN:
+                following[1 - direction] = g.ack
+            if following[1 - direction] != g.ack:
+                return False
+    return size <= REQUEST_BYTES
+
+
+@kernel
+def _put_in_order(r, segments, payload, i, end, header):
+    """TCP of `segments[i:end]` in order, after `header` bytes of the first one, in `r.tcp`: whether that worked."""
+    t = r.tcp
+    t.connection[0] = r.blank[0][0]
+    for side in range(2):
+        t.directions[side] = r.blank[1][0]
+        r.sides[side] = r.blank[2][0]
+    t.used[0] = 0
+    t.used[1] = 0
+    r.first[0][0] = segments[i]
+    g = r.first[0][0]
+    if header > 0:
+        g.seq = (_first(g) + header) % WRAP
+        g.payload_at += header
+        g.cap_len -= header
+        g.wire_len -= header
+        g["flags"] &= ~SYN & 0xFFFF
+    direction = int(g.direction)
+    anchor(t.directions[direction], _first(g))
+    if g["flags"] & ACK:
+        anchor(t.directions[1 - direction], int(g.ack))
+    code, _, _ = order(t, r.first[1], payload, 0)
+    if code != DONE:
+        return False
+    code, _, _ = order(t, segments[i + 1 : end], payload, 0)
+    if code != DONE:
+        return False
+    code, _ = end_order(t)
+    return code == DONE
+
+
+@kernel
+def _chunks(r):
+    """The bytes and holes in `r.tcp` as `r.chunks`: how many; NOT_DECIDED if they are more than may wait."""
+    count, cost = 0, 0
+    for k in range(r.tcp.used[0]):
+        e = r.tcp.out[k]
+        if e.wire_len == 0:
+            continue
+        r.chunks[0][count] = e.direction
+        r.chunks[1][count] = e.payload_at
+        r.chunks[2][count] = int(e.cap_len) if e.cap_len > 0 else -int(e.wire_len)
+        cost += int(e.cap_len) + CHUNK_COST if e.cap_len > 0 else HOLE_COST
+        count += 1
+    return count if cost <= LAYER_BYTES else NOT_DECIDED
+
+
+@kernel
+def accepts(head, size):
+    """Whether this head of a response switches protocols."""
+    if size <= len(SWITCHING):
+        return False
+    for k in range(len(SWITCHING)):
+        if head[k] != SWITCHING[k]:
+            return False
+    return True
+
+
+SWITCHING = tuple(W.STATUS_LINE)
+
+
+@kernel
+def _asks(r, client):
+    """Whether the head of the client asks for WebSocket, as far as it is known."""
+    return asks_for_websocket(r.held[client], 0, int(r.sides[client].held)) == COMPLETE
+
+
+@kernel
+def request_reason(r, segments, payload, i, end, header):
+    """Why the connection `segments[i:end]`, which begins with a request, does not become WebSocket, as an index of
+    REASONS; NOT_DECIDED: it does, or this is not the place to tell. The decisions of `codec.layers.websocket`."""
+    client = int(segments[i].direction)
+    if not _put_in_order(r, segments, payload, i, end, header):
+        return NOT_DECIDED
+    count = _chunks(r)
+    if count == NOT_DECIDED:
+        return NOT_DECIDED
+    r.to[0] = 0
+    r.to[1] = 0
+    asked, reason, k, at = False, NO_REASON, 0, 0
+    while k < count:
+        code, k, at = read_chunks(
+            r.chunks[0][:count], r.chunks[1][:count], r.chunks[2][:count], r.tcp.octets, k, at, client, r.sides,
+            r.held, r.octets, r.found, r.to,
+        )  # fmt: skip
+        if r.to[0] > 0 or code == W.MESSAGE_HOLE:
+            return NOT_DECIDED
+        if code == W.DONE:
+            break
+        side = int(r.chunks[0][k])
+        if code == W.WRONG_FRAME:
+            reason = NO_FRAME if reason == NO_REASON else reason
+            r.sides[side].held = 0
+        elif code == W.HEAD_READ and side == client and _asks(r, client):
+            asked = True
+            r.sides[client].stage = W.FRAMES
+            r.sides[client].held = 0
+        elif code == W.HEAD_READ and side != client and accepts(r.held[side], int(r.sides[side].held)):
+            return NOT_DECIDED
+        elif reason != NO_REASON:
+            return reason
+        elif code == W.HEAD_HOLE:
+            return NO_UPGRADE
+        elif not asked and not _asks(r, client):
+            return NO_REQUEST
+        elif side != client and code != W.HEAD_TOO_LONG:
+            return REFUSED
+        else:
+            return UNFINISHED
+    if reason != NO_REASON:
+        return reason
+    if not asked:
+        return UNFINISHED if _asks(r, client) else NO_REQUEST
+    if r.sides[1 - client].held > 0:
+        return UNFINISHED
+    return NO_ANSWER if r.tcp.directions[1 - client].packets > 0 else NO_UPGRADE
+
+
+@kernel
+def next_candidate(
+    ends, segments, payload, flow, i, openings, begun, midstream, randoms, all_randoms, requests, head, reasons, decided
+):  # fmt: skip
+    """(what it is, index of its flow, of the segment, size of a header of the PROXY protocol before it) of the first
+    segment from `i` on, which is in this flow, that begins a layer, or may do so.
+
+    `openings` int64 (2, 3): see KIND, SEEN, BEGIN; `begun`: the first flow that begins in these segments; `midstream`:
+    a flow that begins without SYN and has records of TLS is a candidate as well; `randoms` int64: sorted keys of the
+    client randoms whose secrets are known, of all if `all_randoms`; `requests`: scratch; `head` uint8 (HELLO_HEAD,);
+    `reasons` int64 (len(ends), 2): flows whose request was read to its end, and why; `decided` int64 (1,): how many."""
+    while i < len(segments):
+        if i >= ends[flow]:
+            flow += 1
+            openings[:] = 0
+            begins_late = midstream and flow < len(ends) and i < ends[flow] and segments[i]["flags"] & SYN == 0
+            if begins_late and has_records(segments, payload, i, ends[flow]):
+                return IS_MIDSTREAM, flow, i, 0
+            continue
+        g = segments[i]
+        direction = int(g.direction)
+        begins_at = (int(g.seq) + 1) % WRAP
+        if g["flags"] & SYN and openings[direction, BEGIN] != begins_at:
+            openings[direction, KIND], openings[direction, BEGIN] = NOTHING, begins_at
+            if g["flags"] & ACK == 0:
+                openings[1 - direction, KIND] = NOTHING
+        if g.cap_len > 0 and openings[direction, KIND] != OTHER and g["flags"] & RST == 0:
+            found, header = _opening(openings, payload, g)
+            is_hello = found == IS_HELLO and all_randoms
+            if is_hello and not may_be_known(segments, payload, i, ends[flow], header, head, randoms):
+                found = NO_CANDIDATE
+            if found == IS_REQUEST and begun <= flow < len(ends) - 1:
+                begin = int(ends[flow - 1]) if flow > 0 else 0
+                if is_one_connection(segments, begin, i, ends[flow], requests.to):
+                    reason = request_reason(requests, segments, payload, i, ends[flow], header)
+                    if reason != NOT_DECIDED:
+                        reasons[decided[0], 0], reasons[decided[0], 1] = flow, reason
+                        decided[0] += 1
+                        i = int(ends[flow])
+                        continue
+            if found != NO_CANDIDATE:
+                return found, flow, i, header
+        i += 1
+    return NO_CANDIDATE, flow, i, 0
