@@ -1,4 +1,4 @@
-"""Pairs of whole captures: connections that were captured on both sides of a NAT, strangers at the port of the broker."""
+"""Pairs of whole captures: connections captured on both sides of a NAT, strangers at the port of the broker."""
 
 from __future__ import annotations
 
