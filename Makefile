@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test slow-test law-test fuzz ledger dist format clean java
+.PHONY: help demo spark-demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test slow-test law-test fuzz ledger dist format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -25,6 +25,11 @@ help:  ## what can be made
 demo: .venv/runtime  ## decode and audit the captures in samples/: tables in out/, report in out.html
 	@$(BIN)/wirehare nightly samples --output out --overwrite --report out.html --title "The samples of Wirehare" --fail-on never
 	@test -e .venv/classes || echo "For larger captures: make kernels compiles the decoder (minutes, once)"
+
+spark-demo: java .venv/runtime  ## the same through spark-submit, to out-spark/; and whether tables and findings are equal
+	@test -d out/findings || $(MAKE) --no-print-directory demo
+	@$(BIN)/spark-submit --master 'local[2]' jobs/nightly.py samples --output out-spark --overwrite --report out-spark.html --title "The samples of Wirehare" --fail-on never
+	@$(BIN)/python tools/same_tables.py out out-spark
 
 kernels: java .venv/kernels .venv/classes  ## compile kernels, prepare the JVM's classes: what large captures and a quick start need
 
@@ -101,7 +106,7 @@ format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and all output
-	rm -rf .venv out out.html lake build dist *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv out out.html out-spark out-spark.html lake build dist *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Spark runs on Java; say so before anything is downloaded.
