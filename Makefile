@@ -24,14 +24,16 @@ help:  ## what can be made
 
 demo: .venv/runtime  ## decode and audit the captures in samples/: tables in out/, report in out.html
 	@$(BIN)/wirehare nightly samples --output out --overwrite --report out.html --title "The samples of Wirehare" --fail-on never
-	@test -e .venv/classes || echo "For larger captures: make kernels compiles the decoder (minutes, once)"
+	@test -e .venv/kernels || echo "For larger captures: make kernels compiles the decoder (minutes, once)"
+	@echo "This ran without Java. Spark needs Java 17 or later: for captures above 4 GB, on a cluster, in notebooks (make spark-demo)"
 
 spark-demo: java .venv/runtime  ## the same through spark-submit, to out-spark/; and whether tables and findings are equal
 	@test -d out/findings || $(MAKE) --no-print-directory demo
 	@$(BIN)/spark-submit --master 'local[2]' jobs/nightly.py samples --output out-spark --overwrite --report out-spark.html --title "The samples of Wirehare" --fail-on never
 	@$(BIN)/python tools/same_tables.py out out-spark
 
-kernels: java .venv/kernels .venv/classes  ## compile kernels, prepare the JVM's classes: what large captures and a quick start need
+kernels: .venv/kernels  ## compile kernels, which large captures need
+	@! $(JAVA) -version > /dev/null 2>&1 || $(MAKE) --no-print-directory .venv/classes
 
 # Kernels need no tool of the tests: they are compiled while those are installed, which is work for one core, as are
 # the JVM's classes.

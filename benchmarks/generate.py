@@ -49,7 +49,8 @@ Units = tuple[list[Unit], list[Unit]]
 
 def message_bytes(units: Units, segment_bytes: int) -> int:
     """Mean bytes of a message in the capture: the bytes of both sides, in packets, with pure acknowledgements."""
-    sent_bytes = [sum(len(unit.data) for unit in side) / len(side) for side in units]
+    client, server = units
+    sent_bytes = [sum(len(unit.data) for unit in side) / len(side) for side in (client[: len(server)], server)]
     packets = sum(1.5 * (each / segment_bytes + 0.5) for each in sent_bytes)
     return int(sum(sent_bytes) + packets * PACKET.itemsize)
 

@@ -124,10 +124,12 @@ def rounds(
     flow: Flow, units: tuple[list[Unit], list[Unit]], messages: int, segment_bytes: int, rng: np.random.Generator
 ) -> Segments:
     """The packets of a number of messages, a multiple of the burst: bursts of client and server alternate."""
-    chosen = rng.integers(0, len(units[CLIENT]), messages)
+    chosen = rng.integers(0, len(units[SERVER]), messages)
+    nothing_to_settle = np.arange(flow.messages, flow.messages + messages) < flow.burst
+    chosen_by = {CLIENT: chosen + nothing_to_settle * len(units[SERVER]), SERVER: chosen}
     streams, tables = [], []
     for side in (CLIENT, SERVER):
-        streams.append(stream_of(units[side], chosen, flow.messages, flow.number))
+        streams.append(stream_of(units[side], chosen_by[side], flow.messages, flow.number))
         tables.append(cut(streams[side].ends[flow.burst - 1 :: flow.burst], side, segment_bytes))
     key, side_of, start, length = (np.concatenate(columns) for columns in zip(*tables, strict=True))
     order = np.argsort(key, kind="stable")

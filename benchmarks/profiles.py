@@ -53,5 +53,5 @@ def streams(family: str, message_bytes: int) -> Streams:
     steps = script.opening()
     client, server = script.units(np.random.default_rng(1), BURST, message_bytes)
     openings = [b"".join(data for side, data in steps if side == who) for who in (CLIENT, SERVER)]
-    rounds = [stream_of(side, np.arange(len(side)), 0, 0).data.tobytes() for side in (client, server)]
+    rounds = [stream_of(side, np.arange(len(server)), 0, 0).data.tobytes() for side in (client, server)]
     return (openings[0], openings[1]), (rounds[0], rounds[1])

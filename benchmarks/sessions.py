@@ -89,16 +89,17 @@ def transfer(destination: str, key: str, body: bytes) -> bytes:
 
 def units_0_10(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[list[Unit], list[Unit]]:
     """What client and server send for a message, in 16 sizes around `message_bytes`."""
-    client, server = [], []
+    client, first, server = [], [], []
     accept = one_frame("message.accept", {"transfers": [(numbered(ACCEPTED), numbered(ACCEPTED_LAST))]})
     in_accept = {ACCEPTED: Counter(-burst), ACCEPTED_LAST: Counter(-burst)}
     completed = one_frame("session.completed", {"commands": [(0, numbered(COMPLETED))]})
     in_completed = {COMPLETED: Counter(BEFORE_TRANSFERS, stride=2)}
     for number, (body, in_body) in enumerate(bodies(rng, message_bytes)):
         key = f"orders.eu.{number:02d}"
+        first.append(unit(transfer("orders", key, body), {**IN_UUID, **in_body}))
         client.append(unit(transfer("orders", key, body) + accept, {**in_accept, **IN_UUID, **in_body}))
         server.append(unit(completed + transfer("c1", key, body), {**in_completed, **IN_UUID, **in_body}))
-    return client, server
+    return client + first, server
 
 
 def opening_0_10() -> list[Step]:
@@ -163,7 +164,7 @@ def flow(handle: uint) -> bytes:
 
 def units_1_0(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[list[Unit], list[Unit]]:
     """What client and server send for a message, in 16 sizes around `message_bytes`."""
-    client, server = [], []
+    client, first, server = [], [], []
     for number, (body, in_body) in enumerate(bodies(rng, message_bytes)):
         message = Message(
             id=MESSAGE_ID.decode(),
@@ -180,9 +181,10 @@ def units_1_0(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple
         to_broker = framed(TRANSFER, [TO_BROKER, *sent], message)
         to_client = framed(TRANSFER, [TO_CLIENT, *sent], message)
         of_client = framed(DISPOSITION, [RECEIVER, *accepted])
+        first.append(unit(to_broker, in_transfer))
         client.append(unit(to_broker + of_client, {SETTLED: Counter(-burst), **in_transfer}))
         server.append(unit(of_client + to_client, {SETTLED: Counter(), **in_transfer}))
-    return client, server
+    return client + first, server
 
 
 def opening_1_0() -> list[Step]:

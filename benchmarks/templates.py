@@ -108,7 +108,8 @@ class Script:
     after a number of messages.
 
     units: (random generator, burst, mean bytes of a body) -> units of client and server. Messages come in bursts: a
-    client settles the messages of the burst before.
+    client settles the messages of the burst before. Of the client there are twice as many: the second half, for the
+    first burst, settles nothing.
     """
 
     opening: Callable[[], list[Step]]

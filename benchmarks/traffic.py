@@ -46,18 +46,19 @@ def content(channel: int, opening: object, body: bytes, number: int) -> bytes:
 
 def units(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[list[Unit], list[Unit]]:
     """What client and server send for a message, in 16 sizes around `message_bytes`."""
-    client, server = [], []
+    client, first, server = [], [], []
     for number, size in enumerate(sizes(message_bytes)):
         body, in_body = body_of(rng, size)
         key = f"orders.eu.{number:02d}"
         published = content(1, spec.Basic.Publish(exchange="orders", routing_key=key), body, number)
         acked = published + method(1, spec.Basic.Ack(delivery_tag=numbered(ACKED)))
+        first.append(unit(published, {**IN_MESSAGE_ID, **in_body}))
         client.append(unit(acked, {ACKED: Counter(1 - burst), **IN_MESSAGE_ID, **in_body}))
         confirm = method(1, spec.Basic.Ack(delivery_tag=numbered(CONFIRMED)))
         deliver = spec.Basic.Deliver("ctag1.bench", numbered(DELIVERED), False, "orders", key)
         delivered = confirm + content(1, deliver, body, number)
         server.append(unit(delivered, {CONFIRMED: Counter(1), DELIVERED: Counter(1), **IN_MESSAGE_ID, **in_body}))
-    return client, server
+    return client + first, server
 
 
 def opening() -> list[Step]:

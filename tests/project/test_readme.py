@@ -38,6 +38,7 @@ LINES = [line for block in blocks(README, "sh") for line in block.splitlines() i
 
 MADE = {
     "make demo": "grep -q 'wirehare nightly samples --output out --overwrite --report out.html' Makefile",
+    "make spark-demo": "grep -q 'spark-submit .*jobs/nightly.py samples --output out-spark' Makefile",
     "make notebook": "test -f notebooks/1_first_look.ipynb && grep -q 'jupyterlab' pyproject.toml",
     "make test": "test -d tests",
     "make kernels": "grep -q '^kernels:' Makefile",
