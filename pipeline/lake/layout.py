@@ -100,6 +100,7 @@ BATCHES = table(
 OF_BROKERS = (
     "connection_id", "version", "server_ip", "server_port", "server_product", "broker_name", "vhost", "missing_bytes",
     "undecoded_bytes", "sides_known_by", "closed_ts", "tcp_origin", "opened_ts", "client_ip",
+    "client_packets", "server_packets", "client_bytes", "server_bytes",
 )  # fmt: skip
 
 

@@ -82,9 +82,9 @@ def test_connections_behind_several_nats(count: int, tmp_path: Path) -> None:
     assert found == Counter({pair: count * n for pair, n in expected.items()})
 
 
-@pytest.mark.parametrize("later_ns", [2 * SECOND, 3600 * SECOND])
+@pytest.mark.parametrize("later_ns", [0, 2 * SECOND, 3600 * SECOND])
 def test_connections_with_equal_numbers_at_other_times_are_of_one_broker(later_ns: int, tmp_path: Path) -> None:
-    """The same traffic replayed to another address of the broker: each id occurs twice there."""
+    """The same traffic replayed to another address of the broker: each id occurs twice there. No NAT takes no time."""
     once = packets(OF_VERSIONS["0-9-1"])
     again = [translated((ns + later_ns, octets), "server", bytes([172, 17, 0, 2]), 0) for ns, octets in once]
     found = pairs([*once, *again], tmp_path / "twice")

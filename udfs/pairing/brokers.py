@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.sides import SIDES
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
 from udfs.attributes import RABBITMQ
@@ -24,7 +25,7 @@ from udfs.schemas import FACT
 
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
 NO_NAME = "@localhost"
-NAT_US = 1_000_000  # microseconds at most from one side of a NAT to the other
+NAT_US = 50_000  # at most from one side of a NAT to the other, microseconds
 MOST_FACTS = 32  # of a stream, the earliest ones
 WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
 
@@ -76,16 +77,20 @@ def _named(servers: pa.Array, names: pa.Array) -> pa.Array:
 
 def _legs(rows: Mapping[str, pa.Array]) -> NDArray[np.int64]:
     """How many others of CONNECTION_COLUMNS are the same connection nearer to the broker: it was captured on both sides
-    of a NAT, which leaves its sequence numbers. The side whose packets come later is nearer."""
+    of a NAT, which leaves sequence numbers, packets and bytes, and is fast. The side whose packets come later is
+    nearer."""
     legs = np.zeros(len(rows["connection_id"]), np.int64)
     known = np.flatnonzero(rows["tcp_origin"].is_valid().to_numpy(zero_copy_only=False))
-    origin, opened_us = numbers_of(rows["tcp_origin"])[known], numbers_of(rows["opened_ts"].cast(pa.int64()))[known]
-    ends = hashed(rows["client_ip"], rows["server_ip"])[known]
-    order = np.lexsort([numbers_of(rows["connection_id"])[known], opened_us, origin])
-    origin, opened_us, ends = origin[order], opened_us[order], ends[order]
-    same = (origin[1:] == origin[:-1]) & (np.diff(opened_us) <= NAT_US) & (ends[1:] != ends[:-1])
-    if not same.any():
+    if len(np.unique(numbers_of(rows["tcp_origin"])[known])) == len(known):
         return legs
+    counts = (rows[f"{side}_{name}"].cast(pa.string()) for side in SIDES for name in ("packets", "bytes"))
+    stream = hashed(rows["tcp_origin"].cast(pa.string()), *counts)[known]
+    ends = hashed(rows["client_ip"], rows["server_ip"])[known]
+    opened_us, closed_us = (numbers_of(rows[f"{end}_ts"].cast(pa.int64()))[known] for end in ("opened", "closed"))
+    order = np.lexsort([numbers_of(rows["connection_id"])[known], opened_us, stream])
+    stream, ends, later_us = stream[order], ends[order], np.diff(opened_us[order])
+    same = (stream[1:] == stream[:-1]) & (ends[1:] != ends[:-1])
+    same &= (later_us > 0) & (later_us <= NAT_US) & (np.abs(np.diff(closed_us[order])) <= NAT_US)
     places = np.arange(len(order))
     last = np.where(np.append(same, False), len(order), places)  # of the connections that follow each other
     legs[known[order]] = np.minimum.accumulate(last[::-1])[::-1] - places
