@@ -93,7 +93,6 @@ ONE_PARTITION = {
 }
 ONE_PARTITION_ROWS = 10_000
 ONE_PARTITION_BYTES = 2 << 20  # of tables
-INTERPRETED_BYTES = 16 << 20  # of tables to audit
 INTERPRETED_ROWS = 50_000  # that Spark makes tables of
 
 LEAST_PARTITIONS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"  # lower bound when Spark coalesces

@@ -17,8 +17,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -94,6 +96,7 @@ class Resources(NamedTuple):
 USUAL = Resources()
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 MEMORY_SHARE = 0.5  # of this machine's memory
+PARALLEL_QUERIES = 2
 TASK_BYTES = 1 << 30  # of memory for a run in a task of Spark; beyond it DuckDB spills
 
 
@@ -106,11 +109,12 @@ def memory_share() -> int:
 class Run:
     """A run that another thread may cancel."""
 
-    connection: duckdb.DuckDBPyConnection
+    connections: Sequence[duckdb.DuckDBPyConnection]
 
     def interruptAll(self) -> None:
-        """Cancel the running statement, as SparkSession.interruptAll."""
-        self.connection.interrupt()
+        """Cancel the running statements, as SparkSession.interruptAll."""
+        for connection in self.connections:
+            connection.interrupt()
 
 
 def findings_of(
@@ -130,18 +134,44 @@ def findings_of(
             name: _files(tables.get(name, ()), schema, directory, name) for name, schema in program.schemas.items()
         }
         with connected(files, program, directory, resources, conditions) as connection:
+            others = [connection.cursor() for _ in range(PARALLEL_QUERIES)]
             if runs is not None:
-                runs.append(Run(connection))
+                runs.append(Run((connection, *others)))
             for relation in program.relations:
                 if relation.name == "oddities":
                     _make_oddities(connection, dataset(files.get("methods", ())))
                 else:
                     connection.execute(relation.statement)
-            for query in program.hits:
-                connection.execute(query)
+            _run_all(others, program)
             return _with_variants(connection.sql(program.result).to_arrow_table(), program.findings)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run_all(connections: Sequence[duckdb.DuckDBPyConnection], program: Program) -> None:
+    """Run the queries of hits, each connection one at a time: nearly all are planned for longer than they run, and
+    DuckDB plans a query in one thread. Raises the first error."""
+    free = SimpleQueue[duckdb.DuckDBPyConnection]()
+    for connection in connections:
+        connection.execute(settings_of(program))
+        free.put(connection)
+
+    def run(query: str) -> None:
+        connection = free.get()
+        try:
+            connection.execute(query)
+        finally:
+            free.put(connection)
+
+    with ThreadPoolExecutor(len(connections)) as pool:
+        for _ in pool.map(run, program.hits):
+            pass
+
+
+def settings_of(program: Program) -> str:
+    """The statement that sets the thresholds of a program, for one connection."""
+    limits = ", ".join(f"{quoted(name)}: {value!r}::DOUBLE" for name, value in program.settings.items())
+    return f"SET VARIABLE settings = MAP {{{limits}}}"
 
 
 def connected(
@@ -161,7 +191,7 @@ def connected(
     if resources.memory_bytes:
         settings["memory_limit"] = f"{resources.memory_bytes}B"
     connection = duckdb.connect(config=settings)
-    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     allowed = list[str]()
     # The condition of a table may read the connections.
     for name, schema in sorted(program.schemas.items(), key=lambda item: item[0] != "connections"):
@@ -170,8 +200,7 @@ def connected(
     connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-    limits = ", ".join(f"{quoted(name)}: {value!r}::DOUBLE" for name, value in program.settings.items())
-    connection.execute(f"SET VARIABLE settings = MAP {{{limits}}}")
+    connection.execute(settings_of(program))
     for name, rows in program.constants.items():
         connection.execute(constant(name, rows))
     return connection
