@@ -12,7 +12,7 @@ import pika.frame
 import pika.spec
 import pytest
 from test_reassembly import FRAMES, OPENING, PLACES, STREAM, WRAP, Capture, Segment, places
-from wire import CLIENT, SERVER, Row
+from wire import CLIENT, SERVER, Row, Wire
 
 from codec.net.segments import ACK, FIN, RST, SYN
 
@@ -159,3 +159,23 @@ def test_bytes_cut_by_the_snaplen_are_missing_once_later_data_or_its_acknowledge
     answered = [Segment(SERVER, 0, ack=cut_at), Segment(CLIENT, 8, STREAM[8:cut_at]), rest]
     _, (fact,) = Capture(segments=[*OPENING, cut, *answered]).decoded()
     assert fact["client"]["missing_bytes"] == cut_at - 8  # the peer has it: nobody sends it again
+
+
+@pytest.mark.parametrize("alive", [b"", b"\0"], ids=["without data", "with one byte"])
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_keep_alives_do_not_end_a_silence(side: int, alive: bytes) -> None:
+    """Data, five keep-alives 5 s apart with their answers, data again: 30 s of silence."""
+    wire = Wire()
+    wire.add(side, b"AMQP\x00\x00\x09\x01"[: 8 if side == CLIENT else 4])
+    for _ in range(5):
+        wire.waited_ns += 5_000_000_000
+        wire.seq[side] -= 1  # one before the next byte
+        wire.add(side, alive)
+        wire.seq[side] += 1 - len(alive)
+        wire.add(1 - side, b"")
+    wire.waited_ns += 5_000_000_000
+    wire.add(side, b"AMQP")
+    _, facts = wire.rows()
+    name = "client" if side == CLIENT else "server"
+    assert facts[name]["packets"] == 1 + 1 + 5 + 1  # a SYN, data, keep-alives, data
+    assert 30_000_000_000 <= facts[name]["max_silence_ns"] < 30_000_001_000
