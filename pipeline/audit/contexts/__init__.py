@@ -24,7 +24,7 @@ FEWER = {
     **dict.fromkeys(
         (
             "connections", "silences", "blocked", "peers", "refusals", "requeued", "habits", "repeats", "requeue_loops",
-            "unrouted", "reply_queues", "old_headers", "tokens", "token_messages",
+            "unrouted", "translated", "reply_queues", "old_headers", "tokens", "token_messages",
         ),
         1,
     ),

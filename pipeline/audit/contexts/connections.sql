@@ -199,6 +199,19 @@ FROM (SELECT *,
                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
 LEFT JOIN connection_facts USING (connection_id);
 
+-- One row per connection that is a copy of an earlier one, captured on the other side of a NAT: the same sequence numbers
+-- and as many packets and bytes, at most 50 ms later, between other addresses. `copied`: the earlier one.
+CREATE VIEW context_translated AS
+SELECT *
+FROM (SELECT *, lag({'connection_id': connection_id, 'client': client_ip || ' port ' || client_port,
+                     'server': server_ip || ' port ' || server_port, 'client_ip': client_ip, 'server_ip': server_ip,
+                     'opened_ns': opened_ns, 'closed_ns': ts_ns}) OVER same AS copied
+      FROM known_connections WHERE tcp_origin IS NOT NULL
+      WINDOW same AS (PARTITION BY tcp_origin, client_packets, server_packets, client_bytes, server_bytes
+                      ORDER BY opened_ns, connection_id))
+WHERE opened_ns - copied.opened_ns BETWEEN 1 AND 50000000 AND abs(ts_ns - copied.closed_ns) <= 50000000
+      AND (client_ip != copied.client_ip OR server_ip != copied.server_ip);
+
 -- One row per capture, with the limits that it ran into before its packets belonged to a connection.
 --     limits           names of these limits
 --     packets_skipped  packets that were left out for them; null: none, reading stopped

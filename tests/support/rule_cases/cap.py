@@ -117,6 +117,11 @@ def complete() -> Connection:
     return Connection().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
 
 
+def translated(**place: Any) -> Connection:
+    """All connections have the same sequence numbers here; these have other sizes in each version."""
+    return Connection(**place).handshake().open(1).publish(bytes(sum(V.encode())), delivery_mode=1).close()
+
+
 CASES = [
     Case("CAP-01", V, Connection().handshake().lose("client", 50).heartbeat().heartbeat().close(), complete(),
          evidence={"missing_bytes": 50}),
@@ -126,6 +131,9 @@ CASES = [
     Case("CAP-05", V, Connection().handshake().client_octets(classic.heartbeat()[:5]), complete(),
          evidence={"octets": 5}),
     Case("CAP-06", V, strayed(), complete(), evidence={"observed": ["segment out of window"]}),
+    # The same numbers and bytes 20 µs later at another address, and 2 s later.
+    Case("CAP-07", V, [translated(), translated(server=9, at=0.00002)],
+         [translated(), translated(server=9, at=2)]),
     Case("CAP-06", V, nested(LIMITS.nesting_depth + 1), nested(LIMITS.nesting_depth),
          evidence={"observed": ["nesting depth"]}),
     Case("CAP-06", V, text(LIMITS.detect_bytes + 2 * MSS), text(LIMITS.detect_bytes // 2),

@@ -324,6 +324,7 @@ CASES = [
             Case("CAP-04", v, cut(v), published(v, bytes(2000)), also=("CAP-01",)),
             Case("CAP-05", v, opened(v).client_octets(HEADERS[v][:3]), opened(v), evidence={"octets": 3}),
             Case("CAP-06", v, strayed(v), idle(v), evidence={"observed": ["segment out of window"]}),
+            Case("CAP-07", v, [idle(v), idle(v, client=9, at=0.00002)], [idle(v), idle(v, client=9, at=2)]),
             Case("FR-11", v, odd_text(v, b"\xff\xfe"), odd_text(v, "ü".encode()), offender="client"),
             Case("HS-17", v, unfinished(v, True), unfinished(v, False), evidence={"tcp_end": "fin"}),
             Case("NEG-01", v, Connection(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"), idle(v),
