@@ -166,9 +166,11 @@ def decode_captures(
         sessions,
     )
     from jobs.summary import summarize, summary_text
+    from pipeline.sql import open_tables
 
     output = place(arguments.output)
-    facts = summarize(captures, {name: output.child(name).dataset() for name in wanted})
+    with open_tables(arguments.output) as tables:
+        facts = run_interruptibly(lambda: summarize(captures, tables, wanted), [tables])
     seconds, directory = time.monotonic() - started, output.display_name
     if arguments.json is not None:
         text = json.dumps({"output": directory, "seconds": round(seconds, 1), **facts}, indent=2, default=str)

@@ -1,24 +1,22 @@
 """Summary of a decode as text tables: captures, connections, messages, errors that peers reported, table sizes.
 
-Reads the written files through Arrow and aggregates them while streaming: memory does not grow with the number of
-messages, and no Spark job is needed.
+DuckDB counts in this process (`pipeline.sql`): memory does not grow with the number of messages, and no Spark job is
+needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import acero
-from pyarrow.dataset import Dataset
+from typing import TYPE_CHECKING, Any
 
 from jobs.console import table
 from pipeline.text import duration, endpoint_text, size
+
+if TYPE_CHECKING:
+    from pipeline.sql import Session
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], object]]  # heading -> value
@@ -26,27 +24,42 @@ Columns = Mapping[str, Callable[[Row], object]]  # heading -> value
 MAX_ROWS = 20
 TEXT_WIDTH = 60
 DIFFERENCE = 10  # characters shown before and after the place where two texts begin to differ
-CLOSED = ("connections", "channels", "links")
 # What connections carry, by `connections.content`.
 CARRIED = {"amqp": "AMQP", "tls": "TLS", "foreign": "other protocols", "none": "without data"}
-# Reply codes of the classic versions and 0-10: 200 is success, errors begin with 3 (0-9-1, section 1.1 constants).
-FIRST_ERROR = 300
-# A close of 1.0 has no code; its text is that of an error.
-CLOSED_WITH_ERROR = (pc.field("close_code") >= FIRST_ERROR) | (
-    pc.field("close_code").is_null() & pc.field("close_text").is_valid()
-)
+# How TCP ended a connection that was not closed -> what the column of its state says.
+ENDS = {"rst": "reset", "fin": "ended"}
+# Errors begin with 3, 200 is success (0-9-1, section 1.1 constants). A close of 1.0 has no code, its text is an error.
+CLOSED_WITH_ERROR = "close_code >= 300 OR (close_code IS NULL AND close_text IS NOT NULL)"
+MESSAGE_GROUPS = """
+    SELECT operation, outcome, count(*) AS messages, sum(body_seen) AS body_bytes,
+        approx_quantile(settle_latency_ns, 0.5) AS median_settle_ns, max(settle_latency_ns) AS longest_settle_ns
+    FROM messages GROUP BY operation, outcome ORDER BY operation, coalesce(outcome, '')
+"""
+# Errors of links, with the sender of the first detach (or end) that gives the same reason on the channel.
+LINK_ERRORS = """
+    WITH reasons AS (
+        SELECT connection_id, channel, arg_min(sender, frame_no) AS sender,
+            CAST(arguments.error.condition AS VARCHAR)
+                || coalesce(': ' || CAST(arguments.error.description AS VARCHAR), '') AS reason
+        FROM methods WHERE name IN ('detach', 'end') AND arguments.error IS NOT NULL GROUP BY ALL)
+    SELECT count(*) AS times, 'link' AS closed, if(error = 'basic.cancel by the server', 'server', sender) AS "by",
+        NULL AS code, error AS text
+    FROM links LEFT JOIN reasons
+        ON reasons.connection_id = links.connection_id AND reasons.channel = links.channel AND reason = error
+    WHERE error IS NOT NULL GROUP BY ALL
+"""
 
 
-def summarize(captures: Sequence[Row], tables: Mapping[str, Dataset]) -> dict[str, Any]:
-    """Facts for the summary, from the rows of table captures and the files of the written tables. Only the first
-    connections are included; facts of tables that were not written are left out."""
+def summarize(captures: Sequence[Row], session: Session, tables: Collection[str]) -> dict[str, Any]:
+    """Facts for the summary, from the rows of table captures and the written `tables`. Only the first connections are
+    included; facts of tables that were not written are left out."""
     facts: dict[str, Any] = {"captures": sorted(map(capture, captures), key=lambda each: str(each["capture_file"]))}
     if "connections" in tables:
-        facts["connections"] = first_connections(tables["connections"])
+        facts["connections"] = first_connections(session)
     if "messages" in tables:
-        facts["messages"] = message_groups(tables["messages"])
-    facts["closed_with_error"] = close_errors({name: tables[name] for name in CLOSED if name in tables})
-    facts["tables"] = {name: rows.count_rows() for name, rows in tables.items()}
+        facts["messages"] = session.rows(MESSAGE_GROUPS)
+    facts["closed_with_error"] = close_errors(session)
+    facts["tables"] = {name: session.rows(f"SELECT count(*) AS n FROM {name}")[0]["n"] for name in tables}
     return facts
 
 
@@ -70,7 +83,10 @@ def capture(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listed(title: str, columns: Columns, rows: Sequence[Row]) -> str:
-    return table(title, list(columns), [[value(row) for value in columns.values()] for row in rows])
+    """A table without the columns in which no row has a value."""
+    cells = {name: [value(row) for row in rows] for name, value in columns.items()}
+    shown = {name: values for name, values in cells.items() if any(value not in (None, "") for value in values)}
+    return table(title, list(shown), list(zip(*shown.values(), strict=True)))
 
 
 def time_span(first: datetime | None, last: datetime | None) -> str | None:
@@ -117,6 +133,14 @@ def application(row: Mapping[str, Any]) -> str | None:
     return f"{name} ({where})" if name and where and where != name else name or where
 
 
+def state_text(row: Mapping[str, Any]) -> str:
+    """The state that a connection reached; of one that TCP ended before it was closed also how, and by whom."""
+    if row["state"] == "closed" or row["tcp_end"] not in ENDS:
+        return str(row["state"])
+    by = f" by {row['tcp_end_by']}" if row["tcp_end_by"] else ""
+    return f"{row['state']}, {ENDS[row['tcp_end']]}{by}"
+
+
 # The ends of a connection, the state it reached, how much it carried.
 CONNECTIONS: Columns = {
     "client": client_text,
@@ -125,7 +149,7 @@ CONNECTIONS: Columns = {
     "vhost": itemgetter("vhost"),
     "user": itemgetter("user"),
     "application": application,
-    "state": itemgetter("state"),
+    "state": state_text,
     "frames": lambda row: (row["client_frames"] or 0) + (row["server_frames"] or 0),
     "published": itemgetter("messages_published"),
     "delivered": itemgetter("messages_delivered"),
@@ -141,30 +165,22 @@ MESSAGES: Columns = {
 CONNECTION_COLUMNS = [
     *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_name"),
     *("proxied_client_ip", "proxied_client_port", "client_process"),
-    *("state", "client_frames", "server_frames", "messages_published", "messages_delivered"),
+    *("state", "tcp_end", "tcp_end_by", "client_frames", "server_frames", "messages_published", "messages_delivered"),
     *("opened_ts", "connection_id"),
 ]
 
 
-def first_connections(connections: Dataset) -> dict[str, Any]:
-    """The number of connections, also by what they carry, and the first of them: those with AMQP before others."""
-    keys = ("content", "opened_ts", "connection_id")
-    first = pa.table({name: pa.array([], connections.schema.field(name).type) for name in keys})
-    for batch in connections.to_batches(columns=list(keys)):
-        first = earliest(pa.concat_tables([first, pa.Table.from_batches([batch])]))
-    rows = connections.to_table(CONNECTION_COLUMNS, pc.field("connection_id").isin(first["connection_id"]))
-    counts = grouped(connections, ["content"], [("content", "hash_count", None, "connections")])
+def first_connections(session: Session) -> dict[str, Any]:
+    """The number of connections, also by what they carry, and those that were opened first; content 'amqp' sorts before
+    all others."""
+    counts = session.rows("SELECT content, count(*) AS n FROM connections GROUP BY content")
+    order = "content, opened_ts NULLS LAST, connection_id"
+    columns = ", ".join(f'"{name}"' for name in CONNECTION_COLUMNS)
     return {
-        "count": connections.count_rows(),
-        "by_content": {row["content"]: row["connections"] for row in counts},
-        "first": earliest(rows).to_pylist(),
+        "count": sum(row["n"] for row in counts),
+        "by_content": {row["content"]: row["n"] for row in counts},
+        "first": session.rows(f"SELECT {columns} FROM connections ORDER BY {order} LIMIT {MAX_ROWS}"),
     }
-
-
-def earliest(connections: pa.Table) -> pa.Table:
-    """The connections that were opened first, at most MAX_ROWS; content 'amqp' sorts before all others."""
-    order = [("content", "ascending"), ("opened_ts", "ascending"), ("connection_id", "ascending")]
-    return connections.take(pc.select_k_unstable(connections, MAX_ROWS, order))
 
 
 def connections_table(connections: Mapping[str, Any]) -> str:
@@ -191,41 +207,20 @@ def without_amqp(captures: Sequence[Row], by_content: Mapping[str, int]) -> str:
     return f"No AMQP was found: {why}.\n"
 
 
-def message_groups(messages: Dataset) -> list[dict[str, Any]]:
-    keys = ["operation", "outcome"]
-    measures = [
-        ("operation", "hash_count", pc.CountOptions(mode="all"), "messages"),
-        ("body_seen", "hash_sum", None, "body_bytes"),
-        ("settle_latency_ns", "hash_approximate_median", None, "median_settle_ns"),
-        ("settle_latency_ns", "hash_max", None, "longest_settle_ns"),
-    ]
-    return sorted(grouped(messages, keys, measures), key=lambda row: (row["operation"], row["outcome"] or ""))
-
-
-def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
+def close_errors(session: Session) -> list[dict[str, Any]]:
     """Errors with which peers closed connections, channels and links, the most frequent first. The links of a session
     that ended with an error have its text; they are left out."""
-    times = [("connection_id", "hash_count", pc.CountOptions(mode="all"), "times")]
     rows = [
-        {
-            "times": row["times"],
-            "closed": name.removesuffix("s"),
-            "by": row["close_initiator"],
-            "code": row["close_code"],
-            "text": row["close_text"],
-        }
-        for name, table in tables.items()
-        if name != "links"
-        for row in grouped(table, ["close_initiator", "close_code", "close_text"], times, CLOSED_WITH_ERROR)
+        row
+        for name in ("connections", "channels")
+        for row in session.rows(
+            f"SELECT count(*) AS times, '{name.removesuffix('s')}' AS closed, close_initiator AS \"by\", "
+            f"close_code AS code, close_text AS text FROM {name} WHERE {CLOSED_WITH_ERROR} GROUP BY ALL"
+        )
     ]
-    if "links" in tables:
-        texts = {row["text"] for row in rows}
-        rows += [
-            {"times": row["times"], "closed": "link", "by": None, "code": None, "text": row["error"]}
-            for row in grouped(tables["links"], ["error"], times, pc.field("error").is_valid())
-            if row["error"] not in texts
-        ]
-    return sorted(rows, key=lambda row: (-row["times"], row["code"] or 0, row["text"] or ""))
+    texts = {row["text"] for row in rows}
+    rows += [row for row in session.rows(LINK_ERRORS) if row["text"] not in texts]
+    return sorted(rows, key=lambda row: (-row["times"], row["code"] or 0, row["text"] or "", row["by"] or ""))
 
 
 def errors_table(rows: Sequence[Row]) -> str:
@@ -246,22 +241,6 @@ def distinguishable(texts: Sequence[str | None]) -> list[str]:
         shared = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
         alike[one], alike[other] = max(alike[one], shared), max(alike[other], shared)
     return [clipped(text, alike[text or ""]) for text in texts]
-
-
-def grouped(
-    rows: Dataset, keys: list[str], measures: Sequence[tuple[Any, ...]], where: pc.Expression | None = None
-) -> list[dict[str, Any]]:
-    """The measures (column, function, its options, name) of each group of rows with equal keys, of those `where` this
-    is true; streaming."""
-    columns = list(dict.fromkeys([*keys, *(column for column, *_ in measures)]))
-    plan = [
-        acero.Declaration("scan", acero.ScanNodeOptions(rows, columns=columns)),
-        acero.Declaration("project", acero.ProjectNodeOptions([pc.field(name) for name in columns], columns)),
-        *([] if where is None else [acero.Declaration("filter", acero.FilterNodeOptions(where))]),
-        acero.Declaration("aggregate", acero.AggregateNodeOptions(measures, keys=keys)),
-    ]
-    groups: list[dict[str, Any]] = acero.Declaration.from_sequence(plan).to_table().to_pylist()
-    return groups
 
 
 def short(uri: str) -> str:

@@ -10,15 +10,19 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from audit_support import write_tables
 
 from jobs import console, summary
 from jobs.running import FAILED, ExitStatuses, cause, outcome
 from pipeline import text
+from pipeline.schemas import TABLES
+from pipeline.sql import open_tables
 from udfs import progress
 
 ROOT = Path(__file__).parents[2]
@@ -265,3 +269,58 @@ def test_texts_with_a_long_common_part_stay_distinguishable(shared: int, rest: i
     shortened = summary.distinguishable([one, other, one])
     assert shortened[0] == shortened[2] != shortened[1]
     assert max(map(len, shortened)) <= summary.TEXT_WIDTH
+
+
+def test_columns_in_which_nothing_is_are_left_out() -> None:
+    columns = {"a": itemgetter("a"), "b": itemgetter("b"), "c": itemgetter("c")}
+    rows: list[dict[str, Any]] = [{"a": 1, "b": None, "c": 0}, {"a": None, "b": "", "c": 0}]
+    assert summary.listed("t", columns, rows).splitlines()[1].split() == ["a", "c"]
+    assert summary.listed("t", columns, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "tcp_end", "by", "text"),
+    [
+        ("closed", "fin", "client", "closed"),
+        ("closed", "rst", "server", "closed"),
+        ("open", "rst", "server", "open, reset by server"),
+        ("start", "fin", "client", "start, ended by client"),
+        ("open", "fin", None, "open, ended"),
+        ("open", "none", None, "open"),
+        ("open", None, None, "open"),
+    ],
+)
+def test_the_state_of_a_dead_connection_says_how_it_died(state: str, tcp_end: str, by: str | None, text: str) -> None:
+    assert summary.state_text({"state": state, "tcp_end": tcp_end, "tcp_end_by": by}) == text
+
+
+def test_errors_of_links_say_who_ended_them(tmp_path: Path) -> None:
+    """Both peers detach one link, the server first; a consumer is cancelled; of one link no detach was captured."""
+    error, other = (
+        {"condition": "amqp:not-found", "description": "no node q"},
+        {"condition": "amqp:session:errant-link"},
+    )
+    same = {"connection_id": 1, "channel": 0, "name": "detach"}
+    tables: dict[str, list[dict[str, Any]]] = {
+        "links": [
+            {"connection_id": 1, "channel": 0, "error": "amqp:not-found: no node q"},
+            {"connection_id": 1, "channel": 0, "error": "amqp:session:errant-link"},
+            {"connection_id": 2, "channel": 0, "error": "amqp:not-found: no node q"},
+            *({"connection_id": 3, "channel": channel, "error": "basic.cancel by the server"} for channel in (1, 2)),
+            {"connection_id": 4, "channel": 0},
+        ],
+        "methods": [
+            {**same, "frame_no": 8, "sender": "client", "arguments": {"error": error}},
+            {**same, "frame_no": 7, "sender": "server", "arguments": {"error": error}},
+            {**same, "frame_no": 9, "sender": "client", "arguments": {"error": other}},
+            {**same, "frame_no": 10, "sender": "server", "arguments": {"handle": 0}},
+        ],
+    }  # fmt: skip
+    with open_tables(str(write_tables(tmp_path, tables))) as session:
+        found = summary.summarize([], session, TABLES)["closed_with_error"]
+    assert [(row["times"], row["closed"], row["by"], row["text"]) for row in found] == [
+        (2, "link", "server", "basic.cancel by the server"),
+        (1, "link", None, "amqp:not-found: no node q"),
+        (1, "link", "server", "amqp:not-found: no node q"),
+        (1, "link", "client", "amqp:session:errant-link"),
+    ]

@@ -23,6 +23,7 @@ from jobs.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
 from pipeline.output.place import place
 from pipeline.schemas import TABLES
+from pipeline.sql import open_tables
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -115,8 +116,10 @@ def test_the_demo_prints_the_documented_output(shell: Shell) -> None:
     """As a decode of the same captures does."""
     (output,) = blocks(README, "text")
     assert output in shell.run("wirehare decode").out
-    tables = {name: place(str(shell.folder / "out")).child(name).dataset() for name in TABLES}
-    assert output in summary_text(summarize(tables["captures"].to_table().to_pylist(), tables))
+    out = str(shell.folder / "out")
+    captures = place(out).child("captures").dataset().to_table().to_pylist()
+    with open_tables(out) as session:
+        assert output in summary_text(summarize(captures, session, TABLES))
 
 
 @pytest.mark.readme
