@@ -165,7 +165,8 @@ MESSAGES: Columns = {
 CONNECTION_COLUMNS = [
     *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_name"),
     *("proxied_client_ip", "proxied_client_port", "client_process"),
-    *("state", "tcp_end", "tcp_end_by", "client_frames", "server_frames", "messages_published", "messages_delivered"),
+    *("state", "tcp_end", "tcp_end_by", "client_frames", "server_frames"),
+    *("messages_published", "messages_delivered"),
     *("opened_ts", "connection_id"),
 ]
 

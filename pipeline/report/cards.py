@@ -34,6 +34,7 @@ FEW_CONNECTIONS = 2
 CLOSE = "close"
 # `connections.tcp_end` of a connection that has ended.
 ENDS = {"rst": "TCP reset", "fin": "TCP ended"}
+UNITS = ("s", "ms", "us", "ns", "bytes")
 # Evidence that is shown first.
 BEFORE_OTHERS = ("observed", "expected")
 
@@ -253,7 +254,15 @@ def values(evidence: str | None) -> list[tuple[str, str]]:
         return [("evidence", json_text(found))]
     order = {name: place for place, name in enumerate(BEFORE_OTHERS)}
     ordered = sorted(found.items(), key=lambda item: order.get(item[0], len(order)))
-    return [(name.replace("_", " "), json_text(value)) for name, value in ordered[:VALUES]]
+    return [with_unit(name.replace("_", " "), value) for name, value in ordered[:VALUES]]
+
+
+def with_unit(name: str, value: Any) -> tuple[str, str]:
+    """A value of evidence with its name; the unit that ends the name of a number is put behind the number."""
+    what, _, unit = name.rpartition(" ")
+    if what and unit in UNITS and isinstance(value, int | float):
+        return what, f"{json_text(value)} {unit}"
+    return name, json_text(value)
 
 
 def json_text(value: Any) -> str:

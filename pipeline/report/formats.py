@@ -197,7 +197,7 @@ def first_of(audit: Audit, known: KnownFinding) -> dict[str, Any] | None:
     shown = example(row, audit.tables)
     return {
         "text": rule.summary if rule else row["summary"],
-        "evidence": dict(shown.values),
+        "evidence": parsed(row["evidence"]),
         "reservation": row["reservation"],
         "client": row["client"],
         "application": row["application"],
@@ -207,6 +207,14 @@ def first_of(audit: Audit, known: KnownFinding) -> dict[str, Any] | None:
         "frame_no": row["frame_no"],
         "cut": shown.cut,
     }
+
+
+def parsed(evidence: str | None) -> Any:
+    """Evidence as JSON has it; the text, if it is too long to be whole."""
+    try:
+        return json.loads(evidence or "{}")
+    except ValueError:
+        return evidence
 
 
 def sarif(audit: Audit) -> str:

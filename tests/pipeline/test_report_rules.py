@@ -11,7 +11,7 @@ from report_support import FINDINGS, SOURCES, audit_of, everywhere, finding, gro
 
 from pipeline.audit.catalogue import SEVERITIES, catalogue
 from pipeline.report.baseline import Previous, compare, key
-from pipeline.report.cards import MOST_IMPORTANT, example, most_important, with_connections
+from pipeline.report.cards import MOST_IMPORTANT, example, most_important, values, with_connections
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
@@ -144,6 +144,13 @@ def test_a_name_that_several_connections_have_says_which_of_them(which: list[str
     assert card.names["application"] == names
     (card,) = audit_of(replace(facts, groups={**facts.groups, "named": Groups(rows, 20_000)})).cards
     assert card.names["application"] == ["pika"]  # not all of them are known
+
+
+def test_numbers_of_evidence_are_shown_with_their_unit() -> None:
+    evidence = '{"negotiated_s": 1, "observed_ms": 3003, "routing_keys": "a s", "names_s": "x", "s": 2}'
+    assert values(evidence) == [
+        ("negotiated", "1 s"), ("observed", "3003 ms"), ("routing keys", "a s"), ("names s", "x"), ("s", "2"),
+    ]  # fmt: skip
 
 
 def test_an_address_is_not_said_twice() -> None:
