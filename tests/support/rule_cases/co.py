@@ -49,7 +49,7 @@ CASES = [
          evidence={"observed": "c"}, offender="server"),
     # Before 0-9-1 with its extension, a server may not send it: MT-01.
     Case("CO-05", V, consuming().server("basic.cancel", consumer_tag="c", no_wait=True), cancels(consuming()),
-         evidence={"observed": "c"}, besides=("MT-01",)),
+         evidence={"observed": "c", "queue": "q"}, besides=("MT-01",)),
     Case("CO-06", V, opened().asks("basic.consume", reply={"consumer_tag": "c"}, queue="q", consumer_tag="c"),
          consuming(prefetch=1), evidence={"observed": 0, "queue": "q"}),
     Case("CO-06", V, consuming(prefetch=0), consuming()),
