@@ -94,7 +94,7 @@ def epochs(size: int, seed: int, profile: Profile) -> Iterator[list[Packets]]:
         yield parts
         meet(flows)
     yield [
-        packets_of(t, exchange(segments(s.closing(t.messages)) + PARTING), rng)
+        packets_of(t, exchange(segments(s.closing(t.messages, t.burst)) + PARTING), rng)
         for t, s in zip(flows, scripts, strict=True)
     ]
 
@@ -108,7 +108,7 @@ def master(number: int, script: Script, profile: Profile, rng: np.random.Generat
     count = max(1, room // message_bytes(units, profile.segment_bytes))
     messages = -(-count // flow.burst) * flow.burst
     parts.append(packets_of(flow, rounds(flow, units, messages, profile.segment_bytes, rng), rng))
-    parts.append(packets_of(flow, exchange(segments(script.closing(flow.messages)) + PARTING), rng))
+    parts.append(packets_of(flow, exchange(segments(script.closing(flow.messages, flow.burst)) + PARTING), rng))
     columns = zip(*((part.headers, part.times, part.payload) for part in parts), strict=True)
     headers, times, payload = (np.concatenate(column) for column in columns)
     before = len(parts[0].payload)

@@ -91,12 +91,14 @@ def units_0_10(rng: np.random.Generator, burst: int, message_bytes: int) -> tupl
     """What client and server send for a message, in 16 sizes around `message_bytes`."""
     client, first, server = [], [], []
     accept = one_frame("message.accept", {"transfers": [(numbered(ACCEPTED), numbered(ACCEPTED_LAST))]})
+    # in the place of an acceptance: commands are counted
+    more = one_frame("message.flow", {"destination": "c1", "unit": CREDIT_MESSAGES, "value": UNLIMITED})
     in_accept = {ACCEPTED: Counter(-burst), ACCEPTED_LAST: Counter(-burst)}
     completed = one_frame("session.completed", {"commands": [(0, numbered(COMPLETED))]})
     in_completed = {COMPLETED: Counter(BEFORE_TRANSFERS, stride=2)}
     for number, (body, in_body) in enumerate(bodies(rng, message_bytes)):
         key = f"orders.eu.{number:02d}"
-        first.append(unit(transfer("orders", key, body), {**IN_UUID, **in_body}))
+        first.append(unit(transfer("orders", key, body) + more, {**IN_UUID, **in_body}))
         client.append(unit(transfer("orders", key, body) + accept, {**in_accept, **IN_UUID, **in_body}))
         server.append(unit(completed + transfer("c1", key, body), {**in_completed, **IN_UUID, **in_body}))
     return client + first, server
@@ -126,11 +128,11 @@ def opening_0_10() -> list[Step]:
     ]
 
 
-def closing_0_10(messages: int) -> list[Step]:
-    """The last acceptance (of all) and a clean end."""
+def closing_0_10(messages: int, burst: int) -> list[Step]:
+    """The last acceptance (of the last burst) and a clean end."""
     name = {"name": b"bench-1"}
     return [
-        (CLIENT, one_frame("message.accept", {"transfers": [(0, max(0, messages - 1))]})),
+        (CLIENT, one_frame("message.accept", {"transfers": [(max(0, messages - burst), max(0, messages - 1))]})),
         (CLIENT, one_frame("session.detach", name)),
         (SERVER, one_frame("session.detached", {**name, "code": 0})),
         (CLIENT, one_frame("connection.close", {"reply-code": 200, "reply-text": "bye"})),
@@ -203,11 +205,17 @@ def opening_1_0() -> list[Step]:
     ]
 
 
-def closing_1_0(messages: int) -> list[Step]:
-    """The last acceptance (of all) and a clean end."""
-    all_of_them = [RECEIVER, uint(0), uint(max(0, messages - 1)), True, described(encode_1_0.ACCEPTED)]
+def closing_1_0(messages: int, burst: int) -> list[Step]:
+    """The last acceptance (of the last burst) and a clean end."""
+    remaining = [
+        RECEIVER,
+        uint(max(0, messages - burst)),
+        uint(max(0, messages - 1)),
+        True,
+        described(encode_1_0.ACCEPTED),
+    ]
     return [
-        (CLIENT, framed(DISPOSITION, list(all_of_them))),
+        (CLIENT, framed(DISPOSITION, list(remaining))),
         *((side, framed(code, [])) for code in (END, CLOSE) for side in (CLIENT, SERVER)),
     ]
 

@@ -105,7 +105,7 @@ class Unit:
 @dataclass(frozen=True)
 class Script:
     """One connection: `opening`; a unit of either side for each message, of several sizes around a mean; `closing`
-    after a number of messages.
+    after a number of messages, the last burst of which is not settled yet.
 
     units: (random generator, burst, mean bytes of a body) -> units of client and server. Messages come in bursts: a
     client settles the messages of the burst before. Of the client there are twice as many: the second half, for the
@@ -114,7 +114,7 @@ class Script:
 
     opening: Callable[[], list[Step]]
     units: Callable[[np.random.Generator, int, int], tuple[list[Unit], list[Unit]]]
-    closing: Callable[[int], list[Step]]
+    closing: Callable[[int, int], list[Step]]
 
 
 MESSAGE_DIGITS, CONNECTION_DIGITS = b"0badf00d", b"0ddba115"

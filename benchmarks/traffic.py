@@ -91,7 +91,7 @@ def opening() -> list[Step]:
     return [(CLIENT, b"AMQP\0\0\x09\x01"), *((side, method(channel, body)) for side, channel, body in steps)]
 
 
-def closing(messages: int) -> list[Step]:
+def closing(messages: int, burst: int) -> list[Step]:
     """The last acknowledgement (all that remains) and a clean end."""
     return [
         (CLIENT, method(1, spec.Basic.Ack(delivery_tag=messages, multiple=True))),

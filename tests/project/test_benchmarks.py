@@ -28,6 +28,9 @@ from benchmarks.model import MEASURES, Run, model, prediction
 from benchmarks.processes import DRIVER, peaks
 from benchmarks.profiles import PROFILES, SCRIPTS
 from benchmarks.run import Budget
+from pipeline.audit import findings_in
+from pipeline.output.writing import write
+from pipeline.tables.processes import LocalProcesses
 
 SIZE = 250_000
 # Smaller than the profile has them, but of several frames.
@@ -62,6 +65,15 @@ def test_equal_arguments_give_equal_bytes(name: str, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         digests.append(hashlib.sha256(written(tmp_path / folder, name, seed).read_bytes()).hexdigest())
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_peers_keep_to_the_protocol(traffic: Path, tmp_path: Path) -> None:
+    """Logins as guest, without TLS and by one container-id for all are left: they change no traffic."""
+    write(LocalProcesses, [str(traffic)], str(tmp_path / "tables"))
+    files = {table.name: [str(path) for path in table.glob("*.parquet")] for table in (tmp_path / "tables").iterdir()}
+    found = findings_in(files).to_pylist()
+    assert {row["rule_id"] for row in found if row["severity"] != "info"} <= {"SEC-01", "SEC-02", "SEC-04", "L10-63"}
+    assert found
 
 
 @NEEDS_TSHARK
