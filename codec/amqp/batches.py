@@ -11,7 +11,7 @@ from codec.amqp import rows as R
 from codec.amqp.classic.tables import classic_tables
 from codec.amqp.connections.parts import heap_ends
 from codec.amqp.stream import State, new_state
-from codec.amqp.v1_0.azure_batches import Inside, messages_inside
+from codec.amqp.v1_0.azure_batches import Inside, end_of_messages, messages_inside
 from codec.amqp.values import decode_values, definitions
 from codec.amqp.versions import V1_0_FAMILY, headers
 from codec.tcp.direction import enlarge_stream, enlarged
@@ -80,11 +80,13 @@ class RowBuffer:
         while first < len(cells):
             for writer in (self.arguments, self.properties):
                 writer.positions[VALUE] = writer.positions[METADATA] = 0
-            stop = decode_values(cells, rows.octets, first, self.definitions, self.arguments, self.properties)
+            wire, values, scratch = self.definitions[V1_0_FAMILY][1]
+            end = end_of_messages(cells, rows.octets, first, wire)
+            stop = decode_values(cells[:end], rows.octets, first, self.definitions, self.arguments, self.properties)
             if stop == first:
                 self.arguments, self.properties = _enlarged_if_full(self.arguments), _enlarged_if_full(self.properties)
                 continue
-            inside = messages_inside(cells, rows.octets, first, stop, *self.definitions[V1_0_FAMILY][1])
+            inside = messages_inside(cells, rows.octets, first, stop, wire, values, scratch)
             part, payload_from = cells[first:stop], int(cells[first - 1, R.PAYLOAD_END]) if first else 0
             yield Batch(
                 part,

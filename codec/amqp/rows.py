@@ -27,7 +27,8 @@ COLUMNS = (
     "properties_metadata_end",
 )  # fmt: skip
 # NOTES: a bitmask, see codec.amqp.notes. DEFINITION: index of the method or performative whose octets follow; -1 none.
-# DIGEST: 1 with a digest of the body, BATCH also with messages in it, which are among the octets to decode.
+# DIGEST: 1 with a digest of the body; BATCH also with messages in it, which are among the octets to decode; LARGE_BATCH
+# with too many of them.
 # HANDSHAKE: 1 while the client is not authenticated; octets that do not parse may be part of a secret.
 (
     CONNECTION, FRAME_NO, DIRECTION, SENDER, TS, FIRST_TS, FILE, FIRST_PACKET, PACKET, OFFSET, SIZE, VERSION, KNOWN,
@@ -37,7 +38,7 @@ COLUMNS = (
 ) = range(len(COLUMNS))  # fmt: skip
 
 CLIENT, SERVER = 0, 1
-BATCH = 2
+BATCH, LARGE_BATCH = 2, 3
 KNOWN_BY = (None, "syn", "header", "method", "port")
 BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(1, len(KNOWN_BY))
 SPARE_ROWS = LIMITS.detect_spans + 16  # the most that one step of the decoder appends: all pending spans and a few more

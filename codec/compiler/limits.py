@@ -147,6 +147,8 @@ class Limits:
     # that wait for their reply; above that the oldest are written with outcome 'unknown', or without a reply. Brokers
     # throttle far below.
     outstanding_messages: int = 1 << 21
+    # Messages in a batch of Azure, which has at most 1 MB; one with more is one message. As many are decoded at a time.
+    batch_messages: int = 65536
     # The body of a management request over 1.0, or of its reply, that is decoded: declarations take some hundred bytes.
     management_bytes: int = 4096
     # Queues of one connection whose declared types are remembered, those declared last: clients that declare all they
@@ -171,7 +173,7 @@ REACHED = (
     "search for frames",  # detect_bytes, detect_spans
     "segment size",  # segment_bytes
     "open deliveries",  # open_deliveries, delivery_probes
-    "delivery size",  # delivery_bytes
+    "delivery size",  # delivery_bytes, batch_messages
     "protocol headers",  # offers
     "hello size",  # hello_bytes
     "outstanding messages",  # outstanding_messages

@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import golden_1_0
+import numpy as np
 import proton
 import pytest
 from encode_1_0 import FLOW, TRANSFER, encoded, frame, performative, performative_frame, section
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
+
+from codec.amqp import rows as R
+from codec.amqp.v1_0.azure_batches import COLUMNS, MOST_MESSAGES, list_messages
+from codec.amqp.v1_0.tables import v1_0_tables
 
 HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP" + octets for octets in (b"\0\1\0\0", b"\2\1\0\0", b"\3\1\0\0"))
 
@@ -324,6 +329,26 @@ def test_bodies_of_management_requests_may_come_in_several_transfers(before: byt
             assert properties.get("body_value") == (value if shown else None), ends
             assert (properties["footer"], properties["body_kind"]) == ({"f": 1}, "value")
             assert rows[-1]["digest"] == hashlib.sha256(encoded(value)).hexdigest()
+
+
+def test_the_number_of_messages_in_batches_is_bounded() -> None:
+    """Each message is an empty data section, in a data section: 10 octets."""
+    inside, wire = bytes.fromhex("005375a005 005375a000"), v1_0_tables()[0]
+
+    def listed(*counts: int) -> tuple[int, int, list[int]]:
+        """Of batches with so many messages: how many are found, the row before which they are, digests of the rows."""
+        row = b"\x75" + performative(TRANSFER, 0)
+        octets = np.frombuffer(bytearray(b"".join(row + inside * count for count in counts)), np.uint8)
+        cells = np.zeros((len(counts), len(R.COLUMNS)), np.int64)
+        cells[:, R.OCTETS_END] = np.cumsum([len(row) + len(inside) * count for count in counts])
+        cells[:, R.DIGEST] = R.BATCH
+        found, _, end = list_messages(cells, octets, 0, len(counts), wire, np.zeros((0, COLUMNS), np.int64))
+        return found, end, cells[:, R.DIGEST].tolist()
+
+    assert listed(3, 2) == (5, 2, [R.BATCH, R.BATCH])
+    assert listed(MOST_MESSAGES) == (MOST_MESSAGES, 1, [R.BATCH])
+    assert listed(MOST_MESSAGES + 1, 2) == (2, 2, [R.LARGE_BATCH, R.BATCH])
+    assert listed(2, MOST_MESSAGES, 1) == (2, 1, [R.BATCH] * 3)
 
 
 @pytest.mark.parametrize("first", [0, 9, 700])

@@ -186,7 +186,7 @@ const rhea = {
           finish(context);
         });
       container.on("connection_close", resolve);
-      container.on("disconnected", resolve);
+      container.on("disconnected", cutOff(resolve));
       const options = settings.auto ? { snd_settle_mode: 1 } : {};
       this.connect(container).open_sender({ target: settings.address.replace("{}", settings.queue), ...options });
     });
@@ -215,12 +215,17 @@ const rhea = {
         });
       });
       container.on("connection_close", resolve);
-      container.on("disconnected", resolve);
+      container.on("disconnected", cutOff(resolve));
       const options = settings.auto ? { snd_settle_mode: 1 } : {};
       connection.open_receiver({ source: settings.address.replace("{}", settings.queue), credit_window: 20, autoaccept: false, ...options });
     });
   },
 };
+
+// The other side ended the connection without a close.
+function cutOff(resolve) {
+  return () => { write("error", null, { text: "disconnected" }); resolve(); };
+}
 
 const client = { amqplib, "rabbitmq-client": rabbitmqClient, rhea }[settings.library];
 client[settings.role]().then(

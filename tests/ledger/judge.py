@@ -4,7 +4,8 @@
 
 Each value that an account states is compared with the row that states it: `equal`, `unknown` (the row does not say,
 which it may where packets are missing), or `wrong`. A client without `closed` was killed, and one with `error` was cut
-off: of its last events the wire may show more or less than it wrote down. Prints the numbers by column, and each wrong
+off: of its last events the wire may show more or less than it wrote down, and none of those that its library never sent
+(where the folder has the capture, no byte of them is in it). Prints the numbers by column, and each wrong
 value with its packet; exit status 1 if there is one.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import mmap
 import re
 import sys
 from collections import Counter, defaultdict
@@ -112,9 +114,18 @@ def marker_of(row: Row) -> str | None:
     return found[1].decode() if found else None
 
 
+def captured(folder: Path) -> set[str] | None:
+    """The markers in the capture of a folder; None without it."""
+    file = folder / "capture.pcap"
+    if not file.is_file():
+        return None
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        return {found[1].decode() for found in MARKER.finditer(octets)}
+
+
 def judge(tables: Path, folder: Path) -> Verdict:
     """Compare all that the accounts in a folder state with the tables."""
-    verdict, clients = Verdict(), accounts(folder)
+    verdict, clients, sent = Verdict(), accounts(folder), captured(folder)
     connections = read(tables, "connections")
     versions = {row["connection_id"]: row["version"] for row in connections}
     ids: dict[str, set[int]] = defaultdict(set)
@@ -131,7 +142,7 @@ def judge(tables: Path, folder: Path) -> Verdict:
     for name, client in clients.items():
         rows = [row for connection in sorted(ids_of(ids, name)) for row in of_connection[connection]]
         classic = all(versions[row["connection_id"]] != "1.0" for row in rows)
-        judge_publishes(verdict, client, [row for row in rows if row["operation"] == "publish"], classic)
+        judge_publishes(verdict, client, [row for row in rows if row["operation"] == "publish"], classic, sent)
         judge_deliveries(verdict, client, [row for row in rows if row["operation"] in ("deliver", "get")], classic)
         closes = [row for connection in ids_of(ids, name) for row in stated_closes[connection]]
         for event in client.events:
@@ -150,7 +161,8 @@ def ids_of(ids: dict[str, set[int]], name: str) -> set[int]:
     }
 
 
-def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: bool) -> None:
+def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: bool, sent: set[str] | None) -> None:
+    """`sent`: markers that are on the wire, None if that is not known."""
     found: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
         found[row["marker"]].append(row)
@@ -160,7 +172,8 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
             continue
         own = found[event["id"]]
         if len(own) != 1:
-            if not (client.uncertain(index) and not own):
+            unsent = sent is not None and client.cut_off and event["id"] not in sent
+            if own or not (unsent or client.uncertain(index)):
                 verdict.compare("publishes of a message", 1, len(own), event["id"])
             continue
         (row,) = own

@@ -85,3 +85,15 @@ def test_an_account_that_lies_is_noticed(recording: tuple[Path, list[Event]], tm
     verdict = judged(tables, tmp_path / "accounts", changed)
     assert verdict.counts[column]["wrong"] >= 1
     assert verdict.wrong
+
+
+def test_what_a_library_never_sent_is_not_missed(recording: tuple[Path, list[Event]], tmp_path: Path) -> None:
+    """A client that was cut off has handed more to its library, which is not in the capture; it is missed if it is."""
+    tables, events = recording
+    one = next(event for event in of_whole_clients(events) if event["event"] == "published")
+    never = [one | {"client": "late", "id": f"late:{turn:07d}"} for turn in range(judge.LAST_EVENTS + 5)]
+    folder = tmp_path / "accounts"
+    assert len(judged(tables, folder, [*events, *never]).wrong) == 5
+    for written, wrong in ((b"|other:0000000|", 0), (b"..|late:0000003|..", 1)):
+        (folder / "capture.pcap").write_bytes(written)
+        assert len(judge.judge(tables, folder).wrong) == wrong

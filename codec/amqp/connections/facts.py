@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from codec.amqp import versions as V
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.connections.lifecycle import EndedConnections
-from codec.amqp.rows import CONNECTION, DEFINITION, ERROR
-from codec.compiler.limits import HELLO_SIZE, LIMITS, NESTING, REACHED, VALUE_SIZE
+from codec.amqp.rows import CONNECTION, DEFINITION, DIGEST, ERROR, LARGE_BATCH
+from codec.compiler.limits import DELIVERY_SIZE, HELLO_SIZE, LIMITS, NESTING, REACHED, VALUE_SIZE
 from codec.layers.tls.hello import hello_is_cut
 from codec.sides import SIDES
 from codec.tcp.direction import FOREIGN, START, TLS
@@ -91,6 +91,9 @@ def limits_of_rows(cells: np.ndarray) -> dict[int, int]:
     for row in np.flatnonzero(reached & (cells[:, DEFINITION] >= 0)):  # others had no values to decode
         connection = int(cells[row, CONNECTION])
         found[connection] = found.get(connection, 0) | (NESTING if errors[row] == V.E_DEPTH else VALUE_SIZE)
+    for row in np.flatnonzero(cells[:, DIGEST] == LARGE_BATCH):
+        connection = int(cells[row, CONNECTION])
+        found[connection] = found.get(connection, 0) | DELIVERY_SIZE
     return found
 
 

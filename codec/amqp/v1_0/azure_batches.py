@@ -22,6 +22,7 @@ from codec.amqp.v1_0.message import MISFIT_OF_SECTIONS, decode_message, note_fla
 from codec.amqp.v1_0.scalars import Scratch
 from codec.amqp.v1_0.tables import ValueTables, WireTables
 from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
 from codec.hashes.digest import begin, finish, new_digests, update
 from codec.variant import METADATA, VALUE, enlarge, new_writer
 from codec.variant.writer import copy_bytes
@@ -31,6 +32,7 @@ COLUMNS = 7
 ROW, AT, SIZE, BODY_SIZE, WHOLE, VALUE_END, METADATA_END = range(COLUMNS)
 FIRST_BYTES = 1 << 14  # of the heaps of values
 ONLY = np.int64(0)  # the index of the digest in use
+MOST_MESSAGES = LIMITS.batch_messages
 
 
 class Inside(NamedTuple):
@@ -53,7 +55,7 @@ def _payload_at(octets, start, end, t):
 @kernel
 def list_messages(cells, octets, first, stop, t, listed):
     """Write the messages in the batches among rows `first` to `stop` to `listed`, as far as it has room: (their number,
-    the size of the largest)."""
+    the size of the largest, the row before which there are at most MOST_MESSAGES)."""
     count, largest = 0, 0
     for index in range(first, stop):
         if cells[index, R.DIGEST] != R.BATCH:
@@ -67,6 +69,10 @@ def list_messages(cells, octets, first, stop, t, listed):
                 count = before
                 break
             if section == T.DATA:
+                if count - before == MOST_MESSAGES:
+                    cells[index, R.DIGEST] = R.LARGE_BATCH
+                    count = before
+                    break
                 if count < len(listed):
                     listed[count, ROW] = index - first
                     listed[count, AT] = inside - payload_at
@@ -74,7 +80,9 @@ def list_messages(cells, octets, first, stop, t, listed):
                 count += 1
                 largest = max(largest, size)
             at = inside + size
-    return count, largest
+        if count > MOST_MESSAGES:
+            return before, largest, index
+    return count, largest, stop
 
 
 @kernel
@@ -131,6 +139,14 @@ def decode_messages(cells, octets, first, listed, k, t, v, s, w, digests, digest
     return len(listed)
 
 
+def end_of_messages(cells: NDArray[np.int64], octets: NDArray[np.uint8], first: int, wire: WireTables) -> int:
+    """The row after `first` before which there are at most MOST_MESSAGES in batches."""
+    if not (cells[first:, R.DIGEST] == R.BATCH).any():
+        return len(cells)
+    _, _, end = list_messages(cells, octets, first, len(cells), wire, np.zeros((0, COLUMNS), np.int64))
+    return int(end)
+
+
 def messages_inside(
     cells: NDArray[np.int64],
     octets: NDArray[np.uint8],
@@ -144,7 +160,7 @@ def messages_inside(
     `first`."""
     if not (cells[first:stop, R.DIGEST] == R.BATCH).any():
         return None
-    count, largest = list_messages(cells, octets, first, stop, wire, np.zeros((0, COLUMNS), np.int64))
+    count, largest, _ = list_messages(cells, octets, first, stop, wire, np.zeros((0, COLUMNS), np.int64))
     if not count:
         return None
     listed, digest = np.zeros((count, COLUMNS), np.int64), np.zeros((count, 32), np.uint8)

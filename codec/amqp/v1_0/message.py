@@ -62,7 +62,7 @@ def decode_frame(octets, start, end, row, definition, t, v, s, arguments, proper
     if at < 0 or (at >= end and body == NO_BODY):
         return W.OK
     code, flaws = decode_message(
-        properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body, row[DIGEST] == BATCH
+        properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body, row[DIGEST] >= BATCH
     )
     if code == W.FULL:
         W.rollback(properties)
