@@ -13,7 +13,8 @@
 -- other. A queue that was declared without a name gets the name in the reply; later methods on the channel that name no
 -- queue are about the queue that was declared last. The server accepted what it replied to with an -ok method, or a 0-10
 -- command that it completed. A command without a reply is accepted if it asked for none (no-wait), and always in 0-10,
--- where its completion may come after the end of the capture.
+-- where its completion may come after the end of the capture. Management requests of 1.0 change exchanges and queues, too,
+-- if their status says so; what RabbitMQ declares that way is durable unless told otherwise.
 CREATE VIEW context_entities AS
 WITH uses AS (
     SELECT connection_id, channel, channel_life, frame_no, ts_ns, ts, version, name, kind, reply_frame_no, reply_name,
@@ -36,7 +37,20 @@ WITH uses AS (
                                                                        'exchange.query') THEN 'queue' END AS kind
                 FROM control_methods WHERE sender = 'client')
           WHERE kind IS NOT NULL OR name = 'channel.open')
-    WHERE kind IS NOT NULL),
+    WHERE kind IS NOT NULL
+    UNION ALL
+    SELECT connection_id, channel, channel_life, frame_no, ts_ns, ts, version, name,
+           split_part(name, '.', 1) AS kind, reply_frame_no, NULL AS reply_name, coalesce(status < 300, false) AS accepted,
+           answered_ns, coalesce(queue, exchange) AS named_entity,
+           CASE WHEN name LIKE '%.declare' THEN
+               {'durable': coalesce(TRY_CAST(arguments.durable AS BOOLEAN), true),
+                'exclusive': coalesce(TRY_CAST(arguments.exclusive AS BOOLEAN), false),
+                'auto_delete': coalesce(TRY_CAST(arguments.auto_delete AS BOOLEAN), false), 'passive': false,
+                'type': TRY_CAST(arguments.type AS VARCHAR)} END AS declared,
+           CASE WHEN name LIKE '%.declare' THEN
+               coalesce(CAST(TRY_CAST(arguments.arguments AS JSON) AS VARCHAR), '{}') END AS "table",
+           false AS exclusive
+    FROM managed WHERE name NOT LIKE '%bind'),
 named AS (
     SELECT * FROM (
         SELECT * EXCLUDE (named_entity, nameless, name_given, called), name_given IS NOT NULL AS given,
@@ -144,7 +158,9 @@ CREATE VIEW context_redeliveries AS
 WITH brokers AS (SELECT connection_id, version, server_ip, server_port, vhost FROM connections),
 streams AS (
     SELECT DISTINCT server_ip, server_port, vhost, queue
-    FROM control_methods JOIN brokers USING (connection_id)
+    FROM (SELECT connection_id, name, queue, arguments FROM control_methods
+          UNION ALL SELECT connection_id, name, queue, arguments FROM managed)
+    JOIN brokers USING (connection_id)
     WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) = 'stream'
           OR name = 'basic.consume' AND arguments.arguments."x-stream-offset" IS NOT NULL),
 moved AS (

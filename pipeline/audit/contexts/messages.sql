@@ -112,6 +112,27 @@ FROM (SELECT *, list({'frame_no': frame_no, 'sender': sender, 'name': name, 'ide
             WHERE name IN ('file.open', 'file.open-ok', 'file.stage', 'file.publish', 'file.deliver')))
 WHERE name IN ('file.publish', 'file.deliver');
 
+-- Requests to management nodes over 1.0 that change exchanges, queues and bindings, as if by the methods of 0-9-1 in
+-- `name`. `status`: of the reply, null without one; of requests with the same message-id that of the worst.
+CREATE TABLE managed AS
+SELECT connection_id, channel, channel_life, frame_no, ts_ns, ts, '1.0' AS version, name, exchange, queue, arguments,
+       reply_frame_no, status, coalesce(replied_ns, ts_ns) AS answered_ns
+FROM (SELECT connection_id, channel, channel_life, first_frame_no AS frame_no, ts_ns, ts, message_id,
+             management_exchange AS exchange, management_queue AS queue, properties.body_value AS arguments,
+             CASE WHEN management_target LIKE '/bindings%' THEN
+                      if(management_operation = 'POST', 'queue.bind', 'queue.unbind')
+                  WHEN management_target LIKE '/queues/%/messages' THEN 'queue.purge'
+                  WHEN upper(management_operation) IN ('PUT', 'CREATE') THEN
+                      if(management_queue IS NULL, 'exchange.declare', 'queue.declare')
+                  ELSE if(management_queue IS NULL, 'exchange.delete', 'queue.delete') END AS name
+      FROM messages
+      WHERE upper(management_operation) IN ('PUT', 'POST', 'DELETE', 'CREATE')
+            AND (management_queue IS NOT NULL OR management_exchange IS NOT NULL))
+LEFT JOIN (SELECT connection_id, correlation_id AS message_id, min(first_frame_no) AS reply_frame_no,
+                  max(management_status) AS status, max(ts_ns) AS replied_ns
+           FROM messages WHERE management_status IS NOT NULL AND correlation_id IS NOT NULL
+           GROUP BY connection_id, correlation_id) USING (connection_id, message_id);
+
 -- Replies of management nodes of 1.0 with a `status` of an error and its `text`, with the `operation` and `target` of
 -- their requests, null where the request is not known. Of requests with the same message-id nobody knows which one was
 -- answered.

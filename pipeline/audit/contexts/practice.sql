@@ -7,8 +7,8 @@ FROM known_connections WHERE server_product = 'RabbitMQ';
 
 -- What RabbitMQ 4 refuses: one row per queue.declare (1.0: management request), basic.qos or attach on a connection to
 -- RabbitMQ, with the settings that later releases refuse (`mode`, `queue_version`, `locator`, `mirrored`, `address` ...).
--- A receiver names its source, a sender its target. Queues that are declared over 1.0 (PUT /queues/QUEUE,
--- percent-encoded) are as if by queue.declare.
+-- A receiver names its source, a sender its target. Queues that are declared over 1.0 are as if
+-- by queue.declare.
 CREATE VIEW context_upgrades AS
 SELECT *, CASE WHEN role THEN source ELSE target END AS address,
        list_transform(list_filter(map_entries(filters), lambda entry: entry.value ->> '$.descriptor' IS NULL),
@@ -28,9 +28,8 @@ FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue,
       FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue, arguments
             FROM control_methods WHERE sender = 'client' AND name IN ('queue.declare', 'basic.qos', 'attach')
             UNION ALL
-            SELECT connection_id, '1.0' AS version, first_frame_no AS frame_no, ts_ns, channel, 'queue.declare' AS name,
-                   TRY(url_decode(management_target[9:])) AS queue, properties.body_value AS arguments
-            FROM messages WHERE management_operation = 'PUT' AND management_target LIKE '/queues/%'))
+            SELECT connection_id, version, frame_no, ts_ns, channel, name, queue, arguments
+            FROM managed WHERE name = 'queue.declare'))
 JOIN to_rabbitmq USING (connection_id);
 
 -- One row per connection and quorum queue without a delivery limit of its own: number of requeued `messages`. From 4.3
@@ -48,7 +47,9 @@ FROM (SELECT connection_id, queue, count(*) AS messages, '0-9-1' AS version, min
       WHERE NOT (coalesce(put_back, false) AND release >= 4003)
       GROUP BY connection_id, queue, server_ip, server_port, vhost)
 SEMI JOIN (SELECT queue, server_ip, server_port, vhost
-           FROM (SELECT connection_id, queue FROM control_methods
+           FROM (SELECT connection_id, queue
+                 FROM (SELECT connection_id, name, queue, arguments FROM control_methods
+                       UNION ALL SELECT connection_id, name, queue, arguments FROM managed)
                  WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) = 'quorum'
                        AND arguments.arguments."x-delivery-limit" IS NULL)
            JOIN to_rabbitmq USING (connection_id)) USING (server_ip, server_port, vhost, queue);
@@ -104,7 +105,9 @@ returned AS (
           WHERE operation = 'publish' AND mandatory AND returned_frame_no IS NOT NULL
           GROUP BY server_ip, server_port, vhost, exchange, routing_key)
     LEFT JOIN (SELECT server_ip, server_port, vhost, ts_ns AS changed_ns
-               FROM control_methods JOIN brokers USING (connection_id)
+               FROM (SELECT connection_id, name, ts_ns FROM control_methods
+                     UNION ALL SELECT connection_id, name, ts_ns FROM managed)
+               JOIN brokers USING (connection_id)
                WHERE name IN ('queue.declare', 'queue.bind', 'exchange.bind', 'exchange.declare'))
         USING (server_ip, server_port, vhost)
     GROUP BY server_ip, server_port, vhost, exchange, routing_key, returned_ns)

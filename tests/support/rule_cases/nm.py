@@ -8,6 +8,7 @@ from rule_connections import done_0_10, send_0_10, session_0_10
 from rule_support import Case, Connection, spoken
 
 from rule_cases.ch import ended, opened, refused, shut
+from rule_cases.practice import OF_1_0, managed
 
 V = spoken()
 EXCHANGE_DECLARE, EXCHANGE_DELETE = (40, 10), (40, 20)
@@ -100,6 +101,15 @@ CASES = [
           declares(declares(opened(), "u"), "u", arguments={"x-max-length": 5})], also=("CH-09",),
          evidence={"observed": {"durable": False, "exclusive": False, "auto_delete": False,
              "arguments": '{"x-max-length":5}'}}),
+    # Declared over 1.0, where queues are durable unless told otherwise.
+    Case("NM-06", V,
+         [managed("PUT", "/queues/q", {}, status="201"),
+          refused(stranger(5).client("queue.declare", queue="q"), 406, "NO", QUEUE_DECLARE)],
+         [managed("PUT", "/queues/q", {}, status="201"), declares(stranger(5), "q", durable=True),
+          managed("PUT", "/queues/r", {}), declares(stranger(6), "r")],
+         also=("CH-09",), besides=OF_1_0,
+         evidence={"queue": "q", "expected": {"durable": True, "exclusive": False, "auto_delete": False,
+             "arguments": "{}"}}),
     Case("NM-07", V, refused(opened().client("queue.purge", queue=""), 404, "NO", QUEUE_PURGE),
          declares(opened(), "q").asks("queue.purge", queue=""), also=("CH-09", "NM-11"),
          evidence={"method": "queue.purge"}),

@@ -37,6 +37,8 @@ from rule_support import NOBODY, SCALED, SECOND_NS, SERVER_PROPERTIES, START_NS,
 V = spoken()
 RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ"}
 X, HEADER_1_0 = data_section(b"x"), performative(0x70, True)
+BINDING = {"source": "e", "destination_queue": "q", "binding_key": "nowhere", "arguments": {}}
+OF_1_0 = ("L10-98",)
 MANY = SCALED["PR-01"]["least"]  # messages in each direction
 
 
@@ -54,20 +56,20 @@ def declared(durable: bool = True, exclusive: bool = False, passive: bool = Fals
     )  # fmt: skip
 
 
-def rabbit_1_0(product: str = "RabbitMQ") -> Connection:
+def rabbit_1_0(product: str = "RabbitMQ", at: float = 0, hostname: str = "test") -> Connection:
     """A session of 1.0 with RabbitMQ."""
-    connection = sasl(Connection("1.0"))
+    connection = sasl(Connection("1.0", at=at))
     for side in ("client", "server"):
         connection.octets(side, b"AMQP\0\1\0\0")
-    connection.client_octets(frame(performative(OPEN, "client", "test")))
+    connection.client_octets(frame(performative(OPEN, "client", hostname)))
     software = {symbol("product"): product, symbol("version"): "4.0.1"}
     connection.server_octets(frame(performative(OPEN, "server", *[None] * 8, software)))
     return begun(connection)
 
 
-def linked(address: str, receives: bool, ends: bool = True) -> Connection:
+def linked(address: str, receives: bool, ends: bool = True, **given: Any) -> Connection:
     """A link of 1.0 to or from a node of RabbitMQ; `ends`: then the connection is closed."""
-    connection = rabbit_1_0()
+    connection = rabbit_1_0(**given)
     termini = {
         "source": described(SOURCE, address if receives else None),
         "target": described(TARGET, None if receives else address),
@@ -79,11 +81,25 @@ def linked(address: str, receives: bool, ends: bool = True) -> Connection:
 
 def managed_queue(durable: bool = True, **arguments: Any) -> Connection:
     """A queue that is declared over 1.0, by a request to RabbitMQ's management."""
-    connection = linked("/management", False, ends=False)
-    body = {"durable": durable, "arguments": {name.replace("_", "-"): value for name, value in arguments.items()}}
-    request = section(0x73, ["id-1", None, "/queues/q", "PUT", "$me"]) + section(0x77, body)
+    return managed(
+        "PUT", "/queues/q",
+        {"durable": durable, "arguments": {name.replace("_", "-"): value for name, value in arguments.items()}},
+    )  # fmt: skip
+
+
+def managed(method: str, path: str, body: Any, at: float = 0, status: str | None = None) -> Connection:
+    """A request to RabbitMQ's management, in the virtual host of the cases, and its reply over a link from there."""
+    connection = linked("/management", False, ends=False, at=at, hostname="vhost:/test")
+    for side, role in (("client", True), ("server", False)):
+        attach(connection, side, "back", 1, role, source=described(SOURCE, "/management"), target=described(TARGET))
+    request = section(0x73, ["id-1", None, path, method, "$me"]) + section(0x77, body)
     flow(connection, "server", 0)
-    return closed_1_0(transfer(connection, "client", 0, 0, settled=True, payload=request))
+    flow(connection, "client", 1)
+    transfer(connection, "client", 0, 0, settled=True, payload=request)
+    if status is not None:
+        reply = section(0x73, [None, None, None, status, None, "id-1"]) + section(0x74, {"http:response": "1.1"})
+        transfer(connection, "server", 1, 0, settled=True, payload=reply + section(0x77, None))
+    return closed_1_0(connection)
 
 
 def shots(number: int, messages: int = 1) -> list[Connection]:
@@ -211,13 +227,14 @@ def idle_channels(number: int, publishes: int = 1) -> Connection:
     return connection.close()
 
 
-def unroutable(*between: str, mandatory: bool = False) -> Connection:
-    """A mandatory message is returned; then three are published to the same route."""
+def unroutable(*between: str, mandatory: bool = False, pause: float = 0) -> Connection:
+    """A mandatory message is returned; then, after a pause, three are published to the same route."""
     connection = Connection().handshake().open(1).publish(b"1", routing_key="nowhere", mandatory=True)
     connection.server("basic.return", 1, reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="nowhere")
     connection.content(b"1")
     for name in between:
         connection.asks(name, 1, queue="q", exchange="e", routing_key="nowhere")
+    connection.wait(pause)
     for body in (b"2", b"3", b"4"):
         connection.publish(body, routing_key="nowhere", mandatory=mandatory)
     return connection.close()
@@ -236,9 +253,12 @@ def again(times: int, pause: float, worked: float = 0, **properties: Any) -> Con
     return connection.close()
 
 
-def given_back(**arguments: object) -> Connection:
+def given_back(declares: bool = True, **arguments: object) -> Connection:
     named = {name.replace("_", "-"): value for name, value in arguments.items()}
-    connection = rabbit().asks("queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=named).consume()
+    connection = rabbit()
+    if declares:
+        connection.asks("queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=named)
+    connection.consume()
     connection.deliver(1, message_id="m").client("basic.nack", delivery_tag=1, requeue=True)
     return connection.deliver(2, redelivered=True, message_id="m").client("basic.ack", delivery_tag=2).close()
 
@@ -350,6 +370,8 @@ CASES = [
     Case("PR-08", V, unroutable(), unroutable("queue.bind"), evidence={"observed": 3, "routing_key": "nowhere"},
          besides=RETURNS),
     Case("PR-08", V, unroutable(), unroutable(mandatory=True), besides=RETURNS),
+    Case("PR-08", V, [unroutable(pause=9), managed("DELETE", "/queues/other", None, at=5)],
+         [unroutable(pause=9), managed("POST", "/bindings", BINDING, at=5)], besides=(*RETURNS, *OF_1_0)),
     Case("PR-09", V, large(1_000_001), large(1_000_000), evidence={"observed": 1_000_001, "messages": 1},
          besides=UNLIMITED),
     Case("PR-10", V, again(5, 1, message_id="m"), again(4, 1, message_id="m"),
@@ -359,6 +381,8 @@ CASES = [
     Case("R4-09", V, given_back(x_queue_type="quorum"), given_back(x_queue_type="quorum", x_delivery_limit=5),
          evidence={"observed": 1, "queue": "q"}),
     Case("R4-09", V, given_back(x_queue_type="quorum"), given_back(x_queue_type="classic")),
+    Case("R4-09", V, [managed_queue(x_queue_type="quorum"), given_back(declares=False)],
+         [managed_queue(x_queue_type="stream"), given_back(declares=False)], besides=OF_1_0),
     Case("PR-12", "1.0", rejected("amqp:resource-limit-exceeded", "queue 'q' is full"),
          rejected("amqp:precondition-failed", "no"), also=(), besides=("L10-87",),
          evidence={"observed": "amqp:resource-limit-exceeded", "link": "s"}),
