@@ -106,7 +106,7 @@ CASES = [
          [managed("PUT", "/queues/q", {}, status="201"),
           refused(stranger(5).client("queue.declare", queue="q"), 406, "NO", QUEUE_DECLARE)],
          [managed("PUT", "/queues/q", {}, status="201"), declares(stranger(5), "q", durable=True),
-          managed("PUT", "/queues/r", {}), declares(stranger(6), "r")],
+          managed("PUT", "/queues/r", {}, at=9), declares(stranger(12), "r")],
          also=("CH-09",), besides=OF_1_0,
          evidence={"queue": "q", "expected": {"durable": True, "exclusive": False, "auto_delete": False,
              "arguments": "{}"}}),
