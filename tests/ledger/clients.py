@@ -311,8 +311,8 @@ class AmqpStorm:
         self.connection.close()
 
 
-class AioPika:
-    """aio-pika: publishes in batches, and waits for all confirms of one."""
+class Asynchronous:
+    """A library that runs on asyncio: its coroutines `_publish` and `_consume`."""
 
     def __init__(self, settings: Settings) -> None:
         self.url = f"amqp://{settings.user}:{settings.password}@127.0.0.1:{settings.port}/"
@@ -322,6 +322,16 @@ class AioPika:
 
     def consume(self, settings: Settings, account: Account) -> None:
         asyncio.run(self._consume(settings, account))
+
+    async def _publish(self, settings: Settings, account: Account) -> None:
+        raise NotImplementedError
+
+    async def _consume(self, settings: Settings, account: Account) -> None:
+        raise NotImplementedError
+
+
+class AioPika(Asynchronous):
+    """aio-pika: publishes in batches, and waits for all confirms of one."""
 
     async def _publish(self, settings: Settings, account: Account) -> None:
         import aio_pika
@@ -369,17 +379,12 @@ class AioPika:
         await connection.close()
 
 
-class Aiormq:
+class Aiormq(Asynchronous):
     """aiormq."""
 
     def __init__(self, settings: Settings) -> None:
-        self.url = f"amqp://{settings.user}:{settings.password}@127.0.0.1:{settings.port}/?name={settings.name}"
-
-    def publish(self, settings: Settings, account: Account) -> None:
-        asyncio.run(self._publish(settings, account))
-
-    def consume(self, settings: Settings, account: Account) -> None:
-        asyncio.run(self._consume(settings, account))
+        super().__init__(settings)
+        self.url += f"?name={settings.name}"
 
     async def _publish(self, settings: Settings, account: Account) -> None:
         import aiormq
