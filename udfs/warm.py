@@ -88,8 +88,9 @@ def warm_values() -> None:
     from codec.amqp import rows as R
     from codec.amqp.batches import HEAP_BYTES
     from codec.amqp.standalone import ValueDecoder
+    from codec.amqp.v1_0.azure_batches import end_of_messages, messages_inside
     from codec.amqp.values import decode_values, definitions
-    from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1
+    from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1, V1_0_FAMILY
     from codec.variant import new_writer
 
     known = headers()
@@ -101,6 +102,13 @@ def warm_values() -> None:
     octets, offsets = np.zeros(4, np.uint8), np.array([0, 4])
     list(ValueDecoder().tables(octets, offsets, V0_9_1))
     list(ValueDecoder().values(octets, offsets))
+    batch = bytes.fromhex("75 00531445 005375a005 005375a000")  # a transfer with a message in a data section
+    rows.cells[0] = 0
+    rows.cells[0, R.OCTETS_END], rows.cells[0, R.DIGEST] = len(batch), R.BATCH
+    rows.octets[: len(batch)] = np.frombuffer(batch, np.uint8)
+    tables = definitions()[V1_0_FAMILY][1]
+    end_of_messages(rows.cells[:1], rows.octets, 0, tables[0])
+    messages_inside(rows.cells[:1], rows.octets, 0, 1, *tables)
 
 
 def warm_stream() -> None:
