@@ -22,6 +22,7 @@ from test_capture_pcapng import enhanced, interface, section
 import udfs
 from codec.net.segments import SEGMENT
 from udfs.schemas import TCP_RUNS
+from udfs.source.captures import captures_of
 from udfs.source.options import OptionError, parse_filter, parse_options, parse_time
 from udfs.source.sources import CaptureReader, PcapReader, ReadRuns, TcpRunsReader, run_tasks
 
@@ -302,3 +303,18 @@ def test_spark_reads_packets_and_runs(spark: SparkSession) -> None:
     collected = [row.asDict() for row in runs.collect()]
     assert exploded(collected) == sorted(expected_packets(path) + expected_packets(GOOD))
     assert {account["capture_file"] for account in accounts(collected)} == {path.as_uri(), GOOD.as_uri()}
+
+
+def test_doubtful_times_are_named_behind_damage(tmp_path: Path) -> None:
+    """Of four records one has a fraction of a second and more, with the magic number of microseconds."""
+    head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
+    records = [struct.pack("<IIII", 1_700_000_000, fraction, 3, 3) + b"abc" for fraction in (1, 2_000_000, 3, 4)]
+    capture = tmp_path / "a.pcap"
+    for octets, wrong in (
+        (b"".join(records), "records have more than 999999 in their fraction of a second; their times may be wrong"),
+        (b"".join(records) + struct.pack("<IIII", 0, 0, 1 << 30, 0), "claims more than 16777216 captured bytes"),
+    ):
+        capture.write_bytes(head + octets)
+        (row,) = captures_of(accounts(rows(TcpRunsReader, capture)))
+        assert wrong in row["error"]
+        assert row["packets"] == 4

@@ -48,7 +48,7 @@ def _capture(name: str, splits: list[dict[str, Any]]) -> dict[str, Any]:
         return max((split[key] for split in splits if split[key] is not None), default=None)
 
     def smallest(key: str) -> Any:
-        return min((split[key] for split in splits if split[key] is not None), default=None)
+        return min((split[key] for split in splits if split.get(key) is not None), default=None)
 
     skipped: Counter[str] = Counter()
     for split in splits:

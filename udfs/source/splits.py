@@ -71,7 +71,7 @@ class Account:
     dropped: int | None = None
     truncated: bool = False
     error: str | None = None
-    doubt: str | None = None
+    doubt: str | None = None  # which of what was read may be wrong
     skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, records: Records, packets: Packets) -> None:
@@ -100,8 +100,9 @@ class Account:
         self.error = f"{self.capture_file}: {error}" if error else None
 
     def to_json(self) -> str:
-        """The account as JSON text, in the order of the fields."""
-        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)})
+        """The account as JSON text, in the order of the fields; without a doubt if there is none."""
+        facts = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps({name: fact for name, fact in facts.items() if name != "doubt" or fact})
 
 
 @dataclass(frozen=True)
