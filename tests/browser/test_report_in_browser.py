@@ -227,6 +227,23 @@ def test_everything_is_expanded_in_print(browser: webdriver.Chrome) -> None:
     assert len(pdf) > 10_000
 
 
+def test_paper_has_the_first_screen_and_one_table_of_all_rules(browser: webdriver.Chrome) -> None:
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        visible = "return [...document.querySelectorAll(arguments[0])].filter(each => each.checkVisibility()).length"
+        (shown, rows, first, cards, others) = (
+            browser.execute_script(visible, selector)  # type: ignore[no-untyped-call]
+            for selector in ("table", "table.printed tbody tr", "#first", ".card", "main > section:not(#findings)")
+        )
+        assert (shown, rows, first, cards, others) == (1, len(all_of(browser, "article.card")), 1, 0, 0)
+        wide = (
+            "return [...document.querySelectorAll('.printed td')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        )
+        assert browser.execute_script(wide) == 0  # type: ignore[no-untyped-call]
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_the_first_screen_on_a_desktop_has_the_most_important_parts(browser: webdriver.Chrome) -> None:
     browser.set_window_size(*DESK)
     bottom = browser.execute_script("return document.querySelector('ol.first').getBoundingClientRect().bottom")  # type: ignore[no-untyped-call]

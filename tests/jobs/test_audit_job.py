@@ -25,7 +25,7 @@ from pipeline.output import writing
 from pipeline.output.place import Place
 from pipeline.schemas import FINDINGS, TABLES
 
-STEP = re.compile(r"(Spark started|Findings written|Report counted|Report written) in [\d.]+ s")
+STEP = re.compile(r"(Findings written|Report counted|Report written) in [\d.]+ s|.* \.\.\. \d+ s(, .*)?")
 
 
 @pytest.fixture(scope="module")

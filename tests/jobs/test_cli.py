@@ -42,7 +42,7 @@ SAMPLE_COUNTS = {
     "091_heartbeats.pcap": (76, 2, 41),
     "091_rpc_reply_to.pcap": (141, 2, 200),
 }
-STEP = re.compile(r"(Spark started|\d+ captures? decoded|\d+ tables? written) in [\d.]+ s")
+STEP = re.compile(r"(Spark started|\d+ captures? decoded|\d+ tables? written) in [\d.]+ s|.* \.\.\. \d+ s(, .*)?")
 
 
 def complaint(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
