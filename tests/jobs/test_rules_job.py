@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import duckdb
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
@@ -14,7 +15,9 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 from jobs.cli import main
 from jobs.rules import NEEDED
 from jobs.running import USAGE
+from pipeline.audit import wanted_program
 from pipeline.audit.catalogue import GROUPS, KNOWLEDGE, catalogue
+from udfs.findings import Program
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "pipeline" / "audit" / "catalogue"
@@ -111,3 +114,22 @@ def test_unknown_rules_and_groups_are_one_line(
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)
     assert message in error
+
+
+def test_the_sql_of_a_rule_is_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that DuckDB runs over tables without rows: macros, relations, and the rows that break the rule."""
+    assert main(["rule", "ch-09", "--sql"]) == 0
+    script = capsys.readouterr().out
+    found = [relation.statement for relation in wanted().relations if relation.statement]
+    assert script.startswith(found[0])
+    assert all(statement in script for statement in [*found, *wanted().hits])
+    assert "args.reply_code >= 300" in script
+    assert "context_request_reply" not in script
+    statements = duckdb.extract_statements(script)
+    assert len(statements) == len(found) + len(wanted().hits)
+
+
+def wanted() -> Program:
+    found = wanted_program(["CH-09"])
+    assert found is not None
+    return found
