@@ -180,6 +180,21 @@ def test_a_request_without_upgrade_is_a_row_of_each_side(
     ]
 
 
+def test_a_request_that_crosses_the_greeting_of_the_server() -> None:
+    """The request acknowledges nothing of what the server had sent by then. No byte is lost or was sent again."""
+    greeting, wire = b"220 mail.example\r\n", Wire()
+    wire.add(SERVER, greeting)
+    wire.seq[SERVER] -= len(greeting)
+    wire.add(CLIENT, REQUEST)
+    wire.seq[SERVER] += len(greeting)
+    wire.add(CLIENT, b"")
+    rows, facts = wire.rows(Layers())
+    assert [(row["sender"], row["size"]) for row in rows] == [("server", len(greeting)), ("client", len(REQUEST))]
+    counted = ("payload_bytes", "retransmitted_bytes", "missing_bytes")
+    assert [facts["server"][name] for name in counted] == [len(greeting), 0, 0]
+    assert_ledger(facts)
+
+
 def test_text_that_looks_like_a_request_within_amqp_is_no_upgrade() -> None:
     """A segment in the middle of a body begins with a request for WebSocket: AMQP is read on."""
     sent = conversation()[0]

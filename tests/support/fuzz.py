@@ -281,6 +281,7 @@ def fuzz(seed: int, count: int, seconds: float, keep: Path | None = None) -> Tal
                 tally.slowest = max(tally.slowest, spent)
             except Exception as error:
                 tally.failures.append(f"{name}: {type(error).__name__}: {error}")
+                print(tally.failures[-1], flush=True)
                 decoder = new_decoder()
                 if keep is not None and way == "file":
                     keep.mkdir(parents=True, exist_ok=True)

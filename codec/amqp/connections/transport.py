@@ -182,7 +182,8 @@ def place_payload(c, d, s, g, payload, start, needs):
     d.last_data_ns = max(int(d.last_data_ns), ts)
     if start < d.next:
         old = min(start + wire, int(d.next)) - start
-        d.retransmitted_bytes += old
+        if g["flags"] & IS_LOST == 0:  # a hole of a layer is no packet
+            d.retransmitted_bytes += old
         if d.mode != TLS and d.mode != FOREIGN:
             T.count_conflicts(d, s, payload, at, start, min(old, size))
         if start + wire <= d.next:
