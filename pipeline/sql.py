@@ -43,6 +43,7 @@ from udfs.source.suggestions import meant
 VIEWS = {**TABLES, "findings": FINDINGS}
 PARTITION_LEVELS = 3  # of folders name=value above tables
 MEMORY_SHARE = 0.5  # of this machine's memory; beyond it DuckDB spills to the session's scratch directory
+MEMORY = 512 << 20  # for counts, bytes
 BATCH_ROWS = 1000
 # Kinds of statements that name no files. A SET fails while the configuration is locked; EXPLAIN ANALYZE runs what it
 # explains.
@@ -68,10 +69,18 @@ class Files:
 class Session:
     """A connection to DuckDB with the tables as views. A context manager; `close` removes what it spilled."""
 
-    def __init__(self, files: Mapping[str, Files], *, any_files: bool = False, span: Span | None = None) -> None:
-        """`files`: by table of VIEWS. `span`: only its rows are in the views."""
+    def __init__(
+        self,
+        files: Mapping[str, Files],
+        *,
+        any_files: bool = False,
+        span: Span | None = None,
+        memory: int | None = None,
+    ) -> None:
+        """`files`: by table of VIEWS. `span`: only its rows are in the views. `memory`: bytes before it spills."""
         self._directory = tempfile.mkdtemp(prefix="sql-", dir=scratch.directories({}).partition(",")[0])
-        memory = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
+        share = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
+        memory = share if memory is None else min(memory, share)
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}B",
             "temp_directory": f"{self._directory}/spilled",
@@ -245,7 +254,7 @@ def open_tables(directory: str, *, span: Span | None = None, findings: Place | N
     """The same for tables of any file system; `span`: only its rows; `findings`: the table, if it is not beside the
     others. Raises TablesError, OutputError, LakeError."""
     files = table_files(place(directory), directory, span or Span())
-    return Session({**files, **({"findings": _in_folder(findings)} if findings else {})}, span=span)
+    return Session({**files, **({"findings": _in_folder(findings)} if findings else {})}, span=span, memory=MEMORY)
 
 
 @contextmanager
