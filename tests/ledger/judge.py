@@ -4,9 +4,9 @@
 
 Each value that an account states is compared with the row that states it: `equal`, `unknown` (the row does not say,
 which it may where packets are missing), or `wrong`. A client without `closed` was killed, and one with `error` was cut
-off: of its last events the wire may show more or less than it wrote down, and none of those that its library never sent
-(where the folder has the capture, no byte of them is in it). Prints the numbers by column, and each wrong
-value with its packet; exit status 1 if there is one.
+off: of its last events the wire may show more or less than it wrote down. What a library took, never sent and never
+confirmed is unknown (if the folder has the capture, which does not have it). Prints the numbers by column, and each
+wrong value with its packet; exit status 1 if there is one.
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
             continue
         own = found[event["id"]]
         if len(own) != 1:
-            unsent = sent is not None and client.cut_off and event["id"] not in sent
-            if own or not (unsent or client.uncertain(index)):
-                verdict.compare("publishes of a message", 1, len(own), event["id"])
+            unsent = sent is not None and event["id"] not in sent and event["id"] not in heard
+            if own or not client.uncertain(index):
+                verdict.compare("publishes of a message", 1, None if unsent else len(own), event["id"])
             continue
         (row,) = own
         where = f"{event['id']} packet {row['packet_no']}"
