@@ -116,6 +116,7 @@ def decode_captures(
     from pipeline.decoding import checked_key_logs, decoded_locally
     from pipeline.output.place import place
     from pipeline.tables.processes import LocalProcesses
+    from udfs.source.files import LOCAL
     from udfs.source.paths import require_capture, resolve
 
     started = time.monotonic()
@@ -125,7 +126,7 @@ def decode_captures(
     checked_key_logs(arguments.keylog)
     require_capture(files)  # never replace good tables by empty ones
     for file in files:
-        if file.problem:
+        if file.problem and file.uri.startswith(LOCAL):  # Spark may reach stores that Arrow does not
             print_status(f"{file.name}: {file.problem}; the other captures are decoded")
     byte_size = sum(file.expected_size for file in files)
     sessions: list[SparkSession | LocalProcesses] = []

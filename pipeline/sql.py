@@ -33,10 +33,10 @@ import pyarrow.fs
 from codec.errors import WirehareError
 from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
 from pipeline.output import parquet, scratch
-from pipeline.output.parquet import write_rows
 from pipeline.output.place import Place, TablesError, place
 from pipeline.schemas import FINDINGS, TABLES
 from udfs.arrow.types import arrow_schema, variant_columns
+from udfs.findings import no_rows
 from udfs.source.files import printable, special
 from udfs.source.suggestions import meant
 
@@ -93,14 +93,10 @@ class Session:
         # The condition of a table without times reads the view of the connections.
         for name in sorted(VIEWS, key=lambda name: name in conditions and name not in TIME_COLUMNS):
             found = self._here(name, files.get(name, Files()))
-            # An empty file with all columns comes first: the others may lack some.
-            empty = place(f"{self._directory}/{name}")
-            write_rows(empty, VIEWS[name])
-            first = [f"{empty.path}/{file}" for file in parquet.files(empty)]
-            sources = [reading(first), *([self._source(name, found)] if found.paths else [])]
+            sources = [no_rows(VIEWS[name]), *([self._source(name, found)] if found.paths else [])]
             rows = f"SELECT * FROM ({' UNION ALL BY NAME '.join(sources)})"
             self._connection.execute(f"CREATE VIEW {name} AS {rows} WHERE {conditions.get(name, 'true')}")
-            allowed += [*first, *(found.paths if found.system is None else ())]
+            allowed += found.paths if found.system is None else ()
         if not any_files:
             self._connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
             self._connection.execute("SET enable_external_access = false")

@@ -221,12 +221,17 @@ def _json_type(value: object) -> object:
     return kinds.get(type(value), "VARCHAR")
 
 
+def no_rows(schema: StructType) -> str:
+    """A query that gives no rows, of all columns of a table: others in a UNION ALL BY NAME may lack some."""
+    columns = ", ".join(f'CAST(NULL AS {type_name(field.dataType)}) AS "{field.name}"' for field in schema.fields)
+    return f"SELECT {columns} WHERE false"
+
+
 def view_of(name: str, schema: StructType, paths: Sequence[str], condition: str = "true") -> str:
     """The statement for a view of the rows of a table in files on which `condition` is true; without files there are
     none."""
-    empty = ", ".join(f'CAST(NULL AS {type_name(field.dataType)}) AS "{field.name}"' for field in schema.fields)
     read = f" UNION ALL BY NAME {reading(paths)}" if paths else ""
-    rows = f"SELECT {empty} WHERE false{read}"
+    rows = f"{no_rows(schema)}{read}"
     return f"CREATE VIEW {name} AS {rows if condition == 'true' else f'SELECT * FROM ({rows}) WHERE {condition}'}"
 
 

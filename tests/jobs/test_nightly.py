@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def test_submitted_from_anywhere_it_writes_what_the_two_commands_write(apart: Pa
         assert rows(tmp_path / "tables", table) == rows(apart / "tables", table), table
     one, other = (json.loads((folder / "audit.json").read_text()) for folder in (tmp_path, apart))
     assert one["findings"]
+    for group in (*one["findings"], *other["findings"]):
+        group["first"]["cut"] = re.sub(r"cut \S*tables ", "cut tables ", str(group["first"]["cut"]))
     assert (one["findings"], one["verdict"]) == (other["findings"], other["verdict"])
     assert "torn.pcap" in (tmp_path / "audit.html").read_text()
 

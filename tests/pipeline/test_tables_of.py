@@ -113,7 +113,7 @@ def test_every_capture_cut_behind_every_packet_gives_the_same_rows(name: str) ->
 # What a rewritten capture has of its own: its packets, the times of some, the number that the first one gives.
 OF_PACKETS = {
     "connection_id", "capture_file", "packet_no", "first_packet_no", "packets", "client_packets", "server_packets",
-    "retransmitted_bytes", "out_of_order_segments", "ts", "opened_ts", "closed_ts",
+    "retransmitted_bytes", "out_of_order_segments", "ts", "opened_ts", "closed_ts", "tcp_origin",
 }  # fmt: skip
 
 

@@ -79,18 +79,19 @@ class Connection:
     """One TCP connection. `client`, `server`: addresses as numbers within the case's network of 127.0.0.0/8, or texts.
 
     `at`: seconds after the start of the capture; `syn` False: the capture begins in the middle of the connection.
+    `numbers`: the sequence numbers at which client and server begin.
     """
 
     def __init__(
         self, version: str | None = None, client: int | str = 2, server: int | str = 1, server_port: int = 5672,
-        at: float = 0, syn: bool = True,
+        at: float = 0, syn: bool = True, numbers: tuple[int, int] = (1000, 2000),
     ) -> None:  # fmt: skip
         self.version, self.server_port = version or spoken(), server_port
         self.addresses = {"client": client, "server": server}
         self.lacks: list[str] = []  # what was to be sent and is not in the version
         self.now = START_NS + int(at * SECOND_NS)
         self.packets: list[Packet] = []
-        self.seq = {"client": 1000, "server": 2000}
+        self.seq = dict(zip(SIDES, numbers, strict=True))
         self.last = "client"
         self.channels: list[int] = []
         if syn:

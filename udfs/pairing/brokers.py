@@ -26,6 +26,7 @@ from udfs.schemas import FACT
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
 NO_NAME = "@localhost"
 NAT_US = 50_000  # at most from one side of a NAT to the other, microseconds
+RANDOM = np.uint64(1 << 16)  # sequence numbers begin below it once in 65,536 times
 MOST_FACTS = 32  # of a stream, the earliest ones
 WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
 
@@ -78,7 +79,8 @@ def _named(servers: pa.Array, names: pa.Array) -> pa.Array:
 def _legs(rows: Mapping[str, pa.Array]) -> NDArray[np.int64]:
     """How many others of CONNECTION_COLUMNS are the same connection nearer to the broker: it was captured on both sides
     of a NAT, which leaves sequence numbers, packets and bytes, and is fast. The side whose packets come later is
-    nearer."""
+    nearer. Numbers that begin low, and those that other connections have as well, are not random (captures that were
+    made by a program), and say nothing."""
     legs = np.zeros(len(rows["connection_id"]), np.int64)
     known = np.flatnonzero(rows["tcp_origin"].is_valid().to_numpy(zero_copy_only=False))
     if len(np.unique(numbers_of(rows["tcp_origin"])[known])) == len(known):
@@ -87,10 +89,14 @@ def _legs(rows: Mapping[str, pa.Array]) -> NDArray[np.int64]:
     stream = hashed(rows["tcp_origin"].cast(pa.string()), *counts)[known]
     ends = hashed(rows["client_ip"], rows["server_ip"])[known]
     opened_us, closed_us = (numbers_of(rows[f"{end}_ts"].cast(pa.int64()))[known] for end in ("opened", "closed"))
-    order = np.lexsort([numbers_of(rows["connection_id"])[known], opened_us, stream])
-    stream, ends, later_us = stream[order], ends[order], np.diff(opened_us[order])
+    origins = numbers_of(rows["tcp_origin"])[known].view(np.uint64)
+    order = np.lexsort([numbers_of(rows["connection_id"])[known], opened_us, stream, origins])
+    stream, ends, origins, later_us = stream[order], ends[order], origins[order], np.diff(opened_us[order])
     same = (stream[1:] == stream[:-1]) & (ends[1:] != ends[:-1])
     same &= (later_us > 0) & (later_us <= NAT_US) & (np.abs(np.diff(closed_us[order])) <= NAT_US)
+    same &= (origins[1:] >> np.uint64(32) >= RANDOM) & (origins[1:] & np.uint64(0xFFFFFFFF) >= RANDOM)
+    elsewhere = (origins[1:] == origins[:-1]) & ~same
+    same &= ~np.isin(origins[1:], origins[1:][elsewhere])
     places = np.arange(len(order))
     last = np.where(np.append(same, False), len(order), places)  # of the connections that follow each other
     legs[known[order]] = np.minimum.accumulate(last[::-1])[::-1] - places

@@ -205,12 +205,17 @@ CREATE VIEW context_translated AS
 SELECT *
 FROM (SELECT *, lag({'connection_id': connection_id, 'client': client_ip || ' port ' || client_port,
                      'server': server_ip || ' port ' || server_port, 'client_ip': client_ip, 'server_ip': server_ip,
-                     'opened_ns': opened_ns, 'closed_ns': ts_ns}) OVER same AS copied
+                     'opened_ns': opened_ns, 'closed_ns': ts_ns}) OVER same AS copied,
+             count(*) OVER (PARTITION BY tcp_origin) AS with_numbers,
+             count(*) OVER (PARTITION BY tcp_origin, client_packets, server_packets, client_bytes, server_bytes) AS alike
       FROM known_connections WHERE tcp_origin IS NOT NULL
       WINDOW same AS (PARTITION BY tcp_origin, client_packets, server_packets, client_bytes, server_bytes
                       ORDER BY opened_ns, connection_id))
 WHERE opened_ns - copied.opened_ns BETWEEN 1 AND 50000000 AND abs(ts_ns - copied.closed_ns) <= 50000000
-      AND (client_ip != copied.client_ip OR server_ip != copied.server_ip);
+      AND (client_ip != copied.client_ip OR server_ip != copied.server_ip)
+      -- numbers that begin below 65,536, or that other connections have as well, are not random
+      AND (tcp_origin & 4294967295) >= 65536 AND (tcp_origin < 0 OR tcp_origin >= 281474976710656)
+      AND with_numbers = alike;
 
 -- One row per capture, with the limits that it ran into before its packets belonged to a connection.
 --     limits           names of these limits

@@ -304,6 +304,11 @@ def unflagged(version: str, redelivered: bool) -> Connection:
     return connection.client("basic.ack", delivery_tag=2)
 
 
+def numbers(version: str, which: int) -> tuple[int, int]:
+    """Sequence numbers that no other connections of the cases have."""
+    return sum(version.encode()) << 20, which << 28
+
+
 OLDER = ("0-8", "0-9")
 STRONG = ("PLAIN", "SCRAM-SHA-256")
 UNSETTLED = ("T10-73", "L10-69")
@@ -324,7 +329,8 @@ CASES = [
             Case("CAP-04", v, cut(v), published(v, bytes(2000)), also=("CAP-01",)),
             Case("CAP-05", v, opened(v).client_octets(HEADERS[v][:3]), opened(v), evidence={"octets": 3}),
             Case("CAP-06", v, strayed(v), idle(v), evidence={"observed": ["segment out of window"]}),
-            Case("CAP-07", v, [idle(v), idle(v, client=9, at=0.00002)], [idle(v), idle(v, client=9, at=2)]),
+            Case("CAP-07", v, [idle(v, numbers=numbers(v, 5)), idle(v, client=9, at=0.00002, numbers=numbers(v, 5))],
+                 [idle(v, numbers=numbers(v, 6)), idle(v, client=9, at=2, numbers=numbers(v, 6))]),
             Case("FR-11", v, odd_text(v, b"\xff\xfe"), odd_text(v, "ü".encode()), offender="client"),
             Case("HS-17", v, unfinished(v, True), unfinished(v, False), evidence={"tcp_end": "fin"}),
             Case("NEG-01", v, Connection(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"), idle(v),
