@@ -45,7 +45,12 @@ def compile_into(python: Path, machine_code: Path) -> None:
     for level in LEVELS:
         if {FLAGS.get(feature, feature) for feature in level.features} <= flags():
             started, directory = time.monotonic(), machine_code / level.name
-            run(python, "-P", "-m", "udfs.warm", NUMBA_CACHE_DIR=str(directory), **level.settings)
+            try:
+                run(python, "-P", "-m", "udfs.warm", NUMBA_CACHE_DIR=str(directory), **level.settings)
+            except subprocess.CalledProcessError:
+                print(f"{level.name}: could not be compiled, and is left out", file=sys.stderr)
+                shutil.rmtree(directory, ignore_errors=True)
+                continue
             print(f"{level.name}: compiled in {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
