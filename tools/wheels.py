@@ -51,6 +51,8 @@ def compile_into(python: Path, machine_code: Path) -> None:
                 print(f"{level.name}: could not be compiled, and is left out", file=sys.stderr)
                 shutil.rmtree(directory, ignore_errors=True)
                 continue
+            for mark in directory.glob("complete-*"):  # a wheel has no empty directories
+                (mark / "all").touch()
             print(f"{level.name}: compiled in {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
