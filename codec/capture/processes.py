@@ -20,7 +20,7 @@ block, and once for each distinct process id and comment of the bytes that are w
 from __future__ import annotations
 
 import secrets
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -141,6 +141,10 @@ class Processes:
             blocks = self._by_id.get(process_id)
             if blocks is None:
                 found[of_id] = self._number(Process(process_id))
+            elif len(of_id) < len(blocks):  # blocks and packets may alternate: the blocks are not read again for each
+                for row in of_id.tolist():
+                    last = bisect_right(blocks, (int(times[row]), self._blocks, len(self.known))) - 1
+                    found[row] = blocks[max(last, 0)][2]
             else:
                 starts = np.array([start_ns for start_ns, _, _ in blocks], np.int64)
                 started = np.searchsorted(starts, times[of_id], "right") - 1
@@ -148,7 +152,9 @@ class Processes:
 
     def _of_indexes(self, indexes: NDArray[np.int64], found: NDArray[np.int64]) -> None:
         rows = np.flatnonzero((indexes >= 0) & (indexes < len(self._by_index)))
-        if len(rows):
+        if len(rows) < len(self._by_index):
+            found[rows] = [self._by_index[index] for index in indexes[rows].tolist()]
+        else:
             found[rows] = np.array(self._by_index, np.int64)[indexes[rows]]
 
     def _of_comments(

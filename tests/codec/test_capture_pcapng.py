@@ -6,6 +6,7 @@ import struct
 import time
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from growth import assert_linear
 from hypothesis import given, settings
@@ -216,3 +217,24 @@ def test_times_are_exact_or_at_their_bound(units: int, resolution: int, offset_s
         assert got == max(-LAST_NS, min(exact + offset_s * 10**9, LAST_NS))
     assert -LAST_NS <= got <= LAST_NS
     assert LAST_NS - -LAST_NS < 2**63  # from the first time to the last
+
+
+def test_blocks_of_one_process_id_and_packets_may_alternate() -> None:
+    """A process id that begins anew before each of 3,000 packets; no block is read again for each packet."""
+    count = 3_000
+
+    def block(kind: int, body: bytes) -> bytes:
+        body += bytes(-len(body) % 4)
+        return struct.pack("<II", kind, 12 + len(body)) + body + struct.pack("<I", 12 + len(body))
+
+    parts = [block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)), block(1, struct.pack("<HHI", 1, 0, 65535))]
+    for i in range(count):
+        entry = struct.pack("<IHH", 7, 2, 4) + f"{i:04}".encode() + struct.pack("<HHQ", 9, 8, i * 1000) + bytes(4)
+        parts.append(block(0x0BAD, struct.pack("<III", 32622, 3, len(entry)) + entry))
+        packet = struct.pack("<IIIII", 0, 0, i, 14, 14) + bytes(16) + struct.pack("<HHQ", 8, 8, 7) + bytes(4)
+        parts.append(block(6, packet))
+    octets = b"".join(parts)
+    walker = PcapngWalker()
+    walker.walk(np.frombuffer(bytearray(octets), np.uint8), True)
+    found = [walker.processes[number - 1].name for number in (walker.process_of[walker.process_of > 0] >> 2).tolist()]
+    assert found == [f"{i:04}" for i in range(count)]
