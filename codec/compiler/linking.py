@@ -121,6 +121,11 @@ class InteriorCompiler(EntryCompiler):
     lowering = InteriorLowering
 
 
+# Options of `numba.extending.overload` for a function that calls kernels. Without them, numba would link its callees,
+# but not theirs.
+OVERLOAD = {"pipeline_class": InteriorCompiler}
+
+
 def _without_value(kind: Any) -> Any:
     """int64 for the literal 3: all calls share one interior, and LLVM knows the value in calls that it inlines."""
     has_value = isinstance(kind, types.IntegerLiteral | types.BooleanLiteral)

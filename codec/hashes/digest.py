@@ -12,6 +12,7 @@ import numpy as np
 from numba.extending import overload
 
 from codec.compiler.kernel import interpreted, kernel
+from codec.compiler.linking import OVERLOAD
 from codec.hashes.sha_extensions import AVAILABLE, compress_block
 from codec.memory import sparse_zeros
 from codec.variant.writer import copy_bytes
@@ -126,7 +127,7 @@ def _compress(words, data, at, schedule):
         portable_block(words, data, at, schedule)
 
 
-@overload(_compress, inline="always")
+@overload(_compress, jit_options=OVERLOAD, inline="always")
 def _compiled_compress(words, data, at, schedule):
     block = extended_block if AVAILABLE else portable_block
     return lambda words, data, at, schedule: block(words, data, at, schedule)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -10,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codec.compiler import levels
 from codec.compiler.kernel import LazyKernel
 from codec.hashes.digest import INITIAL, begin, extended_block, finish, new_digests, portable_block, update
 from codec.hashes.sha_extensions import AVAILABLE, compress_block
@@ -45,6 +50,27 @@ def test_interpreted_after_a_compiled_import(monkeypatch: pytest.MonkeyPatch) ->
     """A process that imported kernels may still switch to plain Python."""
     monkeypatch.setattr(LazyKernel, "__call__", lambda kernel, *args: kernel._function(*args))
     assert digest([bytes(range(256))]) == hashlib.sha256(bytes(range(256))).digest()
+
+
+DIGEST_OF_ABC = """
+import numpy as np
+from codec.hashes.digest import begin, finish, new_digests, update
+digests, out = new_digests(1), np.zeros(32, np.uint8)
+begin(digests, 0)
+update(digests, 0, np.frombuffer(b"abc", np.uint8), 0, 3)
+finish(digests, 0, out)
+print(out.tobytes().hex(), update.stats.cache_misses.total())
+"""
+
+
+@pytest.mark.skipif(not {"avx2", "bmi2", "fma", "movbe"} <= levels.flags(), reason="another processor")
+def test_kernels_compiled_for_a_processor_without_the_instructions(tmp_path: Path) -> None:
+    """The example of FIPS 180-2, B.1; numba compiles for another processor in a process of its own only."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
+    own |= levels.LEVELS[-1].settings | {"PYTHONPATH": str(Path(__file__).parents[2]), "NUMBA_CACHE_DIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", DIGEST_OF_ABC], env=own, capture_output=True, text=True, check=False)
+    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (ran.stdout.split(), ran.stderr[-500:]) == ([expected, "1"], "")
 
 
 @pytest.mark.parametrize("block", [portable_block, EXTENDED])
