@@ -21,7 +21,7 @@ from pyspark.sql.types import BooleanType, DateType, StructField, StructType
 
 from codec.errors import WirehareError
 from pipeline.schemas import TABLES
-from udfs.pairing.schemas import MESSAGE_COLUMNS
+from udfs.pairing.schemas import CONNECTION_COLUMNS, MESSAGE_COLUMNS
 from udfs.schemas import BINARY, BOOLEAN, INT, LONG, STRING, TIMESTAMP, field, table
 from udfs.sink.parquet import USUAL, FileOptions
 from udfs.source.lake import DAY, GROUP_BYTES, OPEN
@@ -96,14 +96,6 @@ BATCHES = table(
 )
 
 
-# Columns of connections whose messages may still be paired.
-OF_BROKERS = (
-    "connection_id", "version", "server_ip", "server_port", "server_product", "broker_name", "vhost", "missing_bytes",
-    "undecoded_bytes", "sides_known_by", "closed_ts", "tcp_origin", "opened_ts", "client_ip",
-    "client_packets", "server_packets", "client_bytes", "server_bytes",
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class LakeTable:
     """A table of a lake. `schema`: columns of its files. `partitioned`: by OPEN and DAY; tables that are not are
@@ -129,7 +121,7 @@ def lake_tables() -> dict[str, LakeTable]:
     """By name, in the order of commits: `captures` is last and completes the batch."""
     of_flows = StructType([TABLES["messages"][name] for name in MESSAGE_COLUMNS])
     brokers = table(
-        *((name, TABLES["connections"][name].dataType, "as in connections") for name in OF_BROKERS),
+        *((name, TABLES["connections"][name].dataType, "as in connections") for name in CONNECTION_COLUMNS),
         ("stream_queues", TABLES["captures"]["link_types"].dataType, "stream queues that it shows"),
     )
     public = [

@@ -20,7 +20,7 @@ from pipeline.lake.arrivals import Arrival
 from pipeline.lake.confinement import check_files, create_directory
 from pipeline.lake.files import lake_file, read_rows, write_file
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import OF_BROKERS, LakeFile
+from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import PRIVATE, Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
@@ -144,7 +144,7 @@ class LakeWork:
     def _brokers(self, written: Written) -> pa.Table:
         """Table brokers after this batch: the connections that may have messages to pair."""
         before = self._rows("brokers", self.log.files("brokers"))
-        fresh = self._rows("connections", written.files["connections"], OF_BROKERS)
+        fresh = self._rows("connections", written.files["connections"], CONNECTION_COLUMNS)
         known = dict(zip(before["connection_id"].to_pylist(), before[QUEUES].to_pylist(), strict=True))
         streams_of = defaultdict[int, set[str]](set)
         for connection, queue in written.stream_queues:

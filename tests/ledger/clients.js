@@ -4,7 +4,7 @@ const crypto = require("crypto");
 const fs = require("fs");
 
 const settings = Object.assign(
-  { port: 5672, count: 100, auto: false, crash_after: 0, idle_s: 2, address: "/amq/queue/{}", largest: 20000, user: "guest", password: "guest" },
+  { port: 5672, count: 100, auto: false, crash_after: 0, stall_after: 0, idle_s: 2, ttl_ms: 0, address: "/amq/queue/{}", largest: 20000, user: "guest", password: "guest" },
   JSON.parse(process.argv[2]),
 );
 const V1_0 = settings.library === "rhea";
@@ -15,6 +15,7 @@ const SETTLEMENTS_1_0 = ["acked", "acked", "acked", "rejected", "released", "mod
 const url = `amqp://${settings.user}:${settings.password}@127.0.0.1:${settings.port}`;
 const account = fs.openSync(settings.account, "a");
 let events = 0;
+const seen = new Set();
 
 function write(event, id = null, more = {}) {
   fs.writeSync(account, JSON.stringify({ client: settings.name, library: settings.library, event, id, ...more }) + "\n");
@@ -47,7 +48,9 @@ function delivered(body, redelivered) {
   write("delivered", marker, { size: body.length, redelivered });
   const turn = parseInt(crypto.createHash("sha256").update(marker).digest("hex").slice(0, 8), 16);
   const choices = V1_0 ? SETTLEMENTS_1_0 : SETTLEMENTS;
-  const choice = redelivered ? "acked" : choices[turn % choices.length];
+  const choice = redelivered || seen.has(marker) ? "acked" : choices[turn % choices.length];
+  seen.add(marker);
+  if (settings.auto || (settings.stall_after && seen.size > settings.stall_after)) return [marker, null];
   // RabbitMQ 3 ends the session of a client that says `modified`.
   return [marker, choice === "modified" && settings.address.startsWith("/amq/") ? "released" : choice];
 }
@@ -86,13 +89,13 @@ const amqplib = {
     const channel = await connection.createChannel();
     await channel.prefetch(20);
     await new Promise((end) => {
-      const seen = whenIdle(end);
+      const moved = whenIdle(end);
       channel.consume(
         settings.queue,
         (message) => {
-          seen();
+          moved();
           const [marker, decision] = delivered(message.content, message.fields.redelivered);
-          if (settings.auto) return;
+          if (decision === null) return;
           if (decision === "acked") channel.ack(message);
           else if (decision === "rejected") channel.nack(message, false, false);
           else channel.reject(message, true);
@@ -135,12 +138,12 @@ const rabbitmqClient = {
     const channel = await connection.acquire();
     await channel.basicQos({ prefetchCount: 20 });
     await new Promise((end) => {
-      const seen = whenIdle(end);
+      const moved = whenIdle(end);
       channel.basicConsume({ queue: settings.queue, noAck: settings.auto }, (message) => {
-        seen();
+        moved();
         const body = Buffer.isBuffer(message.body) ? message.body : Buffer.from(String(message.body));
         const [marker, decision] = delivered(body, message.redelivered);
-        if (settings.auto) return;
+        if (decision === null) return;
         if (decision === "acked") channel.basicAck({ deliveryTag: message.deliveryTag });
         else channel.basicNack({ deliveryTag: message.deliveryTag, requeue: decision === "requeued" });
         write(decision, marker);
@@ -174,7 +177,8 @@ const rhea = {
           }
           published(value);
           const body = container.message.data_section(value.body);
-          const delivery = context.sender.send({ body, message_id: value.messageId, durable: true });
+          const ttl = settings.ttl_ms || undefined;
+          const delivery = context.sender.send({ body, message_id: value.messageId, durable: true, ttl });
           if (!settings.auto) waiting.set(delivery.id, value.marker);
         }
         finish(context);
@@ -195,16 +199,16 @@ const rhea = {
     const container = require("rhea").create_container();
     return new Promise((resolve) => {
       const connection = this.connect(container);
-      const seen = whenIdle(() => connection.close());
+      const moved = whenIdle(() => connection.close());
       let turn = Promise.resolve();
       container.on("session_error", (context) => write("error", null, { text: String(context.session.error) }));
       container.on("message", (context) => {
-        seen();
+        moved();
         const { message, delivery } = context;
         const body = Buffer.from(message.body.content || message.body);
         const again = message.first_acquirer === false || message.delivery_count > 0;
         const [marker, decision] = delivered(body, again);
-        if (settings.auto) return;
+        if (decision === null) return;
         // One at a time: rhea joins outcomes of neighbours in one disposition, also of another kind.
         turn = turn.then(() => new Promise((flushed) => setTimeout(flushed, 2))).then(() => {
           if (decision === "acked") delivery.accept();

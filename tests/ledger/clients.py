@@ -18,9 +18,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 MARK = "|"  # before and after a marker
@@ -29,13 +30,22 @@ SIZES = (0, 3, 40, 500, 4000, 20_000)  # bytes after the marker
 SETTLEMENTS = ("acked", "acked", "acked", "acked", "acked", "rejected", "requeued", "acked")
 SETTLEMENTS_1_0 = ("acked", "acked", "acked", "rejected", "released", "modified", "acked", "acked")
 BATCH = 50
+IN_TRANSACTION = 10
 NO_QUEUE = "ledger.no-such-queue"
+STYLES = (
+    "transactions",
+    "multiple",
+    "get",
+    "recover",
+)  # the first of publishers and consumers, the others of consumers
 
 
 @dataclass
 class Settings:
     """`name`: of the client, as its connection states it; `crash_after`: events after which the process kills itself,
-    0: never; `auto`: deliveries need no answer; `idle_s`: a consumer ends after so long without a delivery."""
+    0: never; `stall_after`: deliveries after which a consumer answers none any more, 0: never; `auto`: deliveries need
+    no answer; `idle_s`: a consumer ends after so long without a delivery, a stalled one after that; `style`: one of
+    STYLES of pika; `ttl_ms`: of the messages of a publisher, 0: they do not expire."""
 
     library: str
     role: str
@@ -46,7 +56,10 @@ class Settings:
     count: int = 100
     auto: bool = False
     crash_after: int = 0
+    stall_after: int = 0
     idle_s: float = 2.0
+    style: str = ""
+    ttl_ms: int = 0
     address: str = "/amq/queue/{}"  # of a queue in 1.0
     largest: int = 20_000  # bytes of a body
     user: str = "guest"
@@ -58,6 +71,7 @@ class Account:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.events = settings, 0
+        self._seen: set[str] = set()
         # Unbuffered: what was written stays, however the process ends.
         self._file = os.open(settings.account, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
@@ -72,11 +86,15 @@ class Account:
     def published(self, marker: str, body: bytes) -> None:
         self.write("published", marker, size=len(body), sha256=hashlib.sha256(body).hexdigest())
 
-    def delivered(self, body: bytes, redelivered: bool | None) -> tuple[str, str]:
-        """Write a delivery; its marker, and what is done with it: decided by the marker; redelivered, it is acked."""
+    def delivered(self, body: bytes, redelivered: bool | None) -> tuple[str, str | None]:
+        """Write a delivery; its marker, and what is done with it: decided by the marker; redelivered, it is acked (some
+        brokers do not say that they deliver again what was released). None: it is not answered."""
         marker = marker_of(body)
         self.write("delivered", marker, size=len(body), redelivered=redelivered)
-        return marker, self.decision(marker, redelivered)
+        again = redelivered or marker in self._seen
+        self._seen.add(marker)
+        stalled = 0 < self.settings.stall_after < len(self._seen)
+        return marker, None if self.settings.auto or stalled else self.decision(marker, again)
 
     def decision(self, marker: str, redelivered: bool | None) -> str:
         """The same for a message wherever it is delivered first, so that a run can be repeated."""
@@ -85,6 +103,11 @@ class Account:
         choice = "acked" if redelivered else choices[turn % len(choices)]
         # RabbitMQ 3 ends the session of a client that says `modified`.
         return "released" if choice == "modified" and self.settings.address.startswith("/amq/") else choice
+
+
+def batched(messages: Iterator[Outgoing], size: int) -> Iterator[list[Outgoing]]:
+    while batch := list(islice(messages, size)):
+        yield batch
 
 
 def marker_of(body: bytes) -> str:
@@ -113,13 +136,17 @@ def outgoing(settings: Settings) -> Iterator[Outgoing]:
         )  # fmt: skip
 
 
+Unsettled = list[tuple[int, str]]  # delivery tags and markers
+Settle = Callable[[Unsettled, str, Account], None]
+
+
 class Pika:
     """pika, blocking."""
 
     def __init__(self, settings: Settings) -> None:
         import pika
 
-        self.pika = pika
+        self.pika, self.settings, self.turn = pika, settings, 0
         self.connection = pika.BlockingConnection(
             pika.ConnectionParameters(
                 "127.0.0.1", settings.port, client_properties={"connection_name": settings.name},
@@ -129,36 +156,144 @@ class Pika:
         self.channel = self.connection.channel()
 
     def publish(self, settings: Settings, account: Account) -> None:
+        if settings.style == "transactions":
+            self._publish_in_transactions(settings, account)
+        else:
+            self._publish_confirmed(settings, account)
+        self.connection.close()
+
+    def _publish_confirmed(self, settings: Settings, account: Account) -> None:
         self.channel.confirm_delivery()
         for message in outgoing(settings):
-            properties = self.pika.BasicProperties(message_id=message.message_id, delivery_mode=2)
             account.published(message.marker, message.body)
             try:
-                self.channel.basic_publish("", message.queue, message.body, properties, mandatory=True)
+                self._send(message)
                 account.write("confirmed", message.marker)
             except self.pika.exceptions.UnroutableError:
                 account.write("returned", message.marker)
             except self.pika.exceptions.NackError:
                 account.write("nacked", message.marker)
-        self.connection.close()
+
+    def _send(self, message: Outgoing) -> None:
+        life = str(self.settings.ttl_ms) if self.settings.ttl_ms else None
+        properties = self.pika.BasicProperties(message_id=message.message_id, delivery_mode=2, expiration=life)
+        self.channel.basic_publish("", message.queue, message.body, properties, mandatory=True)
+
+    def _publish_in_transactions(self, settings: Settings, account: Account) -> None:
+        """Of three transactions the last one is rolled back."""
+        returned: list[str] = []
+        self.channel.add_on_return_callback(lambda _, __, ___, body: returned.append(marker_of(body)))
+        self.channel.tx_select()
+        for turn, messages in enumerate(batched(outgoing(settings), IN_TRANSACTION)):
+            for message in messages:
+                account.published(message.marker, message.body)
+                self._send(message)
+            result = "rolled-back" if turn % 3 == 2 else "committed"
+            self.channel.tx_rollback() if result == "rolled-back" else self.channel.tx_commit()
+            for message in messages:
+                account.write(result, message.marker)
+        self.connection.process_data_events(0.1)
+        for marker in returned:
+            account.write("returned", marker)
 
     def consume(self, settings: Settings, account: Account) -> None:
+        if settings.style in ("get", "recover"):
+            self._get(settings, account)
+        else:
+            self._subscribe(settings, account)
+        self.connection.close()
+
+    def _subscribe(self, settings: Settings, account: Account) -> None:
+        settles = {"multiple": self._settle_many, "transactions": self._settle_in_transactions}
+        settle = settles.get(settings.style, self._settle)
         self.channel.basic_qos(prefetch_count=20)
+        if settings.style == "transactions":
+            self.channel.tx_select()
         rows = self.channel.consume(settings.queue, auto_ack=settings.auto, inactivity_timeout=settings.idle_s)
+        waiting: Unsettled = []
         for method, _, body in rows:
             if method is None:
-                break
-            marker, decision = account.delivered(body, method.redelivered)
-            if settings.auto:
+                if not waiting:
+                    break
+                settle(waiting, "acked", account)
                 continue
+            marker, decision = account.delivered(body, method.redelivered)
+            if decision is None:
+                continue
+            waiting.append((method.delivery_tag, marker))
             if decision == "acked":
-                self.channel.basic_ack(method.delivery_tag)
-            elif decision == "rejected":
-                self.channel.basic_nack(method.delivery_tag, requeue=False)
+                if not settings.style or len(waiting) == IN_TRANSACTION:
+                    settle(waiting, "acked", account)
             else:
-                self.channel.basic_reject(method.delivery_tag, requeue=True)
+                self._settle_last(settle, waiting, decision, account)
+
+    def _settle_last(self, settle: Settle, waiting: Unsettled, decision: str, account: Account) -> None:
+        last = waiting.pop()
+        if waiting:
+            settle(waiting, "acked", account)
+        waiting.append(last)
+        settle(waiting, decision, account)
+
+    def _settle(self, waiting: Unsettled, decision: str, account: Account) -> None:
+        """Settle these deliveries; `waiting` is empty then."""
+        for tag, marker in waiting:
+            if decision == "acked":
+                self.channel.basic_ack(tag)
+            elif decision == "rejected":
+                self.channel.basic_nack(tag, requeue=False)
+            else:
+                self.channel.basic_reject(tag, requeue=True)
             account.write(decision, marker)
-        self.connection.close()
+        waiting.clear()
+
+    def _settle_many(self, waiting: Unsettled, decision: str, account: Account) -> None:
+        """The same, all at once."""
+        if decision == "acked":
+            self.channel.basic_ack(waiting[-1][0], multiple=True)
+        else:
+            self.channel.basic_nack(waiting[-1][0], multiple=True, requeue=decision == "requeued")
+        for _, marker in waiting:
+            account.write(decision, marker)
+        waiting.clear()
+
+    def _settle_in_transactions(self, waiting: Unsettled, decision: str, account: Account) -> None:
+        """The same in transactions; what is rolled back is settled again."""
+        self.turn += 1
+        if self.turn % 3 == 0:
+            for tag, _ in waiting:
+                self.channel.basic_ack(tag)
+            self.channel.tx_rollback()
+        settled = [marker for _, marker in waiting]
+        self._settle(waiting, decision, account)
+        self.channel.tx_commit()
+        for marker in settled:
+            account.write("committed", marker)
+
+    def _get(self, settings: Settings, account: Account) -> None:
+        """One message after the other, until the queue is empty; with the style `recover` several are unsettled, which
+        the broker takes back."""
+        last = time.monotonic()
+        waiting: Unsettled = []
+        while time.monotonic() - last < settings.idle_s:
+            method, _, body = self.channel.basic_get(settings.queue, auto_ack=settings.auto)
+            if method is None:
+                self._settle(waiting, "acked", account)
+                self.connection.sleep(0.2)
+                continue
+            last = time.monotonic()
+            marker, decision = account.delivered(body, method.redelivered)
+            if decision is None:
+                continue
+            waiting.append((method.delivery_tag, marker))
+            if decision == "requeued" and settings.style == "recover":
+                self.channel.basic_recover(requeue=True)
+                for _, each in waiting:
+                    account.write("requeued", each)
+                waiting.clear()
+            elif decision != "acked":
+                self._settle_last(self._settle, waiting, decision, account)
+            elif settings.style != "recover" or len(waiting) == IN_TRANSACTION:
+                self._settle(waiting, "acked", account)
 
 
 class PyAmqp:
@@ -195,7 +330,7 @@ class PyAmqp:
         def on_message(message: Any) -> None:
             body = message.body if isinstance(message.body, bytes) else message.body.encode()
             marker, decision = account.delivered(body, message.delivery_info["redelivered"])
-            if settings.auto:
+            if decision is None:
                 return
             if decision == "acked":
                 self.channel.basic_ack(message.delivery_tag)
@@ -242,7 +377,7 @@ class Kombu:
         def on_message(body: Any, message: Any) -> None:
             data = body if isinstance(body, bytes) else bytes(body)
             marker, decision = account.delivered(data, message.delivery_info["redelivered"])
-            if settings.auto:
+            if decision is None:
                 return
             if decision == "acked":
                 message.ack()
@@ -293,7 +428,7 @@ class AmqpStorm:
             last[0] = time.monotonic()
             body = message._body if isinstance(message._body, bytes) else message._body.encode()
             marker, decision = account.delivered(body, message.redelivered)
-            if settings.auto:
+            if decision is None:
                 return
             if decision == "acked":
                 message.ack()
@@ -367,7 +502,7 @@ class AioPika(Asynchronous):
             async with queue.iterator(timeout=settings.idle_s, no_ack=settings.auto) as messages:
                 async for message in messages:
                     marker, decision = account.delivered(message.body, message.redelivered)
-                    if settings.auto:
+                    if decision is None:
                         continue
                     if decision == "acked":
                         await message.ack()
@@ -415,7 +550,7 @@ class Aiormq(Asynchronous):
         async def on_message(message: Any) -> None:
             last[0] = time.monotonic()
             marker, decision = account.delivered(message.body, message.redelivered)
-            if settings.auto:
+            if decision is None:
                 return
             if decision == "acked":
                 await channel.basic_ack(message.delivery_tag)
@@ -441,7 +576,7 @@ class Proton:
         from proton.handlers import MessagingHandler
         from proton.reactor import AtMostOnce, Container
 
-        url, messages = self.url, outgoing(settings)
+        url, messages, ttl_s = self.url, outgoing(settings), settings.ttl_ms / 1000
 
         class Sender(MessagingHandler):  # type: ignore[misc]
             def __init__(self) -> None:
@@ -461,7 +596,9 @@ class Proton:
                         self.all_sent = True
                         break
                     account.published(message.marker, message.body)
-                    delivery = event.sender.send(Message(body=message.body, id=message.message_id, durable=True))
+                    delivery = event.sender.send(
+                        Message(body=message.body, id=message.message_id, durable=True, ttl=ttl_s)
+                    )
                     if not settings.auto:
                         self.waiting[delivery.tag] = message.marker
                 self.end(event)
@@ -526,7 +663,7 @@ class Proton:
                 body = bytes(event.message.body)
                 again = not event.message.first_acquirer or event.message.delivery_count > 0
                 marker, decision = account.delivered(body, again)
-                if settings.auto:
+                if decision is None:
                     return
                 if decision == "acked":
                     self.accept(event.delivery)

@@ -26,12 +26,13 @@ import pyarrow.dataset
 Row = dict[str, Any]
 MARKER = re.compile(rb"\|([a-z0-9][a-z0-9.-]*:\d{7})\|")
 LAST_EVENTS = 120  # of a client that was cut off, which the wire may show otherwise: two batches of its publishes
+TRANSACTIONS = {"committed", "rolled-back"}
 OUTCOMES = {"confirmed", "nacked", "returned", "acked", "rejected", "requeued", "released", "modified"}
 NOT_KNOWN = {None, "unknown"}
 COLUMNS = {
     "messages": [
-        "connection_id", "operation", "first_frame_no", "packet_no", "outcome", "redelivered", "body_size",
-        "body_sha256", "body", "message_id",
+        "connection_id", "operation", "first_frame_no", "packet_no", "outcome", "transaction", "redelivered",
+        "body_size", "body_sha256", "body", "message_id",
     ],
     "connections": ["connection_id", "client_name", "close_code", "close_text", "version"],
     "channels": ["connection_id", "close_code", "close_text"],
@@ -167,6 +168,7 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
     for row in rows:
         found[row["marker"]].append(row)
     heard = {event["id"]: event["event"] for event in client.events if event["event"] in OUTCOMES}
+    ended = {event["id"]: event["event"] for event in client.events if event["event"] in TRANSACTIONS}
     for index, event in enumerate(client.events):
         if event["event"] != "published":
             continue
@@ -184,9 +186,11 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
             verdict.compare("body_sha256", event["sha256"], row["body_sha256"], where)
         if int(event["id"].rpartition(":")[2]) % 2:  # the others have none, or one of the library's own
             verdict.compare("message_id", event["id"], row["message_id"], where)
+        if event["id"] in ended:
+            verdict.compare("transaction", ended[event["id"]], row["transaction"], where)
         if event["id"] in heard:
             verdict.compare("publish outcome", heard[event["id"]], row["outcome"], where)
-        else:  # the client did not hear of it: the wire may have what it did not read
+        elif event["id"] not in ended:  # the client did not hear of it: the wire may have what it did not read
             allowed = OUTCOMES if client.uncertain(index) else {"presettled"}
             verdict.compare("publish outcome", "unsettled", row["outcome"], where, frozenset(allowed))
 
@@ -198,11 +202,14 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
         found[row["marker"]].append(row)
     turns: Counter[str] = Counter()
     settled: dict[tuple[str, int], str] = {}
+    ended: dict[tuple[str, int], str] = {}
     for event in client.events:
         if event["event"] == "delivered":
             turns[event["id"]] += 1
         elif event["event"] in OUTCOMES and turns[event["id"]]:
             settled[event["id"], turns[event["id"]]] = event["event"]
+        elif event["event"] in TRANSACTIONS:
+            ended[event["id"], turns[event["id"]]] = event["event"]
     seen: Counter[str] = Counter()
     for index, event in enumerate(client.events):
         if event["event"] != "delivered":
@@ -218,6 +225,8 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
         verdict.compare("deliveries of a message", turn, turn, where)
         if classic:
             verdict.compare("redelivered", event["redelivered"], row["redelivered"], where)
+        if (event["id"], turn) in ended:
+            verdict.compare("transaction", ended[event["id"], turn], row["transaction"], where)
         stated = settled.get((event["id"], turn))
         if stated is None:
             allowed = OUTCOMES | {"unsettled"} if client.uncertain(index) else {"presettled"}

@@ -1,11 +1,12 @@
 """The ledger of both ends: real brokers, and clients that keep accounts; their traffic is captured, decoded and judged.
 
-    python tests/ledger/run.py [--messages N] [--root FOLDER] [--keep FOLDER] [--node-modules FOLDER]
+    python tests/ledger/run.py [--messages N] [--root FOLDER] [--activemq JARS] [--keep FOLDER] [--node-modules FOLDER]
 
-For each broker that is found (RabbitMQ of this system; with --root the one of another system unpacked there), and each
-client library that is installed: publishers and consumers under load, consumers that are killed, connections that the
-broker closes, a memory alarm, messages that expire, are dead-lettered, refused by a full queue. Everything stays on the
-loopback interface. Exit status 1 if a value is wrong. --keep leaves captures and accounts.
+For each broker that is found (RabbitMQ of this system; with --root the one of another system unpacked there; with
+--activemq ActiveMQ Classic, whose jars are there), and each client library that is installed: publishers and consumers
+under load, in transactions, consumers that are killed or too slow, connections that the broker or the network ends, a
+broker that is killed, a memory alarm, messages that expire, are dead-lettered, refused by a full queue. Everything
+stays on the loopback interface. Exit status 1 if a value is wrong. --keep leaves captures and accounts.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import gzip
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,8 +28,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
@@ -39,20 +43,59 @@ MODULES = {
     "aiormq": "aiormq", "proton": "proton",
 }  # fmt: skip
 ROLES = ("consume", "publish")
+QUEUES = ("late", "killed", "closed", "alarm", "auto", "crash", "cut", "slow")
 RABBITMQ = "usr/lib/rabbitmq/bin/rabbitmq-server"
-START_S, CLIENT_S = 90, 600
 PORT = 25672
+PATIENCE_S, TICK_MS = 20, 5000  # of RabbitMQ with a consumer that does not answer, and when it looks
+CONFIGURATION = f"""log.console = false
+log.file.level = warning
+heartbeat = 5
+consumer_timeout = {1000 * PATIENCE_S}
+"""
+START_S = 90
 
 
 @dataclass
 class Broker:
-    """A RabbitMQ that runs; `control`: calls rabbitmqctl; `crash`: kills the broker and starts it again."""
+    """A broker that runs; `address`: of a queue in 1.0; `crash`: kills it and starts it again; `control`: calls
+    rabbitmqctl, None: it is no RabbitMQ, and speaks only 1.0."""
 
     name: str
     port: int
     address: str
-    control: Callable[..., str]
     crash: Callable[[], None]
+    control: Callable[..., str] | None = None
+
+    @property
+    def has_quorum_queues(self) -> bool:
+        return self.name >= "RabbitMQ 4"
+
+
+class Server:
+    """A process with its children, which is started, killed and started again; `ready` waits for it to serve."""
+
+    def __init__(
+        self, words: list[str], log: IO[str], ready: Callable[[subprocess.Popen[bytes]], None],
+        environment: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._words, self._log, self._ready, self._environment = words, log, ready, environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._words, env=self._environment, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+        self._ready(self._process)
+
+    def kill(self) -> None:
+        if self._process:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def crash(self) -> None:
+        self.kill()
+        self.start()
 
 
 @contextmanager
@@ -62,7 +105,7 @@ def rabbitmq(root: Path, folder: Path, port: int) -> Iterator[Broker]:
     base = root / inside.relative_to("/")
     base.mkdir(parents=True)
     (base / "plugins").write_text("[rabbitmq_amqp1_0].\n")
-    (base / "rabbitmq.conf").write_text("log.console = false\nlog.file.level = warning\nheartbeat = 5\n")
+    (base / "rabbitmq.conf").write_text(CONFIGURATION)
     node = f"ledger{port}@localhost"
     environment = {
         "PATH": "/usr/lib/rabbitmq/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(inside), "LANG": "C.UTF-8",
@@ -82,35 +125,56 @@ def rabbitmq(root: Path, folder: Path, port: int) -> Iterator[Broker]:
         return done.stdout.strip()
 
     with (folder / "broker.log").open("w") as log:
-        servers: list[subprocess.Popen[bytes]] = []
 
-        def start() -> None:
-            words = [*change, f"/{RABBITMQ}"]
-            servers.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True))
-            deadline = time.monotonic() + START_S
-            while "true" not in control("eval", "rabbit:is_running()."):
-                if servers[-1].poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"RabbitMQ does not start: {(folder / 'broker.log').read_text()[-500:]}")
-                time.sleep(1)
+        def ready(process: subprocess.Popen[bytes]) -> None:
+            wait_until(lambda: "true" in control("eval", "rabbit:is_running()."), process, folder / "broker.log")
+            control("eval", f"application:set_env(rabbit, channel_tick_interval, {TICK_MS}).")
 
-        def kill() -> None:
-            with suppress(ProcessLookupError):
-                os.killpg(servers[-1].pid, signal.SIGKILL)
-            servers[-1].wait()
-
-        def crash() -> None:
-            kill()
-            start()
-
+        server = Server([*change, f"/{RABBITMQ}"], log, ready, environment)
         try:
-            start()
+            server.start()
             version = control("version").split()[-1]
             address = "/queues/{}" if int(version.split(".")[0]) >= 4 else "/amq/queue/{}"
-            yield Broker(f"RabbitMQ {version}", port, address, control, crash)
+            yield Broker(f"RabbitMQ {version}", port, address, server.crash, control)
         finally:
             control("stop")
-            kill()
+            server.kill()
             shutil.rmtree(base, ignore_errors=True)
+
+
+@contextmanager
+def activemq(jars: Path, folder: Path, port: int) -> Iterator[Broker]:
+    """ActiveMQ Classic of these jars, with its files in `folder`."""
+    data = folder / "data"
+    where = f"broker:(amqp+nio://127.0.0.1:{port})?brokerName=ledger&useJmx=false&dataDirectory={data}"
+    words = ["java", "-Xmx512m", "-cp", f"{jars}/*", "org.apache.activemq.console.command.ShellCommand", "start", where]
+
+    def ready(process: subprocess.Popen[bytes]) -> None:
+        def serves() -> bool:
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                return True
+            return False
+
+        wait_until(serves, process, folder / "broker.log")
+
+    with (folder / "broker.log").open("w") as log:
+        server = Server(words, log, ready)
+        try:
+            server.start()
+            found = re.search(r"Apache ActiveMQ ([0-9.]+)", (folder / "broker.log").read_text())
+            yield Broker(f"ActiveMQ {found[1] if found else ''}".strip(), port, "queue://{}", server.crash)
+        finally:
+            server.kill()
+            shutil.rmtree(data, ignore_errors=True)
+
+
+def wait_until(runs: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a broker runs; RuntimeError if it does not."""
+    deadline = time.monotonic() + START_S
+    while not runs():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"The broker does not start: {log.read_text()[-500:]}")
+        time.sleep(1)
 
 
 @contextmanager
@@ -131,17 +195,22 @@ def captured(file: Path, port: int) -> Iterator[None]:
         capture.wait()
 
 
-def declare(port: int, queues: dict[str, dict[str, Any]]) -> None:
-    """Queues with their arguments, and an exchange and queue for dead letters."""
+def declare(broker: Broker, libraries: list[str]) -> None:
+    """The queues of all scenes, and an exchange and queue for dead letters."""
     import pika
 
-    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+    queues: dict[str, dict[str, Any]] = {name: {} for name in (*libraries, *QUEUES, *clients.STYLES)}
+    queues |= {"full": {"x-max-length": 5, "x-overflow": "reject-publish"}, "expires": {"x-message-ttl": 50}}
+    if broker.has_quorum_queues:
+        queues |= {name: {"x-queue-type": "quorum"} for name in (*libraries[1::2], "slow")}
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
     channel = connection.channel()
     channel.exchange_declare("ledger.dlx", "fanout", durable=True)
     channel.queue_declare("ledger.dead", durable=True)
     channel.queue_bind("ledger.dead", "ledger.dlx")
     for name, arguments in queues.items():
-        channel.queue_declare(name, durable=True, arguments={"x-dead-letter-exchange": "ledger.dlx", **arguments})
+        dead = {"x-dead-letter-exchange": "ledger.dlx"}
+        channel.queue_declare(f"ledger.{name}", durable=True, arguments={**dead, **arguments})
     connection.close()
 
 
@@ -174,8 +243,9 @@ class Crew:
             return subprocess.Popen([*words, json.dumps(asdict(settings))], env=environment, stdout=log, stderr=log)
 
 
-def finish(processes: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + CLIENT_S
+def finish(processes: list[subprocess.Popen[bytes]], most_s: float = 600) -> None:
+    """Wait for clients, `most_s` seconds together; then they are killed."""
+    deadline = time.monotonic() + most_s
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(1.0, deadline - time.monotonic()))
@@ -184,69 +254,75 @@ def finish(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 def play(crew: Crew, libraries: list[str], each: int, busy_count: int) -> None:
-    """The scenes: each library alone with its queue; then what goes wrong. `each`: messages of a library; `busy_count`:
-    those of a publisher that is cut off."""
-    broker = crew.broker
-    quorum = {"x-queue-type": "quorum"}
-    queues: dict[str, dict[str, Any]] = {
-        f"ledger.{library}": quorum if turn % 2 and int(broker.name.split()[1][0]) >= 4 else {}
-        for turn, library in enumerate(libraries)
-    }
-    queues |= {
-        "ledger.full": {"x-max-length": 5, "x-overflow": "reject-publish"},
-        "ledger.expires": {"x-message-ttl": 50},
-        "ledger.killed": {}, "ledger.closed": {}, "ledger.alarm": {}, "ledger.auto": {},
-        "ledger.crash": {}, "ledger.cut": {},
-    }  # fmt: skip
-    declare(broker.port, queues)
-    for at in range(0, len(libraries), 4):  # four at a time
+    """The scenes. `each`: messages of a library; `busy_count`: those of a publisher that is cut off."""
+    if crew.broker.control is None:
+        libraries = [library for library in libraries if library in clients.V1_0]
+    else:
+        declare(crew.broker, libraries)
+    play_usual(crew, libraries, each)
+    play_cut_off(crew, libraries, min(each, 300), busy_count)
+    if crew.broker.control is not None:
+        play_rabbitmq(crew, crew.broker.control, libraries, min(each, 300), busy_count)
+
+
+def play_usual(crew: Crew, libraries: list[str], each: int) -> None:
+    """Each library with its queue, four at a time; messages that expire."""
+    for at in range(0, len(libraries), 4):
         part = libraries[at : at + 4]
-        finish([crew.start(library, role, f"ledger.{library}", count=each) for library in part for role in ROLES])
-    turns = {
-        name: libraries[(at * 3) % len(libraries)] for at, name in enumerate(["full", "expires", "killed", "closed"])
-    }
-    finish(
-        [
-            crew.start("pika", "publish", "ledger.full", count=20),
-            crew.start(turns["expires"], "publish", "ledger.expires", count=20),
-        ]
-    )
-    # Consumers that are killed, and one that gets what they leave.
-    finish([crew.start("pika", "publish", "ledger.killed", count=min(each, 300))])
+        most_s = 600 + each / 10
+        finish([crew.start(name, role, f"ledger.{name}", count=each) for name in part for role in ROLES], most_s)
+    late = [name for name in libraries if name in ("pika", *clients.V1_0)]
+    finish([crew.start(name, "publish", "ledger.late", count=20, ttl_ms=50) for name in late])
+    time.sleep(1)
+    finish([crew.start(libraries[0], "consume", "ledger.late")])
+
+
+def play_cut_off(crew: Crew, libraries: list[str], count: int, busy_count: int) -> None:
+    """Consumers that are killed, with one that gets what they leave; then the network ends all connections in the
+    middle of the work; then the broker is killed, and starts again."""
+    first, last = libraries[0], libraries[-1]
+    finish([crew.start(first, "publish", "ledger.killed", count=count)])
     finish([crew.start(library, "consume", "ledger.killed", crash_after=17) for library in libraries[:5]])
-    finish([crew.start("py-amqp", "consume", "ledger.killed")])
-    # Deliveries that need no answer.
-    finish(
-        [
-            crew.start(library, "publish", "ledger.auto", count=10, auto=library in clients.V1_0)
-            for library in libraries[-2:]
-        ]
-    )
+    finish([crew.start(last, "consume", "ledger.killed")])
+    busy = [crew.start(name, role, "ledger.cut", count=busy_count) for name in libraries[-6:] for role in ROLES]
+    threading.Event().wait(1.5)
+    subprocess.run(["ss", "-K", "dst", "127.0.0.1", "dport", "=", str(crew.broker.port)], capture_output=True)
+    finish(busy)
+    finish([crew.start(first, "consume", "ledger.cut")])
+    busy = [crew.start(library, "publish", "ledger.crash", count=busy_count) for library in libraries[-3:]]
+    busy += [crew.start(first, "consume", "ledger.crash")]
+    threading.Event().wait(1.5)
+    crew.broker.crash()
+    finish(busy)
+    finish([crew.start(last, "consume", "ledger.crash")])
+
+
+def play_rabbitmq(crew: Crew, control: Callable[..., str], libraries: list[str], count: int, busy_count: int) -> None:
+    """What RabbitMQ has besides: queues that are full, transactions, several settlements at once, no settlements,
+    connections that the operator closes, consumers that are too slow, an alarm."""
+    finish([crew.start("pika", "publish", "ledger.full", count=20)])
+    finish([crew.start(libraries[3 % len(libraries)], "publish", "ledger.expires", count=20)])
+    for style in clients.STYLES:
+        publisher = "transactions" if style == "transactions" else ""
+        finish([crew.start("pika", "publish", f"ledger.{style}", count=count, style=publisher)])
+        finish([crew.start("pika", "consume", f"ledger.{style}", style=style)])
+    of_1_0 = {name: name in clients.V1_0 for name in libraries}
+    finish([crew.start(name, "publish", "ledger.auto", count=10, auto=of_1_0[name]) for name in libraries[-2:]])
     finish([crew.start(library, "consume", "ledger.auto", auto=True) for library in libraries[:2]])
-    # The broker closes all connections in the middle of the work.
     busy = [crew.start(library, "publish", "ledger.closed", count=busy_count) for library in libraries[:4]]
     threading.Event().wait(1.5)
-    broker.control("close_all_connections", "closed by the ledger")
+    control("close_all_connections", "closed by the ledger")
     finish(busy)
     finish([crew.start("amqpstorm", "consume", "ledger.closed")])
-    # The network ends all connections in the middle of the work.
-    busy = [crew.start(library, role, "ledger.cut", count=busy_count) for library in libraries[1:6] for role in ROLES]
-    threading.Event().wait(1.5)
-    subprocess.run(["ss", "-K", "dst", "127.0.0.1", "dport", "=", str(broker.port)], capture_output=True)
-    finish(busy)
-    finish([crew.start("kombu", "consume", "ledger.cut")])
-    # The broker is killed in the middle of the work, and starts again.
-    busy = [crew.start(library, "publish", "ledger.crash", count=busy_count) for library in libraries[-3:]]
-    busy += [crew.start("py-amqp", "consume", "ledger.crash")]
-    threading.Event().wait(1.5)
-    broker.crash()
-    finish(busy)
-    finish([crew.start("aio-pika", "consume", "ledger.crash")])
-    # A memory alarm: publishes wait, then go on.
-    broker.control("set_vm_memory_high_watermark", "0.00001")
+    finish([crew.start("pika", "publish", "ledger.slow", count=count)])
+    most_s = 3 * PATIENCE_S
+    slow = [crew.start(name, "consume", "ledger.slow", stall_after=5, idle_s=most_s) for name in libraries]
+    finish(slow, most_s)
+    finish([crew.start("py-amqp", "consume", "ledger.slow")])
+    control("set_vm_memory_high_watermark", "0.00001")
     waiting = [crew.start("pika", "publish", "ledger.alarm", count=10)]
     time.sleep(2)
-    broker.control("set_vm_memory_high_watermark", "0.6")
+    control("set_vm_memory_high_watermark", "0.6")
     finish(waiting)
     finish([crew.start("pika", "consume", "ledger.alarm"), crew.start("pika", "consume", "ledger.dead")])
 
@@ -273,24 +349,26 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=3000, help="published by each client that is cut off")
     parser.add_argument("--largest", type=int, default=20_000, help="bytes of the largest body")
     parser.add_argument("--root", type=Path, action="append", default=[], help="a system with another RabbitMQ")
+    parser.add_argument("--activemq", type=Path, metavar="JARS", help="a folder with ActiveMQ and its AMQP module")
     parser.add_argument("--node-modules", type=Path, help="folder with the libraries of Node.js")
     parser.add_argument("--keep", type=Path, help="folder for captures and accounts")
     parser.add_argument("--record", type=Path, help="folder for small recordings, as the tests have them")
     given = parser.parse_args()
     libraries = installed(given.node_modules)
-    roots = [root for root in (Path("/"), *given.root) if (root / RABBITMQ).is_file()]
-    if not roots or not shutil.which("dumpcap"):
-        print("No RabbitMQ, or no dumpcap, on this machine: nothing was compared", file=sys.stderr)
+    brokers = [partial(rabbitmq, root) for root in (Path("/"), *given.root) if (root / RABBITMQ).is_file()]
+    brokers += [partial(activemq, given.activemq)] if given.activemq else []
+    if not brokers or not shutil.which("dumpcap"):
+        print("No broker, or no dumpcap, on this machine: nothing was compared", file=sys.stderr)
         return 2
     print(f"Clients: {', '.join(libraries)}")
     wrong = 0
     with ExitStack() as stack:
         keep = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for turn, root in enumerate(roots):
+        for turn, started in enumerate(brokers):
             folder = keep / f"broker-{turn}"
             folder.mkdir(parents=True)
             port = PORT + 100 * turn
-            with rabbitmq(root, folder, port) as broker:
+            with started(folder, port) as broker:
                 print(f"{broker.name} on port {port}")
                 with captured(folder / "capture.pcap", port):
                     crew = Crew(broker, folder, given.node_modules, given.largest)

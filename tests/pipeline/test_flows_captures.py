@@ -24,7 +24,9 @@ OF_VERSIONS = {
     "0-10": "010_cpp_send_receive.pcap", "1.0": "10_rabbitmq_proton_send_receive.pcap",
 }  # fmt: skip
 SECOND = 10**9
-SOURCE, TARGET, PORTS = 26, 30, 34  # offsets of the addresses of IPv4 and of the ports of TCP, behind Ethernet
+# Offsets of the addresses of IPv4, of the ports and of both numbers of TCP, behind Ethernet.
+SOURCE, TARGET, PORTS, NUMBERS = 26, 30, 34, 38
+PROXY = bytes([172, 17, 0, 9])
 SERVER_PORT = (5672).to_bytes(2, "big")
 Packet = tuple[int, bytes]  # time in ns, octets
 Pair = tuple[Any, ...]
@@ -80,6 +82,41 @@ def test_connections_behind_several_nats(count: int, tmp_path: Path) -> None:
     expected = pairs(once, tmp_path / "once")
     found = pairs([packet for leg in legs for packet in leg], tmp_path / "many")
     assert found == Counter({pair: count * n for pair, n in expected.items()})
+
+
+def relayed(packet: Packet, near: bool, proxy: bytes = PROXY) -> Packet:
+    """A packet as it was on a side of a proxy, which passes it on after 50 µs: on the side of the broker (`near`) the
+    proxy is the client, with a port and sequence numbers of its own; on the other one it is the server."""
+    ns, octets = packet
+    from_server = octets[PORTS : PORTS + 2] == SERVER_PORT
+    at = TARGET if from_server == near else SOURCE
+    port_at = PORTS + 2 if from_server else PORTS
+    changed = bytearray(octets)
+    changed[at : at + 4] = proxy
+    if near:
+        own, acknowledged = struct.unpack_from(">II", octets, NUMBERS)
+        shifts = (7 << 24, 5 << 24) if from_server else (5 << 24, 7 << 24)
+        numbers = ((number + shift) % (1 << 32) for number, shift in zip((own, acknowledged), shifts, strict=True))
+        struct.pack_into(">II", changed, NUMBERS, *numbers)
+        struct.pack_into(">H", changed, port_at, int.from_bytes(octets[port_at : port_at + 2], "big") ^ 1)
+    return ns + 50_000 if near else ns + 100_000 * from_server, bytes(changed)
+
+
+@pytest.mark.parametrize("version", OF_VERSIONS)
+def test_pairs_of_both_sides_of_a_proxy_stay_apart(version: str, tmp_path: Path) -> None:
+    once = packets(OF_VERSIONS[version])
+    expected = pairs(once, tmp_path / "once")
+    assert True not in {pair[-1] for pair in expected}
+    sides = [relayed(packet, near) for near in (False, True) for packet in once]
+    assert pairs(sides, tmp_path / "sides") == Counter({pair: 2 * n for pair, n in expected.items()})
+
+
+def test_clients_of_two_brokers_that_do_the_same_have_no_proxy_between_them(tmp_path: Path) -> None:
+    """The second one comes from a third host, as the first one's server says nothing about it."""
+    once = packets(OF_VERSIONS["0-9-1"])
+    other = [relayed(packet, near=True, proxy=bytes([172, 17, 0, 10])) for packet in once]
+    found = pairs([*(relayed(packet, near=False) for packet in once), *other], tmp_path / "two")
+    assert sum(n for pair, n in found.items() if pair[-1]) > 0
 
 
 @pytest.mark.parametrize("later_ns", [0, 2 * SECOND, 3600 * SECOND])

@@ -7,26 +7,24 @@ is one by its address and port.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.sides import SIDES
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
 from udfs.attributes import RABBITMQ
 from udfs.pairing.hash_partitions import whole_keys
+from udfs.pairing.legs import legs_of
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
 from udfs.roles import DELIVERIES
 from udfs.schemas import FACT
 
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
 NO_NAME = "@localhost"
-NAT_US = 50_000  # at most from one side of a NAT to the other, microseconds
-RANDOM = np.uint64(1 << 16)  # sequence numbers begin below it once in 65,536 times
 MOST_FACTS = 32  # of a stream, the earliest ones
 WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
 
@@ -57,7 +55,7 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
     port = rows["server_port"].cast(pa.string())
     server = in_one_text([rows["server_ip"], port], ":").fill_null("")
-    named = _apart(_named(server, rows["broker_name"]), _legs(rows))
+    named = _apart(_named(server, rows["broker_name"]), legs_of(rows))
     _, broker = np.unique(hashed(named, vhost), return_inverse=True)
     lossy = np.bincount(broker, truth_of(lost)) > 0
     columns = [
@@ -74,33 +72,6 @@ def _named(servers: pa.Array, names: pa.Array) -> pa.Array:
     known = known.group_by("server").aggregate([("name", "min")])
     found = in_one(known["name_min"]).take(pc.index_in(servers, in_one(known["server"])))
     return pc.coalesce(found, servers)
-
-
-def _legs(rows: Mapping[str, pa.Array]) -> NDArray[np.int64]:
-    """How many others of CONNECTION_COLUMNS are the same connection nearer to the broker: it was captured on both sides
-    of a NAT, which leaves sequence numbers, packets and bytes, and is fast. The side whose packets come later is
-    nearer. Numbers that begin low, and those that other connections have as well, are not random (captures that were
-    made by a program), and say nothing."""
-    legs = np.zeros(len(rows["connection_id"]), np.int64)
-    known = np.flatnonzero(rows["tcp_origin"].is_valid().to_numpy(zero_copy_only=False))
-    if len(np.unique(numbers_of(rows["tcp_origin"])[known])) == len(known):
-        return legs
-    counts = (rows[f"{side}_{name}"].cast(pa.string()) for side in SIDES for name in ("packets", "bytes"))
-    stream = hashed(rows["tcp_origin"].cast(pa.string()), *counts)[known]
-    ends = hashed(rows["client_ip"], rows["server_ip"])[known]
-    opened_us, closed_us = (numbers_of(rows[f"{end}_ts"].cast(pa.int64()))[known] for end in ("opened", "closed"))
-    origins = numbers_of(rows["tcp_origin"])[known].view(np.uint64)
-    order = np.lexsort([numbers_of(rows["connection_id"])[known], opened_us, stream, origins])
-    stream, ends, origins, later_us = stream[order], ends[order], origins[order], np.diff(opened_us[order])
-    same = (stream[1:] == stream[:-1]) & (ends[1:] != ends[:-1])
-    same &= (later_us > 0) & (later_us <= NAT_US) & (np.abs(np.diff(closed_us[order])) <= NAT_US)
-    same &= (origins[1:] >> np.uint64(32) >= RANDOM) & (origins[1:] & np.uint64(0xFFFFFFFF) >= RANDOM)
-    elsewhere = (origins[1:] == origins[:-1]) & ~same
-    same &= ~np.isin(origins[1:], origins[1:][elsewhere])
-    places = np.arange(len(order))
-    last = np.where(np.append(same, False), len(order), places)  # of the connections that follow each other
-    legs[known[order]] = np.minimum.accumulate(last[::-1])[::-1] - places
-    return legs
 
 
 def _apart(names: pa.Array, legs: NDArray[np.int64]) -> pa.Array:

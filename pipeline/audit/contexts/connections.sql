@@ -199,23 +199,60 @@ FROM (SELECT *,
                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
 LEFT JOIN connection_facts USING (connection_id);
 
--- One row per connection that is a copy of an earlier one, captured on the other side of a NAT: the same sequence numbers
--- and as many packets and bytes, at most 50 ms later, between other addresses. `copied`: the earlier one.
+-- One row per connection that is a copy of an earlier one nearer to the client. `copied`: the earlier one.
+-- On the other side of a NAT: the same sequence numbers and as many packets and bytes, at most 50 ms later, between other
+-- addresses. Numbers that other connections have as well are not random, and say nothing; neither do those that begin
+-- below 65,536, unless the client's port is the same, and one of the addresses.
+-- Behind a proxy: its client is where the other one ends, or its PROXY header names the other's client; as many frames
+-- and messages, at most 1 s later, and the broker accepts it before the proxy accepts the other one.
 CREATE VIEW context_translated AS
-SELECT *
-FROM (SELECT *, lag({'connection_id': connection_id, 'client': client_ip || ' port ' || client_port,
-                     'server': server_ip || ' port ' || server_port, 'client_ip': client_ip, 'server_ip': server_ip,
-                     'opened_ns': opened_ns, 'closed_ns': ts_ns}) OVER same AS copied,
-             count(*) OVER (PARTITION BY tcp_origin) AS with_numbers,
-             count(*) OVER (PARTITION BY tcp_origin, client_packets, server_packets, client_bytes, server_bytes) AS alike
-      FROM known_connections WHERE tcp_origin IS NOT NULL
-      WINDOW same AS (PARTITION BY tcp_origin, client_packets, server_packets, client_bytes, server_bytes
-                      ORDER BY opened_ns, connection_id))
-WHERE opened_ns - copied.opened_ns BETWEEN 1 AND 50000000 AND abs(ts_ns - copied.closed_ns) <= 50000000
-      AND (client_ip != copied.client_ip OR server_ip != copied.server_ip)
-      -- numbers that begin below 65,536, or that other connections have as well, are not random
-      AND (tcp_origin & 4294967295) >= 65536 AND (tcp_origin < 0 OR tcp_origin >= 281474976710656)
-      AND with_numbers = alike;
+WITH known AS (
+    SELECT *, {'connection_id': connection_id, 'client': client_ip || ' port ' || client_port,
+               'server': server_ip || ' port ' || server_port, 'client_ip': client_ip, 'server_ip': server_ip,
+               'server_port': server_port, 'opened_ns': opened_ns, 'closed_ns': closed_ns,
+               'handshake_ns': handshake_ns} AS whole
+    FROM (SELECT *, epoch_us(opened_ts) * 1000 AS opened_ns, epoch_us(closed_ts) * 1000 AS closed_ns,
+                 (tcp_origin & 4294967295) < 65536 OR tcp_origin BETWEEN 0 AND 281474976710655 AS low
+          FROM connections)
+), translated AS (
+    SELECT connection_id, copied
+    FROM (SELECT *, lag(whole) OVER same AS copied, count(*) OVER (PARTITION BY tcp_origin) AS with_numbers,
+                 count(*) OVER (PARTITION BY tcp_origin, client_packets, server_packets, client_bytes, server_bytes)
+                     AS alike
+          FROM known WHERE tcp_origin IS NOT NULL
+          WINDOW same AS (PARTITION BY tcp_origin, client_packets, server_packets, client_bytes, server_bytes,
+                                       CASE WHEN low THEN client_port END
+                          ORDER BY opened_ns, connection_id))
+    WHERE opened_ns - copied.opened_ns BETWEEN 1 AND 50000000 AND abs(closed_ns - copied.closed_ns) <= 50000000
+          AND (client_ip != copied.client_ip OR server_ip != copied.server_ip)
+          AND CASE WHEN low THEN client_ip = copied.client_ip
+                                 OR server_ip = copied.server_ip AND server_port = copied.server_port
+                   ELSE with_numbers = alike END
+), passed_on AS (
+    SELECT *, (version, coalesce(vhost, ''), coalesce("user", ''), coalesce(client_name, ''), client_frames,
+               server_frames, messages_published, messages_delivered) AS passed
+    FROM known WHERE messages_published + messages_delivered > 0
+), proxied AS (
+    SELECT near.connection_id, near.whole, far.whole AS copied
+    FROM passed_on far ASOF JOIN passed_on near
+        ON far.server_ip = near.client_ip AND far.passed = near.passed AND far.opened_ns <= near.opened_ns
+    UNION ALL
+    SELECT near.connection_id, near.whole, far.whole
+    FROM passed_on far ASOF JOIN (FROM passed_on WHERE proxied_client_ip IS NOT NULL) near
+        ON far.client_ip = near.proxied_client_ip AND far.client_port = near.proxied_client_port
+           AND far.passed = near.passed AND far.opened_ns <= near.opened_ns
+)
+SELECT known_connections.*, copied
+FROM (SELECT connection_id, min(copied) AS copied
+      FROM (FROM translated UNION ALL
+            SELECT connection_id, copied FROM proxied
+            WHERE whole.client_ip != copied.client_ip AND whole.opened_ns - copied.opened_ns <= 1000000000
+                  AND abs(whole.closed_ns - copied.closed_ns) <= 1000000000
+                  AND (copied.handshake_ns IS NULL
+                       OR whole.opened_ns + coalesce(whole.handshake_ns, 0)
+                          <= copied.opened_ns + copied.handshake_ns))
+      GROUP BY connection_id)
+JOIN known_connections USING (connection_id);
 
 -- One row per capture, with the limits that it ran into before its packets belonged to a connection.
 --     limits           names of these limits
