@@ -46,6 +46,7 @@ if numba.config.DISABLE_JIT:
 
 # Files that take seven seconds or more, the longest first.
 LONGEST = (
+    "test_row_digests",
     "test_findings", "test_cli", "test_clocks", "test_invariance", "test_nightly", "test_lake", "test_lake_batches",
     "test_tables_batches", "test_tls_secrets", "test_local_processes", "test_carried_size", "test_lake_faults",
     "test_lake_commits", "test_tables_schemas", "test_functions_sql", "test_scratch", "test_fuzz", "test_benchmarks",
