@@ -62,6 +62,25 @@ def connection_rows(
     return padded(columns, ARROW_DECODED)
 
 
+def joined(parts: Sequence[EndedConnections]) -> EndedConnections:
+    """The connections of all `parts`, at least one, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    connections, layers = list[np.ndarray](), dict[int, Mapping[str, Any]]()
+    first = first_prefix = 0
+    for part in parts:
+        own = part.connections.copy()
+        own["tls_prefix_at"][own["tls_prefix_at"] >= 0] += first_prefix
+        connections.append(own)
+        layers |= {first + index: known for index, known in part.layers.items()}
+        first += len(own)
+        first_prefix += len(part.tls_prefixes)
+    names = ("flows", "directions", "tls_prefixes")
+    flows, directions, prefixes = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    whole = np.concatenate(connections).view(np.recarray)
+    return EndedConnections(flows, whole, directions.view(np.recarray), prefixes, layers)
+
+
 def facts(ended: EndedConnections, files: Sequence[str], processes: FlowProcesses | None = None) -> pa.StructArray:
     """FACTS of each connection."""
     connections, directions = ended.connections.view(np.ndarray), ended.directions.view(np.ndarray)

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from pyspark.sql.types import StructField, StructType
 
 from codec.amqp.batches import Batch
+from codec.amqp.connections.lifecycle import EndedConnections
 from codec.amqp.connections.state import ConnectionState, restore_states, save_states
 from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
@@ -51,7 +52,7 @@ from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.batches import INSIDE
 from udfs.conversation.frames import FrameBatch
-from udfs.decode.connection_rows import connection_rows
+from udfs.decode.connection_rows import connection_rows, joined
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
@@ -68,6 +69,7 @@ OF_CONVERSATION = {"methods", "messages", "channels", "links"}
 OF_CONNECTIONS = {"connections", "streams"}
 NEED_CONVERSATION = OF_CONVERSATION | {"connections"}  # whose `limits` say whether too much was outstanding
 READ_TOGETHER, READ_BYTES = 1 << 10, 1 << 24  # states
+ENDED_TOGETHER = 1 << 10  # connections that have ended whose rows are made at once
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 
 __all__ = ["ACCOUNTS", "STATES", "Part", "Tables", "tables_of"]
@@ -180,6 +182,7 @@ class _Decoding:
         if states is not None:
             self._carried = _Carried(self._tables, states, keep_open, self.files, self.processes)
         self._open_frames: list[pa.RecordBatch] = []
+        self._ended_connections: list[EndedConnections] = []  # whose rows are not made yet
         self._decoder = Decoder(config.payload, self._carried, layers)
         self._spaces = AddressSpaces(self._carried.groups if self._carried else None)
         if self._carried is not None:
@@ -196,6 +199,7 @@ class _Decoding:
         for flows in self._spaces.finish():
             yield from self._rows(self._decoder.feed_flows(*flows))
         yield from self._rows(self._decoder.finish())
+        yield from self._ended(fewest=1)
         yield from _parts(self._tables.finish(), False)
 
     def release(self) -> None:
@@ -212,15 +216,19 @@ class _Decoding:
             yield from _parts(self._tables.feed(rows), False)
         yield from self._ended()
 
-    def _ended(self) -> Iterator[Part]:
-        """Rows of connections that have ended, or whose states were saved."""
+    def _ended(self, fewest: int = ENDED_TOGETHER) -> Iterator[Part]:
+        """Rows of connections that have ended, if they are at least `fewest`, and of those whose states were saved."""
         if self._carried is not None:
             yield from self._carried.errors()
         saved = self._carried.take_saved() if self._carried is not None else []
-        found = [connection_rows(ended, self.files.names, self.processes) for ended in self._decoder.take_ended()]
-        if not found and not saved:
+        self._ended_connections += self._decoder.take_ended()
+        count = sum(len(ended.flows) for ended in self._ended_connections)
+        if not saved and count < (fewest if self._carried is None else 1):
             return
-        facts = pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], ARROW_DECODED)
+        found, self._ended_connections = self._ended_connections, []
+        facts = pa.RecordBatch.from_pylist([], ARROW_DECODED)
+        if found:
+            facts = connection_rows(joined(found), self.files.names, self.processes)
         if not saved:
             yield from _parts(self._tables.end(facts), False)
             return

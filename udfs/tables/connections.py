@@ -32,6 +32,7 @@ from udfs.roles import REACHED_BY_BOTH, SASL_CODES, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.handshakes import (
     COUNTED,
+    HANDSHAKE_COLUMNS,
     MEASURES,
     attributes_of,
     blocks_of,
@@ -44,6 +45,7 @@ from udfs.tables.handshakes import (
 
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
+HANDSHAKE_ROWS, HANDSHAKE_BYTES = 1 << 12, 1 << 22  # frames with attributes that are read together
 KEY = "connection_id"
 BLOCK = blank(f"{KEY} channel ts_ns on blocked_ns").dtype
 # Column -> fields of the byte ledger: one column a side, or the sum over both.
@@ -67,6 +69,7 @@ class Connections:
     def __init__(self, schemas: Mapping[str, pa.Schema]) -> None:
         self._schemas = schemas
         self._attributes, self._counts = list[pa.Table](), list[pa.Table]()
+        self._handshakes = list[pa.RecordBatch]()  # frames whose attributes are not read yet
         self._blocks = ConnectionRecords(BLOCK, KEY)
 
     def add(self, frames: FrameBatch) -> None:
@@ -76,11 +79,12 @@ class Connections:
             self._counts = [self._all_counts()]
         chosen = handshake_frames(frames)
         if len(chosen):
-            rows = frames.rows.take(chosen)
-            self._attributes.append(attributes_of(rows))
+            rows = frames.rows.select(HANDSHAKE_COLUMNS).take(chosen)
+            self._handshakes.append(rows)
             ids, *changes = blocks_of(rows)
             self._block(ids, np.zeros(len(ids), np.int64), *changes)
-            if len(self._attributes) >= PIECES:
+            count, size = sum(map(len, self._handshakes)), sum(each.nbytes for each in self._handshakes)
+            if count >= HANDSHAKE_ROWS or size >= HANDSHAKE_BYTES:
                 self._attributes = [self._all_attributes()]
         self._block(*windows_of(frames))
 
@@ -116,6 +120,10 @@ class Connections:
 
     def _all_attributes(self) -> pa.Table:
         """One row a connection."""
+        if self._handshakes:
+            frames = pa.Table.from_batches(self._handshakes).combine_chunks().to_batches()
+            self._attributes += [attributes_of(rows) for rows in frames]
+            self._handshakes.clear()
         if len(self._attributes) == 1:
             return self._attributes[0]
         return merged(pa.concat_tables([_attribute_schema().empty_table(), *self._attributes]))

@@ -369,13 +369,16 @@ class Waiting:
         self.bytes = self.left = 0
         for batch in rows.drain():
             stays = outstanding.among(numbers_of(batch["connection_id"]), _first_there(batch, *self._frame))
-            if stays.any():
+            first = int(np.argmax(stays)) if stays.any() else len(stays)
+            if first < len(stays):
                 waiting = batch.take(places_where(stays))
                 self._rows.add(waiting)
                 self.left += waiting.nbytes
-                batch = batch.take(places_where(~stays))
-            if batch.num_rows:
-                yield ended(batch)
+            if first:  # most rows, which need not be copied
+                yield ended(batch.slice(0, first))
+            later = np.flatnonzero(~stays[first:]) + first
+            if len(later):
+                yield ended(batch.take(pa.array(later)))
 
     def rows(self, schema: pa.Schema) -> pa.Table:
         """The waiting rows, which stay, in columns of `schema`: without dictionary encoding."""

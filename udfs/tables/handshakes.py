@@ -42,6 +42,8 @@ SPEAKS = tuple(
     )
 )  # fmt: skip
 
+HANDSHAKE_COLUMNS = ("connection_id", "ts_ns", "sender", "frame_type", "name", "status", "arguments")  # that are read
+
 
 def handshake_frames(frames: FrameBatch) -> pa.Int64Array:
     """The places of frames with attributes."""
