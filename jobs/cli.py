@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from jobs import running
 
-NAMES = ("decode", "ingest", "lake", "audit", "report", "nightly", "cut", "sql", "rules", "rule", "schema")
+NAMES = ("decode", "ingest", "lake", "audit", "report", "nightly", "cut", "sql", "doctor", "rules", "rule", "schema")
 JOBS = tuple(f"jobs.{name}" for name in NAMES)
 
 

@@ -20,7 +20,6 @@ from jobs.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_
 from jobs.console import print_error, print_status, step
 from jobs.decode import start
 from jobs.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
-from udfs.source.files import first_line, public_uri
 from udfs.source.suggestions import meant, unknown
 
 if TYPE_CHECKING:
@@ -208,6 +207,8 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
     try:
         key = key_of(Path(arguments.anonymise).read_bytes()) if arguments.anonymise is not None else None
     except OSError as error:
+        from udfs.source.files import first_line
+
         raise UsageError(f"--anonymise {arguments.anonymise}: cannot be read ({first_line(error)})") from error
     except ValueError as error:
         raise UsageError(f"--anonymise {arguments.anonymise}: {error}") from error
@@ -308,6 +309,8 @@ def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
             keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()
             return run_interruptibly(keys.toArrow, [spark])
     except (AnalysisException, ParseException) as error:
+        from udfs.source.files import first_line
+
         raise UsageError(f"--where: {first_line(error)}") from error
 
 
@@ -329,6 +332,7 @@ def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) ->
 def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """Print what was written to stderr: standard output may be the file."""
     from pipeline.text import plural
+    from udfs.source.files import public_uri
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     print_status(

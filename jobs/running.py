@@ -178,11 +178,12 @@ def exit_code_of(words: Sequence[str], jobs: Sequence[str]) -> int:
     try:
         with signals_handled() as stop_request:
             from jobs.console import print_error, set_quiet
-            from udfs.source.files import masked
 
             try:
                 arguments = command_line(jobs).arguments(words)
             except UsageError as error:
+                from udfs.source.files import masked
+
                 print_error(masked(str(error), *words))
                 return USAGE
             leaves = arguments.stopped
@@ -196,7 +197,6 @@ def exit_code_of(words: Sequence[str], jobs: Sequence[str]) -> int:
 def run_job(arguments: argparse.Namespace, words: Sequence[str], stop_request: StopRequest) -> int:
     """Run a job and return its exit code. Raises Stopped."""
     from jobs.console import print_error
-    from udfs.source.files import masked
 
     try:
         return int(arguments.run(arguments))
@@ -205,6 +205,8 @@ def run_job(arguments: argparse.Namespace, words: Sequence[str], stop_request: S
     except Exception as error:  # including errors of Spark, Java and file systems
         if stop_request.requested:  # the error follows from the cancellation
             raise Stopped from error
+        from udfs.source.files import masked
+
         code, line = outcome(error, arguments.exit_statuses)
         print_error(masked(f"{arguments.prog}: {line}", *words))
         return code

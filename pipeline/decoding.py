@@ -10,8 +10,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, is_remote
-from pyspark.sql.types import StructType
 
 from pipeline.output import parquet
 from pipeline.output.place import Place
@@ -23,6 +21,9 @@ from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
 from udfs.source.suggestions import suggesting
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
     from udfs.decode.key_logs import SecretFiles
     from udfs.sink.writers import WriteTables
 
@@ -204,6 +205,8 @@ def local_runs(processes: LocalProcesses, options: Mapping[str, str]) -> Local:
 
 def sorted_runs(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Runs of TCP segments (`udfs.schemas.TCP_RUNS`), the runs of a flow together and in RUN_ORDER, on Spark."""
+    from pyspark.sql import is_remote
+
     from udfs.source.sources import ListTasks, ReadRuns, run_tasks
 
     if is_remote():  # the captures may be on the server

@@ -18,17 +18,17 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-
-from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException, PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
-from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from codec.errors import WirehareError
 from pipeline.output import scratch
 from udfs.processes import ALLOCATOR, umask
 from udfs.source.files import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# pyspark takes 0.3 s to import, and is imported by the functions that use it: local processes only read settings here.
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 LOGGING = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'  # an option of the JVM
@@ -128,6 +128,8 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
     Raises JavaMissing, ServerMissing, and the errors of Spark if it cannot start.
     """
     warnings.filterwarnings("ignore", message=PANDAS_NOTICE, category=FutureWarning)
+    from pyspark.logger import PySparkLogger
+
     for name in QUERY_ERROR_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     # By default Spark starts `python3` from PATH, which may not be the one of this virtual environment.
@@ -160,6 +162,8 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
 def require_server(remote: str) -> None:
     """Raise ServerMissing unless a Spark Connect server answers there: pyspark itself would try for ten minutes without
     a word. `remote`: a URL as in SPARK_REMOTE, which may have a token."""
+    from pyspark.errors import PySparkException
+
     try:
         import grpc  # type: ignore[import-untyped]
         from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -185,13 +189,18 @@ def has_session() -> bool:
 
 def is_running() -> bool:
     """Whether a session is running, started in any thread."""
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
     with suppress(PySparkRuntimeError):
         return SparkSession.active() is not None
     return False
 
 
-def require_java() -> None:
-    """Raise JavaMissing unless Spark will find a suitable Java."""
+def java_version() -> int | None:
+    """The version of the Java that Spark will find; None: there is none."""
     home = os.environ.get("JAVA_HOME")
     try:
         version = subprocess.run(
@@ -201,18 +210,26 @@ def require_java() -> None:
             check=True,
         ).stderr
     except (OSError, subprocess.CalledProcessError):
-        version = ""
+        return None
     major = re.search(r'version "(\d+)', version)
-    if major is None or int(major[1]) < OLDEST_JAVA:
+    return int(major[1]) if major else None
+
+
+def require_java() -> None:
+    """Raise JavaMissing unless Spark will find a suitable Java."""
+    if (java_version() or 0) < OLDEST_JAVA:
         raise JavaMissing(
             f"Spark needs Java {OLDEST_JAVA} or later: install it (Debian, Ubuntu: "
-            "apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+            "apt install default-jre-headless; macOS: brew install openjdk) or set JAVA_HOME"
         )
 
 
 def launch(conf: Mapping[str, str]) -> None:
     """Start the JVM for a session with these settings, unless it is running, in its own process group: otherwise Ctrl-C
     in a terminal would reach the Python workers, which print tracebacks."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
     if SparkContext._gateway is None:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         SparkContext._ensure_initialized(gateway=launch_gateway(settings, {"process_group": 0}), conf=settings)
@@ -220,6 +237,8 @@ def launch(conf: Mapping[str, str]) -> None:
 
 def get_or_create(app: str, conf: dict[str, str]) -> SparkSession:
     """A new session with all of `conf`, or the running one with those settings that can still change."""
+    from pyspark.sql import SparkSession
+
     return SparkSession.builder.appName(app).config(map={**conf}).getOrCreate()
 
 
@@ -319,6 +338,8 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
 def spark_submit_settings() -> dict[str, str]:
     """Settings that can still be changed under spark-submit, which has started the driver: log level, executor options,
     and in local mode `one_machine_settings`."""
+    from pyspark import SparkConf, SparkContext
+
     SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() has the settings of spark-submit
     given = SparkConf()
     # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO restores it.

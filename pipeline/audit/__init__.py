@@ -6,7 +6,7 @@
 Rules are data (`catalogue`), and so are the conditions that break them (`detectors`), in DuckDB's SQL. A context is a
 set of rows that detectors read, made once for all of them (`contexts`). `engine` makes one program of all that, which
 `udfs.findings` runs over Parquet files: in this process (`findings_in`), or in a task of Spark (`findings`). `config`
-adds rules of the user.
+adds rules of the user. Importing this loads none of them: the catalogue is read by commands that search nothing.
 """
 
 from __future__ import annotations
@@ -15,25 +15,29 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import reduce
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import DataFrame
-
-from pipeline.audit.catalogue import Rule, names_of, with_custom
-from pipeline.audit.config import Config, is_accepted, validate
-from pipeline.audit.detectors import DETECTORS, Detector
-from pipeline.audit.engine import program
-from pipeline.dataframes import empty
-from pipeline.output import scratch
-from pipeline.schemas import FINDINGS
-from udfs.findings import PACKED, FindRows, PackRows, Program, Resources, findings_of, memory_share
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from pipeline import Tables
+    from pipeline.audit.catalogue import Rule as Rule
+    from pipeline.audit.config import Config as Config
+    from pipeline.audit.detectors import Detector as Detector
+    from udfs.findings import Program
 
-__all__ = ["Config", "Detector", "Rule", "chosen_rules", "findings", "findings_in"]
+# Name -> the module that it is imported from when it is first used.
+HOMES = {"Config": "config", "Detector": "detectors", "Rule": "catalogue"}
+__all__ = [*HOMES, "chosen_rules", "findings", "findings_in"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    return found
 
 
 def findings(
@@ -51,6 +55,12 @@ def findings(
     Raises ValueError for unknown ids and for an invalid `extra`. The rows of all tables come to one task, which writes
     them to its scratch directory: rules compare connections.
     """
+    from pyspark.sql import DataFrame
+
+    from pipeline.dataframes import empty
+    from pipeline.schemas import FINDINGS
+    from udfs.findings import PACKED, FindRows, PackRows
+
     wanted = wanted_program(rules, disable, config, today, extra)
     if wanted is None:
         return empty(tables.frames.sparkSession, FINDINGS)
@@ -71,8 +81,12 @@ def findings_in(
     """Table findings of the tables in Parquet files of this machine, by the name of the table; as `findings`, without
     Spark. `conditions`: by table, SQL that is true on the rows that count. What can be cancelled is appended to
     `runs`."""
+    from pipeline.output import scratch
+    from udfs.findings import Resources, findings_of, memory_share
+
     wanted = wanted_program(rules, disable, config, today)
     if wanted is None:
+        from pipeline.schemas import FINDINGS
         from udfs.arrow.types import arrow_schema
 
         return arrow_schema(FINDINGS).empty_table()
@@ -89,6 +103,10 @@ def wanted_program(
     extra: Iterable[tuple[Rule, Detector]] = (),
 ) -> Program | None:
     """The program that checks the wanted rules; None: there are none."""
+    from pipeline.audit.config import Config, is_accepted, validate
+    from pipeline.audit.detectors import DETECTORS
+    from pipeline.audit.engine import program
+
     limits = config or Config()
     additional, searching = validate([*extra, *limits.rules])
     chosen = {rule.id: rule for rule in chosen_rules(rules, {*disable, *limits.disabled}, limits, additional.values())}
@@ -103,6 +121,8 @@ def chosen_rules(
     rules: Collection[str] | None, without: Collection[str], config: Config, additional: Collection[Rule] = ()
 ) -> list[Rule]:
     """The rules of the catalogue and the additional ones that are wanted, with the thresholds of `config`."""
+    from pipeline.audit.catalogue import names_of, with_custom
+
     known = with_custom(additional)
     unknown = sorted({*(rules or ()), *without, *config.parameters} - names_of(known))
     if unknown:

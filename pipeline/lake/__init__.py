@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
-
 from pipeline.decoding import PacketFilter, checked_key_logs
 from pipeline.lake.layout import Options
 from pipeline.tables.processes import LocalProcesses
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from pipeline.lake.batches import Ingest
     from pipeline.lake.log import Log
     from pipeline.lake.work import LakeWork

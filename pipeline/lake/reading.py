@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.dataset
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pipeline.lake.layout import NS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.place import is_lake, open_lake
 from pipeline.output.place import OutputError, Place, escape_glob, place
 from pipeline.schemas import DAY_OF, TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Columns (ns or TIMESTAMP) with begin and end of rows, by DAY_OF: rows that overlap the time span are selected.
 # Of tables without such columns, the rows of selected connections are.
@@ -121,6 +122,8 @@ def within(found: Mapping[str, DataFrame], span: Span) -> Mapping[str, DataFrame
     chosen = {
         name: found[name].filter(_within(_ns(begins), _ns(ends), span)) for name, (begins, ends) in TIME_COLUMNS.items()
     }
+    from pyspark.sql import functions as F
+
     connections = F.broadcast(chosen["connections"].select("connection_id"))
     at = F.coalesce("publish_ts_ns", "deliver_ts_ns")
     chosen["message_flows"] = found["message_flows"].filter(_within(at, at, span))
@@ -129,9 +132,13 @@ def within(found: Mapping[str, DataFrame], span: Span) -> Mapping[str, DataFrame
 
 def _within(begins: Column, ends: Column, span: Span) -> Column:
     """Rows without an end are still open."""
+    from pyspark.sql import functions as F
+
     since = F.lit(True) if span.since_ns is None else F.coalesce(ends >= span.since_ns, F.lit(True))
     return since if span.until_ns is None else since & F.coalesce(begins < span.until_ns, F.lit(True))
 
 
 def _ns(name: str) -> Column:
+    from pyspark.sql import functions as F
+
     return F.col(name) if name.endswith("_ns") else F.unix_micros(name) * 1000

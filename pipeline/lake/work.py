@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 
 from codec.compiler.kernel import all_compiled, interpreted
 from pipeline.decoding import PacketFilter, by_flow, config, decoded_locally
@@ -36,6 +35,9 @@ from udfs.pairing.schemas import CONNECTION_COLUMNS
 from udfs.schemas import FACT, STREAM_QUEUES
 from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
 from udfs.source.lake import StateFiles, partition_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUEUES = "stream_queues"
 LOCAL_CONNECTIONS = 1000  # to close in this process, or per task of Spark: a second's work

@@ -8,15 +8,18 @@ column): 15 % less processor time for the whole job, 4.5 MB instead of 16.9 MB. 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from pipeline.output.place import Place
 from udfs.arrow.types import arrow_schema
 from udfs.sink.parquet import COMPRESSION, UNIQUE_COLUMNS, ParquetFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 OPTIONS = {
     # Version 2 pages have the delta encodings.

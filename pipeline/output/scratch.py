@@ -16,9 +16,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-
-import pyspark
 
 from pipeline.output.place import others_may_rename
 from udfs.processes import USER_UMASK, umask_setting
@@ -109,9 +108,9 @@ def remove_directory(directory: str, lock: int, process: int) -> None:
 
 def default_of(setting: str) -> str | None:
     """A setting in spark-defaults.conf; None if it is not set, or there is no such file."""
-    home = os.environ.get("SPARK_CONF_DIR") or os.path.join(
-        os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__), "conf"
-    )
+    installed = find_spec("pyspark")  # importing it would take 0.1 s
+    spark = os.environ.get("SPARK_HOME") or os.path.dirname(str(installed and installed.origin))
+    home = os.environ.get("SPARK_CONF_DIR") or os.path.join(spark, "conf")
     with suppress(OSError), open(os.path.join(home, "spark-defaults.conf"), encoding="utf-8", errors="replace") as file:
         for line in file:
             name, _, value = line.strip().replace("=", " ", 1).partition(" ")

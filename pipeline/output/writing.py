@@ -13,9 +13,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any, Union
 
 from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, byte_size, decode_into, places_of
 from pipeline.output import parquet
@@ -31,13 +29,16 @@ from udfs.source.captures import capture_rows, captures_of
 from udfs.source.paths import PathError
 from udfs.source.suggestions import suggesting, unknown
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 # The table of an audit; it is removed when the other tables are replaced.
 FINDINGS = "findings"
 
 
 # Called for each step with texts for its start and its end, its session, and what each stage does to the captures;
 # gives an object whose `doing` may be changed.
-Progress = Callable[[str, str, SparkSession | LocalProcesses, Sequence[str]], AbstractContextManager[Any]]
+Progress = Callable[[str, str, Union["SparkSession", LocalProcesses], Sequence[str]], AbstractContextManager[Any]]
 
 
 def no_progress(*_: object) -> AbstractContextManager[Any]:
@@ -79,7 +80,7 @@ def write(
         session = spark() if callable(spark) else spark
         if isinstance(session, LocalProcesses):
             session.use_for(byte_size(given))
-        if isinstance(session, SparkSession) and not on_one_machine(session):
+        if not isinstance(session, LocalProcesses) and not on_one_machine(session):
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
         try:

@@ -15,15 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from pipeline.session import COMPILED, INTERPRETED, LEAST_PARTITIONS, ONE_PARTITION, grouping_settings, settings
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pipeline.output import parquet
 from pipeline.output.place import Place
@@ -54,6 +52,9 @@ from udfs.pairing.schemas import (
 from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
 from udfs.sink.parquet import WRITTEN
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 Made = TypeVar("Made", bound=Rows)
 
 AT = ["broker", "vhost"]
@@ -73,6 +74,8 @@ class Present(NamedTuple):
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
     """Tables `messages` (columns MESSAGE_COLUMNS; read three times, four times if bytes are lost), `connections`, and
     `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
+    from pyspark.sql import functions as F
+
     inputs = connections.select(*CONNECTION_COLUMNS, F.lit(None).cast("string").alias("queue"))
     if streams is not None:
         inputs = inputs.unionByName(streams, allowMissingColumns=True)

@@ -186,10 +186,15 @@ class LocalProcesses:
 def most_processes() -> int:
     """One for each core that this process may use, as far as the machine or the container has memory for them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, memory_limit() // PROCESS_MEMORY))
+
+
+def memory_limit() -> int:
+    """Bytes of memory that the machine has, or that its container may have."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):  # no such file, or 'max'
         memory = min(memory, int(CONTAINER_MEMORY.read_text()))
-    return max(1, min(cores, memory // PROCESS_MEMORY))
+    return memory
 
 
 def _start(directory: str) -> Process:

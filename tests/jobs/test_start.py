@@ -54,6 +54,16 @@ import pyspark.testing.utils
 print(*sorted({"numba", "pandas"} & set(sys.modules)))
 """
 
+# A command line, and which large packages it has imported at its end; standard output belongs to the command.
+COMMAND = """
+import contextlib, sys
+from jobs.cli import main
+with contextlib.suppress(SystemExit):  # of --help and --version
+    main(sys.argv[1:])
+large = {"altair", "duckdb", "numba", "pandas", "pyarrow", "pyspark", "vl_convert"}
+print("large:", *sorted(large & set(sys.modules)), file=sys.stderr)
+"""
+
 # The same over Spark Connect, which is not started either.
 CONNECTING = f"""
 import os
@@ -96,6 +106,16 @@ def python(code: str, *arguments: object, **environment: str) -> str:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "decode --help", "sql --help", "cut --help", "rules", "rule CH-09"]
+)
+def test_a_command_that_reads_no_rows_imports_no_large_package(words: str) -> None:
+    command = [sys.executable, "-c", COMMAND, *words.split()]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout
+    assert ran.stderr.split() == ["large:"]
 
 
 def test_planning_loads_neither_a_compiler_nor_pandas() -> None:
