@@ -102,9 +102,10 @@ OLDEST_JAVA = 17
 PANDAS_NOTICE = "PySpark does not yet fully support pandas"
 # These write every query error to stderr before it is raised, as JSON with the JVM's stack: 9 KB for a mistyped column.
 QUERY_ERROR_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-# Printed by the JVM before logging is configured, because Spark starts it with an incubator module.
-BOOT_NOTICE = b"WARNING: Using incubator modules"
-BOOT_NOTICE_LINE = re.compile(re.escape(BOOT_NOTICE) + rb"[^\n]*\n")
+# Printed by the JVM before logging is configured, because Spark starts it with an incubator module, and opens a package
+# that Java 25 no longer has.
+BOOT_NOTICES = (b"WARNING: Using incubator modules", b"WARNING: package sun.security.action not in java.base")
+BOOT_NOTICE_LINE = re.compile(b"(?:" + b"|".join(map(re.escape, BOOT_NOTICES)) + rb")[^\n]*\n")
 # The capacity of a pipe on Linux.
 PIPE_BYTES = 64 * 1024
 SERVER_S = 8  # that a Connect server may take to answer
@@ -354,7 +355,7 @@ def spark_submit_settings() -> dict[str, str]:
 
 @contextmanager
 def without_boot_notice() -> Iterator[None]:
-    """For starting the JVM: forward its stderr without the boot notice."""
+    """For starting the JVM: forward its stderr without the boot notices."""
     try:
         stderr = os.dup(2)
     except OSError:  # no stderr at all
@@ -371,11 +372,11 @@ def without_boot_notice() -> Iterator[None]:
 
 
 def relay(reader: int, writer: int) -> None:
-    """Copy from one file descriptor to another, unbuffered, without the line of the notice."""
+    """Copy from one file descriptor to another, unbuffered, without the lines of the notices."""
     pending = b""
     with os.fdopen(reader, "rb", buffering=0) as source, os.fdopen(writer, "wb", buffering=0) as out:
         while octets := source.read(PIPE_BYTES):
             pending = BOOT_NOTICE_LINE.sub(b"", pending + octets)
-            if BOOT_NOTICE not in pending:  # else the rest of its line is still to come
+            if not any(notice in pending for notice in BOOT_NOTICES):  # else the rest of its line is still to come
                 out.write(pending)
                 pending = b""

@@ -25,3 +25,5 @@ def register(spark: SparkSession, key: str | bytes | None = None) -> None:
 
     register(spark, key)
     spark.dataSource.register(PcapSource)
+    # Packets that a query filters out are not read; Spark refuses data sources that can do so while this is off.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

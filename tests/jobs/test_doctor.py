@@ -133,7 +133,7 @@ def test_packets_that_the_capturing_machine_lost(lines: Callable[..., tuple[int,
 
 def test_what_a_machine_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 4000000 kB\nMemAvailable:  100000 kB\n")
-    (tmp_path / "mounts").write_text("a / ext4 rw 0 0\nserver:/tmp /tmp nfs4 rw 0 0\nb /tmpfs tmpfs rw 0 0\n")
+    (tmp_path / "mounts").write_text("a / ext4 rw 0 0\nserver:/a /data nfs4 rw 0 0\nb /database tmpfs rw 0 0\n")
     monkeypatch.setattr(doctor, "MEMORY_FACTS", tmp_path / "meminfo")
     monkeypatch.setattr(doctor, "MOUNTS", tmp_path / "mounts")
     monkeypatch.setattr(doctor, "PACKAGES", ("numpy", "no-such-package"))
@@ -148,8 +148,8 @@ def test_what_a_machine_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     } | ({"temporary files": "note"} if found["temporary files"].state == "note" else {})
     assert found["kernels"].remedy.startswith("compile them")
     assert "apt install" in found["Java"].remedy
-    assert doctor.file_system("/tmp/x") == "nfs4"
-    assert doctor.file_system("/tmpfs") == "tmpfs"
+    assert doctor.file_system("/data/x") == "nfs4"
+    assert doctor.file_system("/database") == "tmpfs"
 
 
 def test_an_unknown_path_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

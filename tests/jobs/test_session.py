@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from jobs.decode import start
 from pipeline.session import (
-    BOOT_NOTICE,
+    BOOT_NOTICES,
     PANDAS_NOTICE,
     QUICK_COMPILER,
     QUICK_COMPILER_BYTES,
@@ -125,7 +125,10 @@ def test_only_the_boot_notice_is_dropped(capfd: pytest.CaptureFixture[str]) -> N
     """Also where a status line without an end stands before it, and where it comes in two pieces."""
     with without_boot_notice():
         writer = os.dup(2)  # as a JVM started inside would hold it
-    for piece in (b"starting ... 0 s", BOOT_NOTICE + b": jdk", b".incubator.vector\nout of memory\n"):
+    pieces = (
+        b"starting ... 0 s", BOOT_NOTICES[0] + b": jdk", b".incubator.vector\n", BOOT_NOTICES[1], b"\nout of memory\n"
+    )  # fmt: skip
+    for piece in pieces:
         os.write(writer, piece)
     os.close(writer)
     relayed, deadline = "", time.monotonic() + 60

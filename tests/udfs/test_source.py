@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from test_capture_pcapng import enhanced, interface, section
 
 import udfs
@@ -24,7 +25,7 @@ from codec.net.segments import SEGMENT
 from udfs.schemas import TCP_RUNS
 from udfs.source.captures import captures_of
 from udfs.source.options import OptionError, parse_filter, parse_options, parse_time
-from udfs.source.sources import CaptureReader, PcapReader, ReadRuns, TcpRunsReader, run_tasks
+from udfs.source.sources import CaptureReader, PcapReader, PcapSource, ReadRuns, TcpRunsReader, run_tasks
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 GOOD = CAPTURES / "091_handshake_ok.pcap"
@@ -303,6 +304,66 @@ def test_spark_reads_packets_and_runs(spark: SparkSession) -> None:
     collected = [row.asDict() for row in runs.collect()]
     assert exploded(collected) == sorted(expected_packets(path) + expected_packets(GOOD))
     assert {account["capture_file"] for account in accounts(collected)} == {path.as_uri(), GOOD.as_uri()}
+
+
+MIXED = CAPTURES / "091_mixed_traffic.pcap"
+# SQL, and what it says of an independently read packet; the numbers of packets differ.
+QUERIES: dict[str, Callable[[independent_tcp.Packet], bool]] = {
+    "dst_port = 5672": lambda p: p.target[1] == 5672,
+    "dst_port IN (5672, 80) AND wire_len > 0": lambda p: p.target[1] in (5672, 80) and p.wire_len > 0,
+    "src_port <> 5672 AND packet_no <= 200": lambda p: p.source[1] != 5672 and p.no <= 200,
+    "seq < 2000000000 AND ack >= 5": lambda p: p.seq < 2_000_000_000 and p.ack >= 5,
+    "tcp_flags = 24 AND src_ip IS NOT NULL": lambda p: p.flags == 24,
+}
+
+
+def scanned_rows(query: DataFrame) -> int:
+    """Rows that a query has got from its data source, by Spark's own count."""
+    query.collect()
+    leaf = query._jdf.queryExecution().executedPlan().collectLeaves().apply(0)  # type: ignore[operator]
+    return int(leaf.metrics().apply("numOutputRows").value())
+
+
+@pytest.mark.parametrize("where", QUERIES)
+def test_packets_that_a_query_filters_out_do_not_reach_spark(spark: SparkSession, where: str) -> None:
+    udfs.register(spark)
+    query = spark.read.format("pcap").load(str(MIXED)).where(where)
+    wanted = [packet.no for packet in independent_tcp.packets([MIXED]) if QUERIES[where](packet)]
+    assert sorted(row.packet_no for row in query.collect()) == wanted
+    assert 0 < scanned_rows(query) <= 1.2 * len(wanted)
+
+
+def test_only_the_columns_of_a_given_schema_are_made(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    udfs.register(spark)
+    narrow = spark.read.format("pcap").schema("packet_no long, dst_port int").load(str(GOOD)).where("dst_port = 5672")
+    expected = [(packet.no, 5672) for packet in independent_tcp.packets([GOOD]) if packet.target[1] == 5672]
+    assert sorted(map(tuple, narrow.collect())) == expected
+    monkeypatch.setattr("udfs.source.columns.gather_payloads", None)  # would be called for payloads
+    reader = PcapSource({"path": str(GOOD)}).reader(narrow.schema)
+    (batch,) = (batch for part in reader.partitions() for batch in reader.read(part))
+    assert isinstance(batch, pa.RecordBatch)
+    assert batch.schema.names == ["packet_no", "dst_port"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("packetno long", "there is no column 'packetno'; did you mean 'packet_no'"),
+        ("seq int", "column seq is of type"),
+    ],
+)
+def test_a_schema_of_other_columns_is_refused(schema: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        PcapSource({"path": str(GOOD)}).reader(StructType().fromDDL(schema))  # type: ignore[arg-type]
+
+
+def test_an_unreadable_capture_is_a_row_whatever_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """But for queries that no such row meets."""
+    udfs.register(spark)
+    (tmp_path / "a.pcap").write_bytes(b"no capture")
+    packets = spark.read.format("pcap").load(str(tmp_path))
+    assert packets.where("error IS NOT NULL AND packet_no IS NULL").count() == 1
+    assert packets.where("dst_port = 5672").count() == 0
 
 
 def test_doubtful_times_are_named_behind_damage(tmp_path: Path) -> None:

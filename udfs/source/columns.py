@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from ipaddress import IPv6Address
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from udfs.source.splits import Account, Block
 
 BATCH_BYTES = 16 * 1024 * 1024  # of one record batch, which is in the memory of the JVM twice
 ROW_BYTES = 160  # of a packet row without file name and payload
+FLOW_PORTS = 2 * IP_BYTES  # where the ports begin in a flow key
 IPV4_COMPATIBLE = bytes(MAPPED_BYTES)
 
 RUNS_SCHEMA, PACKETS_SCHEMA = arrow_schema(TCP_RUNS), arrow_schema(PACKETS)
@@ -82,46 +84,102 @@ def account_batch(account: Account) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([row], RUNS_SCHEMA)
 
 
-def packet_batches(block: Block, capture_file: str, keep: NDArray[np.bool_] | None) -> Iterator[pa.RecordBatch]:
-    """Rows of `pcap`, in batches of about BATCH_BYTES; of all packets, or only where `keep` is true."""
+def packet_batches(
+    block: Block, capture_file: str, keep: NDArray[np.bool_] | None, names: Sequence[str] = PACKETS_SCHEMA.names
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `pcap` with the columns `names`, in batches of about BATCH_BYTES; of all packets, or only where `keep` is
+    true."""
     records, (segments, keys, skip, tunnels, *_) = block.records, block.packets
     if keep is not None:
         records, segments, keys, skip, tunnels = records[keep], segments[keep], keys[keep], skip[keep], tunnels[keep]
     none = skip != TCP
-    payload, offsets = gather_payloads(block.octets, segments)
-    source, target = _addresses(keys, segments["direction"])
-    low = (keys[:, 32].astype(np.int32) << 8) | keys[:, 33]
-    high = (keys[:, 34].astype(np.int32) << 8) | keys[:, 35]
-    from_high = segments["direction"] == 1
-    ts_ns = np.ascontiguousarray(segments["ts_ns"])
-    columns = {
-        "capture_file": pa.repeat(capture_file, len(skip)),
-        "packet_no": pa.array(np.ascontiguousarray(segments["packet_no"])),
-        "ts": pa.array(ts_ns // 1000).cast(PACKETS_SCHEMA.field("ts").type),
-        "ts_ns": pa.array(ts_ns),
-        "link_type": pa.array(np.ascontiguousarray(records["link_type"]), mask=records["link_type"] < 0),
-        "packet_len": pa.array(np.ascontiguousarray(records["wire_len"])),
-        "captured_len": pa.array(np.ascontiguousarray(records["cap_len"])),
-        "encapsulation": _encapsulations(tunnels),
-        "src_ip": source,
-        "src_port": pa.array(np.where(from_high, high, low), mask=none),
-        "dst_ip": target,
-        "dst_port": pa.array(np.where(from_high, low, high), mask=none),
-        "payload": binary_column(payload, offsets, ~none),
-        "skipped": each_once(skip_name, skip, pa.string(), none),
-        "error": pa.nulls(len(skip), pa.string()),
+    sizes = np.zeros(len(skip), np.int64)
+    columns = dict[str, pa.Array]()
+    if "payload" in names:
+        payload, offsets = gather_payloads(block.octets, segments)
+        columns["payload"], sizes = binary_column(payload, offsets, ~none), np.diff(offsets)
+    if "src_ip" in names or "dst_ip" in names:
+        columns["src_ip"], columns["dst_ip"] = _addresses(keys, segments["direction"])
+    others: Mapping[str, Callable[[], pa.Array]] = {
+        "capture_file": lambda: pa.repeat(capture_file, len(skip)),
+        "ts": lambda: pa.array(segments["ts_ns"] // 1000),
+        "link_type": lambda: pa.array(np.ascontiguousarray(records["link_type"]), mask=records["link_type"] < 0),
+        "encapsulation": lambda: _encapsulations(tunnels),
+        "skipped": lambda: each_once(skip_name, skip, pa.string(), none),
+        "error": lambda: pa.nulls(len(skip), pa.string()),
     }
-    for name, field in (("tcp_flags", "flags"), ("seq", "seq"), ("ack", "ack"), ("window", "window")):
-        columns[name] = pa.array(segments[field].astype(np.int64), mask=none).cast(PACKETS_SCHEMA.field(name).type)
-    for name in ("wire_len", "cap_len"):
-        columns[name] = pa.array(segments[name].astype(np.int64), mask=none)
-    batch = pa.record_batch([columns[name] for name in PACKETS_SCHEMA.names], schema=PACKETS_SCHEMA)
-    yield from _bounded(batch, np.diff(offsets) + ROW_BYTES + len(capture_file))
+    for name in names:
+        if name in NUMBERS:
+            values = NUMBERS[name](records, segments, keys)
+            columns[name] = pa.array(values, mask=none if name in OF_SEGMENTS else None)
+        elif name not in columns:
+            columns[name] = others[name]()
+    schema = pa.schema([PACKETS_SCHEMA.field(name) for name in names])
+    batch = pa.record_batch([columns[name].cast(schema.field(name).type) for name in names], schema=schema)
+    yield from _bounded(batch, sizes + ROW_BYTES + len(capture_file))
 
 
-def error_batch(account: Account) -> pa.RecordBatch:
+def _port(keys: NDArray[np.uint8], of_low: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Ports of the low side of the flow keys, or of the high side."""
+    at = np.where(of_low, FLOW_PORTS, FLOW_PORTS + 2)
+    rows = np.arange(len(keys))
+    ports: NDArray[np.int64] = 256 * keys[rows, at].astype(np.int64) + keys[rows, at + 1]
+    return ports
+
+
+Numbers = Callable[[NDArray[Any], NDArray[Any], NDArray[np.uint8]], NDArray[np.int64]]
+# Columns of numbers, from records, segments and flow keys; those of OF_SEGMENTS are null without TCP.
+NUMBERS: Mapping[str, Numbers] = {
+    "packet_no": lambda records, segments, keys: segments["packet_no"].astype(np.int64),
+    "ts_ns": lambda records, segments, keys: segments["ts_ns"].astype(np.int64),
+    "packet_len": lambda records, segments, keys: records["wire_len"].astype(np.int64),
+    "captured_len": lambda records, segments, keys: records["cap_len"].astype(np.int64),
+    "src_port": lambda records, segments, keys: _port(keys, segments["direction"] == 0),
+    "dst_port": lambda records, segments, keys: _port(keys, segments["direction"] == 1),
+    "tcp_flags": lambda records, segments, keys: segments["flags"].astype(np.int64),
+    "seq": lambda records, segments, keys: segments["seq"].astype(np.int64),
+    "ack": lambda records, segments, keys: segments["ack"].astype(np.int64),
+    "window": lambda records, segments, keys: segments["window"].astype(np.int64),
+    "wire_len": lambda records, segments, keys: segments["wire_len"].astype(np.int64),
+    "cap_len": lambda records, segments, keys: segments["cap_len"].astype(np.int64),
+}
+OF_SEGMENTS = ("src_port", "dst_port", "tcp_flags", "seq", "ack", "window", "wire_len", "cap_len")
+
+COMPARISONS: Mapping[str, Callable[[NDArray[np.int64], Any], NDArray[np.bool_]]] = {
+    "EqualTo": np.equal,
+    "GreaterThan": np.greater,
+    "GreaterThanOrEqual": np.greater_equal,
+    "LessThan": np.less,
+    "LessThanOrEqual": np.less_equal,
+    "In": lambda values, wanted: np.isin(values, np.array(wanted, np.int64)),
+}
+
+
+class Condition(NamedTuple):
+    """That a number of NUMBERS compares with `value` as COMPARISONS has it, or does not (`negated`); false where it is
+    null."""
+
+    column: str
+    comparison: str
+    value: int | list[int]
+    negated: bool = False
+
+
+def matches(block: Block, conditions: Iterable[Condition]) -> NDArray[np.bool_]:
+    """Which packets of a block meet all conditions."""
+    segments, keys, skip, *_ = block.packets
+    found = np.ones(len(skip), np.bool_)
+    for column, comparison, value, negated in conditions:
+        found &= COMPARISONS[comparison](NUMBERS[column](block.records, segments, keys), value) != negated
+        if column in OF_SEGMENTS:
+            found &= skip == TCP
+    return found
+
+
+def error_batch(account: Account, names: Sequence[str] = PACKETS_SCHEMA.names) -> pa.RecordBatch:
     """The row of `pcap` with the error of a file."""
-    return pa.RecordBatch.from_pylist([{"capture_file": account.capture_file, "error": account.error}], PACKETS_SCHEMA)
+    row = {"capture_file": account.capture_file, "error": account.error}
+    return pa.RecordBatch.from_pylist([row], PACKETS_SCHEMA).select(list(names))
 
 
 def _addresses(keys: NDArray[np.uint8], direction: NDArray[np.uint8]) -> tuple[pa.Array, pa.Array]:

@@ -22,14 +22,15 @@ class OptionError(WirehareError, ValueError):
 
 KNOWN = (
     "path", "paths", "splitBytes", "blockBytes", "runBytes", "references", "ports", "hosts", "since", "until",
-    "packetsRead",
+    "packetsRead", "settle", "maxFilesPerTrigger", "maxBytesPerTrigger",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of a reader: path or paths, splitBytes, blockBytes, runBytes, references, ports, hosts, since, until;
-    `skipped`: number of packets to skip, by name of the capture."""
+    `skipped`: number of packets to skip, by name of the capture. Of streams: a capture that changed within `settle_ns`
+    is left for later; `max_files`, `max_bytes`: of a batch, None: all."""
 
     paths: tuple[str, ...]
     split_bytes: int
@@ -38,6 +39,9 @@ class Options:
     references: bool
     wanted: Filter
     skipped: Mapping[str, int] = field(default_factory=dict)
+    settle_ns: int = 0
+    max_files: int | None = None
+    max_bytes: int | None = None
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
@@ -56,6 +60,9 @@ def parse_options(options: Mapping[str, str]) -> Options:
         given.get("references", "false").lower() == "true",
         parse_filter(given.get("ports"), given.get("hosts"), given.get("since"), given.get("until")),
         {name: int(packets) for name, packets in json.loads(given.get("packetsread", "{}")).items()},
+        _settle(given.get("settle", "30")),
+        _size(given, "maxFilesPerTrigger", 0, "captures") or None,
+        _size(given, "maxBytesPerTrigger", 0) or None,
     )
 
 
@@ -100,11 +107,20 @@ def _paths(text: str) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _size(given: Mapping[str, str], name: str, otherwise: int) -> int:
-    text = given.get(name.lower(), str(otherwise))
+def _size(given: Mapping[str, str], name: str, otherwise: int, unit: str = "bytes") -> int:
+    text = given.get(name.lower())
+    if text is None:
+        return otherwise
     if not text.isdecimal() or not int(text):
-        raise OptionError(f"{name}: {text!r} is not a valid size; expected a number of bytes above 0")
+        raise OptionError(f"{name}: {text!r} is not a valid size; expected a number of {unit} above 0")
     return int(text)
+
+
+def _settle(text: str) -> int:
+    """Seconds as nanoseconds."""
+    if not text.isdecimal():
+        raise OptionError(f"settle: {text!r} is not a valid time; expected a number of seconds")
+    return int(text) * 1_000_000_000
 
 
 def _listed(text: str | None) -> list[str]:
