@@ -374,8 +374,8 @@ class Kombu:
         self.connection.close()
 
     def consume(self, settings: Settings, account: Account) -> None:
-        def on_message(body: Any, message: Any) -> None:
-            data = body if isinstance(body, bytes) else bytes(body)
+        def on_message(message: Any) -> None:
+            data = message.body if isinstance(message.body, bytes) else bytes(message.body)
             marker, decision = account.delivered(data, message.delivery_info["redelivered"])
             if decision is None:
                 return
@@ -387,7 +387,7 @@ class Kombu:
 
         queue = self.kombu.Queue(settings.queue, no_declare=True)
         with self.connection.Consumer(
-            queue, callbacks=[on_message], no_ack=settings.auto, prefetch_count=20, accept=None, auto_declare=False
+            queue, on_message=on_message, no_ack=settings.auto, prefetch_count=20, accept=None, auto_declare=False
         ), suppress(TimeoutError):  # fmt: skip
             while True:
                 self.connection.drain_events(timeout=settings.idle_s)

@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -44,6 +43,7 @@ MODULES = {
 }  # fmt: skip
 ROLES = ("consume", "publish")
 QUEUES = ("late", "killed", "closed", "alarm", "auto", "crash", "cut", "slow")
+ACTIVEMQ_RUNS = re.compile(r"Apache ActiveMQ ([0-9.]+) \(.*\) started")
 RABBITMQ = "usr/lib/rabbitmq/bin/rabbitmq-server"
 PORT = 25672
 PATIENCE_S, TICK_MS = 20, 5000  # of RabbitMQ with a consumer that does not answer, and when it looks
@@ -149,20 +149,18 @@ def activemq(jars: Path, folder: Path, port: int) -> Iterator[Broker]:
     where = f"broker:(amqp+nio://127.0.0.1:{port})?brokerName=ledger&useJmx=false&dataDirectory={data}"
     words = ["java", "-Xmx512m", "-cp", f"{jars}/*", "org.apache.activemq.console.command.ShellCommand", "start", where]
 
+    file = folder / "broker.log"
+    starts: list[str] = []  # the versions that say that they have started
+
     def ready(process: subprocess.Popen[bytes]) -> None:
-        def serves() -> bool:
-            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-                return True
-            return False
+        wait_until(lambda: len(ACTIVEMQ_RUNS.findall(file.read_text())) > len(starts), process, file)
+        starts.extend(ACTIVEMQ_RUNS.findall(file.read_text())[-1:])
 
-        wait_until(serves, process, folder / "broker.log")
-
-    with (folder / "broker.log").open("w") as log:
+    with file.open("w") as log:
         server = Server(words, log, ready)
         try:
             server.start()
-            found = re.search(r"Apache ActiveMQ ([0-9.]+)", (folder / "broker.log").read_text())
-            yield Broker(f"ActiveMQ {found[1] if found else ''}".strip(), port, "queue://{}", server.crash)
+            yield Broker(f"ActiveMQ {starts[0]}", port, "queue://{}", server.crash)
         finally:
             server.kill()
             shutil.rmtree(data, ignore_errors=True)
@@ -275,6 +273,8 @@ def play_usual(crew: Crew, libraries: list[str], each: int) -> None:
     finish([crew.start(name, "publish", "ledger.late", count=20, ttl_ms=50) for name in late])
     time.sleep(1)
     finish([crew.start(libraries[0], "consume", "ledger.late")])
+    if crew.broker.control is None:
+        finish([crew.start(libraries[0], "consume", "ActiveMQ.DLQ")])
 
 
 def play_cut_off(crew: Crew, libraries: list[str], count: int, busy_count: int) -> None:

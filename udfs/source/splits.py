@@ -32,6 +32,7 @@ from codec.net.layers import Packets, dissect
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
 from udfs.source.files import CaptureFile, error_line
 from udfs.source.reading import CaptureBytes, in_blocks
+from udfs.source.rotation import beginnings
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
 OPEN_BYTES = 64 * 1024  # cost of opening a file, in bytes
@@ -159,6 +160,7 @@ def _blocks(
 
 def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
     """Splits for tasks: large uncompressed files in parts, small files together when there are many."""
+    begin_ns = beginnings(files)
     largest = max(split_bytes, sum(max(0, file.size) for file in files) // SHARES)
     large = [file for file in files if file.size > largest]
     with ThreadPoolExecutor(WALKERS) as walkers:
@@ -174,7 +176,12 @@ def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
             filled = 0
         tasks[-1].append(Split(file))
         filled += cost
-    return tasks
+    return [[_begun(split, begin_ns.get(split.file.uri, BEGINNING)) for split in task] for task in tasks]
+
+
+def _begun(split: Split, begin_ns: int) -> Split:
+    """The split of a file whose packets do not precede those at this time."""
+    return replace(split, order_ns=max(split.order_ns, begin_ns))
 
 
 def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
