@@ -169,6 +169,9 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
         found[row["marker"]].append(row)
     heard = {event["id"]: event["event"] for event in client.events if event["event"] in OUTCOMES}
     ended = {event["id"]: event["event"] for event in client.events if event["event"] in TRANSACTIONS}
+    # Of the messages after it, the wire may have outcomes that a client which was cut off did not read.
+    heard_at = [at for at, event in enumerate(client.events) if event["event"] == "published" and event["id"] in heard]
+    last_heard = max(heard_at, default=-1)
     for index, event in enumerate(client.events):
         if event["event"] != "published":
             continue
@@ -191,7 +194,8 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
         if event["id"] in heard:
             verdict.compare("publish outcome", heard[event["id"]], row["outcome"], where)
         elif event["id"] not in ended:  # the client did not hear of it: the wire may have what it did not read
-            allowed = OUTCOMES if client.uncertain(index) else {"presettled"}
+            unread = client.cut_off and index > last_heard
+            allowed = OUTCOMES if unread or client.uncertain(index) else {"presettled"}
             verdict.compare("publish outcome", "unsettled", row["outcome"], where, frozenset(allowed))
 
 
