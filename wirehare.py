@@ -8,9 +8,10 @@
     wirehare.plots.ladder(tables)
 
 `session()` gives a Spark session, `decode` and `load` the tables, `plots` pictures of them; `findings`, `latency`,
-`rates`, `heartbeats`, `backlog` and `consumers` evaluate them, `cut` writes their packets. `write` decodes to files,
-with a session or, without Spark, with `LocalProcesses()`; `ingest` appends to a lake. `register` adds the SQL functions
-to a session. Importing this module starts nothing and takes no time: each name is imported when it is first used.
+`rates`, `heartbeats`, `backlog` and `consumers` evaluate them, `explain` says why a connection ended or messages wait,
+`cut` writes their packets. `write` decodes to files, with a session or, without Spark, with `LocalProcesses()`;
+`ingest` appends to a lake. `register` adds the SQL functions to a session. Importing this module starts nothing and
+takes no time: each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pipeline import to_arrow as to_arrow
     from pipeline import views as views
     from pipeline import write as write
+    from pipeline.explain import explain as explain
     from pipeline.session import session as session
     from pipeline.tables.processes import LocalProcesses as LocalProcesses
     from udfs import register as register
@@ -53,6 +55,7 @@ HOMES = {
     **{name: ("pipeline", name) for name in FROM_PIPELINE},
     "plots": ("pipeline.plots", ""),
     "views": ("pipeline.views", ""),
+    "explain": ("pipeline.explain", "explain"),
     "session": ("pipeline.session", "session"),
     "LocalProcesses": ("pipeline.tables.processes", "LocalProcesses"),
     "register": ("udfs", "register"),

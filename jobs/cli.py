@@ -8,7 +8,10 @@ from typing import NoReturn
 
 from jobs import running
 
-NAMES = ("decode", "ingest", "lake", "audit", "report", "nightly", "cut", "sql", "doctor", "rules", "rule", "schema")
+NAMES = (
+    "decode", "explain", "audit", "report", "nightly", "sql", "cut", "ingest", "lake", "doctor", "rules", "rule",
+    "schema",
+)  # fmt: skip
 JOBS = tuple(f"jobs.{name}" for name in NAMES)
 
 

@@ -1,0 +1,301 @@
+"""Why: what explains a connection, a queue, a message, or the captures as a whole; with the proof and what to do.
+
+    for answer in explain("tables", "10.0.0.7:44650"):
+        print(answer)
+
+Causes are data (`causes.json`): a condition in DuckDB's SQL over the facts of what is explained (`facts.sql`,
+`queue.sql`, `message.sql`), texts, advice, and why a cause is ruled out where it does not hold. The first cause whose
+condition holds is the answer. Read this file, then `pages`, which writes answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from codec.errors import WirehareError
+from pipeline.explain.pages import filled, page
+from udfs.source.suggestions import meant
+
+if TYPE_CHECKING:
+    from pipeline.sql import Session
+
+__all__ = ["Answer", "Event", "SubjectError", "explain", "page"]
+
+Row = Mapping[str, Any]
+MOST_ANSWERS = 5
+EARLY_EVENTS, LATE_EVENTS = 12, 12  # of a connection, and a line for those between
+QUIET_NS = 1_000_000_000  # a silence that is an event
+ENDPOINT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
+MESSAGE = re.compile(r"([0-9]{1,19})/([0-9]{1,18})")  # connection_id/first_frame_no
+LARGEST_ID = (1 << 63) - 1
+# Names that a subject may have, for suggestions.
+NAMES = """SELECT DISTINCT name FROM (
+    SELECT client_name AS name FROM connections UNION ALL SELECT "user" FROM connections
+    UNION ALL SELECT queue FROM links UNION ALL SELECT address FROM links) WHERE name IS NOT NULL LIMIT 10000"""
+CONNECTION = "{client} -> {server}  {client_name:application}{user:login}, {version:protocol}"
+QUEUE = "queue {queue}"
+MESSAGES = "message {message_id:text} ({operation}) of {client} -> {server}  {client_name:application}"
+
+
+class SubjectError(WirehareError):
+    """Nothing in the tables is what was asked about."""
+
+
+class Cause(NamedTuple):
+    """One entry of `causes.json`, which says what its parts mean."""
+
+    id: str
+    question: str
+    weight: int
+    told: bool
+    when: str
+    answer: str
+    advice: Sequence[str] = ()
+    advice_by: str | None = None
+    instead: Mapping[str, str] | None = None
+    frame: str = "NULL"
+    packet: str = "NULL"
+    at: str = "NULL"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened: `ts_ns`, ns since 1970-01-01 UTC; `who`: 'client', 'server', or '' for nobody."""
+
+    ts_ns: int
+    who: str
+    text: str
+    frame_no: int | None = None
+    packet_no: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What explains a connection, a queue or a message. `cause`: its id in `causes.json`; `told`: false where the
+    capture cannot tell; `connections`: how many have the same cause, application and server, this one being the first.
+    `at_ns`, `frame_no`, `packet_no`: the proof. Times are in ns since 1970-01-01 UTC; None: not known."""
+
+    subject: str
+    cause: str
+    told: bool
+    answer: str
+    connection_id: int | None = None
+    capture_file: str | None = None
+    opened_ns: int | None = None
+    at_ns: int | None = None
+    frame_no: int | None = None
+    packet_no: int | None = None
+    connections: int = 1
+    events: Sequence[Event] = ()
+    ruled_out: Sequence[str] = ()
+    findings: Sequence[str] = ()
+    advice: Sequence[str] = ()
+    weight: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return page(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if name != "weight"}
+
+
+@cache
+def causes(kind: str) -> tuple[Cause, ...]:
+    """The causes of a kind of subject ('causes': of connections, 'queue', 'message'), in the order of precedence."""
+    return tuple(Cause(**entry) for entry in _data()[kind])
+
+
+@cache
+def _data() -> Any:
+    return json.loads(_text("causes.json"))
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def explain(tables: Session | str | os.PathLike[str], subject: str | None = None) -> list[Answer]:
+    """Answers about `subject`, at most MOST_ANSWERS; None: what costs most in all tables. An answer prints as a page.
+    `tables`: their directory, or a session (`pipeline.sql.connect`).
+
+    A subject is a connection (connection_id, IP:PORT of one side), an application (client_name) or a user, a message
+    (connection_id/first_frame_no, or its message-id), a queue or an address. Raises SubjectError, QueryError, and for a
+    directory TablesError.
+    """
+    if isinstance(tables, str | os.PathLike):
+        from pipeline.sql import connect
+
+        with connect(os.fspath(tables)) as session:
+            return explain(session, subject)
+    session = tables
+    if subject is None:
+        _ask(session, "true")
+        return [answer for answer in _connections(session) if answer.weight][:MOST_ANSWERS]
+    _set(session, subject=subject)
+    if message := MESSAGE.fullmatch(subject):
+        found = _messages(session, int(message[1]), int(message[2]))
+    else:
+        _ask(session, _condition(subject))
+        found = [_with_events(session, answer) for answer in _connections(session)[:MOST_ANSWERS]]
+        found = found or _queues(session) or _messages(session, -1, -1)
+    if not found:
+        names = [row["name"] for row in session.rows(NAMES)]
+        raise SubjectError(
+            f"no connection, application, user, queue or message {subject!r} in these tables{meant(subject, names)}"
+        )
+    return found
+
+
+def _set(session: Session, **variables: str | int) -> None:
+    """Set variables of SQL."""
+    for name, value in variables.items():
+        literal = str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+        session.execute(f"SET VARIABLE {name} = {literal}")
+
+
+def _condition(subject: str) -> str:
+    """The condition of the connections that `subject` names."""
+    if subject.isdecimal() and int(subject) <= LARGEST_ID:
+        return f"connection_id = {int(subject)}"
+    if endpoint := ENDPOINT.fullmatch(subject):
+        ip, port = endpoint[1] or endpoint[2], int(endpoint[3])  # of digits, dots, colons
+        return " OR ".join(f"{side}_ip = '{ip}' AND {side}_port = {port}" for side in ("client", "server"))
+    return "client_name = getvariable('subject') OR \"user\" = getvariable('subject')"
+
+
+def _ask(session: Session, condition: str) -> None:
+    """Make the facts of the connections for which `condition` is true."""
+    session.execute(f"CREATE OR REPLACE TEMP TABLE asked AS SELECT connection_id FROM connections WHERE {condition}")
+    session.rows(_text("facts.sql"))
+
+
+def _connections(session: Session) -> list[Answer]:
+    """Answers about the connections of `_ask`, one for each cause, application and server; what costs most first."""
+    rows = session.rows(
+        f"""WITH explained AS ({_caused("causes", "SELECT * FROM facts")}),
+        alike AS (SELECT *, count(*) OVER same AS alike,
+                         row_number() OVER (same ORDER BY opened_ns, connection_id) AS turn
+                  FROM explained
+                  WINDOW same AS (PARTITION BY cause, client_name, "user", server, close_kind, error_kind))
+        SELECT alike.*, found.rules FROM alike LEFT JOIN (
+            SELECT connection_id, list(DISTINCT rule_id ORDER BY rule_id) AS rules FROM findings
+            WHERE severity != 'info' GROUP BY connection_id) AS found USING (connection_id)
+        WHERE turn = 1"""
+    )
+    found = [_answer("causes", CONNECTION, row) for row in rows]
+    return sorted(found, key=lambda each: (-each.weight, -each.connections, each.opened_ns, each.connection_id))
+
+
+def _queues(session: Session) -> list[Answer]:
+    rows = session.rows(f"FROM ({_caused('queue', _text('queue.sql'))}) WHERE published + deliveries + consumers > 0")
+    return [_answer("queue", QUEUE, row) for row in rows]
+
+
+def _messages(session: Session, connection_id: int, frame_no: int) -> list[Answer]:
+    _set(session, connection=min(connection_id, LARGEST_ID), frame=frame_no)
+    rows = session.rows(_caused("message", _text("message.sql")))
+    return [replace(_answer("message", MESSAGES, row), events=_events_of_message(row)) for row in rows[:MOST_ANSWERS]]
+
+
+def _caused(kind: str, rows: str) -> str:
+    """The query `rows` with the index of the first cause of each row, its proof, and which causes are ruled out."""
+    known = causes(kind)
+    first = " ".join(f"WHEN coalesce({each.when}, false) THEN {index}" for index, each in enumerate(known))
+    ruled_out = ", ".join(f"coalesce({each.instead['unless']}, false)" if each.instead else "false" for each in known)
+    proof = ", ".join(
+        f"CASE cause {' '.join(f'WHEN {index} THEN {text}' for index, text in enumerate(texts))} END AS {name}"
+        for name, texts in {
+            "proof_frame": [each.frame for each in known],
+            "proof_packet": [each.packet for each in known],
+            "proof_ns": [each.at for each in known],
+        }.items()
+    )
+    return f"SELECT *, {proof} FROM (SELECT *, CASE {first} END AS cause, [{ruled_out}] AS ruled_out FROM ({rows}))"
+
+
+def _answer(kind: str, subject: str, row: Row) -> Answer:
+    known = causes(kind)
+    cause = known[row["cause"]]
+    # What a peer states needs no argument; what is inferred does.
+    inferred = cause.question in ("end", "queue") and cause.told and cause.weight > 0 and not row.get("has_close")
+    ruled_out = [
+        filled(each.instead["text"], row)
+        for each, holds in zip(known, row["ruled_out"], strict=True)
+        if inferred and each.instead and holds and each is not cause and each.question in (cause.question, "error")
+    ]
+    advice = cause.advice
+    if cause.advice_by:
+        by_value = _data()["advice"]
+        advice = by_value.get(str(row[cause.advice_by]), by_value[""])
+    return Answer(
+        subject=filled(subject, row),
+        cause=cause.id,
+        told=cause.told,
+        answer=filled(cause.answer, row),
+        connection_id=row.get("connection_id"),
+        capture_file=row.get("capture_file"),
+        opened_ns=row.get("opened_ns"),
+        at_ns=row["proof_ns"],
+        frame_no=row["proof_frame"],
+        packet_no=row["proof_packet"],
+        connections=row.get("alike", 1),
+        ruled_out=ruled_out,
+        findings=row.get("rules") or (),
+        advice=[filled(text, row) for text in advice],
+        weight=cause.weight,
+    )
+
+
+def _with_events(session: Session, answer: Answer) -> Answer:
+    """The answer with what happened on its connection: its handshake, requests and errors, runs of messages, silences,
+    its end."""
+    assert answer.connection_id is not None
+    _set(session, connection=answer.connection_id)
+    events, end_ns = list[Event](), None
+    for row in session.rows(_text("events.sql")):
+        quiet_ns = 0 if end_ns is None else row["ts_ns"] - end_ns
+        if quiet_ns >= QUIET_NS:
+            events.append(Event(row["ts_ns"], "", filled("{quiet_ns} without a method", {"quiet_ns": quiet_ns})))
+        lasts_ns = row["end_ns"] - row["ts_ns"]
+        text = row["text"] + (filled(" in {lasts_ns}", {"lasts_ns": lasts_ns}) if lasts_ns else "")
+        events.append(Event(row["ts_ns"], row["who"] or "", text, row["frame_no"], row["packet_no"]))
+        end_ns = row["end_ns"]
+    return replace(answer, events=tuple(_shortened(events)))
+
+
+def _events_of_message(row: Row) -> tuple[Event, ...]:
+    published = row["operation"] == "publish"
+    own, peer = ("client", "server") if published else ("server", "client")
+    where = "exchange {exchange:text}, routing key {routing_key:text}" if published else "from {queue:text}"
+    events = [
+        Event(
+            row["opened_ns"],
+            own,
+            filled(f"{{operation}} begins, {where}", row),
+            row["first_frame_no"],
+            row["packet_no"],
+        ),
+        Event(row["last_ts_ns"], own, filled("{operation} is complete, {body_size} bytes", row)),
+    ]
+    if row["settled_ts_ns"] is not None:
+        events.append(Event(row["settled_ts_ns"], peer, filled("{outcome}", row), row["settled_frame_no"]))
+    return tuple(sorted(events, key=lambda event: event.ts_ns))
+
+
+def _shortened(events: Sequence[Event]) -> Iterator[Event]:
+    """The first and the last events, and how many are between."""
+    left_out = len(events) - EARLY_EVENTS - LATE_EVENTS
+    if left_out <= 1:
+        yield from events
+        return
+    yield from events[:EARLY_EVENTS]
+    yield Event(events[EARLY_EVENTS].ts_ns, "", f"{left_out} more")
+    yield from events[-LATE_EVENTS:]

@@ -1,0 +1,160 @@
+-- What explains a connection: one row of `facts` for each connection in table `asked` (connection_id).
+
+CREATE OR REPLACE TEMP MACRO ns_of(moment) AS epoch_us(moment) * 1000;
+CREATE OR REPLACE TEMP MACRO end_of(ip, port) AS CASE WHEN ip LIKE '%:%' THEN '[' || ip || ']:' || port ELSE ip || ':' || port END;
+
+-- Stages that the handshake reached; 0-10 has the names of the classic family.
+CREATE OR REPLACE TEMP TABLE stages AS
+SELECT connection_id,
+       bool_or(name IN ('connection.start', 'sasl-mechanisms')) AS greeted,
+       bool_or(name IN ('connection.start-ok', 'sasl-init')) AS tried_login,
+       bool_or(name = 'connection.tune' OR name = 'sasl-outcome' AND TRY_CAST(arguments.code AS INTEGER) = 0
+               OR name = 'open' AND sender = 'server') AS logged_in,
+       bool_or(name = 'connection.open' OR name = 'open' AND sender = 'client') AS tried_open,
+       bool_or(name = 'connection.open-ok' OR name = 'open' AND sender = 'server') AS opened,
+       arg_min(frame_no, frame_no) FILTER (WHERE name = 'sasl-outcome') AS outcome_frame,
+       arg_max(frame_no, frame_no) FILTER (WHERE sender = 'client') AS last_asked_frame
+FROM methods
+WHERE connection_id IN (FROM asked) AND (name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name = 'open')
+GROUP BY connection_id;
+
+-- The first close of each connection, and the method that it names as its reason.
+CREATE OR REPLACE TEMP TABLE closes AS
+SELECT connection_id, c.frame_no AS close_frame, c.packet_no AS close_packet, c.ts_ns AS close_ns,
+       CASE WHEN c.class_id > 0 THEN
+           (SELECT any_value(name) FROM methods AS m
+            WHERE m.class_id = c.class_id AND m.method_id = c.method_id AND m.version = c.version) END AS close_about
+FROM (SELECT connection_id,
+             arg_min({'frame_no': frame_no, 'packet_no': packet_no, 'ts_ns': ts_ns, 'version': version,
+                      'class_id': TRY_CAST(arguments.class_id AS INTEGER),
+                      'method_id': TRY_CAST(arguments.method_id AS INTEGER)}, frame_no) AS c
+      FROM methods
+      WHERE connection_id IN (FROM asked) AND name IN ('connection.close', 'close')
+      GROUP BY connection_id);
+
+-- Errors of channels, sessions and links, and consumers that the server cancelled.
+CREATE OR REPLACE TEMP TABLE errors AS
+SELECT connection_id, frame_no, packet_no, ts_ns, sender, channel, name, code, text,
+       CASE WHEN class_id > 0 THEN
+           (SELECT any_value(name) FROM methods AS m
+            WHERE m.class_id = e.class_id AND m.method_id = e.method_id AND m.version = e.version) END AS about
+FROM (SELECT connection_id, frame_no, packet_no, ts_ns, sender, channel, name, version,
+             coalesce(reply_code, TRY_CAST(arguments.error_code AS INTEGER), TRY_CAST(arguments.code AS INTEGER)) AS code,
+             coalesce(reply_text, TRY_CAST(arguments.description AS VARCHAR),
+                      nullif(concat_ws(': ', TRY_CAST(arguments.error.condition AS VARCHAR),
+                                       TRY_CAST(arguments.error.description AS VARCHAR)), ''),
+                      CASE name WHEN 'basic.cancel' THEN 'consumer ' || consumer_tag || ' was cancelled' END) AS text,
+             TRY_CAST(arguments.class_id AS INTEGER) AS class_id, TRY_CAST(arguments.method_id AS INTEGER) AS method_id
+      FROM methods
+      WHERE connection_id IN (FROM asked)
+        AND (name = 'channel.close' AND reply_code >= 300
+             OR name = 'basic.cancel' AND sender = 'server' AND version = '0-9-1'
+             OR name IN ('end', 'detach') AND TRY_CAST(arguments.error.condition AS VARCHAR) IS NOT NULL
+             OR name = 'execution.exception'
+             OR name = 'session.detached' AND TRY_CAST(arguments.code AS VARCHAR) NOT IN ('0', 'normal'))) AS e;
+
+CREATE OR REPLACE TEMP TABLE first_errors AS
+SELECT connection_id, count(*) AS error_count, arg_min(e, e.frame_no) AS error
+FROM (SELECT connection_id, {'frame_no': frame_no, 'packet_no': packet_no, 'ts_ns': ts_ns, 'sender': sender,
+                             'channel': channel, 'name': name, 'code': code, 'text': text, 'about': about} AS e
+      FROM errors)
+GROUP BY connection_id;
+
+-- The last frame of each side before the close, the first bytes of another protocol, and the last ones of the client that
+-- break the protocol.
+CREATE OR REPLACE TEMP TABLE last_frames AS
+SELECT connection_id,
+       max(ts_ns) FILTER (WHERE sender = 'client' AND before) AS client_last_ns,
+       arg_max(packet_no, ts_ns) FILTER (WHERE sender = 'client' AND before) AS client_last_packet,
+       max(ts_ns) FILTER (WHERE sender = 'server' AND before) AS server_last_ns,
+       arg_max(packet_no, ts_ns) FILTER (WHERE sender = 'server' AND before) AS server_last_packet,
+       arg_min(code, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_code,
+       arg_min(packet_no, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_packet,
+       arg_max({'frame_no': frame_no, 'packet_no': packet_no, 'ts_ns': ts_ns, 'error': error}, frame_no)
+           FILTER (WHERE sender = 'client' AND (status = 'malformed' OR frame_type = 'skipped' AND status != 'partial'))
+           AS invalid
+FROM (SELECT *, close_frame IS NULL OR frame_no < close_frame AS before
+      FROM frames LEFT JOIN closes USING (connection_id)
+      WHERE connection_id IN (FROM asked) AND frame_type != 'gap')
+GROUP BY connection_id;
+
+-- How many other connections of the same server it ended within two seconds, forced or without a close.
+CREATE OR REPLACE TEMP TABLE ended_together AS
+SELECT connection_id, count(*) OVER (
+           PARTITION BY server_ip, server_port ORDER BY epoch_us(closed_ts)
+           RANGE BETWEEN 2000000 PRECEDING AND 2000000 FOLLOWING) - 1 AS ended_with
+FROM connections
+WHERE tcp_end_by = 'server' AND state = 'open'
+   OR close_initiator = 'server' AND (close_code = 320 OR close_text ILIKE '%connection%forced%');
+
+-- Of each connection the longest stop of a sender of 1.0 or 0-10, and channels whose prefetch limit is used up.
+CREATE OR REPLACE TEMP TABLE stops AS
+SELECT connection_id, max(no_credit_ns) AS no_credit_ns,
+       arg_max(coalesce(address, queue, name), no_credit_ns) AS no_credit_link
+FROM links WHERE connection_id IN (FROM asked) GROUP BY connection_id;
+CREATE OR REPLACE TEMP TABLE channel_sums AS
+SELECT connection_id, sum(unsettled)::BIGINT AS unsettled,
+       arg_max(channel, unsettled) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
+           AS full_channel,
+       max(prefetch_count) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
+           AS full_prefetch
+FROM channels WHERE connection_id IN (FROM asked) GROUP BY connection_id;
+
+CREATE OR REPLACE TEMP TABLE facts AS
+SELECT c.connection_id, capture_file, c.version, state, content, transport, unread_because, tcp_end, tcp_end_by,
+       sides_known_by, client_name, "user", vhost, mechanism, client_product, client_version, server_product,
+       server_version, close_initiator, close_code, close_text, missing_bytes, client_packets, server_packets,
+       client_bytes, server_bytes, messages_published, messages_delivered, blocked_ns, client_zero_window_ns,
+       server_zero_window_ns, retransmitted_bytes, versions_offered, server_ip, server_port, client_ip, client_port,
+       end_of(coalesce(proxied_client_ip, client_ip),
+              CASE WHEN proxied_client_ip IS NULL THEN client_port ELSE proxied_client_port END) AS client,
+       end_of(server_ip, server_port) AS server,
+       ns_of(opened_ts) AS opened_ns, ns_of(closed_ts) AS closed_ns, ns_of(closed_ts) - ns_of(opened_ts) AS duration_ns,
+       (SELECT max(ns_of(last_ts)) FROM captures) AS capture_end_ns,
+       nullif(heartbeat_s, 0) * 1000000000 AS heartbeat_ns,
+       -- 1.0: how long the peer may be silent; peers state half of what they tolerate (2.4.5)
+       coalesce(nullif(heartbeat_s, 0) * 1000000000, server_idle_timeout_ms * 1000000) AS client_silence_limit_ns,
+       coalesce(nullif(heartbeat_s, 0) * 1000000000, client_idle_timeout_ms * 1000000) AS server_silence_limit_ns,
+       coalesce(greeted, false) AS greeted, coalesce(tried_login, false) AS tried_login,
+       coalesce(logged_in, false) AS logged_in, coalesce(tried_open, false) AS tried_open,
+       coalesce(opened, false) AS opened, outcome_frame, last_asked_frame,
+       close_frame, close_packet, close_ns, close_about, close_frame IS NOT NULL AS has_close,
+       coalesce(error_count, 0) AS error_count, error.frame_no AS error_frame, error.packet_no AS error_packet,
+       error.ts_ns AS error_ns, error.sender AS error_by, error.channel AS error_channel, error.name AS error_name,
+       error.code AS error_code, error.text AS error_text, error.about AS error_about,
+       client_last_ns, client_last_packet, server_last_ns, server_last_packet,
+       coalesce(close_ns, ns_of(closed_ts)) - coalesce(client_last_ns, ns_of(opened_ts)) AS client_quiet_ns,
+       coalesce(close_ns, ns_of(closed_ts)) - coalesce(server_last_ns, ns_of(opened_ts)) AS server_quiet_ns,
+       invalid.frame_no AS invalid_frame, invalid.packet_no AS invalid_packet, invalid.ts_ns AS invalid_ns,
+       invalid.error AS invalid_error,
+       CASE error.name WHEN 'detach' THEN 'refused or ended a link on channel ' || error.channel
+                       WHEN 'end' THEN 'ended the session on channel ' || error.channel
+                       WHEN 'session.detached' THEN 'ended the session on channel ' || error.channel
+                       WHEN 'channel.close' THEN concat_ws(' and ', 'refused ' || error.about,
+                                                           'closed channel ' || error.channel)
+                       ELSE 'refused ' || coalesce(error.about, 'a command') || ' on channel ' || error.channel
+       END AS error_work,
+       coalesce(error.code::VARCHAR, nullif(split_part(error.text, ': ', 1), error.text)) AS error_kind,
+       coalesce(close_code::VARCHAR, nullif(split_part(close_text, ': ', 1), close_text)) AS close_kind,
+       c.server_port IN (5671, 5672) OR EXISTS (
+           SELECT 1 FROM connections AS o WHERE o.server_port = c.server_port AND o.server_ip = c.server_ip
+           AND o.content = 'amqp' AND o.state != 'header') AS is_amqp_port,
+       foreign_code, foreign_packet, coalesce(ended_with, 0) AS ended_with,
+       no_credit_ns, no_credit_link, coalesce(unsettled, 0) AS unsettled, full_channel, full_prefetch,
+       CASE WHEN foreign_code IS NULL THEN 'another protocol'
+            WHEN foreign_code IN (1195725856, 1347375956, 1212498244, 1347769376) THEN 'HTTP'
+            WHEN foreign_code = 1397966893 THEN 'SSH'
+            WHEN foreign_code >> 24 = 22 THEN 'TLS'
+            WHEN foreign_code >> 24 = 16 THEN 'MQTT'
+            WHEN foreign_code IN (1129270862, 1398033488) THEN 'STOMP' ELSE 'another protocol' END AS foreign_protocol,
+       (SELECT count(*) FROM connections AS o
+        WHERE o.server_ip = c.server_ip AND o.server_port = c.server_port AND o.server_packets > 0) AS server_seen
+FROM connections AS c
+SEMI JOIN asked USING (connection_id)
+LEFT JOIN stages USING (connection_id)
+LEFT JOIN closes USING (connection_id)
+LEFT JOIN first_errors USING (connection_id)
+LEFT JOIN last_frames USING (connection_id)
+LEFT JOIN ended_together USING (connection_id)
+LEFT JOIN stops USING (connection_id)
+LEFT JOIN channel_sums USING (connection_id);

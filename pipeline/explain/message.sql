@@ -1,0 +1,16 @@
+-- What explains the messages that variables name, by `connection` and first `frame` or by message-id `subject`: one row
+-- each, of at most six.
+SELECT m.connection_id, m.first_frame_no, m.packet_no, m.capture_file, m.operation, m.exchange, m.routing_key, m.queue,
+       m.address, m.message_id, m.ts_ns, m.first_ts_ns AS opened_ns, m.last_ts_ns, m.outcome, m.outcome_error,
+       m.settled_ts_ns, m.settled_frame_no, m.settle_latency_ns, m.transaction, m.body_size, c.client_name, c."user", c.vhost,
+       c.client_ip || ':' || c.client_port AS client, c.server_ip || ':' || c.server_port AS server, c.version,
+       (SELECT any_value(dead_lettered) FROM message_flows AS f
+        WHERE f.publish_connection_id = m.connection_id AND f.publish_frame_no = m.first_frame_no) AS dead_lettered,
+       (SELECT count(*) FROM message_flows AS f
+        WHERE f.publish_connection_id = m.connection_id AND f.publish_frame_no = m.first_frame_no
+          AND f.deliver_frame_no IS NOT NULL) AS deliveries
+FROM messages AS m LEFT JOIN connections AS c USING (connection_id)
+WHERE m.connection_id = getvariable('connection') AND m.first_frame_no = getvariable('frame')
+   OR m.message_id = getvariable('subject')
+ORDER BY m.ts_ns, m.connection_id, m.first_frame_no
+LIMIT 6

@@ -1,0 +1,145 @@
+"""How answers are written: texts with values of a row in them, and the page of plain text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from pipeline.text import plain_text
+
+if TYPE_CHECKING:
+    from pipeline.explain import Answer, Event
+
+WIDTH = 100
+LONGEST = 300  # characters of a value
+PLACE = re.compile(r"\{(\w+)(?::(\w+))?\}")
+UNITS = ((86_400_000_000_000, "d"), (3_600_000_000_000, "h"), (60_000_000_000, "min"), (1_000_000_000, "s"))
+LARGE = 10_000
+
+
+def filled(text: str, row: Mapping[str, Any]) -> str:
+    """`text` with the values that it names in braces, as `{name}` or `{name:kind}`."""
+    return PLACE.sub(lambda place: written(row, place[1], place[2]), text)
+
+
+def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
+    """The value `name` of a row as text, by its `kind`: words around it that go where it is null."""
+    value = row[name]
+    match kind:
+        case "application":
+            return plain_text(value, LONGEST) if value else "an application without a name"
+        case "user":
+            return f"user {plain_text(value, LONGEST)}" if value else "the user"
+        case "login":
+            parts = [
+                f"{what} {plain_text(of, LONGEST)}" for what, of in (("user", value), ("vhost", row["vhost"])) if of
+            ]
+            return f" ({', '.join(parts)})" if parts else ""
+        case "protocol":
+            return f"AMQP {value}" if value else "no AMQP"
+        case "because":
+            return f": {plain_text(value, LONGEST).rstrip('.')}" if value else ""
+        case "reply":
+            return f" in reply to {value}" if value else ""
+        case "limit":
+            return f", and {duration(value)} is what it tolerates" if value is not None else ""
+        case "waits":
+            return f", messages wait {duration(value)} (median)" if value is not None else ""
+        case "settles":
+            return f", and consumers settle each within {duration(value)} (median)" if value is not None else ""
+        case "after":
+            return f" after {duration(value)}" if value is not None else ""
+        case "time":
+            return moment(value) if value is not None else "that time"
+        case "shorter":
+            return duration(min(row["client_quiet_ns"], row["server_quiet_ns"]))
+        case "text":
+            return plain_text(value, LONGEST) if value else "without a name"
+    if value is None:
+        return "unknown"
+    if name.endswith("_ns"):
+        return duration(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(plain_text(each, LONGEST) for each in value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= LARGE else str(value)
+    return plain_text(value, LONGEST).rstrip(".")
+
+
+def duration(ns: int) -> str:
+    """A duration in the unit that suits it: '850 µs', '3.0 s', '12 min 5 s'."""
+    if ns < 1_000_000:
+        return f"{ns / 1000:.0f} µs"
+    if ns < 1_000_000_000:
+        return f"{ns / 1_000_000:.1f} ms"
+    if ns < 60_000_000_000:
+        return f"{ns / 1_000_000_000:.1f} s"
+    parts = list[str]()
+    for size, unit in UNITS:
+        count, ns = divmod(ns, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def moment(ns: int) -> str:
+    """A time in UTC, to the millisecond."""
+    try:
+        return f"{datetime.fromtimestamp(ns // 10**9, tz=UTC):%Y-%m-%d %H:%M:%S}.{ns // 10**6 % 1000:03d} UTC"
+    except (OverflowError, OSError, ValueError):  # beyond the year 9999
+        return f"{ns / 10**9:.3f} s after 1970"
+
+
+def page(answer: Answer, tables: str | None = None) -> str:
+    """An answer as plain text; `tables`: their directory, for the command that cuts the packets out."""
+    return "\n".join(_lines(answer, tables))
+
+
+def _lines(answer: Answer, tables: str | None) -> Iterator[str]:
+    yield from _paragraph(answer.subject, "")
+    yield from _paragraph(answer.answer, "  ")
+    if answer.connections > 1:
+        yield f"  So it is with {answer.connections:,} connections; this is the first of them."
+    yield from _section("What happened", _timeline(answer.events))
+    yield from _section("The proof", _proof(answer, tables))
+    yield from _section("What else was possible", _paragraphs(answer.ruled_out))
+    yield from _section("What to do", _paragraphs(answer.advice))
+    yield ""
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield from ("", f"  {title}", *found)
+
+
+def _timeline(events: Sequence[Event]) -> Iterator[str]:
+    """One line an event: when, who, what, and the packet. The first one has its time, the others the seconds since."""
+    for number, event in enumerate(events):
+        when = f"+{(event.ts_ns - events[0].ts_ns) / 10**9:.6f} s" if number else moment(event.ts_ns)
+        packet = f"  [packet {event.packet_no:,}]" if event.packet_no is not None else ""
+        yield f"    {when:>27}  {event.who:<6}  {plain_text(event.text, LONGEST)}{packet}"
+
+
+def _proof(answer: Answer, tables: str | None) -> Iterator[str]:
+    places = [f"{name} {of:,}" for name, of in (("frame", answer.frame_no), ("packet", answer.packet_no)) if of]
+    at = f" at {moment(answer.at_ns)}" if answer.at_ns is not None else ""
+    if answer.capture_file and (places or at):
+        where = plain_text(answer.capture_file, LONGEST)
+        yield from _paragraph(f"{', '.join(places) or 'The last packet'}{at}, in {where}", "    ")
+    if answer.findings:
+        yield from _paragraph(f"Rules that the connection breaks: {', '.join(answer.findings)}", "    ")
+    if tables is not None and answer.connection_id is not None:
+        yield f"    wirehare cut {tables} --connection {answer.connection_id} -o connection.pcapng"
+
+
+def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from _paragraph(text, "    ")
+
+
+def _paragraph(text: str, indent: str) -> Iterator[str]:
+    yield from wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False) or [indent]

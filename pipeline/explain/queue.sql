@@ -1,0 +1,45 @@
+-- What explains the queue or address that variable `subject` names: one row.
+WITH published AS (
+    SELECT ts_ns FROM messages
+    WHERE operation = 'publish' AND (exchange = '' AND routing_key = getvariable('subject') OR address = getvariable('subject'))),
+deliveries AS (
+    SELECT connection_id, channel, channel_life, link, ts_ns, redelivered, outcome, settled_ts_ns, settle_latency_ns
+    FROM messages
+    WHERE operation IN ('deliver', 'get') AND (queue = getvariable('subject') OR address = getvariable('subject'))),
+consumers AS (
+    SELECT l.*, c.prefetch_count, c.delivered, c.unsettled, coalesce(l.closed_ts, c.closed_ts, k.closed_ts) AS ended_ts,
+           k.tcp_end
+    FROM links AS l
+    LEFT JOIN channels AS c USING (connection_id, channel, channel_life)
+    LEFT JOIN connections AS k USING (connection_id)
+    WHERE l.kind IN ('consumer', 'subscription', 'receiver') AND (l.queue = getvariable('subject') OR l.address = getvariable('subject'))),
+waits AS (
+    SELECT broker_latency_ns, publish_ts_ns FROM message_flows
+    WHERE (queue = getvariable('subject') OR queue IS NULL AND address = getvariable('subject')) AND broker_latency_ns IS NOT NULL),
+-- Of each consumer the share of the time, from its first delivery to its last settlement, in which it had one in hand.
+busy AS (
+    SELECT least(1, sum(settle_latency_ns) / nullif(max(settled_ts_ns) - min(ts_ns), 0)) AS share
+    FROM deliveries GROUP BY connection_id, channel, channel_life, link),
+ends AS (SELECT epoch_us(min(first_ts)) * 1000 AS first_ns, epoch_us(max(last_ts)) * 1000 AS last_ns FROM captures)
+SELECT getvariable('subject') AS queue,
+       (SELECT count(*) FROM published) AS published, (SELECT max(ts_ns) FROM published) AS last_published_ns,
+       (SELECT count(*) FROM deliveries) AS deliveries, (SELECT max(ts_ns) FROM deliveries) AS last_delivered_ns,
+       (SELECT max(ts_ns) FROM published) - (SELECT max(ts_ns) FROM deliveries) AS waits_ns,
+       (SELECT count(*) FROM deliveries WHERE redelivered) AS redelivered,
+       (SELECT count(*) FROM deliveries WHERE outcome = 'unsettled') AS unsettled,
+       (SELECT count(*) FROM deliveries WHERE outcome = 'rejected') AS rejected,
+       (SELECT count(*) FROM deliveries WHERE outcome IN ('requeued', 'released', 'modified')) AS requeued,
+       (SELECT quantile_disc(settle_latency_ns, 0.5) FROM deliveries) AS settle_p50_ns,
+       (SELECT quantile_disc(broker_latency_ns, 0.5) FROM waits) AS wait_p50_ns,
+       (SELECT quantile_disc(broker_latency_ns, 0.99) FROM waits) AS wait_p99_ns,
+       busy_share, round(100 * busy_share)::BIGINT AS busy_percent, 100 - busy_percent AS idle_percent,
+       (SELECT count(*) FROM waits) AS waited,
+       (SELECT count(*) FROM waits
+        WHERE publish_ts_ns < (SELECT epoch_us(min(opened_ts)) * 1000 FROM consumers)) AS before_consumers,
+       (SELECT count(*) FROM consumers) AS consumers,
+       (SELECT count(*) FROM consumers WHERE closed_ts IS NULL AND tcp_end = 'none') AS open_consumers,
+       (SELECT count(DISTINCT (connection_id, channel, channel_life)) FROM consumers
+        WHERE prefetch_count > 0 AND unsettled >= prefetch_count) AS full_channels,
+       (SELECT max(no_credit_ns) FROM consumers) AS no_credit_ns,
+       last_ns - first_ns AS span_ns
+FROM ends, (SELECT avg(share) AS busy_share FROM busy)

@@ -1,0 +1,178 @@
+"""`wirehare explain`: the cause that it names is what was done to the connection when the capture was recorded.
+
+The captures are recordings of real brokers and clients. What was done in each is written in their MANIFEST.json: a
+wrong password, a virtual host that does not exist, a client that stops answering.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import golden
+import pytest
+from scapy.layers.inet import IP, TCP
+from scapy.layers.l2 import Ether
+from scapy.utils import wrpcap
+
+from jobs.cli import main
+from pipeline import explain as explaining
+from pipeline.explain.pages import filled
+from pipeline.sql import Session, connect
+
+# Capture -> the causes of its connections, in the order in which they were opened.
+RECORDED = {
+    "091_bad_password": ["login-refused"],
+    "091_vhost_refused": ["open-refused", "open-refused"],
+    "091_heartbeats": ["closed", "heartbeats-of-client"],
+    "091_channel_exceptions": ["error", "closed"],
+    "091_close_by_broker_and_rst": ["forced", "client-left", "closed"],
+    "091_connection_blocked": ["blocked"],
+    "091_cancel_by_queue_delete": ["consumer-cancelled", "closed"],
+    "091_bad_protocol_header": ["version-refused", "other-protocol"],
+    "091_handshake_ok": ["closed"],
+    "010_auth": ["closed", "login-refused", "login-refused"],
+    "010_bad_frame": ["invalid-bytes", "version-refused"],
+    "010_exceptions": ["error"],
+    "10_rabbitmq_bad_auth": ["login-refused", "login-refused"],
+    "10_rabbitmq_idle_empty_frames": ["heartbeats-of-server", "heartbeats-of-server", "closed"],
+    "10_qpidd_link_errors": ["error"],
+    "10_qpidd_transactions": ["closed"],
+}
+START_S = 1_700_000_000
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = str(tmp_path_factory.mktemp("explain") / "tables")
+    captures = [str(next(golden.CAPTURES.glob(f"{name}.pcap*"))).removesuffix(".frames.jsonl.gz") for name in RECORDED]
+    assert main(["decode", *captures, "--output", directory, "-q"]) == 0
+    return directory
+
+
+@pytest.fixture(scope="module")
+def session(tables: str) -> Iterator[Session]:
+    with connect(tables) as session:
+        yield session
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_cause_is_what_was_done(name: str, session: Session) -> None:
+    rows = session.rows(
+        f"SELECT connection_id FROM connections WHERE capture_file LIKE '%/{name}.pcap%' ORDER BY opened_ts"
+    )
+    answers = [explaining.explain(session, str(row["connection_id"])) for row in rows]
+    assert [answer.cause for (answer,) in answers] == RECORDED[name]
+
+
+def test_a_page_has_what_happened_and_the_proof(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """tshark: packet 9 of the capture is the connection.close with reply code 403."""
+    assert main(["explain", "127.0.0.1:37642", tables]) == 0
+    page = capsys.readouterr().out
+    assert "The server refused the login of user guest by PLAIN" in page
+    assert "connection.close 403 ACCESS_REFUSED" in page
+    assert "frame 4, packet 9 at 2026-11-20 10:04:46.040 UTC" in page
+    assert "wirehare cut" in page
+
+
+def test_what_is_inferred_says_why_nothing_else(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The client's last bytes are of packet 40, three seconds before the broker's reset (tshark)."""
+    assert main(["explain", "127.0.0.1:57582", tables, "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["packet_no"] == 40
+    assert "for 3.0 s, and the agreed heartbeat is 1.0 s" in answer["answer"]
+    assert any("other connection" in text for text in answer["ruled_out"])
+
+
+def test_without_a_subject_the_most_expensive_come_first(
+    tables: str, session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", tables, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == explaining.MOST_ANSWERS
+    weights = {cause.id: cause.weight for cause in explaining.causes("causes")}
+    assert [weights[each["cause"]] for each in found] == sorted(
+        (weights[each["cause"]] for each in found), reverse=True
+    )
+    assert not {"closed", "still-open"} & {each["cause"] for each in found}
+
+
+def test_captures_are_decoded_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(golden.CAPTURES / "091_handshake_ok.pcap"), "-q"]) == 0
+    assert capsys.readouterr().out == "Nothing wrong was found on these connections.\n"
+
+
+def test_a_queue_that_nobody_consumes(session: Session) -> None:
+    """The recording's client publishes to queue limited, whose consumers it never starts."""
+    queues = [row["q"] for row in session.rows("SELECT DISTINCT routing_key AS q FROM messages WHERE exchange = ''")]
+    assert queues
+    for queue in queues:
+        consumed = session.rows(
+            f"SELECT count(*) AS n FROM messages WHERE operation IN ('deliver', 'get') AND queue = '{queue}'"
+        )
+        (answer,) = explaining.explain(session, queue)
+        assert (answer.cause == "no-consumer") == (consumed[0]["n"] == 0), queue
+
+
+def test_a_message_by_its_connection_and_frame(session: Session) -> None:
+    (row,) = session.rows(
+        "SELECT connection_id, first_frame_no FROM messages WHERE operation = 'publish' AND outcome = 'unsettled' "
+        "OR outcome = 'acked' ORDER BY ts_ns LIMIT 1"
+    )
+    (answer,) = explaining.explain(session, f"{row['connection_id']}/{row['first_frame_no']}")
+    assert answer.cause in {"done", "not-confirmed"}
+    assert answer.events[0].who in {"client", "server"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "cause"),
+    [(["RA"], "port-closed"), ([], "no-answer-at-all")],
+)
+def test_connections_that_never_were(flags: list[str], cause: str, tmp_path: Path) -> None:
+    """A SYN that is answered by a reset, and one that nothing answers."""
+    there = Ether() / IP(src="10.0.0.1", dst="10.0.0.2")
+    back = Ether() / IP(src="10.0.0.2", dst="10.0.0.1")
+    packets = [there / TCP(sport=40000, dport=5672, flags="S", seq=1)]
+    packets += [back / TCP(sport=5672, dport=40000, flags=flag, ack=2) for flag in flags]
+    for number, packet in enumerate(packets):
+        packet.time = START_S + number / 1000
+    wrpcap(str(tmp_path / "x.pcap"), packets)
+    assert main(["decode", str(tmp_path / "x.pcap"), "--output", str(tmp_path / "tables"), "-q"]) == 0
+    (answer,) = explaining.explain(str(tmp_path / "tables"))
+    assert answer.cause == cause
+    assert "10.0.0.2:5672" in str(answer)
+
+
+@pytest.mark.parametrize(
+    "subject", ["nosuch", "x'; DROP VIEW frames; --", "9" * 30, "1/2", "\x1b[31m", "getvariable('a')"]
+)
+def test_unknown_subjects_are_one_line(subject: str, tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", subject, tables]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "no connection" in printed
+    assert "\x1b" not in printed
+
+
+def test_a_misspelt_name_is_corrected(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "client_01.py", tables]) == 2
+    assert "did you mean 'client_010.py'" in capsys.readouterr().err
+
+
+def test_every_cause_can_be_written(session: Session) -> None:
+    """Each text names columns that there are, also where all of them are null."""
+    for kind, query in (("queue", "queue.sql"), ("message", "message.sql")):
+        session.execute("SET VARIABLE subject = 'x'")
+        (columns, _), *_ = list(session.run(explaining._text(query)))
+        check(kind, dict.fromkeys(columns))
+    explaining._ask(session, "true")
+    (columns, _), *_ = list(session.run("SELECT * FROM facts"))
+    check("causes", dict.fromkeys(columns) | {"client_quiet_ns": 1, "server_quiet_ns": 2})
+
+
+def check(kind: str, row: dict[str, object]) -> None:
+    for cause in explaining.causes(kind):
+        instead = [cause.instead["text"]] if cause.instead else []
+        for text in (cause.answer, *cause.advice, *instead):
+            assert "{" not in filled(text, row), cause.id
