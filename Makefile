@@ -100,7 +100,7 @@ fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in
 
 LEDGER ?= --messages 1000000
 NPM_CLIENTS := amqplib rabbitmq-client rhea
-ledger: .venv/dev .venv/kernels .venv/ledger  ## real brokers and clients, whose accounts are compared with the tables (LEDGER='--messages 20000 --root /srv/trixie')
+ledger: .venv/dev .venv/kernels .venv/ledger  ## real brokers and clients, whose accounts are compared with the tables (LEDGER='--messages 20000 --root / --root /srv/trixie')
 	$(BIN)/python tests/ledger/run.py --node-modules .venv/node_modules $(LEDGER)
 
 format: .venv/dev  ## rewrite the sources in the project's style

@@ -110,6 +110,11 @@ def batched(messages: Iterator[Outgoing], size: int) -> Iterator[list[Outgoing]]
         yield batch
 
 
+def body_of(message: Any) -> bytes:
+    """The body of a message of py-amqp or py-amqplib."""
+    return message.body if isinstance(message.body, bytes) else message.body.encode()
+
+
 def marker_of(body: bytes) -> str:
     return body.split(MARK.encode(), 2)[1].decode()
 
@@ -328,8 +333,7 @@ class PyAmqp:
 
     def consume(self, settings: Settings, account: Account) -> None:
         def on_message(message: Any) -> None:
-            body = message.body if isinstance(message.body, bytes) else message.body.encode()
-            marker, decision = account.delivered(body, message.delivery_info["redelivered"])
+            marker, decision = account.delivered(body_of(message), message.delivery_info["redelivered"])
             if decision is None:
                 return
             if decision == "acked":
@@ -343,6 +347,54 @@ class PyAmqp:
         with suppress(TimeoutError):
             while True:
                 self.connection.drain_events(timeout=settings.idle_s)
+        self.connection.close()
+
+
+class AmqpLib:
+    """py-amqplib of the system, AMQP 0-8, which has no confirms: it publishes in transactions."""
+
+    def __init__(self, settings: Settings) -> None:
+        from amqplib import client_0_8
+
+        self.lib = client_0_8
+        self.connection = client_0_8.Connection(
+            f"127.0.0.1:{settings.port}", settings.user, settings.password,
+            client_properties={"connection_name": settings.name},
+        )  # fmt: skip
+        self.channel = self.connection.channel()
+
+    def publish(self, settings: Settings, account: Account) -> None:
+        self.channel.tx_select()
+        for messages in batched(outgoing(settings), IN_TRANSACTION):
+            for message in messages:
+                account.published(message.marker, message.body)
+                properties = {"message_id": message.message_id} if message.message_id else {}
+                sent = self.lib.Message(message.body, delivery_mode=2, **properties)
+                self.channel.basic_publish(sent, "", message.queue, mandatory=True)
+            self.channel.tx_commit()
+            for message in messages:
+                account.write("committed", message.marker)
+            while not self.channel.returned_messages.empty():
+                account.write("returned", marker_of(body_of(self.channel.returned_messages.get()[-1])))
+        self.connection.close()
+
+    def consume(self, settings: Settings, account: Account) -> None:
+        def on_message(message: Any) -> None:
+            marker, decision = account.delivered(body_of(message), message.delivery_info["redelivered"])
+            if decision is None:
+                return
+            if decision == "acked":
+                self.channel.basic_ack(message.delivery_tag)
+            else:
+                self.channel.basic_reject(message.delivery_tag, requeue=decision == "requeued")
+            account.write(decision, marker)
+
+        self.channel.basic_qos(0, 20, False)
+        self.channel.basic_consume(settings.queue, no_ack=settings.auto, callback=on_message)
+        self.connection.transport.sock.settimeout(settings.idle_s)
+        with suppress(TimeoutError):
+            while True:
+                self.channel.wait()
         self.connection.close()
 
 
@@ -688,13 +740,15 @@ class Library(Protocol):
 
 LIBRARIES: dict[str, type[Library]] = {
     "pika": Pika, "py-amqp": PyAmqp, "kombu": Kombu, "amqpstorm": AmqpStorm, "aio-pika": AioPika, "aiormq": Aiormq,
-    "proton": Proton,
+    "py-amqplib": AmqpLib, "proton": Proton,
 }  # fmt: skip
+SYSTEM_MODULES = "/usr/lib/python3/dist-packages"  # where Debian has libraries that PyPI has for Python 2 only
 NODE = ("amqplib", "rabbitmq-client", "rhea")  # in clients.js
 V1_0 = ("proton", "rhea")
 
 
 def main() -> None:
+    sys.path.append(SYSTEM_MODULES)
     settings = Settings(**json.loads(sys.argv[1]))
     account = Account(settings)
     try:

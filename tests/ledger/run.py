@@ -2,8 +2,8 @@
 
     python tests/ledger/run.py [--messages N] [--root FOLDER] [--activemq JARS] [--keep FOLDER] [--node-modules FOLDER]
 
-For each broker that is found (RabbitMQ of this system; with --root the one of another system unpacked there; with
---activemq ActiveMQ Classic, whose jars are there), and each client library that is installed: publishers and consumers
+For each broker that is found (RabbitMQ of this system, or with --root of other ones unpacked there; with --activemq
+ActiveMQ Classic, whose jars are there), and each client library that is installed: publishers and consumers
 under load, in transactions, consumers that are killed or too slow, connections that the broker or the network ends, a
 broker that is killed, a memory alarm, messages that expire, are dead-lettered, refused by a full queue. Everything
 stays on the loopback interface. Exit status 1 if a value is wrong. --keep leaves captures and accounts.
@@ -39,13 +39,12 @@ import judge  # noqa: E402
 
 MODULES = {
     "pika": "pika", "py-amqp": "amqp", "kombu": "kombu", "amqpstorm": "amqpstorm", "aio-pika": "aio_pika",
-    "aiormq": "aiormq", "proton": "proton",
+    "aiormq": "aiormq", "py-amqplib": "amqplib", "proton": "proton",
 }  # fmt: skip
 ROLES = ("consume", "publish")
 QUEUES = ("late", "killed", "closed", "alarm", "auto", "crash", "cut", "slow")
 ACTIVEMQ_RUNS = re.compile(r"Apache ActiveMQ ([0-9.]+) \(.*\) started")
 RABBITMQ = "usr/lib/rabbitmq/bin/rabbitmq-server"
-PORT = 25672
 PATIENCE_S, TICK_MS = 20, 5000  # of RabbitMQ with a consumer that does not answer, and when it looks
 CONFIGURATION = f"""log.console = false
 log.file.level = warning
@@ -214,7 +213,9 @@ def declare(broker: Broker, libraries: list[str]) -> None:
 
 def installed(node_modules: Path | None) -> list[str]:
     """The client libraries that can be used."""
+    sys.path.append(clients.SYSTEM_MODULES)
     found = [name for name, module in MODULES.items() if importlib.util.find_spec(module)]
+    sys.path.remove(clients.SYSTEM_MODULES)
     if node_modules and shutil.which("node"):
         found += [name for name in clients.NODE if (node_modules / name).is_dir()]
     return found
@@ -251,12 +252,13 @@ def finish(processes: list[subprocess.Popen[bytes]], most_s: float = 600) -> Non
         process.wait()
 
 
-def play(crew: Crew, libraries: list[str], each: int, busy_count: int) -> None:
-    """The scenes. `each`: messages of a library; `busy_count`: those of a publisher that is cut off."""
+def play(crew: Crew, libraries: list[str], messages: int, busy_count: int) -> None:
+    """The scenes. `messages`: those of all libraries; `busy_count`: those of a publisher that is cut off."""
     if crew.broker.control is None:
         libraries = [library for library in libraries if library in clients.V1_0]
     else:
         declare(crew.broker, libraries)
+    each = max(1, messages // len(libraries))
     play_usual(crew, libraries, each)
     play_cut_off(crew, libraries, min(each, 300), busy_count)
     if crew.broker.control is not None:
@@ -348,14 +350,16 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=2000, help="published in all, for each broker")
     parser.add_argument("--busy", type=int, default=3000, help="published by each client that is cut off")
     parser.add_argument("--largest", type=int, default=20_000, help="bytes of the largest body")
-    parser.add_argument("--root", type=Path, action="append", default=[], help="a system with another RabbitMQ")
+    parser.add_argument("--root", type=Path, action="append", help="a system with a RabbitMQ (default: this one)")
     parser.add_argument("--activemq", type=Path, metavar="JARS", help="a folder with ActiveMQ and its AMQP module")
+    parser.add_argument("--port", type=int, default=25672, help="of the first broker; the others have 100 more each")
     parser.add_argument("--node-modules", type=Path, help="folder with the libraries of Node.js")
     parser.add_argument("--keep", type=Path, help="folder for captures and accounts")
     parser.add_argument("--record", type=Path, help="folder for small recordings, as the tests have them")
     given = parser.parse_args()
     libraries = installed(given.node_modules)
-    brokers = [partial(rabbitmq, root) for root in (Path("/"), *given.root) if (root / RABBITMQ).is_file()]
+    roots = given.root or ([] if given.activemq else [Path("/")])
+    brokers = [partial(rabbitmq, root) for root in roots if (root / RABBITMQ).is_file()]
     brokers += [partial(activemq, given.activemq)] if given.activemq else []
     if not brokers or not shutil.which("dumpcap"):
         print("No broker, or no dumpcap, on this machine: nothing was compared", file=sys.stderr)
@@ -367,12 +371,12 @@ def main() -> int:
         for turn, started in enumerate(brokers):
             folder = keep / f"broker-{turn}"
             folder.mkdir(parents=True)
-            port = PORT + 100 * turn
+            port = given.port + 100 * turn
             with started(folder, port) as broker:
                 print(f"{broker.name} on port {port}")
                 with captured(folder / "capture.pcap", port):
                     crew = Crew(broker, folder, given.node_modules, given.largest)
-                    play(crew, libraries, max(1, given.messages // len(libraries)), given.busy)
+                    play(crew, libraries, given.messages, given.busy)
                 (folder / "broker.txt").write_text(f"{broker.name}\n")
             decoded(folder / "capture.pcap", folder / "tables")
             verdict = judge.judge(folder / "tables", folder)
