@@ -124,8 +124,9 @@ def captured(folder: Path) -> set[str] | None:
         return {found[1].decode() for found in MARKER.finditer(octets)}
 
 
-def judge(tables: Path, folder: Path) -> Verdict:
-    """Compare all that the accounts in a folder state with the tables."""
+def judge(tables: Path, folder: Path, whole: bool = True) -> Verdict:
+    """Compare all that the accounts in a folder state with the tables. `whole`: all packets were captured; otherwise
+    missing rows are unknown."""
     verdict, clients, sent = Verdict(), accounts(folder), captured(folder)
     connections = read(tables, "connections")
     versions = {row["connection_id"]: row["version"] for row in connections}
@@ -143,8 +144,10 @@ def judge(tables: Path, folder: Path) -> Verdict:
     for name, client in clients.items():
         rows = [row for connection in sorted(ids_of(ids, name)) for row in of_connection[connection]]
         classic = all(versions[row["connection_id"]] != "1.0" for row in rows)
-        judge_publishes(verdict, client, [row for row in rows if row["operation"] == "publish"], classic, sent)
-        judge_deliveries(verdict, client, [row for row in rows if row["operation"] in ("deliver", "get")], classic)
+        judge_publishes(verdict, client, [row for row in rows if row["operation"] == "publish"], classic, sent, whole)
+        judge_deliveries(
+            verdict, client, [row for row in rows if row["operation"] in ("deliver", "get")], classic, whole
+        )
         closes = [row for connection in ids_of(ids, name) for row in stated_closes[connection]]
         for event in client.events:
             if event["event"] == "error" and event.get("code"):
@@ -162,7 +165,9 @@ def ids_of(ids: dict[str, set[int]], name: str) -> set[int]:
     }
 
 
-def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: bool, sent: set[str] | None) -> None:
+def judge_publishes(
+    verdict: Verdict, client: Client, rows: list[Row], classic: bool, sent: set[str] | None, whole: bool
+) -> None:
     """`sent`: markers that are on the wire, None if that is not known."""
     found: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
@@ -177,7 +182,7 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
             continue
         own = found[event["id"]]
         if len(own) != 1:
-            unsent = sent is not None and event["id"] not in sent and event["id"] not in heard
+            unsent = not whole or (sent is not None and event["id"] not in sent and event["id"] not in heard)
             if own or not client.uncertain(index):
                 verdict.compare("publishes of a message", 1, None if unsent else len(own), event["id"])
             continue
@@ -199,7 +204,7 @@ def judge_publishes(verdict: Verdict, client: Client, rows: list[Row], classic: 
             verdict.compare("publish outcome", "unsettled", row["outcome"], where, frozenset(allowed))
 
 
-def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic: bool) -> None:
+def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic: bool, whole: bool) -> None:
     """Deliveries of a message in their order; a client may not have looked at the last ones."""
     found: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
@@ -221,8 +226,8 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
         seen[event["id"]] += 1
         turn = seen[event["id"]]
         own = found[event["id"]]
-        if len(own) < turn:
-            verdict.compare("deliveries of a message", turn, len(own), event["id"])
+        if len(own) < (turn if whole else turns[event["id"]]):
+            verdict.compare("deliveries of a message", turn, len(own) if whole else None, event["id"])
             continue
         row = own[turn - 1]
         where = f"{event['id']} packet {row['packet_no']}"
@@ -238,7 +243,7 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
         else:
             allowed = {"unsettled"} if client.uncertain(index) else set()
             verdict.compare("delivery outcome", stated, row["outcome"], where, frozenset(allowed))
-    for marker, own in found.items():
+    for marker, own in found.items() if whole else ():
         for row in own[seen[str(marker)] :]:  # arrived, but nobody looked at it
             where = f"{marker} packet {row['packet_no']}, which its client did not see"
             verdict.compare(

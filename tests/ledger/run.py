@@ -51,7 +51,7 @@ log.file.level = warning
 heartbeat = 5
 consumer_timeout = {1000 * PATIENCE_S}
 """
-START_S = 90
+START_S, CONTROL_S = 180, 300  # at most
 
 
 @dataclass
@@ -119,7 +119,7 @@ def rabbitmq(root: Path, folder: Path, port: int) -> Iterator[Broker]:
     def control(*words: str) -> str:
         done = subprocess.run(
             [*change, "/usr/lib/rabbitmq/bin/rabbitmqctl", "-q", *words],
-            env=environment, capture_output=True, text=True, timeout=120,
+            env=environment, capture_output=True, text=True, timeout=CONTROL_S,
         )  # fmt: skip
         return done.stdout.strip()
 
@@ -136,7 +136,8 @@ def rabbitmq(root: Path, folder: Path, port: int) -> Iterator[Broker]:
             address = "/queues/{}" if int(version.split(".")[0]) >= 4 else "/amq/queue/{}"
             yield Broker(f"RabbitMQ {version}", port, address, server.crash, control)
         finally:
-            control("stop")
+            with suppress(subprocess.TimeoutExpired):
+                control("stop")
             server.kill()
             shutil.rmtree(base, ignore_errors=True)
 
