@@ -138,6 +138,8 @@ def judge(tables: Path, folder: Path, whole: bool = True) -> Verdict:
     for row in messages:
         row["marker"] = marker_of(row)
         of_connection[row["connection_id"]].append(row)
+        if row["marker"] and row["operation"] == "publish":  # its name, also where the login was not captured
+            ids[row["marker"].rpartition(":")[0]].add(row["connection_id"])
     stated_closes: dict[int, list[Row]] = defaultdict(list)
     for row in [*connections, *read(tables, "channels")]:
         stated_closes[row["connection_id"]].append(row)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import judge
+import pcap_files
 import pytest
 
 from jobs.cli import main
@@ -23,19 +25,26 @@ NAMES = sorted(file.name.removesuffix(".jsonl.gz") for file in RECORDED.glob("*.
 Event = dict[str, Any]
 
 
+CHANCE = random.Random()
+
+
+def events_of(name: str) -> list[Event]:
+    lines = gzip.decompress((RECORDED / f"{name}.jsonl.gz").read_bytes()).splitlines()
+    return [json.loads(line) for line in lines]
+
+
 @pytest.fixture(scope="module", params=NAMES)
 def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
     """The decoded tables of a recording, and the events of its accounts."""
     tables = tmp_path_factory.mktemp("ledger") / "tables"
     assert main(["decode", str(RECORDED / f"{request.param}.pcap.gz"), "--output", str(tables), "--payload", "-q"]) == 0
-    lines = gzip.decompress((RECORDED / f"{request.param}.jsonl.gz").read_bytes()).splitlines()
-    return tables, [json.loads(line) for line in lines]
+    return tables, events_of(request.param)
 
 
-def judged(tables: Path, folder: Path, events: list[Event]) -> judge.Verdict:
+def judged(tables: Path, folder: Path, events: list[Event], whole: bool = True) -> judge.Verdict:
     folder.mkdir()
     (folder / "accounts.jsonl").write_text("\n".join(map(json.dumps, events)))
-    return judge.judge(tables, folder)
+    return judge.judge(tables, folder, whole)
 
 
 def test_every_account_is_what_the_tables_say(recording: tuple[Path, list[Event]], tmp_path: Path) -> None:
@@ -51,6 +60,35 @@ def test_every_account_is_what_the_tables_say(recording: tuple[Path, list[Event]
         assert verdict.counts[column]["unknown"] == 0
     assert len({event["library"] for event in events}) >= 10
     assert {"confirmed", "nacked", "returned", "acked", "rejected", "requeued", "released", "error"} <= kinds.keys()
+
+
+SNAPLEN = 160
+LOSSES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "one packet of a hundred": lambda records: [each for each in records if CHANCE.random() > 0.01],
+    "the first third": lambda records: records[len(records) // 3 :],
+    "ends of packets": lambda records: [cut_off(each) for each in records],
+}
+
+
+def cut_off(record: bytes) -> bytes:
+    """The record as a capture with a snaplen has it."""
+    times, wire_len, packet = record[:8], record[12 : pcap_files.RECORD], record[pcap_files.RECORD :][:SNAPLEN]
+    return times + len(packet).to_bytes(4, "little") + wire_len + packet
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", NAMES)
+def test_where_packets_are_lost_what_is_not_known_is_unknown(name: str, loss: str, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.pcap"
+    whole.write_bytes(gzip.decompress((RECORDED / f"{name}.pcap.gz").read_bytes()))
+    head, records = pcap_files.records(whole)
+    CHANCE.seed(name)
+    (tmp_path / "part.pcap").write_bytes(b"".join([head, *LOSSES[loss](records)]))
+    tables = tmp_path / "tables"
+    assert main(["decode", str(tmp_path / "part.pcap"), "--output", str(tables), "--payload", "-q"]) == 0
+    verdict = judged(tables, tmp_path / "accounts", events_of(name), whole=False)
+    assert verdict.wrong == []
+    assert verdict.counts["publish outcome"]["equal"] > 50
 
 
 def of_whole_clients(events: list[Event]) -> list[Event]:
