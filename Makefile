@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo spark-demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test slow-test law-test fuzz ledger dist format clean java
+.PHONY: help demo spark-demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test wheel-test matrix slow-test law-test fuzz ledger dist format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -81,10 +81,16 @@ readme-test: java .venv/dev .venv/kernels .venv/classes  ## run every command an
 dist-test: java .venv/dev  ## build the distributions, install the wheel elsewhere, run the demo there
 	$(BIN)/python -m pytest -q -m dist tests/project/test_distribution.py
 
+wheel-test: java .venv/dev .venv/kernels  ## install the wheel with kernels of `make dist` elsewhere; time, rows
+	$(BIN)/python -m pytest -q -m wheel tests/project/test_distribution.py
+
 PYTHONS ?= python3.11 python3.12 python3.13
 dist: .venv/dev  ## build the sdist and wheels in dist/: one without machine code, and one with it for each Python here (minutes each)
 	$(BIN)/python -m build
 	$(BIN)/python tools/wheels.py dist $(PYTHONS)
+
+matrix: java  ## a short form of the tests under each Python here, and Spark under each Java (minutes each)
+	$(PYTHON) tools/matrix.py $(PYTHONS)
 
 slow-test: java .venv/dev .venv/kernels  ## tests with all of their inputs and all kernels compiled (slow)
 	$(BIN)/python -m pytest -q -n 2 -m slow

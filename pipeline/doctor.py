@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
-TESTED_PYTHONS = ((3, 11), (3, 13))  # first, last
+TESTED_PYTHONS = ((3, 11), (3, 13))
 PACKAGES = ("pyspark", "numba", "duckdb", "pyarrow", "numpy")
 JAVA_HELP = "Debian, Ubuntu: apt install default-jre-headless; Fedora: dnf install java-latest-openjdk-headless"
 MEMORY_FACTS = Path("/proc/meminfo")
@@ -60,10 +60,10 @@ def machine(compile_command: str) -> Iterator[Check]:
 def _python() -> Check:
     release = sys.version_info[:2]
     found = ".".join(map(str, sys.version_info[:3]))
-    if TESTED_PYTHONS[0] <= release <= TESTED_PYTHONS[1]:
+    if release in TESTED_PYTHONS:
         return Check(OK, "Python", found)
-    first, last = (".".join(map(str, each)) for each in TESTED_PYTHONS)
-    return Check(NOTE, "Python", f"{found}, which is not tested", f"use one from {first} to {last}")
+    tested = " or ".join(".".join(map(str, each)) for each in TESTED_PYTHONS)
+    return Check(NOTE, "Python", f"{found}, which is not tested", f"use {tested}")
 
 
 def _packages() -> Check:

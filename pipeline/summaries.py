@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 
 OF_PUBLISH = ("confirm_latency_ns", "rpc_latency_ns")
 OF_PAIR = ("broker_latency_ns", "ack_latency_ns", "total_latency_ns")
-# Measures of `latency`, in the order in which a message meets them.
-MEASURE_NAMES = {
-    "confirm": "publish to confirm",
-    "broker": "publish to delivery",
-    "ack": "delivery to its settlement",
-    "total": "publish to settlement",
-    "rpc": "request to reply",
-}
 PERCENTILES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999}
 # percentile_approx is off by at most one rank in so many.
 ACCURACY = 10_000

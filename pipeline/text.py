@@ -17,6 +17,14 @@ from operator import itemgetter
 
 from markupsafe import Markup, escape
 
+# Latencies of `pipeline.summaries.latency`, in the order in which a message meets them.
+MEASURE_NAMES = {
+    "confirm": "publish to confirm",
+    "broker": "publish to delivery",
+    "ack": "delivery to its settlement",
+    "total": "publish to settlement",
+    "rpc": "request to reply",
+}
 KILO = 1024
 # Shown for null.
 NOTHING = "\u2013"

@@ -21,7 +21,7 @@ def register(spark: SparkSession, key: str | bytes | None = None) -> None:
     """
     # workers that only decode captures need none of this
     from udfs.functions.catalogue import register
-    from udfs.source.sources import PcapSource
+    from udfs.source.packets import PcapSource
 
     register(spark, key)
     spark.dataSource.register(PcapSource)

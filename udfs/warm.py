@@ -134,7 +134,8 @@ def warm_captures(decode: bool) -> None:
     """Compile the readers and the packet layers: read two captures; and `decode` them."""
     from udfs.decode.decoder import decode_runs
     from udfs.source.options import parse_options
-    from udfs.source.sources import PcapReader, TcpRunsReader
+    from udfs.source.packets import PcapReader
+    from udfs.source.sources import TcpRunsReader
 
     greetings = [b"AMQP" + octets.tobytes() for octets in headers().octets]
     recorded = [octets for greeting in greetings for octets in packets(greeting)]
@@ -148,9 +149,9 @@ def warm_captures(decode: bool) -> None:
             for partition in runs.partitions():
                 batches = runs.read(partition)
                 list(decode_runs()(batches) if decode else batches)
-            rows = PcapReader(parse_options(options))
-            for partition in rows.partitions():
-                list(rows.read(partition))
+            packets_of = PcapReader(parse_options(options))
+            for task in packets_of.partitions():
+                list(packets_of.read(task))
 
 
 def warm_states() -> None:

@@ -10,9 +10,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.plots import chart
-from pipeline.summaries import ACCURACY, MEASURE_NAMES, PERCENTILES, measured
+from pipeline.summaries import ACCURACY, PERCENTILES, measured
 from pipeline.summaries import latency as summary
-from pipeline.text import duration, plain_text, time_unit
+from pipeline.text import MEASURE_NAMES, duration, plain_text, time_unit
 from pipeline.theme import DASHES, LIGHT, logarithmic, logarithmic_ms, scale
 
 if TYPE_CHECKING:

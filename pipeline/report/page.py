@@ -24,8 +24,7 @@ from pipeline.report.formats import Audit
 from pipeline.report.groups import Groups, Latency, latencies
 from pipeline.report.sections import TABLES
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
-from pipeline.summaries import MEASURE_NAMES
-from pipeline.text import NOTHING, count, duration, moment, share, size, wire
+from pipeline.text import MEASURE_NAMES, NOTHING, count, duration, moment, share, size, wire
 
 TEMPLATES = Path(__file__).with_name("template")
 LARGEST = 3_000_000

@@ -45,7 +45,7 @@ def test_method_numbers_and_names_of_pika() -> None:
 def test_method_numbers_of_py_amqp() -> None:
     for of_class in (amqp.spec.Connection, amqp.spec.Channel, amqp.spec.Exchange, amqp.spec.Queue, amqp.spec.Basic):
         for name, numbers in vars(of_class).items():
-            if isinstance(numbers, tuple):
+            if isinstance(numbers, tuple) and not name.startswith("__"):  # what Python 3.13 adds to a class
                 assert method_name("0-9-1", *numbers) == f"{of_class.__name__.lower()}.{hyphened(name)}"
 
 

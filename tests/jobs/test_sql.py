@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -74,9 +75,8 @@ def has_method(frame: dict, class_id: str, method_id: str) -> bool:  # type: ign
 def test_options_may_stand_before_the_query(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(ask("--format", "json", tables, "SELECT 7 AS x", capsys=capsys)) == [{"x": 7}]
     assert json.loads(ask(tables, "--format", "json", "SELECT 7 AS x", capsys=capsys)) == [{"x": 7}]
-    assert "unrecognized arguments: SELECT 7 b" in ask(
-        tables, "--format", "json", "SELECT 7", "b", capsys=capsys, code=2
-    )
+    refused = ask(tables, "--format", "json", "SELECT 7", "b", capsys=capsys, code=2)
+    assert re.search(r"unrecognized arguments: (SELECT 7 )?b ", refused)  # from Python 3.13 on, the last word only
 
 
 def test_paths_in_variant_columns(tables: str, capsys: pytest.CaptureFixture[str]) -> None:

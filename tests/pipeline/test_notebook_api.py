@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import html5lib
 import pytest
@@ -258,3 +259,22 @@ def test_a_mistyped_column_is_one_error(tables: Tables, capfd: pytest.CaptureFix
     with pytest.raises(AnalysisException, match=r"frame_nr.*Did you mean"):
         tables.frames.sparkSession.sql("select frame_nr from (select 1 frame_no)")
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_time_zone_of_a_session_changes_no_row(spark: SparkSession) -> None:
+    """A session of others has one of its own; certificates of TLS have times, too."""
+    capture = str(ROOT / "tests" / "captures" / "091_tls12_dsb.pcapng")
+
+    def connections() -> list[dict[str, Any]]:
+        tables = wirehare.decode(spark, capture)
+        rows: list[dict[str, Any]] = wirehare.to_arrow(tables.connections).to_pylist()
+        tables.release()
+        return rows
+
+    expected = connections()
+    assert expected[0]["tls"]["server_certificate"]["not_after"] is not None
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        assert connections() == expected
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

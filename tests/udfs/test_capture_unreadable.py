@@ -14,8 +14,9 @@ from test_capture_pcapng import section
 from test_source import CAPTURES, GOOD, accounts, expected_packets, exploded, rows
 
 from udfs.source.options import parse_options
+from udfs.source.packets import PcapReader
 from udfs.source.paths import PathError
-from udfs.source.sources import PcapReader, TcpRunsReader
+from udfs.source.sources import TcpRunsReader
 
 
 @pytest.mark.parametrize(

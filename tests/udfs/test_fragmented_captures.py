@@ -24,7 +24,8 @@ from test_source import accounts, exploded, rows
 from test_tunnels import BARE, bare_frames, frames
 
 from udfs.source import splits
-from udfs.source.sources import PcapReader, TcpRunsReader
+from udfs.source.packets import PcapReader
+from udfs.source.sources import TcpRunsReader
 
 
 def cut_up(path: Path, size: int, rng: random.Random) -> list[tuple[int, bytes]]:

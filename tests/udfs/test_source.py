@@ -25,7 +25,8 @@ from codec.net.segments import SEGMENT
 from udfs.schemas import TCP_RUNS
 from udfs.source.captures import captures_of
 from udfs.source.options import OptionError, parse_filter, parse_options, parse_time
-from udfs.source.sources import CaptureReader, PcapReader, PcapSource, ReadRuns, TcpRunsReader, run_tasks
+from udfs.source.packets import PcapReader, PcapSource
+from udfs.source.sources import ReadRuns, TcpRunsReader, run_tasks
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 GOOD = CAPTURES / "091_handshake_ok.pcap"
@@ -35,15 +36,15 @@ Row = dict[str, Any]
 Packet = tuple[str, int, int, tuple[str, int], tuple[str, int], int, int, int, int, bytes]
 
 
-def batches(reader: type[CaptureReader], *paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
+def batches(reader: type[PcapReader | TcpRunsReader], *paths: Path, **options: object) -> Iterator[pa.RecordBatch]:
     """What the tasks of a reader would yield, one after the other."""
     text = {name: str(value) for name, value in options.items()}
     source = reader(parse_options({"paths": json.dumps([str(path) for path in paths]), **text}))
     for partition in source.partitions():
-        yield from source.read(partition)  # type: ignore[misc]
+        yield from source.read(partition)  # type: ignore[misc, arg-type]
 
 
-def rows(reader: type[CaptureReader], *paths: Path, **options: object) -> list[Row]:
+def rows(reader: type[PcapReader | TcpRunsReader], *paths: Path, **options: object) -> list[Row]:
     return [row for batch in batches(reader, *paths, **options) for row in batch.to_pylist()]
 
 

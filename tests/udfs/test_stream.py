@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import udfs
 from udfs.schemas import PACKETS
 from udfs.source.options import OptionError, parse_options
-from udfs.source.sources import PcapSource
+from udfs.source.packets import PcapSource
 from udfs.source.stream import READ, Offset, PcapStreamReader
 
 CAPTURES = [golden.CAPTURES / f"091_rotated_{number}.pcap" for number in (1, 2, 3)]

@@ -47,7 +47,7 @@ from test_source import rows
 
 from codec.net.layers import Packets
 from codec.net.protocols import skip_name, tunnel_name
-from udfs.source.sources import PcapReader
+from udfs.source.packets import PcapReader
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 BARE, BARE_6 = CAPTURES / "091_confirms_and_return.pcap", CAPTURES / "091_ipv6.pcapng"

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from udfs.source.files import MISSING, CaptureFile
-from udfs.source.sources import PcapReader, SplitsPartition
+from udfs.source.packets import PacketsPartition, PcapReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,7 @@ class PcapStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         files = {file.name: file for file in self._files()}
         gone = "was removed before it was read"
         found = [files.get(name) or CaptureFile(name, MISSING, gone) for name in wanted]
-        return [SplitsPartition(splits) for splits in plan(found, self.options.split_bytes)] if found else []
+        return [PacketsPartition(splits) for splits in plan(found, self.options.split_bytes)] if found else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return PcapReader(self.options, self.names).read(partition)

@@ -229,7 +229,8 @@ class Connections:
         kind = self._schemas["connections"].field("tls").type
         parts = {field.name: _field(stated, field.name) for field in kind}
         parts["mode"] = pc.coalesce(parts["mode"], "none")
-        return pa.StructArray.from_arrays([parts[field.name] for field in kind], fields=list(kind))
+        # Spark gives timestamps in the zone of its session.
+        return pa.StructArray.from_arrays([parts[field.name].cast(field.type) for field in kind], fields=list(kind))
 
     def _state(self, known: Mapping[str, pa.Array], both: Mapping[str, pa.Array], headers: pa.Array) -> pa.Array:
         """The furthest stage."""
