@@ -19,6 +19,7 @@ from codec.compiler.kernel import kernel
 from codec.layers.chunks import NO_CHUNKS, Attempt, Chunks, Layer, joined
 from codec.layers.http import COMPLETE, MORE, asks_for_websocket
 from codec.layers.ordered import NEW_CONNECTION, Tcp, end_order, order
+from codec.layers.short import BASE, CAPTURED, MISSING, NO_BASE, OUTPUT, SEGMENTS, TOTALS, WIRE
 from codec.layers.state import restore_attempt, restore_tcp, save_attempt, save_tcp
 from codec.layers.tls.records import Tls
 from codec.layers.websocket import WebSocket
@@ -26,45 +27,55 @@ from codec.net.segments import ACK, FLOW_BYTES, IS_LATE, IS_LOST, PEER_IS_LATE, 
 from codec.tcp.direction import DONE, TOO_SMALL, enlarge_stream
 from codec.tcp.reassembly import WRAP, anchor
 
-NO_BASE = -1
 # Fields of a direction counted on the wire: what is added to those of the decoder.
 ADDED = ("retransmitted_bytes", "out_of_order", "conflicting_bytes", "outside_bytes", "zero_window_ns")
 CORRECTED = ("packets", "payload_bytes", *ADDED, "tls_bytes", "websocket_bytes", "decrypted_bytes")
-BASE, OUTPUT, CAPTURED, MISSING, SEGMENTS = 0, 1, 2, 3, 4  # rows of `totals`
-_CARRIED = ("connection_id", "upgraded", "any_content")
+_CARRIED = ("connection_id", "upgraded")
 NO_EVENTS = np.zeros(0, SEGMENT).view(np.recarray)
 
 
 class Part(NamedTuple):
-    """Segments for the decoder, as `Decoder.feed_flows` takes them; `layered`: their connection."""
+    """Segments for the decoder, as `Decoder.feed_flows` takes them; `layered`: the connection that they are of. Of
+    connections that were read together most have none: see `codec.layers.stack.Layers`."""
 
     flows: np.ndarray
     ends: np.ndarray
     segments: np.ndarray
     payload: np.ndarray
-    layered: LayeredConnection | None = None
+    layered: LayeredConnection | EndedLayers | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class EndedLayers:
-    """What remains of a connection that has ended. `changes` int64 (len(CORRECTED), 2): to add to the fields of the
-    decoder's records, by direction; `silence_ns`, `limits`: of both directions; `is_tls`: nothing was decrypted."""
+    """What remains of a connection that has ended. `facts`: for the columns of `codec.layers.stack`; `changes` int64
+    (len(CORRECTED), 2): to add to the fields of the decoder's records, by direction; `silence_ns`, `limits`: of both
+    directions; `is_tls`: nothing was decrypted."""
 
-    facts: Mapping[str, Any]
+    facts: dict[str, Any]
     changes: np.ndarray
     silence_ns: np.ndarray
     limits: np.ndarray
     is_tls: bool
+    connection_id: int = -1  # the decoder's, if its part was fed on its own
+
+    @property
+    def upgraded(self) -> bool:
+        """Whether it came after protocol headers of AMQP."""
+        return bool(self.facts["upgraded"])
+
+    @upgraded.setter
+    def upgraded(self, value: bool) -> None:
+        self.facts["upgraded"] = value
 
 
 @kernel
-def merge(events, event, direction, begin, size, totals, out):
-    """Write segments for chunks (columns of `Chunks`) and for the packets among `events`, in order, to `out`. `totals`
-    int64 (5, 2), by direction: the sequence number of the first octet; octets of output, missing ones included;
-    captured ones; missing ones; segments."""
+def merge(events, packets_from, event, direction, begin, size, totals, out):
+    """Write segments for chunks (columns of `Chunks`) and for the packets among `events[packets_from:]`, in order, to
+    `out`: how many. `totals` int64 (5, 2), by direction: the sequence number of the first octet; octets of output,
+    missing ones included; captured ones; missing ones; segments."""
     count = chunk = 0
     for i in range(len(events)):
-        is_packet = events[i].wire_len == 0
+        is_packet = i >= packets_from and events[i].wire_len == 0
         while is_packet or (chunk < len(event) and event[chunk] == i):
             out[count] = events[i]
             g = out[count]
@@ -97,6 +108,100 @@ def merge(events, event, direction, begin, size, totals, out):
     return count
 
 
+class LayerStack:
+    """The layers of a connection, one inside the other."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.stack = [Attempt(layer)]
+        self.any_content = False  # whether the first layer had output
+
+    def through(self, chunks: Chunks) -> Chunks:
+        """Chunks of TCP through all layers. The first output of TLS may begin a WebSocket layer."""
+        found = self.stack[0].read(chunks)
+        if not self.any_content:
+            contents = np.flatnonzero(found.size > 0)
+            if len(contents):
+                self.any_content, first = True, int(contents[0])
+                begin, size = int(found.begin[first]), int(found.size[first])
+                if self.tls is not None and asks_for_websocket(found.octets, begin, begin + size) in (MORE, COMPLETE):
+                    self.stack.append(Attempt(WebSocket(int(found.direction[first]))))
+                    return joined(found.part(0, first), self.stack[1].read(found.part(first, len(found.size))))
+        return self.stack[1].read(found) if len(self.stack) > 1 else found
+
+    def rest(self, event: int, packets: Sequence[int]) -> Chunks:
+        """The connection has ended: what still waits passes unchanged, and missing bytes for which no layer had a hole
+        are one hole at the end of their direction, of `event`. `packets`: how many each side sent."""
+        found = NO_CHUNKS
+        for attempt in self.stack:
+            layer = attempt.layer
+            if attempt.waiting is not None and not layer.accepted:
+                layer.give_up(bool(packets[1 - layer.client]))
+                found = attempt.passed(found)
+            elif len(found.event):
+                found = attempt.read(found)
+            if not attempt.passes:
+                holes = [Chunks.hole(event, side, owed) for side in (0, 1) if (owed := layer.owed(side))]
+                found = joined(found, *holes) if holes else found
+            attempt.waiting = None
+        return found
+
+    @property
+    def passthrough(self) -> bool:
+        """Whether the first layer is none."""
+        return self.stack[0].passes
+
+    @property
+    def tls(self) -> Tls | None:
+        """The TLS layer, if there is one."""
+        layer = self.stack[0].layer
+        return layer if isinstance(layer, Tls) else None
+
+    @property
+    def websocket(self) -> WebSocket | None:
+        """The WebSocket layer, if there is one."""
+        layer = self.stack[-1].layer
+        return layer if isinstance(layer, WebSocket) else None
+
+    def facts(self, upgraded: bool) -> dict[str, Any]:
+        """Facts for the columns of `codec.layers.stack`. `upgraded`: after protocol headers of AMQP."""
+        websocket = self.websocket
+        return {
+            "tls": dict(self.tls.facts()) if self.tls else None,
+            "upgraded": upgraded,
+            "websocket": websocket is not None and websocket.accepted,
+            "unread_because": next((reason for attempt in self.stack if (reason := attempt.layer.why_unread())), None),
+        }
+
+    def ended(self, upgraded: bool, wire: Mapping[str, np.ndarray], totals: np.ndarray) -> EndedLayers:
+        """What remains of the connection, which has ended. `wire`: int64 (2,) each, fields of both directions of its
+        TCP."""
+        decrypted, captured = np.zeros(2, np.int64), totals[CAPTURED]
+        payload = inside = wire["payload_bytes"]
+        is_encrypted = self.tls is not None and not self.passthrough
+        if self.tls is not None and is_encrypted:
+            inside = decrypted = np.array(self.tls.output_bytes, np.int64)
+        layers = [attempt.layer for attempt in self.stack]
+        expansion = np.array([sum(layer.expansion(side) for layer in layers) for side in (0, 1)])
+        limits = np.array(wire["limits"])
+        for layer in layers:
+            limits |= layer.limits
+        changes = {
+            "packets": wire["packets"] - totals[SEGMENTS],
+            "payload_bytes": payload + expansion - captured,
+            **{name: wire[name] for name in ADDED},
+            "tls_bytes": payload - inside,
+            "websocket_bytes": inside + expansion - captured,
+            "decrypted_bytes": decrypted,
+        }
+        return EndedLayers(
+            self.facts(upgraded),
+            np.array([changes[name] for name in CORRECTED]),
+            np.array(wire["max_silence_ns"]),
+            limits,
+            is_encrypted and not captured.any(),
+        )
+
+
 class LayeredConnection:
     """The TCP and the layers of a connection, and the sequence numbers of their output. `tcp`: of a new connection."""
 
@@ -104,22 +209,22 @@ class LayeredConnection:
         self.flow, self.tcp = flow, tcp
         self.connection_id = -1
         self.upgraded = False  # after protocol headers of AMQP
-        self.stack = [Attempt(layer)]
-        self.totals = np.zeros((5, 2), np.int64)
+        self.layers = LayerStack(layer)
+        self.totals = np.zeros((len(TOTALS), 2), np.int64)
         self.totals[BASE] = NO_BASE
         direction = int(segment["direction"])
         self._begin(direction, first_octet(segment))
         if int(segment["flags"]) & ACK:
             self._begin(1 - direction, int(segment["ack"]))
-        self.any_content = False  # whether the first layer had output
         self.held: np.ndarray = NO_EVENTS  # events of chunks that wait
 
     def state(self, files: Sequence[str]) -> dict[str, Any]:
         """The state as JSON values, secrets included; `files`: capture files by number."""
         return {
             "tcp": save_tcp(self.tcp, self.held, files),
-            "stack": [save_attempt(attempt) for attempt in self.stack],
+            "stack": [save_attempt(attempt) for attempt in self.layers.stack],
             "totals": self.totals.tolist(),
+            "any_content": self.layers.any_content,
             **{name: getattr(self, name) for name in _CARRIED},
         }
 
@@ -131,7 +236,9 @@ class LayeredConnection:
         found = cls.__new__(cls)
         found.flow = flow
         found.tcp, found.held = restore_tcp(state["tcp"], number, tcp)
-        found.stack = [restore_attempt(attempt) for attempt in state["stack"]]
+        found.layers = LayerStack.__new__(LayerStack)
+        found.layers.stack = [restore_attempt(attempt) for attempt in state["stack"]]
+        found.layers.any_content = state["any_content"]
         found.totals = np.array(state["totals"], np.int64)
         for name in _CARRIED:
             setattr(found, name, state[name])
@@ -178,9 +285,9 @@ class LayeredConnection:
         data = np.flatnonzero(events["wire_len"])
         columns = [events[name][data].astype(np.int64) for name in ("direction", "payload_at", "cap_len", "wire_len")]
         sizes = np.where(columns[2] == 0, -columns[3], columns[2])
-        chunks = Chunks(data + len(self.held), columns[0], columns[1], sizes, self.tcp.octets)
-        found = self._through(chunks)
-        payload = found.octets.copy() if found.octets is self.tcp.octets else found.octets
+        octets = self.tcp.octets[: self.tcp.used[1]]
+        found = self.layers.through(Chunks(data + len(self.held), columns[0], columns[1], sizes, octets))
+        payload = octets.copy() if found.octets is octets else found.octets
         part = self._part(events, found, payload)
         self.tcp.used[:] = 0
         return [part]
@@ -191,8 +298,8 @@ class LayeredConnection:
             events = np.concatenate([self.held, events]).view(np.recarray)
         packets = len(events) - int(np.count_nonzero(events["wire_len"]))
         segments = np.empty(len(found.event) + packets, SEGMENT).view(np.recarray)
-        merge(events, *found[:4], self.totals, segments)
-        waiting = [chunks for attempt in self.stack for chunks in attempt.waiting or ()]
+        merge(events, 0, *found[:4], self.totals, segments)
+        waiting = [chunks for attempt in self.layers.stack for chunks in attempt.waiting or ()]
         if waiting:
             used = np.unique(np.concatenate([chunks.event for chunks in waiting]))
             self.held = events[used].copy().view(np.recarray)
@@ -203,38 +310,14 @@ class LayeredConnection:
         flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_BYTES)
         return Part(flows, np.array([len(segments)]), segments, payload, self)
 
-    def _through(self, chunks: Chunks) -> Chunks:
-        """Chunks of TCP through all layers. The first output of TLS may begin a WebSocket layer."""
-        found = self.stack[0].read(chunks)
-        contents = np.flatnonzero(found.size > 0)
-        if len(contents) and not self.any_content:
-            self.any_content, first = True, int(contents[0])
-            begin, size = int(found.begin[first]), int(found.size[first])
-            if self.tls is not None and asks_for_websocket(found.octets, begin, begin + size) in (MORE, COMPLETE):
-                self.stack.append(Attempt(WebSocket(int(found.direction[first]))))
-                return joined(found.part(0, first), self.stack[1].read(found.part(first, len(found.size))))
-        return self.stack[1].read(found) if len(self.stack) > 1 else found
-
     def _rest(self) -> list[Part]:
-        """The connection has ended: what still waits passes unchanged, and missing bytes for which no layer had a hole
-        are one hole at the end of their direction."""
+        """The connection has ended: what still waits, and what is missing."""
         connection = self.tcp.connection[0]
         last = np.zeros(1, SEGMENT).view(np.recarray)
         last[0].order_ns, last[0].ts_ns = connection.now_ns, connection.last_ns
         last[0].packet_no, last[0].file = connection.last_packet, connection.last_file
         last["flags"], last["window"], last["wire_len"] = ACK | IS_LOST, 1, 1
-        event, found = len(self.held), NO_CHUNKS
-        for attempt in self.stack:
-            layer = attempt.layer
-            if attempt.waiting is not None and not layer.accepted:
-                layer.give_up(bool(self.tcp.directions["packets"][1 - layer.client]))
-                found = attempt.passed(found)
-            elif len(found.event):
-                found = attempt.read(found)
-            if not attempt.passes:
-                holes = [Chunks.hole(event, side, layer.owed(side)) for side in (0, 1) if layer.owed(side)]
-                found = joined(found, *holes)
-            attempt.waiting = None
+        found = self.layers.rest(len(self.held), self.tcp.directions["packets"].tolist())
         return [self._part(last, found, found.octets)] if len(found.event) else []
 
     @property
@@ -245,54 +328,18 @@ class LayeredConnection:
     @property
     def passthrough(self) -> bool:
         """Whether the first layer is none."""
-        return self.stack[0].passes
+        return self.layers.passthrough
 
     @property
     def tls(self) -> Tls | None:
         """The TLS layer, if there is one."""
-        layer = self.stack[0].layer
-        return layer if isinstance(layer, Tls) else None
-
-    @property
-    def websocket(self) -> WebSocket | None:
-        """The WebSocket layer, if there is one."""
-        layer = self.stack[-1].layer
-        return layer if isinstance(layer, WebSocket) else None
+        return self.layers.tls
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the columns of `codec.layers.stack`."""
-        websocket = self.websocket
-        return {
-            "tls": dict(self.tls.facts()) if self.tls else None,
-            "upgraded": self.upgraded,
-            "websocket": websocket is not None and websocket.accepted,
-            "unread_because": next((reason for attempt in self.stack if (reason := attempt.layer.why_unread())), None),
-        }
+        """See `LayerStack.facts`."""
+        return self.layers.facts(self.upgraded)
 
     def ended(self) -> EndedLayers:
-        """What remains of the connection, which has ended."""
-        wire, decrypted = self.tcp.directions, np.zeros(2, np.int64)
-        payload = np.array(wire["payload_bytes"])
-        inside = payload
-        if self.tls is not None and not self.passthrough:
-            inside = decrypted = np.array(self.tls.output_bytes, np.int64)
-        layers = [attempt.layer for attempt in self.stack]
-        expansion = np.array([sum(layer.expansion(side) for layer in layers) for side in (0, 1)])
-        limits = np.array(wire["limits"])
-        for layer in layers:
-            limits |= layer.limits
-        changes = {
-            "packets": wire["packets"] - self.totals[SEGMENTS],
-            "payload_bytes": payload + expansion - self.totals[CAPTURED],
-            **{name: wire[name] for name in ADDED},
-            "tls_bytes": payload - inside,
-            "websocket_bytes": inside + expansion - self.totals[CAPTURED],
-            "decrypted_bytes": decrypted,
-        }
-        return EndedLayers(
-            self.facts(),
-            np.array([changes[name] for name in CORRECTED]),
-            np.array(wire["max_silence_ns"]),
-            limits,
-            self.tls is not None and not self.passthrough and not any(self.output_bytes),
-        )
+        """See `LayerStack.ended`."""
+        wire = self.tcp.directions.view(np.ndarray)
+        return self.layers.ended(self.upgraded, {name: wire[name] for name in WIRE}, self.totals)

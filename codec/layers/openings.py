@@ -7,9 +7,10 @@ packet. These need no Python each:
 * The random of a ClientHello is looked up in `randoms`.
 * A request on a short connection that is in the group from its first segment to its last is read to its end, by the
   kernels that `codec.layers.connection` calls. If it does not become WebSocket, the connection passes unchanged, and
-  `Requests` has the reason.
+  `reasons` has the reason.
 
-All others are candidates, which `codec.layers.stack` reads one after the other.
+Other short connections are collected (`codec.layers.short`) until there is no room for another one, so that Python
+reads the layers of many at once. All others are candidates, which `codec.layers.stack` reads one after the other.
 """
 
 from __future__ import annotations
@@ -25,14 +26,29 @@ from codec.cursor import ANY, begins, u32
 from codec.layers import websocket as W
 from codec.layers.chunks import CHUNK_COST, HOLE_COST
 from codec.layers.http import COMPLETE, MORE, asks_for_websocket
-from codec.layers.ordered import EVENTS, Tcp, blank_records, end_order, new_tcp, order
+from codec.layers.ordered import EVENTS
+from codec.layers.short import (
+    AFTER,
+    AT,
+    CHUNKS_FROM,
+    CHUNKS_TO,
+    DECIDED,
+    FLOW,
+    HEADER,
+    MAY_BE_UPGRADED,
+    NO_ROOM,
+    NOT_SHORT,
+    OCTETS_FROM,
+    OCTETS_TO,
+    WHAT,
+    first_of,
+    order_short,
+)
 from codec.layers.tls.hello import RANDOM_BYTES
 from codec.layers.tls.keylog import SHIFTS
 from codec.layers.websocket import read_chunks
-from codec.memory import readonly
-from codec.net.segments import ACK, FIN, RST, SEGMENT, SYN
-from codec.tcp.direction import DONE
-from codec.tcp.reassembly import WRAP, anchor
+from codec.net.segments import ACK, FIN, RST, SYN
+from codec.tcp.reassembly import HALF, WRAP
 from codec.variant.writer import copy_bytes
 
 HELLO_HEAD = 43  # bytes of a record with a ClientHello up to the end of its random
@@ -49,18 +65,27 @@ HEAD_SEGMENTS = 4 * HELLO_HEAD  # a ClientHello in segments of a byte has its ra
 # What a direction of the current connection began with. Only NOTHING, headers and requests are followed by a layer.
 NOTHING, PROXY, HEADERS, REQUESTS, OTHER = range(5)
 PROXY_BYTES = 536  # of a header of the PROXY protocol that spans segments: receivers need not accept more
-# Columns of `openings`: the above, bytes of a PROXY header, the first sequence number by a SYN.
-KIND, SEEN, BEGIN = 0, 1, 2
+# Columns of `openings`: the above, bytes of a PROXY header, the first sequence number by a SYN, that after the payload
+# so far plus 1 (0: none).
+KIND, SEEN, BEGIN, NEXT = 0, 1, 2, 3
+HAS_MAGIC = 2  # row of `openings` whose first value is not 0 if a header of AMQP may have come in this flow
+OPENINGS = (3, 4)
 PROXY_BEGINS = (TEXT[0], SIGNATURE[0])
-NO_CANDIDATE, IS_REQUEST, IS_HELLO, IS_MIDSTREAM = range(4)
+NO_CANDIDATE, IS_REQUEST, IS_HELLO, IS_MIDSTREAM, FULL = range(5)
 
 
 @kernel
 def _opening(openings, payload, g):
     """(whether the segment begins like a layer, size of a header of the PROXY protocol before that). `openings` is
-    advanced; each direction of a connection has one ClientHello at most that is looked at."""
+    advanced; each direction of a connection has one ClientHello at most that is looked at. A segment that begins before
+    the bytes so far end is no candidate: it has copies of them."""
     direction, size = int(g.direction), int(g.cap_len)
-    kind = int(openings[direction, KIND])
+    kind, seq, following = int(openings[direction, KIND]), first_of(g), int(openings[direction, NEXT]) - 1
+    is_copy = following >= 0 and (seq - following) % WRAP >= HALF
+    if following < 0 or (seq + int(g.wire_len) - following) % WRAP < HALF:
+        openings[direction, NEXT] = (seq + int(g.wire_len)) % WRAP + 1
+    if is_copy:
+        return NO_CANDIDATE, 0
     at = int(g.payload_at)
     end = at + size
     header = proxy_header(payload, at, end) if kind == NOTHING else NO_HEADER
@@ -91,17 +116,13 @@ def _opening(openings, payload, g):
 
 
 class Requests(NamedTuple):
-    """Arrays in which requests are read, one after the other. `tcp`, `sides` (SIDE (2,)), `held` uint8 (2, HELD_BYTES):
-    of one connection; `blank`: records of a new one; `first`: a segment without a header of the PROXY protocol, and the
-    same to read; `chunks` int64 (EVENTS,) each: direction, begin, size; `octets`, `found`, `to`: the output of
-    `read_chunks`, of which a connection that passes unchanged has none."""
+    """Arrays in which requests are read, one after the other. `sides` (SIDE (2,)), `held` uint8 (2, HELD_BYTES): of one
+    connection; `blank`: records of a new one; `octets`, `found`, `to`: the output of `read_chunks`, of which a
+    connection that passes unchanged has none."""
 
-    tcp: Tcp
-    blank: tuple[np.ndarray, np.ndarray, np.ndarray]
+    blank: np.ndarray
     sides: np.ndarray
     held: np.ndarray
-    first: tuple[np.ndarray, np.ndarray]
-    chunks: tuple[np.ndarray, np.ndarray, np.ndarray]
     octets: np.ndarray
     found: np.ndarray
     to: np.ndarray
@@ -117,14 +138,10 @@ NOT_DECIDED = NO_REASON = UNKNOWN = -1
 
 def new_requests() -> Requests:
     """Arrays for `next_candidate`."""
-    first = np.zeros(1, SEGMENT).view(np.recarray)
     return Requests(
-        new_tcp(),
-        (*blank_records(), np.zeros(1, W.SIDE).view(np.recarray)),
+        np.zeros(1, W.SIDE).view(np.recarray),
         np.zeros(2, W.SIDE).view(np.recarray),
         np.empty((2, W.HELD_BYTES), np.uint8),
-        (first, readonly(first)),
-        (np.empty(EVENTS, np.int64), np.empty(EVENTS, np.int64), np.empty(EVENTS, np.int64)),
         np.empty(REQUEST_BYTES + 2 * W.HELD_BYTES, np.uint8),
         np.empty((REQUEST_BYTES + 2 * EVENTS, len(W.ROW)), np.int64),
         np.zeros(2, np.int64),
@@ -154,21 +171,15 @@ def is_among(keys, key):
 
 
 @kernel
-def _first(g):
-    """See `codec.net.segments.first_octet`."""
-    return (int(g.seq) + (1 if g["flags"] & SYN else 0)) % WRAP
-
-
-@kernel
 def head_at(segments, payload, i, end, header, head):
     """Copy the payload of segment `i` from offset `header` on, continued by later segments before `end`, to `head`,
     uint8 (HELLO_HEAD,); how many bytes."""
     g = segments[i]
-    direction, expected = int(g.direction), _first(g)
+    direction, expected = int(g.direction), first_of(g)
     known, skipped = 0, header
     for k in range(i, min(end, i + HEAD_SEGMENTS)):
         other = segments[k]
-        if int(other.direction) != direction or _first(other) != expected:
+        if int(other.direction) != direction or first_of(other) != expected:
             continue
         size = int(other.cap_len)
         expected = (expected + size) % WRAP
@@ -233,54 +244,6 @@ def is_one_connection(segments, begin, i, end, following):
 
 
 @kernel
-def _put_in_order(r, segments, payload, i, end, header):
-    """TCP of `segments[i:end]` in order, after `header` bytes of the first one, in `r.tcp`: whether that worked."""
-    t = r.tcp
-    t.connection[0] = r.blank[0][0]
-    for side in range(2):
-        t.directions[side] = r.blank[1][0]
-        r.sides[side] = r.blank[2][0]
-    t.used[0] = 0
-    t.used[1] = 0
-    r.first[0][0] = segments[i]
-    g = r.first[0][0]
-    if header > 0:
-        g.seq = (_first(g) + header) % WRAP
-        g.payload_at += header
-        g.cap_len -= header
-        g.wire_len -= header
-        g["flags"] &= ~SYN & 0xFFFF
-    direction = int(g.direction)
-    anchor(t.directions[direction], _first(g))
-    if g["flags"] & ACK:
-        anchor(t.directions[1 - direction], int(g.ack))
-    code, _, _ = order(t, r.first[1], payload, 0)
-    if code != DONE:
-        return False
-    code, _, _ = order(t, segments[i + 1 : end], payload, 0)
-    if code != DONE:
-        return False
-    code, _ = end_order(t)
-    return code == DONE
-
-
-@kernel
-def _chunks(r):
-    """The bytes and holes in `r.tcp` as `r.chunks`: how many; NOT_DECIDED if they are more than may wait."""
-    count, cost = 0, 0
-    for k in range(r.tcp.used[0]):
-        e = r.tcp.out[k]
-        if e.wire_len == 0:
-            continue
-        r.chunks[0][count] = e.direction
-        r.chunks[1][count] = e.payload_at
-        r.chunks[2][count] = int(e.cap_len) if e.cap_len > 0 else -int(e.wire_len)
-        cost += int(e.cap_len) + CHUNK_COST if e.cap_len > 0 else HOLE_COST
-        count += 1
-    return count if cost <= LAYER_BYTES else NOT_DECIDED
-
-
-@kernel
 def accepts(head, size):
     """Whether this head of a response switches protocols."""
     if size <= len(SWITCHING):
@@ -301,28 +264,31 @@ def _asks(r, client):
 
 
 @kernel
-def request_reason(r, segments, payload, i, end, header):
-    """Why the connection `segments[i:end]`, which begins with a request, does not become WebSocket, as an index of
-    REASONS; NOT_DECIDED: it does, or this is not the place to tell. The decisions of `codec.layers.websocket`."""
-    client = int(segments[i].direction)
-    if not _put_in_order(r, segments, payload, i, end, header):
+def request_reason(r, s, client):
+    """Why the connection in row `s.used[0]` of `s`, which begins with a request, does not become WebSocket, as an index
+    of REASONS; NOT_DECIDED: it does, or this is not the place to tell. The decisions of `codec.layers.websocket`."""
+    row = s.rows[s.used[0]]
+    first, end = int(row[CHUNKS_FROM]), int(row[CHUNKS_TO])
+    direction, begin, size = s.chunks[1][first:end], s.chunks[2][first:end], s.chunks[3][first:end]
+    octets, count, cost = s.tcp.octets[row[OCTETS_FROM] : row[OCTETS_TO]], end - first, 0
+    for k in range(count):
+        cost += int(size[k]) + CHUNK_COST if size[k] >= 0 else HOLE_COST
+    if cost > LAYER_BYTES:
         return NOT_DECIDED
-    count = _chunks(r)
-    if count == NOT_DECIDED:
-        return NOT_DECIDED
+    for side in range(2):
+        r.sides[side] = r.blank[0]
     r.to[0] = 0
     r.to[1] = 0
     asked, reason, k, at = False, NO_REASON, 0, 0
     while k < count:
         code, k, at = read_chunks(
-            r.chunks[0][:count], r.chunks[1][:count], r.chunks[2][:count], r.tcp.octets, k, at, client, r.sides,
-            r.held, r.octets, r.found, r.to,
-        )  # fmt: skip
+            direction, begin, size, octets, k, at, client, r.sides, r.held, r.octets, r.found, r.to
+        )
         if r.to[0] > 0 or code == W.MESSAGE_HOLE:
             return NOT_DECIDED
         if code == W.DONE:
             break
-        side = int(r.chunks[0][k])
+        side = int(direction[k])
         if code == W.WRONG_FRAME:
             reason = NO_FRAME if reason == NO_REASON else reason
             r.sides[side].held = 0
@@ -348,20 +314,70 @@ def request_reason(r, segments, payload, i, end, header):
         return UNFINISHED if _asks(r, client) else NO_REQUEST
     if r.sides[1 - client].held > 0:
         return UNFINISHED
-    return NO_ANSWER if r.tcp.directions[1 - client].packets > 0 else NO_UPGRADE
+    return NO_ANSWER if s.wire[s.used[0], 1 - client, 0] > 0 else NO_UPGRADE
+
+
+@kernel
+def copy_openings(target, source):
+    """Copy an array of the shape OPENINGS."""
+    for k in range(OPENINGS[0]):
+        for j in range(OPENINGS[1]):
+            target[k, j] = source[k, j]
+
+
+@kernel
+def has_byte(buf, at, end, byte):
+    """Whether `byte` is in `buf[at:end]`."""
+    while at < end and buf[at] != byte:
+        at += 1
+    return at < end
+
+
+@kernel
+def collect(s, r, ends, segments, payload, flow, i, header, kind, begun, openings, is_first, reasons, decided):
+    """Read the TCP of the connection that begins like a layer at segment `i`: the index after it, NOT_SHORT or NO_ROOM.
+    It is a row of `s`, or has its reason in `reasons`. `is_first`: no payload came before it."""
+    complete = begun >= 0 and flow < len(ends) - 1
+    direction = int(segments[i].direction)
+    begins_at = int(openings[direction, BEGIN]) if begun >= 0 and is_first and header == 0 else 0
+    events, octets, chunks = int(s.tcp.used[0]), int(s.tcp.used[1]), int(s.used[1])
+    after = order_short(s, segments, payload, i, int(ends[flow]), complete, header, begins_at)
+    if after < 0:
+        return after
+    begin, end = int(ends[flow - 1]) if flow > 0 else 0, int(ends[flow])
+    is_whole = kind == IS_REQUEST and flow >= begun and after == end
+    if is_whole and is_one_connection(segments, begin, i, end, r.to):
+        reason = request_reason(r, s, direction)
+        if reason != NOT_DECIDED:
+            reasons[decided[0], 0], reasons[decided[0], 1], reasons[decided[0], 2] = flow, reason, after - 1
+            decided[0] += 1
+            s.tcp.used[0] = events
+            s.tcp.used[1] = octets
+            s.used[1] = chunks
+            return after
+    row = s.rows[s.used[0]]
+    row[FLOW], row[AT], row[AFTER], row[WHAT], row[HEADER] = flow, i, after, kind, header
+    row[MAY_BE_UPGRADED], row[DECIDED] = openings[HAS_MAGIC, 0], decided[0]
+    copy_openings(s.openings[s.used[0]], openings)
+    s.used[0] += 1
+    return after
 
 
 @kernel
 def next_candidate(
-    ends, segments, payload, flow, i, openings, begun, midstream, randoms, all_randoms, requests, head, reasons, decided
+    ends, segments, payload, flow, i, openings, begun, midstream, randoms, all_randoms, short, requests, head, before,
+    reasons, decided,
 ):  # fmt: skip
     """(what it is, index of its flow, of the segment, size of a header of the PROXY protocol before it) of the first
-    segment from `i` on, which is in this flow, that begins a layer, or may do so.
+    segment from `i` on, which is in this flow, that begins a layer, or may do so, of a connection that is read on its
+    own; FULL: `short` has no room for the next short one.
 
-    `openings` int64 (2, 3): see KIND, SEEN, BEGIN; `begun`: the first flow that begins in these segments; `midstream`:
-    a flow that begins without SYN and has records of TLS is a candidate as well; `randoms` int64: sorted keys of the
-    client randoms whose secrets are known, of all if `all_randoms`; `requests`: scratch; `head` uint8 (HELLO_HEAD,);
-    `reasons` int64 (len(ends), 2): flows whose request was read to its end, and why; `decided` int64 (1,): how many."""
+    `openings` int64 OPENINGS: see KIND, SEEN, BEGIN, NEXT, HAS_MAGIC; `begun`: the first flow that begins in these
+    segments, negative: all connections are read on their own; `midstream`: a flow that begins without SYN and has
+    records of TLS is a candidate as well; `randoms` int64: sorted keys of the client randoms whose secrets are known,
+    of all if `all_randoms`; `requests`, `head` uint8 (HELLO_HEAD,), `before` like `openings`: scratch; `reasons` int64
+    (n, 3): flows of requests that were read to their end, why they are no WebSocket, their last segments; `decided`
+    int64 (1,): how many."""
     while i < len(segments):
         if i >= ends[flow]:
             flow += 1
@@ -374,24 +390,33 @@ def next_candidate(
         direction = int(g.direction)
         begins_at = (int(g.seq) + 1) % WRAP
         if g["flags"] & SYN and openings[direction, BEGIN] != begins_at:
-            openings[direction, KIND], openings[direction, BEGIN] = NOTHING, begins_at
+            openings[direction, KIND], openings[direction, BEGIN], openings[direction, NEXT] = NOTHING, begins_at, 0
             if g["flags"] & ACK == 0:
                 openings[1 - direction, KIND] = NOTHING
+                openings[1 - direction, NEXT] = 0
         if g.cap_len > 0 and openings[direction, KIND] != OTHER and g["flags"] & RST == 0:
+            copy_openings(before, openings)
             found, header = _opening(openings, payload, g)
             is_hello = found == IS_HELLO and all_randoms
             if is_hello and not may_be_known(segments, payload, i, ends[flow], header, head, randoms):
                 found = NO_CANDIDATE
-            if found == IS_REQUEST and begun <= flow < len(ends) - 1:
-                begin = int(ends[flow - 1]) if flow > 0 else 0
-                if is_one_connection(segments, begin, i, ends[flow], requests.to):
-                    reason = request_reason(requests, segments, payload, i, ends[flow], header)
-                    if reason != NOT_DECIDED:
-                        reasons[decided[0], 0], reasons[decided[0], 1] = flow, reason
-                        decided[0] += 1
-                        i = int(ends[flow])
-                        continue
             if found != NO_CANDIDATE:
-                return found, flow, i, header
+                is_first = before[0, NEXT] == 0 and before[1, NEXT] == 0
+                after = NOT_SHORT
+                if begun >= 0 and decided[0] < len(reasons):
+                    after = collect(
+                        short, requests, ends, segments, payload, flow, i, header, found, begun, openings, is_first,
+                        reasons, decided,
+                    )  # fmt: skip
+                if after == NO_ROOM:
+                    copy_openings(openings, before)
+                    return FULL, flow, i, 0
+                if after == NOT_SHORT:
+                    return found, flow, i, header
+                i = after
+                continue
+        at = int(g.payload_at)
+        if openings[HAS_MAGIC, 0] == 0 and has_byte(payload, at, at + int(g.cap_len), MAGIC[0]):
+            openings[HAS_MAGIC, 0] = 1
         i += 1
     return NO_CANDIDATE, flow, i, 0

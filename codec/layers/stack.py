@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from codec.amqp.connections.facts import tls_prefixes
 from codec.amqp.connections.lifecycle import EndedConnections
 from codec.layers.chunks import Layer
-from codec.layers.connection import CORRECTED, SEGMENTS, EndedLayers, LayeredConnection, Part
+from codec.layers.connection import CORRECTED, EndedLayers, LayeredConnection, Part
 from codec.layers.openings import (
+    FULL,
+    HAS_MAGIC,
     HEADER_BYTES,
     HEADERS,
     HELLO_HEAD,
@@ -32,6 +34,7 @@ from codec.layers.openings import (
     KIND,
     NO_CANDIDATE,
     NOTHING,
+    OPENINGS,
     OTHER,
     PROXY,
     PROXY_BEGINS,
@@ -40,16 +43,19 @@ from codec.layers.openings import (
     REQUESTS,
     SEEN,
     TRIED_SEGMENTS,
+    copy_openings,
     head_at,
     new_requests,
     next_candidate,
 )
 from codec.layers.ordered import Tcp, begin_anew, new_tcp
+from codec.layers.short import AFTER, AT, DECIDED, FLOW, HEADER, MAY_BE_UPGRADED, SEGMENTS, WHAT, clear, new_short
 from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
 from codec.layers.tls.keylog import SecretSource
 from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
+from codec.layers.together import read_all
 from codec.layers.websocket import WebSocket
 from codec.memory import readonly
 from codec.net.segments import FIN, SYN, first_octet
@@ -83,25 +89,36 @@ def parted(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
     return readonly(both[:1]), readonly(both[1:])
 
 
+def part_of(
+    flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, begin: int, end: int,
+    layered: LayeredConnection | EndedLayers | None = None,
+) -> Part:  # fmt: skip
+    """Segments `begin` to `end` of several flows, as a part."""
+    some = slice(int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, end - 1, "right")) + 1)
+    return Part(flows[some], np.minimum(ends[some], end) - begin, segments[begin:end], payload, layered)
+
+
 class Layers:
     """Finds the connections that have layers, one flow after the other. `carry`: states of TLS connections may be
-    saved, with their secrets; those of WebSocket in clear always may. `suspending`: at the end of a flow its connection
+    saved, with their secrets; those of WebSocket in clear always may. `together`: short connections are read many at
+    once, and parts do not name them. `suspending`: at the end of a flow its connection
     does not end, but waits for `take_suspended`. `resuming`: a flow may continue a connection of an earlier capture,
     which is passed to `resume` after the first part of that flow, which has no segments."""
 
-    def __init__(self, secrets: SecretSource | None = None, carry: bool = False) -> None:
-        self.carry, self._secrets = carry, secrets
+    def __init__(self, secrets: SecretSource | None = None, carry: bool = False, together: bool = True) -> None:
+        self.carry, self._secrets, self._together = carry, secrets, together
         self.suspending = self.resuming = False
         self._recent = secrets.recent() if secrets is not None else []
         self._flow_key = b""
-        self._openings = np.zeros((2, 3), np.int64)  # of the current flow
+        self._openings, self._before = np.zeros((2, *OPENINGS), np.int64)  # of the current flow; scratch
         self._current: LayeredConnection | None = None
         self._suspended: dict[bytes, LayeredConnection] = {}
         self._ended: dict[int, EndedLayers] = {}
         self._unused: list[Tcp] = []  # arrays of connections that have ended
-        self._requests = new_requests()
+        self._short, self._requests = new_short(self._openings), new_requests()
         self._head = np.zeros(HELLO_HEAD, np.uint8)
-        self._unread: dict[bytes, EndedLayers] = {}  # by flow: connections whose request `next_candidate` read
+        # Connections that were read together, by flow, file and number of their last packet.
+        self._read: dict[tuple[bytes, int, int], EndedLayers] = {}
         self._randoms, self._all_randoms = np.zeros(0, np.int64), secrets is None
         self._octets = 0  # of segments
         self._trials = 0.0  # records on which all secrets were tried
@@ -150,10 +167,11 @@ class Layers:
         """The current flow continues a connection that had no layers: `directions` (DIRECTION) and `streams` of the
         decoder."""
         self._flow_key = flow
-        for opening, d, s in zip(self._openings, directions, streams, strict=True):
+        for opening, d, s in zip(self._openings[:HAS_MAGIC], directions, streams, strict=True):
             rest = int(d["payload_bytes"] - d["proxy_bytes"])
             first = int(s.bytes[int(d["pos"])]) if d["pos"] < d["end"] else 0
-            opening[:] = OTHER, 0, int(d["seq"] - d["next"]) % WRAP if d["syn"] else 0
+            begin = int(d["seq"] - d["next"]) % WRAP if d["syn"] else 0
+            opening[:] = OTHER, 0, begin, int(d["seq"]) + 1 if d["payload_bytes"] else 0
             if rest == 0:
                 opening[KIND] = NOTHING
             elif rest == HEADER_BYTES == d["frame_bytes"]:
@@ -191,7 +209,7 @@ class Layers:
             yield from self._leave()
             self._openings[:] = 0
         self._flow_key = flows[-1].tobytes()
-        reasons, decided = np.empty((len(flows), 2), np.int64), np.zeros(1, np.int64)
+        reasons, decided = np.empty((len(flows), 3), np.int64), np.zeros(1, np.int64)
         begin = i = 0  # segments before `begin` were passed on; those before `i`, of this flow, begin no layer
         while i < len(segments):
             if self._current is not None:
@@ -204,27 +222,88 @@ class Layers:
                     yield from self._leave()
                     flow, begins = int(np.searchsorted(ends, i, "right")), True
                     self._openings[:] = 0
+                self._openings[HAS_MAGIC, 0] |= i < ends[flow]
                 continue
             kind, header, tried = IS_MIDSTREAM, 0, not self.resuming and self._may_try()
             if not (begins and tried) or segments["flags"][i] & SYN:
-                known = decided[0]
+                decided[0], begun = 0, (0 if another else 1) if self._together and not self.resuming else -1
+                clear(self._short)
                 kind, flow, i, header = next_candidate(
-                    ends, segments, payload, flow, i, self._openings, 0 if another else 1, tried, self._randoms,
-                    self._all_randoms, self._requests, self._head, reasons, decided,
+                    ends, segments, payload, flow, i, self._openings, begun, tried, self._randoms, self._all_randoms,
+                    self._short, self._requests, self._head, self._before, reasons, decided,
                 )  # fmt: skip
-                for place, reason in reasons[known : decided[0]].tolist():
-                    self._unread[flows[place].tobytes()] = OF_REASONS[reason]
+                layers, again = self._layers_together(segments, payload, ends)
+                if again is not None:
+                    kind, flow, i, decided[0] = FULL, again[FLOW], again[AT] + 1, again[DECIDED]
+                for place, reason, last in reasons[: decided[0]].tolist():
+                    key = flows[place].tobytes(), int(segments["file"][last]), int(segments["packet_no"][last])
+                    self._read[key] = OF_REASONS[reason]
+                if layers:
+                    end = i if again is None else again[AT]
+                    yield from self._pass_together(flows, ends, segments, payload, begin, end, layers)
+                    begin = end
+                if kind == FULL and i < len(segments):
+                    continue
             begins = False
-            layer = self._layer(kind, segments[i : ends[flow]], payload, header) if kind != NO_CANDIDATE else None
-            if layer is None and kind != NO_CANDIDATE:
+            is_alone = kind not in (NO_CANDIDATE, FULL)
+            layer = self._layer(kind, segments[i : ends[flow]], payload, header) if is_alone else None
+            if layer is None and is_alone:
                 i += kind != IS_MIDSTREAM
                 if i < len(segments):
                     continue
             if i > begin:
-                some = slice(int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, i - 1, "right")) + 1)
-                yield Part(flows[some], np.minimum(ends[some], i) - begin, segments[begin:i], payload)
+                yield part_of(flows, ends, segments, payload, begin, i)
             if layer is not None:
                 begin = i = yield from self._begin(flows[flow], layer, segments, payload, i, header)
+
+    def _layers_together(
+        self, segments: np.ndarray, payload: np.ndarray, ends: np.ndarray
+    ) -> tuple[list[Layer], list[int] | None]:
+        """The layers of the connections in `self._short`, and the row of the first that has none."""
+        layers: list[Layer] = []
+        for k, row in enumerate(self._short.rows[: self._short.used[0]].tolist()):
+            layer = self._layer(row[WHAT], segments[row[AT] : ends[row[FLOW]]], payload, row[HEADER])
+            if layer is None:
+                copy_openings(self._openings, self._short.openings[k])
+                return layers, row
+            layers.append(layer)
+        return layers, None
+
+    def _pass_together(
+        self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, begin: int, end: int,
+        layers: list[Layer],
+    ) -> Iterator[Part]:  # fmt: skip
+        """Segments `begin` to `end`; those of the first connections in `self._short` with the contents of their layers.
+        A connection is found again by its last packet. One that may be upgraded, or has another SYN, at which the
+        decoder may begin another connection, is a part of its own, so that the decoder says which it is."""
+        rows, read = self._short.rows[: len(layers)].tolist(), read_all(self._short, layers)
+        read.segments["payload_at"] += len(payload)
+        sizes = np.diff(np.clip(ends, begin, end), prepend=begin)
+        syns = np.cumsum(segments["flags"][begin:end] & SYN != 0).tolist()
+        pieces, at, size, first, apart = list[np.ndarray](), begin, 0, 0, list[tuple[int, int, EndedLayers | None]]()
+        for k, (row, last) in enumerate(zip(rows, read.ends.tolist(), strict=True)):
+            pieces.append(segments[at : row[AT]])
+            size += row[AT] - at
+            if row[HEADER]:
+                pieces.append(parted(segments[row[AT] : row[AT] + 1], row[HEADER])[0])
+                size += 1
+            pieces.append(read.segments[first:last])
+            if row[MAY_BE_UPGRADED] or syns[row[AFTER] - 1 - begin] > syns[row[AT] - begin]:
+                apart.append((size, size + last - first, read.ended[k]))
+            else:
+                self._read[flows[row[FLOW]].tobytes(), *read.last[k]] = read.ended[k]
+            size += last - first
+            sizes[row[FLOW]] += last - first + bool(row[HEADER]) - (row[AFTER] - row[AT])
+            at, first = row[AFTER], last
+        merged = np.concatenate([*pieces, segments[at:end]]).view(np.recarray)
+        octets, stops, start = np.concatenate([payload, read.payload]), np.cumsum(sizes), 0
+        for begins, stop, layered in [*apart, (len(merged), len(merged), None)]:
+            if start < begins:
+                yield part_of(flows, stops, merged, octets, start, begins)
+            if layered is not None:
+                yield part_of(flows, stops, merged, octets, begins, stop, layered)
+                self._ended[layered.connection_id] = layered
+            start = stop
 
     def _begin(
         self, flow: np.ndarray, layer: Layer, segments: np.ndarray, payload: np.ndarray, i: int, header: int
@@ -293,16 +372,17 @@ class Layers:
         self, flows: np.ndarray, connections: np.ndarray, directions: np.ndarray
     ) -> dict[int, Mapping[str, Any]]:
         """Correct the records of ended connections; the facts of those that had layers, by place."""
-        if not self._ended and not self._unread:
+        if not self._ended and not self._read:
             return {}
         found = {
             place: self._ended.pop(connection)
             for place, connection in enumerate(connections["connection_id"].tolist())
             if connection in self._ended
         }
-        if self._unread:
-            keys = [flow.tobytes() for flow in flows]
-            found |= {place: self._unread.pop(key) for place, key in enumerate(keys) if key in self._unread}
+        if self._read:
+            packets = zip(connections["last_file"].tolist(), connections["last_packet"].tolist(), strict=True)
+            keys = [(flow.tobytes(), *last) for flow, last in zip(flows, packets, strict=True)]
+            found |= {place: self._read.pop(key) for place, key in enumerate(keys) if key in self._read}
         places, ended = list(found), list(found.values())
         if ended:
             changes = np.array([each.changes for each in ended])

@@ -101,7 +101,7 @@ def decrypt(
     """Read the connections `candidates` that are `wanted` (ids), with the secrets in key logs and in the captures
     themselves. Those of one set of addresses and ports must all be there."""
     secrets = SecretFiles(tuple(key_logs), tuple(each.file.uri for each in captures))
-    layers, files = Layers(secrets.open()), Files()
+    layers, files = Layers(secrets.open(), together=False), Files()
     found = Decrypted(candidates, files)
     on_flow: dict[bytes, list[int]] = {}
     for place in sorted(range(len(candidates)), key=lambda place: candidates[place].opened_us):
@@ -177,7 +177,7 @@ def _collect(
                 mine = segments[at == number]
                 if len(mine) and found.connections[place].connection_id in wanted:
                     found.pieces.setdefault(place, []).append(Piece(mine.copy(), part.payload))
-                    if part.layered is not None:
+                    if isinstance(part.layered, LayeredConnection):
                         found.layers[place] = part.layered
 
 

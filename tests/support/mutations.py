@@ -81,7 +81,9 @@ def mutated_segments(rng: random.Random, segments: np.ndarray) -> np.ndarray:
         if kind == 0:
             changed = np.delete(changed, at)
         elif kind == 1:
+            number = changed["packet_no"].max() + 1
             changed = np.insert(changed, at, changed[rng.randrange(len(changed))])
+            changed["packet_no"][at] = number  # each packet of a capture has its own
         elif kind == 2:
             other = rng.randrange(len(changed))
             changed[[at, other]] = changed[[other, at]]
