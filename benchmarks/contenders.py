@@ -85,7 +85,7 @@ def decode(task: Task) -> None:
 
 def prepare(task: Task) -> None:
     """Sort the runs by flow, before the time is taken; row by row: `sort_by` would copy all payloads."""
-    from udfs.schemas import RUN_ORDER
+    from codec.tables import RUN_ORDER
     from udfs.source.sources import read_runs
 
     runs = read_runs({"path": str(task.capture)})
@@ -109,11 +109,12 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def floor(task: Task) -> None:
     """The same source, the same shuffle and sort, every batch through Python as it is, and thrown away."""
+    from codec.tables import TCP_RUNS
     from pipeline.decoding import places_of, sorted_runs, source_options
-    from udfs.schemas import TCP_RUNS
+    from udfs.spark_schemas import spark_schema
 
     runs = sorted_runs(spark(task), source_options(places_of(str(task.capture)), {}))
-    runs.mapInArrow(identity, TCP_RUNS).write.format("noop").mode("overwrite").save()
+    runs.mapInArrow(identity, spark_schema(TCP_RUNS)).write.format("noop").mode("overwrite").save()
 
 
 def write(task: Task, session: SparkSession | LocalProcesses, folder: str, tables: list[str] | None = None) -> None:

@@ -30,8 +30,8 @@ from pyspark.sql import functions as F
 import pipeline
 from pipeline.dataframes import shaped
 from pipeline.output import parquet
-from pipeline.schemas import CONNECTIONS, MESSAGES
 from pipeline.session import session
+from udfs.spark_schemas import TABLES
 
 MILLION = 10**6
 KINDS = ("ids", "bodies", "hot", "equal", "rpc")
@@ -51,7 +51,9 @@ def connections(spark: SparkSession) -> DataFrame:
         "connection_id": F.col("id"), "server_ip": F.lit(ip), "server_port": F.lit(port), "version": F.lit("0-9-1"),
         "vhost": F.lit("/"), "missing_bytes": F.lit(0), "undecoded_bytes": F.lit(0),
     }  # fmt: skip
-    return shaped(spark.range(2 * PEERS).select(*(value.alias(name) for name, value in given.items())), CONNECTIONS)
+    return shaped(
+        spark.range(2 * PEERS).select(*(value.alias(name) for name, value in given.items())), TABLES["connections"]
+    )
 
 
 def messages(spark: SparkSession, count: int, kind: str) -> DataFrame:
@@ -85,7 +87,7 @@ def messages(spark: SparkSession, count: int, kind: str) -> DataFrame:
         _side(both, published + IN_BROKER_NS, ACK_NS, "deliver", "acked", both["routing_key"], F.lit(PEERS)),
     ]
     parts = [spark.range(count).select(*(value.alias(name) for name, value in side.items())) for side in rows]
-    return shaped(parts[0].unionByName(parts[1]), MESSAGES)
+    return shaped(parts[0].unionByName(parts[1]), TABLES["messages"])
 
 
 def _side(

@@ -77,11 +77,11 @@ def write_findings(arguments: argparse.Namespace, source: Place, stage: Place, c
     """Write the findings to `stage`. Raises TablesError if files of a table cannot be read."""
     import duckdb
 
+    from codec.tables import FINDINGS
     from pipeline.audit import findings_in
     from pipeline.lake.reading import Span
     from pipeline.output.parquet import write_rows
     from pipeline.output.place import TablesError
-    from pipeline.schemas import FINDINGS
     from pipeline.sql import files_here, span_conditions
     from udfs.source.files import first_line
 

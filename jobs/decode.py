@@ -78,7 +78,7 @@ def add_input_and_output(parser: argparse.ArgumentParser) -> None:
 
 def table_names(text: str) -> list[str]:
     """The tables named in a comma-separated list."""
-    from pipeline.schemas import TABLES
+    from codec.tables import TABLES
     from udfs.source.suggestions import unknown
 
     names = [name for name in (part.strip() for part in text.split(",")) if name]

@@ -72,8 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def overview(log: Log) -> str:
     """The lake's last batches, days, tables and open connections, as text."""
+    from codec.tables import TABLES
     from pipeline.lake.files import read_rows
-    from pipeline.schemas import TABLES
     from pipeline.text import plural, size
 
     last = log.batch("captures")

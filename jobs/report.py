@@ -298,11 +298,11 @@ def open_tables(directory: str) -> Place:
     """The place of the tables. Raises TablesError unless everything that an audit needs can be opened."""
     import pyarrow as pa
 
+    from codec.tables import TABLES
     from pipeline.lake.layout import DamagedLakeError, LakeError
     from pipeline.lake.log import Log
     from pipeline.lake.place import is_lake, open_lake
     from pipeline.output.place import TablesError
-    from pipeline.schemas import TABLES
     from udfs.source.files import first_line
 
     source = tables_directory(directory)

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import textwrap
-from typing import TYPE_CHECKING
 
+from codec.tables import ALL_TABLES, Column, Table
 from jobs.running import OK, UsageError
 from udfs.source.suggestions import unknown
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructField, StructType
-
 EPILOG = "Without TABLE, all tables.\n"
-
-# Units by the end of a column's name; the first that fits. Only numbers have one.
-UNITS = (
-    (re.compile(r"(^|_)ts_ns$"), "ns since 1970-01-01 UTC"),
-    (re.compile(r"_ns$"), "ns"),
-    (re.compile(r"_ms$"), "ms"),
-    (re.compile(r"_s$"), "s"),
-    (re.compile(r"(_bytes|_size|_len|^size|^snaplen|frame_max|^body_seen)$"), "bytes"),
-)
 
 PAGE = """# Tables
 
@@ -43,30 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    schemas = all_schemas()
-    if arguments.table is not None and arguments.table not in schemas:
-        raise UsageError(unknown("table", arguments.table, schemas))
-    wanted = [arguments.table] if arguments.table else list(schemas)
-    parts = [(table_markdown if arguments.markdown else table_text)(name, schemas[name]) for name in wanted]
+    if arguments.table is not None and arguments.table not in ALL_TABLES:
+        raise UsageError(unknown("table", arguments.table, ALL_TABLES))
+    wanted = [ALL_TABLES[arguments.table]] if arguments.table else ALL_TABLES.values()
+    parts = [(table_markdown if arguments.markdown else table_text)(table) for table in wanted]
     print("\n\n".join([PAGE.rstrip(), *parts] if arguments.markdown and not arguments.table else parts))
     return OK
 
 
-def all_schemas() -> dict[str, StructType]:
-    """Schemas by name: the tables that jobs write, then those that exist only in a Spark session."""
-    from pipeline.schemas import FINDINGS, TABLES
-    from udfs.schemas import PACKETS
-
-    return {**TABLES, "findings": FINDINGS, "packets": PACKETS}
-
-
-def meaning(column: StructField) -> str:
-    return str(column.metadata.get("comment", ""))
-
-
-def table_text(name: str, schema: StructType) -> str:
+def table_text(table: Table) -> str:
     """One table: name, type and documentation of each column, wrapped to the terminal."""
-    rows = [(column.name, column.dataType.simpleString(), meaning(column)) for column in schema.fields]
+    rows = [(column.name, str(column.type), column.doc) for column in table]
     types = [kind if len(kind) <= 20 else f"{kind[:17]}..." for _, kind, _ in rows]
     names = max(len(column) for column, _, _ in rows)
     left = 2 + names + 2 + max(map(len, types)) + 2
@@ -80,21 +54,18 @@ def table_text(name: str, schema: StructType) -> str:
         )
         for (column, _, documentation), kind in zip(rows, types, strict=True)
     ]
-    return "\n".join([name, *lines])
+    return "\n".join([table.name, *lines])
 
 
-def table_markdown(name: str, schema: StructType) -> str:
+def table_markdown(table: Table) -> str:
     """One table as a Markdown section: what a row stands for, then a line per column. Members follow their struct."""
-    from pipeline.schemas import ROWS
-
     rows = [
-        f"| `{path}` | `{column.dataType.simpleString()}` | {unit(column)} | {escaped(meaning(column))} |"
-        for path, column in columns(schema)
+        f"| `{path}` | `{column.type}` | {column.unit} | {escaped(column.doc)} |" for path, column in columns(table)
     ]
     head = [
-        f"## {name}",
+        f"## {table.name}",
         "",
-        textwrap.fill(f"One row for each {ROWS[name]}.", 120),
+        textwrap.fill(f"One row for each {table.row}.", 120),
         "",
         "| column | type | unit | meaning |",
         "|---|---|---|---|",
@@ -102,25 +73,14 @@ def table_markdown(name: str, schema: StructType) -> str:
     return "\n".join([*head, *rows])
 
 
-def columns(schema: StructType, above: str = "") -> list[tuple[str, StructField]]:
+def columns(table: Table, above: str = "") -> list[tuple[str, Column]]:
     """(path, column) in order, `tls` before `tls.mode`."""
-    from pyspark.sql.types import StructType
-
     found = []
-    for column in schema.fields:
+    for column in table:
         found.append((above + column.name, column))
-        if isinstance(column.dataType, StructType):
-            found += columns(column.dataType, f"{above}{column.name}.")
+        if isinstance(column.type, Table):
+            found += columns(column.type, f"{above}{column.name}.")
     return found
-
-
-def unit(column: StructField) -> str:
-    """The unit of a column, from its name; '' for counts and for columns that are not numbers."""
-    from pyspark.sql.types import LongType
-
-    if not isinstance(column.dataType, LongType):
-        return ""
-    return next((name for end, name in UNITS if end.search(column.name)), "")
 
 
 def escaped(text: str) -> str:

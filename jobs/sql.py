@@ -93,9 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def has_tables(source: str) -> bool:
     """Whether a source is a directory of tables, not of captures. Raises OutputError."""
+    from codec.tables import TABLES
     from pipeline.lake.place import is_lake
     from pipeline.output.place import place
-    from pipeline.schemas import TABLES
 
     root = place(source)
     names = (root.entries() or ()) if not os.path.isfile(root.path) else ()
@@ -266,18 +266,21 @@ class Prompt:
             print_error("cancelled")
 
     def _command(self, words: list[str]) -> None:
-        from jobs.schema import all_schemas, table_text
-        from pipeline.schemas import ROWS, TABLES
+        from codec.tables import TABLES
+        from jobs.schema import table_text
         from udfs.source.suggestions import unknown
 
         match words:
             case [".tables"]:
-                print(table("", ["table", "one row for each"], [[name, ROWS[name]] for name in TABLES]).strip("\n"))
+                print(
+                    table("", ["table", "one row for each"], [[each.name, each.row] for each in TABLES.values()]).strip(
+                        "\n"
+                    )
+                )
             case [".columns", name]:
-                schemas = all_schemas()
                 if name not in TABLES:
                     raise UsageError(unknown("table", name, TABLES))
-                print(table_text(name, schemas[name]))
+                print(table_text(TABLES[name]))
             case [".format", form] if form in FORMATS:
                 self.form = form
             case _:

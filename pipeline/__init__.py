@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from pipeline.loading import from_decoded as from_decoded
     from pipeline.loading import load as load
     from pipeline.output.writing import write as write
-    from pipeline.schemas import TABLES as TABLES
     from pipeline.summaries import backlog as backlog
     from pipeline.summaries import consumers as consumers
     from pipeline.summaries import heartbeats as heartbeats
     from pipeline.summaries import latency as latency
     from pipeline.summaries import rates as rates
+    from udfs.spark_schemas import TABLES as TABLES
 
 # Name -> the module that it is imported from when it is first used: a command that needs no Spark loads none of it.
 HOMES = {
     **dict.fromkeys(("NoTables", "decode", "from_decoded", "load"), "pipeline.loading"),
     **dict.fromkeys(("Tables", "to_arrow"), "pipeline.dataframes"),
     **dict.fromkeys(("backlog", "consumers", "heartbeats", "latency", "rates"), "pipeline.summaries"),
-    "TABLES": "pipeline.schemas",
+    "TABLES": "udfs.spark_schemas",
     "cut": "pipeline.extract",
     "decoded": "pipeline.decoding",
     "findings": "pipeline.audit",

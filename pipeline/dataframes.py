@@ -15,25 +15,27 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from codec.tables import CAPTURES, DERIVED_TABLES, TABLES, WORKER_TABLES
 from pipeline.decoding import config
 from pipeline.output.place import OutputError, Place, place
-from pipeline.schemas import CAPTURES, FRAMES, ROWS, SPARK_TABLES, TABLES, WORKER_TABLES
 from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.roles import COUNTS_MESSAGES, DELETES_QUEUE, QUEUE_TYPES_BY
 from udfs.source.captures import MakeCaptures
 from udfs.source.files import public_uri
 from udfs.source.suggestions import meant
+from udfs.spark_schemas import TABLES as SCHEMAS
+from udfs.spark_schemas import spark_schema, struct_schema, variant_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_FILES = 100  # of a table, to read their footers for row counts
-SPARK_DERIVED = (*SPARK_TABLES, "frames")
+SPARK_DERIVED = (*DERIVED_TABLES, "frames")
 
 
 @dataclass(frozen=True, repr=False)
 class Tables:
-    """The tables as lazy DataFrames, each with the columns of `pipeline.schemas.TABLES`."""
+    """The tables as lazy DataFrames, each with the columns of `codec.tables.TABLES`."""
 
     captures: DataFrame
     frames: DataFrame
@@ -75,12 +77,12 @@ class Tables:
             ).format(
                 name,
                 "" if counts[name] is None else f"{counts[name]:,}",
-                len(schema.names),
-                ", ".join(schema.names),
-                ROWS[name],
+                len(table.names),
+                ", ".join(table.names),
+                table.row,
                 left=left,
             )
-            for name, schema in TABLES.items()
+            for name, table in TABLES.items()
         )
         read_from = None if self.directory is None else public_uri(self.directory)
         page = Markup(
@@ -129,7 +131,7 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     from udfs.conversation.methods import METHOD_COLUMNS, STREAMS, find_streams
 
     chosen = methods.filter(F.col("name").isin([*QUEUE_TYPES_BY, *COUNTS_MESSAGES, *DELETES_QUEUE]))
-    return chosen.select(*METHOD_COLUMNS).mapInArrow(find_streams, STREAMS)
+    return chosen.select(*METHOD_COLUMNS).mapInArrow(find_streams, spark_schema(STREAMS))
 
 
 class PlannedTables(Tables):
@@ -168,15 +170,15 @@ class PlannedTables(Tables):
     def _planned(self, name: str) -> DataFrame:
         if name == "captures":
             accounts = self._decoded.filter(F.col("kind") == "capture").select(F.to_json("arguments"))
-            return accounts.repartition(1).mapInArrow(MakeCaptures(CAPTURES), CAPTURES)
+            return accounts.repartition(1).mapInArrow(MakeCaptures(CAPTURES), SCHEMAS["captures"])
         if name == "frames":
-            return shaped(self._decoded.filter(F.col("kind") == "frame"), FRAMES)
+            return shaped(self._decoded.filter(F.col("kind") == "frame"), SCHEMAS["frames"])
         if name == "message_flows":
             from pipeline.tables.flows import message_flows
 
             to_pair = self._persist(self.messages.select(*MESSAGE_COLUMNS))
             return message_flows(to_pair, self.connections, stream_queues(self.frames))
-        return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name])
+        return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), SCHEMAS[name])
 
     @cached_property
     def _made(self) -> DataFrame:
@@ -189,7 +191,7 @@ class PlannedTables(Tables):
         if not self._by_connection:
             of_connections = of_connections.repartition("connection_id")
         in_order = of_connections.sortWithinPartitions("connection_id", F.desc("kind"), "frame_no")
-        return self._persist(in_order.mapInArrow(rows, rows.schema))
+        return self._persist(in_order.mapInArrow(rows, spark_schema(rows.schema)))
 
 
 def shaped(rows: DataFrame, schema: StructType) -> DataFrame:
@@ -224,7 +226,7 @@ def to_arrow(rows: DataFrame) -> pa.Table:
     Replaces `rows.toArrow()`, which raises ArrowInvalid if a VARIANT is null (pyspark 4.1 to 4.3, pyarrow 26). Such
     columns are converted in Python workers.
     """
-    from udfs.arrow.types import as_structs, as_variants, struct_schema, variant_columns
+    from udfs.arrow.types import as_structs, as_variants
 
     columns = variant_columns(rows.schema)
     if not columns:

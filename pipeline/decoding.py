@@ -1,4 +1,4 @@
-"""From captures to decoded rows (`udfs.schemas.DECODED`) on Spark, or directly to files of tables."""
+"""From captures to decoded rows (`codec.tables.DECODED`) on Spark, or directly to files of tables."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pyarrow as pa
 
+from codec.tables import DECODED, RUN_ORDER, TABLES, TCP_RUNS, WORKER_TABLES, Table
 from pipeline.output import parquet
 from pipeline.output.place import Place
-from pipeline.schemas import TABLES, WORKER_TABLES
 from pipeline.tables.exchange import Local, OnSpark, Rows, Source, task_numbers
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import flow_buckets
-from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
+from udfs.config import Config
 from udfs.source.suggestions import suggesting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from udfs.decode.key_logs import SecretFiles
     from udfs.sink.writers import WriteTables
@@ -66,7 +65,7 @@ def decoded(
     split_bytes: int | None = None,
     keylog: str | Sequence[str] | None = None,
 ) -> DataFrame:
-    """Captures -> decoded rows (`udfs.schemas.DECODED`), lazy and not cached.
+    """Captures -> decoded rows (`codec.tables.DECODED`), lazy and not cached.
 
     `paths`: files, directories, globs, URIs; relative ones are under the working directory of this process. `payload`:
     include the bytes of content bodies. The others: see `pipeline.decode`. A capture that cannot be read is a row of
@@ -178,7 +177,7 @@ def by_flow(
     spark: SparkSession | LocalProcesses,
     places: Sequence[str],
     decode: Decode,
-    schema: StructType | str,
+    schema: Table | str,
     chosen: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
 ) -> Rows:
@@ -190,7 +189,7 @@ def by_flow(
     if isinstance(spark, LocalProcesses):
         return local_runs(spark, options).then(decode, schema)
     if chosen.get("split_bytes") or not in_one_task(places):
-        return OnSpark(sorted_runs(spark, options).mapInArrow(decode, schema))
+        return OnSpark(sorted_runs(spark, options)).then(decode, schema)
     return task_numbers(spark).then(InOneTask(options, decode), schema)
 
 
@@ -204,17 +203,18 @@ def local_runs(processes: LocalProcesses, options: Mapping[str, str]) -> Local:
 
 
 def sorted_runs(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Runs of TCP segments (`udfs.schemas.TCP_RUNS`), the runs of a flow together and in RUN_ORDER, on Spark."""
+    """Runs of TCP segments (`codec.tables.TCP_RUNS`), the runs of a flow together and in RUN_ORDER, on Spark."""
     from pyspark.sql import is_remote
 
     from udfs.source.sources import ListTasks, ReadRuns, run_tasks
+    from udfs.spark_schemas import spark_schema
 
     if is_remote():  # the captures may be on the server
         listed = task_numbers(spark).then(ListTasks(options), "task binary").collected()
         tasks = [bytes(row["task"]) for row in listed]
     else:
         tasks = run_tasks(options)
-    runs = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
+    runs = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), spark_schema(TCP_RUNS))
     return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER)
 
 

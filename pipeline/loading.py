@@ -16,17 +16,17 @@ from pipeline.decoding import PacketFilter, Time, decoded
 from pipeline.lake import reading
 from pipeline.lake.reading import Span
 from pipeline.output.place import OutputError, escape_glob, place
-from pipeline.schemas import TABLES
 from pipeline.session import ONE_PARTITION_BYTES
 from udfs.source.files import public_uri
 from udfs.source.suggestions import suggesting
+from udfs.spark_schemas import TABLES
 
 PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames
 
 
 @suggesting
 def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
-    """The tables of decoded rows (`udfs.schemas.DECODED`); `payload` fills column `body` of messages.
+    """The tables of decoded rows (`codec.tables.DECODED`); `payload` fills column `body` of messages.
 
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
     rows that are cached once computed (`Tables.release` drops them).

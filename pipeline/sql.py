@@ -5,7 +5,7 @@
             ...
 
 `connect` takes a directory that `wirehare decode` has written, one of such directories named like `date=2026-11-20`, or
-a lake, on this machine. All tables of `pipeline.schemas.TABLES` are views, in UTC; a table that was not written, or a
+a lake, on this machine. All tables of `codec.tables.TABLES` are views, in UTC; a table that was not written, or a
 column that an older release did not have, is empty. VARIANT columns are DuckDB's: `arguments.queue`.
 
 `open_tables` opens tables anywhere, of a span of time: the report counts with it. Those of other file systems are read
@@ -31,10 +31,10 @@ import duckdb
 import pyarrow.fs
 
 from codec.errors import WirehareError
+from codec.tables import FINDINGS, TABLES
 from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
 from pipeline.output import parquet, scratch
 from pipeline.output.place import Place, TablesError, place
-from pipeline.schemas import FINDINGS, TABLES
 from udfs.arrow.types import arrow_schema, variant_columns
 from udfs.findings import no_rows
 from udfs.source.files import printable, special

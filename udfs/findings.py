@@ -27,30 +27,29 @@ from typing import Any, NamedTuple
 import duckdb
 import pyarrow as pa
 import pyarrow.fs
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    VariantType,
-)
 
+from codec.tables import (
+    BINARY,
+    BOOLEAN,
+    INT,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    VARIANT,
+    ListOf,
+    MapOf,
+    Table,
+    Type,
+    table_of,
+)
 from codec.variant.python_values import encode
 from udfs.arrow.types import arrow_schema, as_structs, as_variants, variant_columns, variants
 from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
-from udfs.schemas import BINARY, STRING, table
 from udfs.sink.parquet import ParquetFiles
 
 NAMES = {
-    StringType: "VARCHAR", LongType: "BIGINT", IntegerType: "INTEGER", BooleanType: "BOOLEAN", BinaryType: "BLOB",
-    DoubleType: "DOUBLE", TimestampType: "TIMESTAMPTZ", VariantType: "VARIANT",
+    STRING: "VARCHAR", LONG: "BIGINT", INT: "INTEGER", BOOLEAN: "BOOLEAN", BINARY: "BLOB", TIMESTAMP: "TIMESTAMPTZ",
+    VARIANT: "VARIANT",
 }  # fmt: skip
 BATCH_ROWS = 32_768
 ROUND_TRIP_NS = 10**9  # assumed if the capture does not show it
@@ -71,13 +70,13 @@ class Program(NamedTuple):
     `relations`, in an order in which each reads earlier ones only; `hits`, queries of rows that break rules; `result`,
     the query of findings, whose `evidence` is JSON. `schemas`: of the tables."""
 
-    schemas: Mapping[str, StructType]
+    schemas: Mapping[str, Table]
     settings: Mapping[str, float]
     constants: Mapping[str, str]
     relations: Sequence[Relation]
     hits: Sequence[str]
     result: str
-    findings: StructType
+    findings: Table
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -221,13 +220,13 @@ def _json_type(value: object) -> object:
     return kinds.get(type(value), "VARCHAR")
 
 
-def no_rows(schema: StructType) -> str:
+def no_rows(schema: Table) -> str:
     """A query that gives no rows, of all columns of a table: others in a UNION ALL BY NAME may lack some."""
-    columns = ", ".join(f'CAST(NULL AS {type_name(field.dataType)}) AS "{field.name}"' for field in schema.fields)
+    columns = ", ".join(f'CAST(NULL AS {type_name(column.type)}) AS "{column.name}"' for column in schema)
     return f"SELECT {columns} WHERE false"
 
 
-def view_of(name: str, schema: StructType, paths: Sequence[str], condition: str = "true") -> str:
+def view_of(name: str, schema: Table, paths: Sequence[str], condition: str = "true") -> str:
     """The statement for a view of the rows of a table in files on which `condition` is true; without files there are
     none."""
     read = f" UNION ALL BY NAME {reading(paths)}" if paths else ""
@@ -241,15 +240,15 @@ def reading(paths: Sequence[str]) -> str:
     return f"SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
 
 
-def type_name(kind: DataType) -> str:
+def type_name(kind: Type) -> str:
     """DuckDB's name of a type."""
-    if isinstance(kind, ArrayType):
-        return f"{type_name(kind.elementType)}[]"
-    if isinstance(kind, MapType):
-        return f"MAP({type_name(kind.keyType)}, {type_name(kind.valueType)})"
-    if isinstance(kind, StructType):
-        return f"STRUCT({', '.join(f'{quoted_name(field.name)} {type_name(field.dataType)}' for field in kind.fields)})"
-    return NAMES[type(kind)]
+    if isinstance(kind, ListOf):
+        return f"{type_name(kind.element)}[]"
+    if isinstance(kind, MapOf):
+        return f"MAP({type_name(kind.key)}, {type_name(kind.value)})"
+    if isinstance(kind, Table):
+        return f"STRUCT({', '.join(f'{quoted_name(each.name)} {type_name(each.type)}' for each in kind)})"
+    return NAMES[kind]
 
 
 def quoted(text: str) -> str:
@@ -262,7 +261,7 @@ def quoted_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _files(rows: Sequence[str] | pa.Table, schema: StructType, directory: str, name: str) -> Sequence[str]:
+def _files(rows: Sequence[str] | pa.Table, schema: Table, directory: str, name: str) -> Sequence[str]:
     """The paths of files with these rows of a table; those that are not in files are written."""
     if not isinstance(rows, pa.Table):
         return rows
@@ -273,13 +272,13 @@ def _files(rows: Sequence[str] | pa.Table, schema: StructType, directory: str, n
     return _closed(file, directory, schema)
 
 
-def _file(directory: str, schema: StructType) -> ParquetFiles:
+def _file(directory: str, schema: Table) -> ParquetFiles:
     """A file for rows of a table in `directory`, which is made."""
     os.mkdir(directory, 0o700)
     return ParquetFiles(pyarrow.fs.LocalFileSystem(), directory, schema)
 
 
-def _closed(file: ParquetFiles, directory: str, schema: StructType) -> list[str]:
+def _closed(file: ParquetFiles, directory: str, schema: Table) -> list[str]:
     """The paths of what was written into `directory`."""
     file.close(arrow_schema(schema))
     return [f"{directory}/{name}" for name in sorted(os.listdir(directory))]
@@ -323,7 +322,7 @@ def _make_oddities(connection: duckdb.DuckDBPyConnection, rows: Any) -> None:
     connection.unregister("arrow_oddities")
 
 
-def _with_variants(found: pa.Table, schema: StructType) -> pa.Table:
+def _with_variants(found: pa.Table, schema: Table) -> pa.Table:
     """Findings as their schema declares them: evidence from JSON."""
     texts = found["evidence"].to_pylist()
     evidence = [encode(json.loads(text or "{}", parse_float=_number, parse_int=_integer)) for text in texts]
@@ -332,7 +331,7 @@ def _with_variants(found: pa.Table, schema: StructType) -> pa.Table:
 
 
 # Rows of a table in transit: `octets` is a stream of Arrow with one batch.
-PACKED = table(("name", STRING, "table"), ("octets", BINARY, "some of its rows"))
+PACKED = table_of("packed", ("name", STRING, "table"), ("octets", BINARY, "some of its rows"))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ LOSSES: tuple[tuple[str, str, str | None], ...] = (("gap", "channel", None), ("s
 
 # Channel 0 carries the connection itself in the classic family.
 CONNECTION_CHANNEL = dict.fromkeys(CLASSIC_VERSIONS, "0")
+RABBITMQ = "RabbitMQ"  # its product
 SESSION_VERSIONS = ("0-10", "1.0")  # their channels carry sessions
 MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
 # A channel on which they are captured is in this mode, even if the request for it is not captured.

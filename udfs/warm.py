@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.amqp.versions import headers
 from codec.compiler import PACKAGE
 from codec.compiler import cache as kernel_cache
 from codec.compiler import kernel as kernel_settings
+from codec.tables import LONG, table_of
 from codec.variant import encode
 from udfs.arrow.types import variants
 from udfs.progress import REFRESH_SECONDS, shown, time_left
@@ -306,7 +306,7 @@ def warm_pairing() -> None:
     in_streams = HashPartitioner(STREAM_ROWS, 1)(stream_messages(rows))
     partitioned = [*partitioner(messages_to_pair(rows)), *partitioner(messages_to_pair(nothing))]
     partitioned += PlaceMessages(partitioner)(in_streams)
-    list(PairMessages(StructType([StructField("flow_id", LongType())]))(iter(partitioned)))
+    list(PairMessages(table_of("flows", ("flow_id", LONG)))(iter(partitioned)))
     with_room(new_keyed(), FIRST_ENTRIES)
 
 

@@ -18,6 +18,8 @@ from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from codec.tables import FINDINGS
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -58,14 +60,15 @@ def findings(
     from pyspark.sql import DataFrame
 
     from pipeline.dataframes import empty
-    from pipeline.schemas import FINDINGS
     from udfs.findings import PACKED, FindRows, PackRows
+    from udfs.spark_schemas import spark_schema
 
     wanted = wanted_program(rules, disable, config, today, extra)
     if wanted is None:
-        return empty(tables.frames.sparkSession, FINDINGS)
-    packed = [rows.mapInArrow(PackRows(name), PACKED) for name, rows in tables.items() if name in {*wanted.tables}]
-    found = reduce(DataFrame.unionAll, packed).repartition(1).mapInArrow(FindRows(wanted), FINDINGS)
+        return empty(tables.frames.sparkSession, spark_schema(FINDINGS))
+    columns = spark_schema(PACKED)
+    packed = [rows.mapInArrow(PackRows(name), columns) for name, rows in tables.items() if name in {*wanted.tables}]
+    found = reduce(DataFrame.unionAll, packed).repartition(1).mapInArrow(FindRows(wanted), spark_schema(FINDINGS))
     return found.localCheckpoint()
 
 
@@ -86,7 +89,6 @@ def findings_in(
 
     wanted = wanted_program(rules, disable, config, today)
     if wanted is None:
-        from pipeline.schemas import FINDINGS
         from udfs.arrow.types import arrow_schema
 
         return arrow_schema(FINDINGS).empty_table()

@@ -15,10 +15,10 @@ import duckdb
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.versions import fact_table
 from codec.compiler.limits import LIMITS
+from codec.tables import FINDINGS, TABLES
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule, catalogue
 from pipeline.audit.contexts import CHANNEL, FEWER, PREFIX, needed, scripts
 from pipeline.audit.detectors import DETECTORS, Detector, Sql, sql_in, sql_text
-from pipeline.schemas import FINDINGS, TABLES
 from udfs.findings import Program, Relation, findings_of
 from udfs.roles import request_groups
 from udfs.source.files import first_line

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from codec.tables import TABLES
 from pipeline.output.place import TablesError
-from pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
     from pipeline import Tables

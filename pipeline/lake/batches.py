@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from codec.tables import TABLES
 from pipeline.lake import journal
 from pipeline.lake.arrivals import Arrival, Listing, Taken, find, split_into_batches, taken_from_rows
 from pipeline.lake.confinement import (
@@ -37,7 +38,6 @@ from pipeline.lake.log import Log
 from pipeline.lake.place import locked, open_or_create_lake
 from pipeline.lake.reading import day_of
 from pipeline.output.place import PRIVATE
-from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema
 from udfs.source.captures import capture_rows, captures_of
 from udfs.source.paths import resolve

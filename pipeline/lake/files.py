@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from codec.net.segments import FLOW_BYTES
+from codec.tables import TABLES
 from pipeline.lake.confinement import OTHERS_WRITE, check_files, content_of, create_directory, damaged, delete_file
 from pipeline.lake.layout import STATES, LakeFile, LakeTable, lake_tables
 from pipeline.lake.log import Log
 from pipeline.output.place import PRIVATE, Place
-from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema, typed
 from udfs.sink.parquet import ParquetFiles
 from udfs.source.lake import OCTETS, StateFiles, States, folder

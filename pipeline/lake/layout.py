@@ -17,12 +17,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from pyspark.sql.types import BooleanType, DateType, StructField, StructType
-
 from codec.errors import WirehareError
-from pipeline.schemas import TABLES
+from codec.tables import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    INT,
+    LONG,
+    STRING,
+    STRINGS,
+    TABLES,
+    TIMESTAMP,
+    Column,
+    Table,
+    table_of,
+    with_columns,
+)  # fmt: skip
 from udfs.pairing.schemas import CONNECTION_COLUMNS, MESSAGE_COLUMNS
-from udfs.schemas import BINARY, BOOLEAN, INT, LONG, STRING, TIMESTAMP, field, table
 from udfs.sink.parquet import USUAL, FileOptions
 from udfs.source.lake import DAY, GROUP_BYTES, OPEN
 
@@ -33,7 +44,7 @@ APP = "wirehare"  # name of the application transactions in the Delta log; their
 NS = 10**9
 PRIVATE = FileOptions(owners_only=True)
 OF_STATES = FileOptions(owners_only=True, group_bytes=GROUP_BYTES)
-PARTITIONS = StructType([StructField(OPEN, BooleanType()), StructField(DAY, DateType())])
+PARTITIONS = (Column(OPEN, BOOLEAN), Column(DAY, DATE))
 
 
 class LakeError(WirehareError):
@@ -46,20 +57,29 @@ class DamagedLakeError(LakeError):
 
 # Columns of captures that only a lake has.
 OF_BATCH = (
-    field("batch", LONG, "batch that the capture was taken in, from 1 on"),
-    field("late", BOOLEAN, "true: it came after later ones, and was decoded on its own"),
+    Column("batch", LONG, "batch that the capture was taken in, from 1 on"),
+    Column("late", BOOLEAN, "true: it came after later ones, and was decoded on its own"),
 )
-STATES = table(
+STATES = table_of(
+    "states",
     ("connection_id", LONG, "connection that continues in the next batch"),
-    ("flow", BINARY, "its flow: the key, and which of its groups of address spaces, 40 bytes"),
+    Column("flow", BINARY, "its flow: the key, and which of its groups of address spaces, 40 bytes", dictionary=False),
     ("opened_ns", LONG, "its first packet, ns since 1970-01-01 UTC"),
     ("last_ns", LONG, "its last packet, ns since 1970-01-01 UTC"),
     ("over", BOOLEAN, "true: TCP has ended it, and only late copies of its packets may still arrive"),
     ("secrets", BOOLEAN, "true: its octets hold secrets of TLS (--carry-secrets)"),
-    ("octets", BINARY, "state of the decoder; as private as the captures"),
-    ("size", LONG, "size of the octets, bytes"),
+    Column(
+        "octets",
+        BINARY,
+        "state of the decoder; as private as the captures",
+        dictionary=False,
+        statistics=False,
+        compressed=False,
+    ),
+    Column("size", LONG, "size of the octets, bytes", statistics=False),
 )
-TAKEN = table(
+TAKEN = table_of(
+    "taken",
     ("capture_file", STRING, "URI of a capture that was taken"),
     ("byte_size", LONG, "its size then, bytes"),
     ("modified_ns", LONG, "when it had been changed last, ns since 1970-01-01 UTC; null: unknown"),
@@ -70,7 +90,8 @@ TAKEN = table(
     ("late", BOOLEAN, "as in captures"),
     ("listed_ns", LONG, "when it was last found, ns since 1970-01-01 UTC"),
 )
-BATCHES = table(
+BATCHES = table_of(
+    "batches",
     ("batch", LONG, "number of the batch, from 1 on"),
     ("started_ts", TIMESTAMP, "when it began"),
     ("seconds", LONG, "how long it took up to its commit, s"),
@@ -102,7 +123,7 @@ class LakeTable:
     replaced as a whole by each batch. `options`: of its files."""
 
     name: str
-    schema: StructType
+    schema: Table
     partitioned: bool = True
     options: FileOptions = USUAL
 
@@ -112,20 +133,21 @@ class LakeTable:
         return self.options.owners_only
 
     @property
-    def whole_schema(self) -> StructType:
+    def whole_schema(self) -> Table:
         """The columns in the Delta log."""
-        return StructType([*self.schema.fields, *PARTITIONS.fields]) if self.partitioned else self.schema
+        return with_columns(self.schema, *PARTITIONS) if self.partitioned else self.schema
 
 
 def lake_tables() -> dict[str, LakeTable]:
     """By name, in the order of commits: `captures` is last and completes the batch."""
-    of_flows = StructType([TABLES["messages"][name] for name in MESSAGE_COLUMNS])
-    brokers = table(
-        *((name, TABLES["connections"][name].dataType, "as in connections") for name in CONNECTION_COLUMNS),
-        ("stream_queues", TABLES["captures"]["link_types"].dataType, "stream queues that it shows"),
+    of_flows = table_of("pairing", *TABLES["messages"].select(*MESSAGE_COLUMNS))
+    brokers = table_of(
+        "brokers",
+        *((name, TABLES["connections"][name].type, "as in connections") for name in CONNECTION_COLUMNS),
+        ("stream_queues", STRINGS, "stream queues that it shows"),
     )
     public = [
-        LakeTable(name, StructType([*schema.fields, *OF_BATCH]) if name == "captures" else schema)
+        LakeTable(name, with_columns(schema, *OF_BATCH) if name == "captures" else schema)
         for name, schema in TABLES.items()
     ]
     own = [

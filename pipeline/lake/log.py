@@ -34,6 +34,7 @@ from pipeline.lake.confinement import (
 )
 from pipeline.lake.layout import APP, LOG, NS, DamagedLakeError, LakeError, LakeFile, lake_tables
 from pipeline.output.place import PRIVATE, Place
+from udfs.sink.parquet import spark_json
 from udfs.source.files import parts_of
 from udfs.source.lake import DAY, OPEN
 
@@ -132,7 +133,7 @@ class Log:
         """Create a table, or add the columns that an older release did not have."""
         from deltalake import DeltaTable, Schema
 
-        wanted = Schema.from_json(self.tables[name].whole_schema.json())
+        wanted = Schema.from_json(spark_json(self.tables[name].whole_schema))
         if not self.exists(name):
             for path in (name, f"{name}/{LOG}"):
                 create_directory(self.root, path, PRIVATE if self.tables[name].private else PUBLIC)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset
 
+from codec.tables import DAY_OF, TABLES
 from pipeline.lake.layout import NS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.place import is_lake, open_lake
 from pipeline.output.place import OutputError, Place, escape_glob, place
-from pipeline.schemas import DAY_OF, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -72,7 +72,7 @@ def at(directory: str) -> bool:
 
 
 def tables(spark: SparkSession, directory: str, span: Span) -> tuple[Mapping[str, DataFrame], int]:
-    """All tables of a lake as of its last batch, with the columns of `pipeline.schemas.TABLES`, and the bytes of their
+    """All tables of a lake as of its last batch, with the columns of `codec.tables.TABLES`, and the bytes of their
     files. Raises LakeError."""
     root = open_lake(directory)
     files = files_of(Log(root, directory), span)
@@ -107,12 +107,14 @@ def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None
 
 
 def _table(spark: SparkSession, root: Place, name: str, files: Sequence[LakeFile]) -> DataFrame:
+    from udfs.spark_schemas import TABLES as SCHEMAS
+
     if not files:
-        return spark.createDataFrame([], TABLES[name])
+        return spark.createDataFrame([], SCHEMAS[name])
     folder = root.child(name)
     paths = [escape_glob(f"{folder.uri}/{file.path}") for file in files]
     # The schema is ours; columns that files of an older release do not have are null.
-    return spark.read.schema(TABLES[name]).option("recursiveFileLookup", "true").parquet(*paths)
+    return spark.read.schema(SCHEMAS[name]).option("recursiveFileLookup", "true").parquet(*paths)
 
 
 def within(found: Mapping[str, DataFrame], span: Span) -> Mapping[str, DataFrame]:

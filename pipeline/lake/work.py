@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from codec.compiler.kernel import all_compiled, interpreted
+from codec.tables import DAY_OF, MESSAGE_FLOWS
 from pipeline.decoding import PacketFilter, by_flow, config, decoded_locally
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.confinement import check_files, create_directory
@@ -22,17 +23,16 @@ from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import PRIVATE, Place
-from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
 from pipeline.tables.exchange import planned, task_numbers
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
+from udfs.config import FACT, STREAM_QUEUES
 from udfs.decode.key_logs import SecretFiles
 from udfs.pairing.brokers import brokers_of
 from udfs.pairing.flows import PairMessages
 from udfs.pairing.lake import MESSAGE_IDS, SIDES, KeepMessages, WriteFlows
 from udfs.pairing.schemas import CONNECTION_COLUMNS
-from udfs.schemas import FACT, STREAM_QUEUES
 from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
 from udfs.source.lake import StateFiles, partition_of
 

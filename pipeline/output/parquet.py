@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from codec.tables import TABLES, Table
 from pipeline.output.place import Place
 from udfs.arrow.types import arrow_schema
-from udfs.sink.parquet import COMPRESSION, UNIQUE_COLUMNS, ParquetFiles
+from udfs.sink.parquet import COMPRESSION, ParquetFiles, Stored
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 OPTIONS = {
     # Version 2 pages have the delta encodings.
     "parquet.writer.version": "PARQUET_2_0",
     "compression": COMPRESSION,
-    **{f"parquet.enable.dictionary#{column}": "false" for column in UNIQUE_COLUMNS},
+    **{
+        f"parquet.enable.dictionary#{column}": "false"
+        for table in TABLES.values()
+        for column in Stored.of(table).unique
+    },
 }
 
 
@@ -39,7 +43,7 @@ def files(directory: Place) -> list[str]:
     return sorted(name for name in directory.entries() or () if name.endswith(".parquet"))
 
 
-def write_rows(directory: Place, schema: StructType, rows: Iterable[pa.RecordBatch] = ()) -> None:
+def write_rows(directory: Place, schema: Table, rows: Iterable[pa.RecordBatch] = ()) -> None:
     """Write one file of a table into `directory`, which is created; also without rows."""
     file = ParquetFiles(directory.files, directory.path, schema)
     for batch in rows:

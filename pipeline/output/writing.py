@@ -15,16 +15,16 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Union
 
+from codec.tables import TABLES, WORKER_TABLES
 from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, byte_size, decode_into, places_of
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.output.swap import staged
-from pipeline.schemas import TABLES, WORKER_TABLES
 from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine
 from pipeline.tables.exchange import planned
 from pipeline.tables.processes import LocalProcesses
 from pipeline.text import plural
-from udfs.schemas import ACCOUNTS, STREAM_QUEUES
+from udfs.config import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
 from udfs.source.paths import PathError
 from udfs.source.suggestions import suggesting, unknown

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from codec.tables import Table
 from pipeline.session import COMPILED, INTERPRETED, LEAST_PARTITIONS, ONE_PARTITION, grouping_settings, settings
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -33,7 +33,7 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class Rows(Protocol):
     """Rows on Spark or in local processes."""
 
-    def then(self, function: Function, schema: StructType | str) -> Self:
+    def then(self, function: Function, schema: Table | str) -> Self:
         """The rows that `function` makes of these, with the columns `schema`."""
 
     def with_rows(self, others: Self) -> Self:
@@ -52,8 +52,11 @@ class OnSpark:
 
     rows: DataFrame
 
-    def then(self, function: Function, schema: StructType | str) -> OnSpark:
-        return OnSpark(self.rows.mapInArrow(function, schema))
+    def then(self, function: Function, schema: Table | str) -> OnSpark:
+        from udfs.spark_schemas import spark_schema
+
+        columns = schema if isinstance(schema, str) else spark_schema(schema)
+        return OnSpark(self.rows.mapInArrow(function, columns))
 
     def with_rows(self, others: OnSpark) -> OnSpark:
         return OnSpark(self.rows.unionByName(others.rows))
@@ -101,7 +104,7 @@ class Local:
     processes: LocalProcesses
     sources: Sequence[Source]
 
-    def then(self, function: Function, schema: StructType | str) -> Local:
+    def then(self, function: Function, schema: Table | str) -> Local:
         return Local(self.processes, [source.then(function) for source in self.sources])
 
     def with_rows(self, others: Local) -> Local:

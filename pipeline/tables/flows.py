@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from codec.tables import MESSAGE_FLOWS
 from pipeline.output import parquet
 from pipeline.output.place import Place
-from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.exchange import Local, OnSpark, Rows, Source
 from pipeline.tables.processes import LocalProcesses
 from udfs.pairing.brokers import (

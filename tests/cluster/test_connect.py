@@ -13,8 +13,8 @@ from golden import CAPTURES
 from pyspark.sql import SparkSession
 from standalone_cluster import ROOT, fingerprints
 
+from codec.tables import TABLES
 from jobs.cli import main
-from pipeline.schemas import TABLES
 
 # Confirms, returns, consumers: every table has rows.
 SOME = ("091_confirms_and_return.pcap", "091_rpc_reply_to.pcap")

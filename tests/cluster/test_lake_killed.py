@@ -24,11 +24,11 @@ from test_lake_batches import compared, in_lake, in_one
 
 import pipeline
 from benchmarks.processes import family
+from codec.tables import TABLES
 from pipeline.lake import journal
 from pipeline.lake.log import Log
 from pipeline.lake.place import is_lake, open_lake
 from pipeline.output.place import place
-from pipeline.schemas import TABLES
 from pipeline.tables.processes import LocalProcesses
 
 pytestmark = pytest.mark.cluster

@@ -35,7 +35,7 @@ from standalone_cluster import (
     wait_for,
 )
 
-from pipeline.schemas import TABLES as SCHEMAS
+from codec.tables import TABLES as SCHEMAS
 
 pytestmark = pytest.mark.cluster
 PACKED = ROOT / ".venv" / "packed"

@@ -20,10 +20,11 @@ from pyspark.sql import SparkSession
 from tables_support import arrow_rows
 
 import pipeline
+from codec.tables import FINDINGS
 from jobs.cli import main
 from pipeline.output import writing
 from pipeline.output.place import Place
-from pipeline.schemas import FINDINGS, TABLES
+from udfs.spark_schemas import TABLES
 
 STEP = re.compile(r"(Findings written|Report counted|Report written) in [\d.]+ s|.* \.\.\. \d+ s(, .*)?")
 

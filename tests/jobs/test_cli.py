@@ -26,10 +26,10 @@ from independent_tcp import pcap_records
 from pyspark.sql import SparkSession
 
 import pipeline
+from codec.tables import TABLES
 from jobs.arguments import moment
 from jobs.cli import main
 from pipeline.output.place import OutputError
-from pipeline.schemas import TABLES
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"

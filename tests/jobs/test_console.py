@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from audit_support import write_tables
 
+from codec.tables import TABLES
 from jobs import console, summary
 from jobs.running import FAILED, ExitStatuses, cause, outcome
 from pipeline import text
-from pipeline.schemas import TABLES
 from pipeline.sql import open_tables
 from udfs import progress
 

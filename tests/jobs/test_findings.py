@@ -18,10 +18,11 @@ import pipeline
 from codec.amqp.notes import NOTES
 from codec.amqp.versions import ERRORS
 from codec.checks.state import ODDITIES
+from codec.tables import FINDINGS
 from pipeline.audit import contexts
 from pipeline.audit.catalogue import KNOWLEDGE, KNOWN, SCOPES, SEVERITIES, catalogue, entries, removed
 from pipeline.audit.detectors import DEFINITIONS, DETECTORS
-from pipeline.schemas import FINDINGS, TABLES
+from udfs.spark_schemas import TABLES, spark_schema
 
 Fired = dict[Key, dict[str, list[dict[str, Any]]]]
 RULES = sorted(catalogue())
@@ -205,4 +206,4 @@ def test_findings_of_tables_without_rows(spark: SparkSession) -> None:
     empty: dict[str, Any] = {name: spark.createDataFrame([], schema) for name, schema in TABLES.items()}
     tables = pipeline.Tables(**empty)
     assert pipeline.findings(tables, rules=["CL-08"]).collect() == []
-    assert pipeline.findings(tables, rules=["CL-08"], disable=["CL"]).schema == FINDINGS
+    assert pipeline.findings(tables, rules=["CL-08"], disable=["CL"]).schema == spark_schema(FINDINGS)

@@ -27,6 +27,7 @@ from pcap_files import records
 from scapy.layers.inet import TCP
 from scapy.utils import rdpcap
 
+from codec.tables import TABLES
 from jobs.cli import main
 from jobs.ingest import line
 from jobs.running import OK, UNREADABLE
@@ -36,7 +37,6 @@ from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
-from pipeline.schemas import TABLES
 from udfs.decode.key_logs import SecretFiles
 from udfs.tables import tables_of
 

@@ -17,11 +17,11 @@ from lake_work import rotated
 from test_lake_commits import FRIDAY, MONDAY, captured_on
 
 import pipeline
+from codec.tables import TABLES
 from jobs import ingest
 from jobs.cli import main
 from jobs.running import FAILED, OK, USAGE
 from pipeline.lake.place import locked, open_or_create_lake
-from pipeline.schemas import TABLES
 from pipeline.tables.processes import LocalProcesses
 from udfs.source.paths import PathError
 

@@ -23,6 +23,7 @@ from lake_support import commit, new_lake, numbers, opened
 from lake_work import LocalWork, rotated
 from test_lake_commits import FRIDAY, MONDAY, captured_on
 
+from codec.tables import TABLES as SCHEMAS
 from jobs.cli import main
 from jobs.report import open_tables
 from jobs.running import DAMAGED, OK, UNREADABLE, USAGE
@@ -33,7 +34,6 @@ from pipeline.lake.place import locked, open_lake
 from pipeline.output import scratch
 from pipeline.output.place import OutputError, place, sink
 from pipeline.output.swap import staged, staged_child
-from pipeline.schemas import TABLES as SCHEMAS
 
 SESSION = golden.captures()["091_tx.pcap"].paths[0]
 SECONDS = 20  # that a command may take

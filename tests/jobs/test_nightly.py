@@ -14,9 +14,9 @@ from audit_support import only
 from pyspark.sql import SparkSession
 from submitting import OF_SPARK, ROOT, submitted
 
+from codec.tables import TABLES
 from jobs import audit, decode, report
 from jobs.cli import command_line, main
-from pipeline.schemas import TABLES
 
 CAPTURE = ROOT / "samples" / "091_declare_publish_consume_ack.pcap"
 WRITTEN = ("--output", "tables", "--report", "audit.html", "--json", "audit.json")

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 from logins import logins
 from night import WIRES, connections, odd_connections, of_odd
 
+from codec.tables import TABLES
 from jobs.cli import main
 from jobs.running import UNREADABLE
-from pipeline.schemas import TABLES
 
 # Shorter pieces stand in words of the report ("hunter2", "counter"), and in hashes.
 PIECE, HEX_PIECE = 6, 12

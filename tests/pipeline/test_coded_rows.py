@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
-from pyspark.sql.types import StringType, StructField, StructType
 
+from codec.tables import STRING, table_of
 from udfs.arrow.files import Spool
 from udfs.arrow.rows import is_among
 from udfs.sink.parquet import ParquetFiles
 
 PLAIN = pa.array(["body", None, "method", "header", "body"])
-SCHEMA = StructType([StructField("name", StringType())])
+SCHEMA = table_of("rows", ("name", STRING))
 
 
 def coded(words: list[str], codes: list[int | None]) -> pa.RecordBatch:

@@ -19,8 +19,8 @@ from decoding import decode_table, in_flow_order, runs
 from test_fields import column
 from wire import CLIENT, SERVER, Wire, write_capture
 
+from codec.tables import MESSAGE_FLOWS, MESSAGES
 from pipeline.decoding import config
-from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
 from udfs.arrow.rows import from_spark
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.frames import FrameBatch

@@ -13,8 +13,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 from lake_support import TABLES, changes, commit, new_lake, numbers, opened, stored
-from pyspark.sql.types import LongType, StringType, StructField, StructType, VariantType
 
+from codec.tables import LONG, STRING, VARIANT, Column, table_of, with_columns
 from pipeline.lake import files, journal
 from pipeline.lake.files import write_file
 from pipeline.lake.layout import LAYOUT, LakeError, LakeTable, lake_tables
@@ -204,14 +204,14 @@ def test_old_days_are_dropped_and_open_rows_stay(tmp_path: Path) -> None:
 def test_a_column_that_an_older_release_did_not_have_is_added_and_its_rows_are_null(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = StructType([StructField("connection_id", LongType()), StructField("arguments", VariantType())])
+    first = table_of("rows", ("connection_id", LONG), ("arguments", VARIANT))
     today = lake_tables()
     monkeypatch.setattr(
         "pipeline.lake.log.lake_tables", lambda: today | {name: LakeTable(name, first) for name in TABLES}
     )
     path = tmp_path / "lake"
     commit(new_lake(path), 1, [1], [2], FRIDAY)
-    later = StructType([*first.fields, StructField("weather", StringType())])
+    later = with_columns(first, Column("weather", STRING))
     monkeypatch.setattr(
         "pipeline.lake.log.lake_tables", lambda: today | {name: LakeTable(name, later) for name in TABLES}
     )

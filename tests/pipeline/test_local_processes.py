@@ -31,8 +31,8 @@ from process_work import LATER, WriteLater, abort, fail, group, identify, kill, 
 from pyspark.sql import SparkSession
 
 import pipeline
+from codec.tables import TABLES
 from pipeline.decoding import LOCAL_BYTES, decoded_locally
-from pipeline.schemas import TABLES
 from pipeline.tables import processes as local_processes
 from pipeline.tables.exchange import Local, Source
 from pipeline.tables.processes import Interrupted, LocalProcesses, ProcessLost

@@ -12,22 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType, VariantType
 
+from codec import tables
+from codec.tables import LONG, STRINGS, table_of
 from pipeline.decoding import decode_into
 from pipeline.output.place import place
 from udfs.arrow.types import TIMESTAMP, VARIANT
 from udfs.sink.footer import with_variants
 from udfs.sink.parquet import GROUP_ROWS, ParquetFiles, write_folders
+from udfs.spark_schemas import spark_schema
 
-SCHEMA = StructType(
-    [
-        StructField("frame_no", LongType(), True, {"comment": "a number"}),
-        StructField("ts", TimestampType()),
-        StructField("arguments", VariantType()),
-        StructField("notes", ArrayType(StringType())),
-        StructField("properties", VariantType()),
-    ]
+TABLE = table_of(
+    "rows",
+    ("frame_no", LONG, "a number"),
+    ("ts", tables.TIMESTAMP),
+    ("arguments", tables.VARIANT),
+    ("notes", STRINGS),
+    ("properties", tables.VARIANT),
 )
 # VARIANT of {"a": 7} by hand (parquet-format, VariantEncoding.md): dictionary of one key; object of one field, int8.
 METADATA = bytes([0b00000001, 1, 0, 1]) + b"a"
@@ -47,14 +48,14 @@ def batch(count: int) -> pa.RecordBatch:
             pa.array([["x", "y"], None] * (count // 2), pa.list_(pa.string())),
             pa.array([None] * count, VARIANT),
         ],
-        names=SCHEMA.names,
+        names=TABLE.names,
     )
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("files") / "with space" / "50%20"
-    files = ParquetFiles(fs.LocalFileSystem(), str(path), SCHEMA)
+    files = ParquetFiles(fs.LocalFileSystem(), str(path), TABLE)
     for _ in range(3):
         files.write(batch(4))
     files.write(batch(0))
@@ -66,7 +67,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_spark_reads_the_schema_and_the_rows(spark: SparkSession, directory: Path) -> None:
     table = spark.read.parquet(str(directory))
-    assert table.schema == SCHEMA
+    assert table.schema == spark_schema(TABLE)
     rows = table.selectExpr("*", "variant_get(arguments, '$.a', 'int') AS a").sort("frame_no").collect()
     assert [row.a for row in rows] == ([7] * 3 + [None] * 3) * 2
     assert [row.notes for row in rows if row.a == 7] == [["x", "y"]] * 6
@@ -82,7 +83,7 @@ def test_duckdb_reads_variants(directory: Path) -> None:
 
 
 def test_the_size_of_row_groups_is_bounded(tmp_path: Path) -> None:
-    schema = StructType([StructField("frame_no", LongType())])
+    schema = table_of("rows", ("frame_no", LONG))
     files = ParquetFiles(fs.LocalFileSystem(), str(tmp_path), schema)
     half = pa.RecordBatch.from_arrays([pa.array(range(GROUP_ROWS // 2))], names=["frame_no"])
     for _ in range(3):
@@ -93,7 +94,7 @@ def test_the_size_of_row_groups_is_bounded(tmp_path: Path) -> None:
 
 
 def test_without_rows_no_file_is_written(tmp_path: Path) -> None:
-    files = ParquetFiles(fs.LocalFileSystem(), str(tmp_path / "none"), SCHEMA)
+    files = ParquetFiles(fs.LocalFileSystem(), str(tmp_path / "none"), TABLE)
     assert files.close()[1] == 0
     assert not (tmp_path / "none").exists()
 
@@ -122,7 +123,7 @@ def test_a_missing_column_is_refused(directory: Path) -> None:
 def test_a_late_task_does_not_recreate_the_scratch_directory(tmp_path: Path) -> None:
     """When the run is over, what it wrote aside has been removed, and would be there for ever."""
     rows = pa.record_batch({"frame_no": pa.array([1], pa.int64())})
-    schema = StructType([StructField("frame_no", LongType())])
+    schema = table_of("rows", ("frame_no", LONG))
 
     def write(directory: Path, then: Callable[[], object] = lambda: None) -> list[pa.RecordBatch]:
         def parts() -> Iterator[tuple[str, pa.RecordBatch]]:

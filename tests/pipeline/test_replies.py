@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from test_flows_labels import BROKER, message, messages
 
-from pipeline.schemas import MESSAGE_FLOWS
+from codec.tables import MESSAGE_FLOWS
 from udfs.pairing.flows import TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import messages_to_pair

@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 from row_digests import FINDINGS, SHIPPED, Digests
 
 import pipeline
+from codec.tables import TABLES
 from pipeline.decoding import config, secret_files
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
-from pipeline.schemas import TABLES
 from udfs.tables import ACCOUNTS, tables_of
 
 CAPTURES = row_digests.captures([row_digests.CAPTURES])

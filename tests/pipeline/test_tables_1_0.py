@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from test_tables_captures import CAPTURES, Captured
 
 import pipeline
-from udfs.schemas import DECODED
+from codec.tables import DECODED
+from udfs.spark_schemas import spark_schema
 
 NAMES = (
     "10_qpidd_transactions.pcap",
@@ -35,7 +36,7 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Two of the captures have one time and one pair of ports; their connections are distinguished."""
     folder = tmp_path_factory.mktemp("decoded")
     write_rows(folder, NAMES)
-    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(str(folder)))
+    tables = pipeline.from_decoded(spark.read.schema(spark_schema(DECODED)).parquet(str(folder)))
     yield Captured(tables)
     tables.release()
 

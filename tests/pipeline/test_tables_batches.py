@@ -22,11 +22,10 @@ from decoding import decode_table, in_flow_order, runs
 from tables_support import STEP, Script
 
 from codec.compiler.limits import LIMITS, Limits
+from codec.tables import TABLES, WORKER_TABLES, families
 from codec.variant import encode
 from pipeline.decoding import config
-from pipeline.schemas import TABLES, WORKER_TABLES
 from udfs.arrow.types import VARIANT, ColumnError, arrow_schema, bound
-from udfs.attributes import FAMILIES
 from udfs.conversation import states
 from udfs.conversation.contents import Contents
 from udfs.conversation.frames import FrameBatch
@@ -243,7 +242,7 @@ def test_a_body_that_never_ends_is_summarized() -> None:
 
 
 def test_memory_of_a_waiting_body_does_not_grow() -> None:
-    contents = Contents(FAMILIES[0], arrow_schema(TABLES["messages"]), payload=False)
+    contents = Contents(families()[0], arrow_schema(TABLES["messages"]), payload=False)
     seen = []
     for batch in long_body(20):
         goes_on = np.unique(batch["connection_id"].to_numpy())

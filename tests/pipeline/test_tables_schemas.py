@@ -10,11 +10,13 @@ from chispa import assert_df_equality
 from chispa.schema_comparer import assert_schema_equality
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 from tables_support import Read, Script
 
 import pipeline
-from pipeline.schemas import DECODED, FRAMES, TABLES
+from codec.tables import ALL_TABLES, DECODED, FRAMES
+from pipeline.lake.layout import lake_tables
+from udfs.sink.parquet import spark_json
+from udfs.spark_schemas import TABLES, spark_schema
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +29,20 @@ def test_table_has_its_schema(read: Read, name: str) -> None:
     assert_schema_equality(getattr(read.tables, name).schema, TABLES[name], ignore_nullable=True)
 
 
+def test_files_and_logs_have_the_schema_as_spark_writes_it() -> None:
+    internal = [table.whole_schema for table in lake_tables().values()]
+    for table in (*ALL_TABLES.values(), DECODED, *internal):
+        assert spark_json(table) == spark_schema(table).json()
+
+
 def test_tables_come_in_the_order_of_the_schemas(read: Read) -> None:
     assert [name for name, _ in read.tables.items()] == list(TABLES)
 
 
 def test_decoded_rows_are_frames_with_a_kind_in_front_and_facts_behind() -> None:
-    assert DECODED.fields[0].name == "kind"
-    assert StructType(DECODED.fields[1:-2]) == FRAMES
-    assert [field.name for field in DECODED.fields[-2:]] == ["facts", "inside"]
+    assert DECODED.names[0] == "kind"
+    assert DECODED.columns[1:-2] == FRAMES.columns
+    assert DECODED.names[-2:] == ["facts", "inside"]
 
 
 def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:
@@ -45,7 +53,7 @@ def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:
 
 def test_a_table_is_planned_when_it_is_asked_for(spark: SparkSession) -> None:
     """And with it the cached rows, up to the release."""
-    tables = pipeline.from_decoded(spark.createDataFrame([], DECODED))
+    tables = pipeline.from_decoded(spark.createDataFrame([], spark_schema(DECODED)))
     assert tables.persisted == ()
     links = tables.links
     assert tables.links is links
@@ -97,7 +105,7 @@ def test_in_an_empty_folder_spark_looks_for_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
-    monkeypatch.setattr(pipeline, "_read", lambda _, folder, *others: asked.append(folder))
+    monkeypatch.setattr("pipeline.loading._read", lambda _, folder, *others: asked.append(folder))
     (tmp_path / "notes.txt").touch()
     with pytest.raises(pipeline.NoTables):
         pipeline.load(spark, str(tmp_path))

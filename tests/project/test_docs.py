@@ -18,9 +18,9 @@ import pipeline
 from codec.amqp.classic.kinds import NAMES
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods, tag_kinds
 from codec.compiler.limits import LIMITS, REACHED
+from codec.tables import ALL_TABLES, TABLES
 from jobs.cli import main
-from jobs.schema import all_schemas, columns, unit
-from pipeline.schemas import ROWS
+from jobs.schema import columns
 from pipeline.session import RUNTIME
 from pipeline.tables.processes import LocalProcesses
 
@@ -67,16 +67,16 @@ def test_one_table_in_markdown_is_a_section_of_the_page(capsys: pytest.CaptureFi
 def test_the_readme_says_the_same_of_each_table() -> None:
     """Its table leaves out what no run of `decode` writes."""
     described = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.M))
-    assert described == {name: ROWS[name] for name in pipeline.TABLES}
+    assert described == {name: table.row for name, table in TABLES.items()}
 
 
 def test_a_documented_unit_is_the_unit_of_the_column() -> None:
     """The comments name units too, in words of their own."""
-    for name, schema in all_schemas().items():
-        for path, column in columns(schema):
-            last = str(column.metadata["comment"]).rpartition(", ")[2]
+    for name, table in ALL_TABLES.items():
+        for path, column in columns(table):
+            last = column.doc.rpartition(", ")[2]
             if last in ("ns", "s", "ms", "bytes", "ns since 1970-01-01 UTC"):
-                assert unit(column) == last, f"{name}.{path}"
+                assert column.unit == last, f"{name}.{path}"
 
 
 def test_every_limit_is_documented_with_its_value() -> None:

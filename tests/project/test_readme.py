@@ -19,10 +19,10 @@ from deployment import blocks
 from pyspark.sql import SparkSession
 from submitting import BRIEFLY, OF_SPARK
 
+from codec.tables import TABLES
 from jobs.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
 from pipeline.output.place import place
-from pipeline.schemas import TABLES
 from pipeline.sql import open_tables
 
 ROOT = Path(__file__).parents[2]

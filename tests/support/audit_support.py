@@ -11,12 +11,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType, VariantType
 from tables_support import arrow_rows
 
+from codec.tables import ALL_TABLES, FINDINGS, STRING, TABLES, VARIANT, table_of
 from pipeline.audit.catalogue import catalogue
-from pipeline.schemas import FINDINGS, TABLES
+from udfs.arrow.types import arrow_schema
+from udfs.spark_schemas import spark_schema
 
 BEGIN = datetime(2026, 11, 20, 2, 0, 0)
 END = datetime(2026, 11, 20, 2, 1, 20)
@@ -113,14 +113,14 @@ FOUND = [
 
 def found(spark: SparkSession) -> DataFrame:
     """The findings."""
-    return arrow_rows(spark, FOUND, FINDINGS)
+    return arrow_rows(spark, FOUND, spark_schema(FINDINGS))
 
 
 def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """A table below `directory`, as DuckDB writes it: null where a row does not name a column."""
-    schema = {**TABLES, "findings": FINDINGS}[name]
-    variants = [column.name for column in schema if column.dataType == VariantType()]
-    raw = StructType([StructField(c.name, StringType() if c.name in variants else c.dataType) for c in schema])
+    schema = ALL_TABLES[name]
+    variants = [column.name for column in schema if column.type == VARIANT]
+    raw = table_of(name, *((c.name, STRING if c.name in variants else c.type) for c in schema))
     given = [
         {
             column: json.dumps(row[column]) if column in variants and column in row else row.get(column)
@@ -128,7 +128,7 @@ def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -
         }
         for row in rows
     ]
-    written = pa.Table.from_pylist(given, to_arrow_schema(raw, timezone="UTC"))  # noqa: F841
+    written = pa.Table.from_pylist(given, arrow_schema(raw))  # noqa: F841
     columns = ", ".join(f"{c}::JSON::VARIANT AS {c}" if c in variants else f'"{c}"' for c in schema.names)
     (directory / name).mkdir(parents=True)
     duckdb.sql(f"COPY (SELECT {columns} FROM written) TO '{directory / name / 'part-0.parquet'}'")

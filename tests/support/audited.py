@@ -19,14 +19,15 @@ from tls_peers import Peers, Sent, wire_of
 from wire import CLIENT, SERVER, write_capture
 
 import pipeline
+from codec.tables import FINDINGS
 from jobs.cli import main
 from jobs.running import OK, UNREADABLE
 from pipeline import decoding
 from pipeline import session as sessions
 from pipeline.audit import engine
 from pipeline.audit.catalogue import catalogue
-from pipeline.schemas import FINDINGS
 from pipeline.tables.exchange import Local, Source
+from udfs.spark_schemas import spark_schema
 
 OLDER = ("0-8", "0-9")
 CASES = [
@@ -93,7 +94,8 @@ class Audited:
         }
         ports = {*self.owner, *range(LOGINS_PORT, LOGINS_PORT + 2 * len(LOGINS))}
         connections = self.tables.connections.select(*CONNECTION).collect()
-        self.all_findings = spark.read.schema(FINDINGS).parquet(str(folder / "tables" / "findings")).collect()
+        findings = spark.read.schema(spark_schema(FINDINGS)).parquet(str(folder / "tables" / "findings"))
+        self.all_findings = findings.collect()
         captures = {row.connection_id: captured_rows.capture_at(row.client_ip) for row in connections}
         found = [(captures.get(row.connection_id) or shipped_file(row), row) for row in self.all_findings]
         self.shipped = [(name, row) for name, row in found if name is not None]

@@ -18,9 +18,9 @@ import golden
 import pyarrow as pa
 from pyspark.sql.variant_utils import VariantUtils
 
+from codec.tables import RUN_ORDER
 from udfs.decode.decoder import decode_runs
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.schemas import RUN_ORDER
 from udfs.source.sources import read_runs
 
 Row = dict[str, Any]

@@ -44,8 +44,8 @@ from codec.amqp.versions import FRAME_TYPES, STATUSES
 from codec.layers.stack import Layers
 from codec.net.segments import SEGMENT
 from codec.sides import SIDES
+from codec.tables import LEDGER
 from udfs.decode.connection_rows import COUNTED_AS
-from udfs.schemas import LEDGER
 
 WAYS = ("stream", "segments", "both", "file", "merged", "layers")
 TOGETHER = 100  # inputs of which tables are made at once
@@ -133,7 +133,7 @@ def ended(decoder: Decoder) -> Iterator[tuple[int, Ledgers]]:
 
 
 def ledger_of(direction: np.void) -> dict[str, int]:
-    """A record of the decoder by the names of `udfs.schemas.LEDGER`."""
+    """A record of the decoder by the names of `codec.tables.LEDGER`."""
     return {name: int(direction[COUNTED_AS.get(name, name)]) for name in LEDGER.names}
 
 

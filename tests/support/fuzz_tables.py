@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 
 from codec.net.identity import IP_BYTES
 from codec.net.segments import SEGMENT
+from codec.tables import TCP_RUNS
 from codec.variant import decode
 from pipeline.decoding import config
 from udfs.arrow.types import VARIANT, arrow_schema
+from udfs.config import Config
 from udfs.decode.key_logs import SecretFiles
-from udfs.schemas import TCP_RUNS, Config
 from udfs.tables import tables_of
 
 Run = tuple[bytes, np.ndarray, bytes]  # flow, segments, payload

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
+from codec.tables import TABLES as SCHEMAS
 from pipeline.lake import journal
 from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake, open_or_create_lake
-from pipeline.schemas import TABLES as SCHEMAS
 
 TABLES = ("frames", "messages")
 

@@ -19,8 +19,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
 import pipeline
+from codec.tables import DECODED
 from pipeline import Tables
-from udfs.schemas import DECODED
+from udfs.spark_schemas import spark_schema
 
 
 def arrow_rows(
@@ -197,7 +198,9 @@ class Script:
 
 def decoded_rows(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     """Dicts of columns of DECODED -> DECODED; VARIANT columns and facts from their JSON, `ts` from `ts_ns`."""
-    return arrow_rows(spark, rows, DECODED, JSON_COLUMNS).withColumn("ts", F.expr("timestamp_micros(ts_ns div 1000)"))
+    return arrow_rows(spark, rows, spark_schema(DECODED), JSON_COLUMNS).withColumn(
+        "ts", F.expr("timestamp_micros(ts_ns div 1000)")
+    )
 
 
 class Found:

@@ -26,7 +26,7 @@ from udfs.decode.connection_rows import connection_rows
 
 
 class Fact(NamedTuple):
-    """One connection; `facts` as `udfs.schemas.FACTS` names them."""
+    """One connection; `facts` as `codec.tables.FACTS` names them."""
 
     connection_id: int
     facts: dict[str, Any]

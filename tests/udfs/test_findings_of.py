@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codec.tables import FINDINGS, TABLES
 from codec.variant.python_values import decode
 from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
-from pipeline.schemas import FINDINGS, TABLES
 from udfs.arrow.types import arrow_schema
 from udfs.findings import FindRows, PackRows, Program, Relation, Resources, findings_of
 from udfs.sink.parquet import ParquetFiles

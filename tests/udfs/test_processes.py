@@ -24,10 +24,10 @@ from scapy.utils import RawPcapNgReader
 from codec.capture.pcapng import PcapngWalker
 from codec.capture.processes import Process, commented
 from codec.compiler.limits import LIMITS
+from codec.tables import PROCESS
 from jobs.summary import application
 from pipeline.report.sections import APPLICATION
 from udfs.arrow.types import arrow_type
-from udfs.schemas import PROCESS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 OF_VERSIONS = {

@@ -22,11 +22,12 @@ from test_capture_pcapng import enhanced, interface, section
 
 import udfs
 from codec.net.segments import SEGMENT
-from udfs.schemas import TCP_RUNS
+from codec.tables import TCP_RUNS
 from udfs.source.captures import captures_of
 from udfs.source.options import OptionError, parse_filter, parse_options, parse_time
 from udfs.source.packets import PcapReader, PcapSource
 from udfs.source.sources import ReadRuns, TcpRunsReader, run_tasks
+from udfs.spark_schemas import spark_schema
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 GOOD = CAPTURES / "091_handshake_ok.pcap"
@@ -301,7 +302,7 @@ def test_spark_reads_packets_and_runs(spark: SparkSession) -> None:
     assert (first.ts_ns, first.src_ip, first.skipped) == (expected_packets(path)[0][2], "::1", None)
     options = {"paths": json.dumps([str(path), str(GOOD)]), "splitBytes": "2000"}
     tasks = run_tasks(options)
-    runs = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
+    runs = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), spark_schema(TCP_RUNS))
     collected = [row.asDict() for row in runs.collect()]
     assert exploded(collected) == sorted(expected_packets(path) + expected_packets(GOOD))
     assert {account["capture_file"] for account in accounts(collected)} == {path.as_uri(), GOOD.as_uri()}

@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 
 import udfs
-from udfs.schemas import PACKETS
+from codec.tables import PACKETS
 from udfs.source.options import OptionError, parse_options
 from udfs.source.packets import PcapSource
 from udfs.source.stream import READ, Offset, PcapStreamReader
+from udfs.spark_schemas import spark_schema
 
 CAPTURES = [golden.CAPTURES / f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
 NOW = 2_000_000_000  # seconds
@@ -132,4 +133,4 @@ def test_a_query_reads_each_packet_once_also_when_it_is_started_again(spark: Spa
 
 
 def test_the_data_source_gives_the_stream(directory: Path) -> None:
-    assert isinstance(PcapSource({"path": str(directory)}).streamReader(PACKETS), PcapStreamReader)
+    assert isinstance(PcapSource({"path": str(directory)}).streamReader(spark_schema(PACKETS)), PcapStreamReader)

@@ -1,4 +1,4 @@
-"""Arrow types of Spark columns, batches with the columns of a schema, binary columns, and VARIANT columns.
+"""Arrow types of columns, batches with the columns of a schema, binary columns, and VARIANT columns.
 
 Spark returns a null VARIANT as a null struct with null children, although it declares them as never null; pyarrow will
 not cast that, not even to its own type (`DataFrame.toArrow` does). So `as_structs` makes Spark return ordinary structs
@@ -13,58 +13,46 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-    VariantType,
-)
 
+from codec import tables
 from codec.errors import WirehareError
+from codec.tables import ListOf, MapOf, Table, Type
 
 METADATA = pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})
 VARIANT = pa.struct([pa.field("value", pa.binary(), nullable=False), METADATA])
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-ARROW_TYPES: dict[type[DataType], pa.DataType] = {
-    LongType: pa.int64(),
-    IntegerType: pa.int32(),
-    StringType: pa.string(),
-    BooleanType: pa.bool_(),
-    BinaryType: pa.binary(),
-    TimestampType: TIMESTAMP,
-    VariantType: VARIANT,
+ARROW_TYPES: dict[str, pa.DataType] = {
+    tables.LONG: pa.int64(),
+    tables.INT: pa.int32(),
+    tables.STRING: pa.string(),
+    tables.BOOLEAN: pa.bool_(),
+    tables.BINARY: pa.binary(),
+    tables.TIMESTAMP: TIMESTAMP,
+    tables.DATE: pa.date32(),
+    tables.VARIANT: VARIANT,
 }
-# Structs with the octets of a VARIANT, which may be null.
-STRUCT_OF_VARIANT = StructType([StructField("value", BinaryType()), StructField("metadata", BinaryType())])
+PARTS = ("value", "metadata")  # of a VARIANT
 
 
-def arrow_type(kind: DataType) -> pa.DataType:
-    """The Arrow type of a Spark type; also of arrays, maps and structs of these. Raises KeyError for others."""
-    if isinstance(kind, MapType):
-        return pa.map_(arrow_type(kind.keyType), arrow_type(kind.valueType))
-    if isinstance(kind, ArrayType):
-        return pa.list_(arrow_type(kind.elementType))
-    if isinstance(kind, StructType):
-        return pa.struct([(field.name, arrow_type(field.dataType)) for field in kind.fields])
-    return ARROW_TYPES[type(kind)]
+def arrow_type(kind: Type) -> pa.DataType:
+    """The Arrow type of a type of columns."""
+    if isinstance(kind, MapOf):
+        return pa.map_(arrow_type(kind.key), arrow_type(kind.value))
+    if isinstance(kind, ListOf):
+        return pa.list_(arrow_type(kind.element))
+    if isinstance(kind, Table):
+        return pa.struct([(column.name, arrow_type(column.type)) for column in kind])
+    return ARROW_TYPES[kind]
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    return pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
+def arrow_schema(table: Table) -> pa.Schema:
+    return pa.schema([(column.name, arrow_type(column.type)) for column in table])
 
 
 def ddl(schema: pa.Schema) -> str:
     """The schema as Spark writes one, of columns with simple types."""
-    names = {arrow: kind.typeName() for kind, arrow in ARROW_TYPES.items()} | {pa.int64(): "bigint", pa.int32(): "int"}
+    names = {arrow: kind for kind, arrow in ARROW_TYPES.items()}
     return ", ".join(f"{field.name} {names[field.type]}" for field in schema)
 
 
@@ -142,16 +130,8 @@ def variants(octets: Sequence[tuple[bytes, bytes]]) -> pa.StructArray:
     return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=mask)
 
 
-def struct_schema(schema: StructType) -> StructType:
-    """The schema of the rows of `as_structs`."""
-    kinds = [STRUCT_OF_VARIANT if isinstance(field.dataType, VariantType) else field.dataType for field in schema]
-    return StructType(
-        [StructField(field.name, kind, field.nullable) for field, kind in zip(schema, kinds, strict=True)]
-    )
-
-
-def variant_columns(schema: StructType) -> list[int]:
-    return [at for at, field in enumerate(schema.fields) if isinstance(field.dataType, VariantType)]
+def variant_columns(table: Table) -> list[int]:
+    return [at for at, column in enumerate(table) if column.type == tables.VARIANT]
 
 
 def as_structs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -171,11 +151,11 @@ def as_variants(table: pa.Table, columns: list[int]) -> pa.Table:
 
 
 def _is_variant(kind: pa.DataType) -> bool:
-    if not pa.types.is_struct(kind) or kind.num_fields != len(STRUCT_OF_VARIANT):
+    if not pa.types.is_struct(kind) or kind.num_fields != len(PARTS):
         return False
     return any((kind.field(at).metadata or {}).get(b"variant") == b"true" for at in range(kind.num_fields))
 
 
 def _as_struct(array: pa.StructArray) -> pa.StructArray:
-    children = [array.field(name) for name in STRUCT_OF_VARIANT.names]
-    return pa.StructArray.from_arrays(children, names=STRUCT_OF_VARIANT.names, mask=array.is_null())
+    children = [array.field(name) for name in PARTS]
+    return pa.StructArray.from_arrays(children, names=PARTS, mask=array.is_null())

@@ -20,11 +20,11 @@ from codec.checks.state import NONE, State, new_state, with_room
 from codec.conversation.sessions.semantics import COORDINATES, COORDINATOR
 from codec.memory import fixed
 from codec.sides import SIDES
+from codec.tables import INT, LONG, STRING, STRINGS, table_of
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, texts, values_of
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, places_where
 from udfs.arrow.types import arrow_schema, typed
-from udfs.schemas import INT, LONG, STRING, STRINGS, table
 
 Integers = NDArray[np.int64]
 METHOD_COLUMNS = (
@@ -32,7 +32,8 @@ METHOD_COLUMNS = (
     "size", "payload_size", "arguments",
     "grace_ns", "last_ns", "agreed_channel_max", "transaction_command", "discharged",
 )  # fmt: skip
-ODD = table(
+ODD = table_of(
+    "oddities",
     ("connection_id", LONG, "TCP connection"),
     ("frame_no", LONG, "frame that is odd, or that was not answered"),
     ("ts_ns", LONG, "when that was noticed, ns since 1970-01-01 UTC"),

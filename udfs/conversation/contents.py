@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.settled import Frames
 from codec.conversation.states import numbered
+from codec.tables import Family
 from udfs.arrow.fields import TYPES
 from udfs.arrow.rows import (
     Index,
@@ -33,7 +34,6 @@ from udfs.arrow.rows import (
     values_cut,
 )
 from udfs.arrow.types import bound
-from udfs.attributes import Family
 from udfs.conversation.batches import INSIDE, Batches
 from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
 from udfs.conversation.bodies import PENDING_BODIES, Bodies

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from codec.conversation.sessions.semantics import (
     NAMES,
@@ -15,6 +14,7 @@ from codec.conversation.sessions.semantics import (
     SETTLES,
     VERSIONS,
 )
+from codec.tables import LONG, STRING, table_of
 from udfs import roles
 from udfs.arrow.fields import Fields, fields, values_of
 from udfs.arrow.rows import (
@@ -26,8 +26,8 @@ from udfs.arrow.rows import (
     truth_of,
 )
 from udfs.arrow.types import bound
+from udfs.config import FACT
 from udfs.conversation.frames import Flags, FrameBatch
-from udfs.schemas import FACT
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
@@ -54,7 +54,7 @@ def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, 
 METHOD_COLUMNS = ("connection_id", "ts_ns", "name", "arguments")
 # Queues that are streams, by name; and of queues that may be streams, how many messages they had at a time, as text:
 # name, NUL, nanoseconds, NUL, number (DELETED: it was deleted).
-STREAMS = StructType([StructField("connection_id", LongType()), StructField("queue", StringType())])
+STREAMS = table_of("streams", ("connection_id", LONG), ("queue", STRING))
 DELETED = -1
 CONDITIONS = ("if_unused", "if_empty")  # the queue may be left
 

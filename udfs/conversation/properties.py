@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from codec.tables import Place
 from codec.variant.reading import OTHER, TIME
 from udfs.addresses import managed_by
 from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, texts, values_of
 from udfs.arrow.rows import one_of
-from udfs.attributes import PERSISTENT, Place
 from udfs.roles import DELIVERIES
 
 
@@ -75,6 +75,7 @@ def _text(value: object) -> str:
     return str(value)
 
 
+PERSISTENT = 2  # delivery mode (0-9-1 specification, class basic, property delivery-mode; the same in 0-10)
 DIGITS = "0123456789"
 # HTTP over AMQP: methods, the reply-to of requests, the form of a status, and the first one of errors.
 HTTP_METHODS, HTTP_REPLY_TO, STATUS, FIRST_ERROR = ("GET", "PUT", "POST", "DELETE"), "$me", "^[1-5][0-9]{2}$", 400

@@ -25,11 +25,11 @@ from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, NAME_BYTES, PORT_BYTES, flow_key, name_flows
 from codec.net.segments import FLOW_KEY_BYTES
 from codec.sides import SIDES
+from codec.tables import FACTS, LEDGER
 from udfs.arrow.dictionaries import TextTable, by_distinct, each_once, missing, nullable
 from udfs.arrow.types import arrow_type, binary_column, of_type, padded
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.decode.processes import FlowProcesses, process_columns
-from udfs.schemas import FACTS, LEDGER
 from udfs.source.columns import address_text
 
 # Field of the decoder's records, where the ledger has another name for it.
@@ -40,7 +40,7 @@ _SIDES, _VERSIONS, _CONTENTS = TextTable.of(SIDES), TextTable.of(VERSIONS), Text
 _TRANSPORTS = TextTable.of(TRANSPORTS)
 _TCP_ENDS, _KNOWN_BY = TextTable.of(TCP_ENDS), TextTable.of(KNOWN_BY)
 _FACTS, _LEDGER = list(arrow_type(FACTS)), list(arrow_type(LEDGER))
-_TLS = arrow_type(FACTS["tls"].dataType)
+_TLS = arrow_type(FACTS["tls"].type)
 
 
 def connection_rows(

@@ -20,10 +20,10 @@ from codec.amqp.rows import NAMES
 from codec.amqp.v1_0 import azure_batches as A
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.sides import SIDES
+from codec.tables import DECODED
 from udfs.arrow.dictionaries import TextTable, each_once, nullable
 from udfs.arrow.fields import HEX_DIGITS
 from udfs.arrow.types import TIMESTAMP, VARIANT, arrow_schema, binary_column
-from udfs.schemas import DECODED
 
 ARROW_DECODED = arrow_schema(DECODED)
 

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from codec.amqp.connections.lifecycle import EndedConnections
 from codec.capture.processes import FLAG_BITS, INBOUND, OUTBOUND, Process
 from codec.net.segments import FLOW_KEY_BYTES
+from codec.tables import PROCESS
 from udfs.arrow.types import arrow_type
-from udfs.schemas import PROCESS
 
 # `end`: whose process it is, 0 the low end of the flow key, 1 the high one; AS_SENT more, of the sender, where flags do
 # not say. `process`: index into the processes of the run.

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType, VariantType
 
 from codec.pseudonyms import key_of
+from codec.tables import FRAMES
 from udfs.functions.decoding import (
     FRAME_COLUMNS,
     decode_arguments,
@@ -32,7 +33,7 @@ from udfs.functions.names import (
     pseudonyms,
     redact_frame,
 )
-from udfs.schemas import FRAMES
+from udfs.spark_schemas import spark_type
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ FUNCTIONS = (
         "amqp_frame",
         decode_frame,
         ("BINARY", "STRING"),
-        StructType([StructField(name, FRAMES[name].dataType) for name in FRAME_COLUMNS]),
+        StructType([StructField(name, spark_type(FRAMES[name].type)) for name in FRAME_COLUMNS]),
         "One whole frame, or a protocol header: a struct with the columns of table `frames` that its octets determine. "
         "`status` and `error` report octets that do not fit.",
         f"amqp_frame({_ACK}, '0-9-1').name",

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
-from udfs.attributes import RABBITMQ
+from udfs.config import FACT
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.legs import legs_of
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
-from udfs.roles import DELIVERIES
-from udfs.schemas import FACT
+from udfs.roles import DELIVERIES, RABBITMQ
 
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
 NO_NAME = "@localhost"

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import fs
-from pyspark.sql.types import StructType
 
 from codec.memory import fixed
 from codec.pairing.engine import pairs_of
 from codec.pairing.state import ANY, DECIDED, DELIVERY, LABEL, NONE, PUBLISH, Pairs, Rows
+from codec.tables import Table
 from udfs.arrow.rows import Index, elapsed, in_one, numbers_of, picked
 from udfs.arrow.types import arrow_schema, typed
 from udfs.pairing.hash_partitions import whole_keys
@@ -64,7 +64,7 @@ class PairMessages:
     """The function for `mapInArrow`: partitioned messages, sorted by bucket -> rows of `schema`, that of table
     message_flows."""
 
-    schema: StructType
+    schema: Table
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.schema)

@@ -10,40 +10,26 @@ files as they read Spark's: VARIANT is annotated, and the footer has the schema 
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
-from pyspark.sql.types import StructType, VariantType
 
+from codec.tables import INT, LONG, VARIANT, ListOf, MapOf, Table, Type
 from udfs.arrow.rows import codes_of, in_one
 from udfs.arrow.types import ddl
 from udfs.processes import private
 from udfs.sink.footer import with_variants
 
-# Values are nearly unique: a dictionary would be filled for every page group and then discarded. Integers are delta
-# encoded instead. (A VARIANT is two binary columns in the file.)
-UNIQUE_COLUMNS = (
-    "frame_no", "ts", "ts_ns", "first_ts_ns", "first_packet_no", "packet_no", "stream_offset", "content_frame_no",
-    "first_frame_no", "last_frame_no", "reply_frame_no", "reply_latency_ns", "last_ts_ns", "settled_ts_ns",
-    "settled_frame_no", "settle_latency_ns", "delivery_tag", "delivery_id", "message_id", "body_sha256", "payload",
-    "body", "flow", "octets", "arguments.value", "properties.value",
-)  # fmt: skip
 COMPRESSION = "zstd"  # a third smaller than snappy here, in the same time
-COMPRESSED = ("octets",)  # columns whose values are compressed already
-# Statistics would not help: each row group has all senders, sizes and digests, and octets of a VARIANT have no order.
-NO_STATISTICS = (
-    "sender", "frame_type", "class_id", "method_id", "stream_offset", "size", "body_size",
-    "payload_size", "body_seen", "body_sha256", "payload", "body", "octets",
-    "arguments.value", "arguments.metadata", "properties.value", "properties.metadata", "headers.value",
-    "headers.metadata",
-)  # fmt: skip
 BUFFER_BYTES = 1 << 20
 # Spark reads the schema of a table from here.
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
@@ -55,6 +41,52 @@ MAGIC = b"PAR1"
 # The files that a worker has written.
 ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64())])
 WRITTEN = ddl(ARROW_WRITTEN)
+
+
+class Stored(NamedTuple):
+    """Paths in a file of columns whose values are nearly unique: a dictionary would be filled for every page group and
+    then discarded, integers are delta-encoded instead; of those whose statistics would not help: each row group has all
+    senders, sizes and digests, and the bytes of a VARIANT have no order; of those that are compressed already."""
+
+    unique: frozenset[str]
+    without_statistics: frozenset[str]
+    uncompressed: frozenset[str]
+
+    @classmethod
+    def of(cls, table: Table) -> Stored:
+        """A VARIANT is two binary columns in the file."""
+        return cls(
+            frozenset(_values(each.name, each.type)[0] for each in table if not each.dictionary),
+            frozenset(path for each in table if not each.statistics for path in _values(each.name, each.type)),
+            frozenset(path for each in table if not each.compressed for path in _values(each.name, each.type)),
+        )
+
+
+def _values(name: str, kind: Type) -> tuple[str, ...]:
+    return (f"{name}.value", f"{name}.metadata") if kind == VARIANT else (name,)
+
+
+def spark_json(table: Table) -> str:
+    """The schema of a table as Spark writes one into files and logs."""
+    return json.dumps(_spark_type(table), separators=(",", ":"), sort_keys=True)
+
+
+def _spark_type(kind: Type) -> object:
+    if isinstance(kind, ListOf):
+        return {"type": "array", "elementType": _spark_type(kind.element), "containsNull": True}
+    if isinstance(kind, MapOf):
+        key, value = _spark_type(kind.key), _spark_type(kind.value)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if isinstance(kind, Table):
+        fields = [
+            {
+                "name": each.name, "type": _spark_type(each.type), "nullable": True,
+                "metadata": {"comment": each.doc} if each.doc else {},
+            }
+            for each in kind
+        ]  # fmt: skip
+        return {"type": "struct", "fields": fields}
+    return {LONG: "long", INT: "integer"}.get(kind, kind)
 
 
 class Marked:
@@ -136,13 +168,13 @@ class ParquetFiles:
         self,
         filesystem: fs.FileSystem,
         directory: str,
-        schema: StructType,
+        schema: Table,
         options: FileOptions = USUAL,
         folder: str = "",
     ) -> None:
         self.name, self.rows = f"part-{uuid.uuid4().hex}.zstd.parquet", 0
         self._filesystem, self._directory, self._folder = filesystem, directory, folder
-        self._spark, self._options = schema, options
+        self._table, self._options = schema, options
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = self._count = 0
         self._columns: pa.Schema | None = None  # those of the first rows
@@ -206,8 +238,9 @@ class ParquetFiles:
             if self._options.owners_only and isinstance(self._filesystem, fs.LocalFileSystem):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             stream = self._filesystem.open_output_stream(path)
-        variants = [field.name for field in self._spark.fields if isinstance(field.dataType, VariantType)]
+        variants = [column.name for column in self._table if column.type == VARIANT]
         self._file = Marked(stream, variants)
+        stored = Stored.of(self._table)
         leaves = [path for field in schema for path in _leaves(field)]
         integers = [field.name for field in schema if _is_integer(field.type)]
         # pyarrow writes each page by itself.
@@ -215,14 +248,14 @@ class ParquetFiles:
         self._writer = pq.ParquetWriter(
             self._buffer,
             schema,
-            compression={path: "none" if path in COMPRESSED else COMPRESSION for path in leaves},
-            use_dictionary=[path for path in leaves if path not in UNIQUE_COLUMNS],
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in integers if name in UNIQUE_COLUMNS},
-            write_statistics=[path for path in leaves if path not in NO_STATISTICS],
+            compression={path: "none" if path in stored.uncompressed else COMPRESSION for path in leaves},
+            use_dictionary=[path for path in leaves if path not in stored.unique],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in integers if name in stored.unique},
+            write_statistics=[path for path in leaves if path not in stored.without_statistics],
             write_batch_size=BATCH_VALUES,
             store_schema=False,
         )
-        self._writer.add_key_value_metadata({SCHEMA_KEY: self._spark.json()})
+        self._writer.add_key_value_metadata({SCHEMA_KEY: spark_json(self._table)})
         return self._writer
 
 
@@ -250,7 +283,7 @@ def write_folders(
     filesystem: fs.FileSystem,
     directory: str,
     parts: Iterator[tuple[str, pa.RecordBatch]],
-    schema_of: Callable[[str], StructType],
+    schema_of: Callable[[str], Table],
     options_of: Callable[[str], FileOptions] = lambda folder: USUAL,
 ) -> Iterator[pa.RecordBatch]:
     """Write `parts`, (folder, rows), into a file in each of these folders of `directory`; then WRITTEN. Raises

@@ -17,13 +17,13 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
-from pyspark.sql.types import StringType, StructField, StructType
 
+from codec.tables import STRING, Table, table_of
 from codec.variant.python_values import decode
 from udfs.arrow.types import ddl
+from udfs.config import ACCOUNTS, STATES, STREAM_QUEUES, Config
 from udfs.conversation.methods import STREAMS, streams_of
 from udfs.decode.key_logs import SecretFiles
-from udfs.schemas import ACCOUNTS, STATES, STREAM_QUEUES, Config
 from udfs.sink import parquet
 from udfs.sink.parquet import FileOptions, write_folders
 from udfs.source.lake import StateFiles, States, folder
@@ -37,7 +37,7 @@ ARROW_WRITTEN = parquet.ARROW_WRITTEN.append(pa.field("note", pa.string()))
 WRITTEN = ddl(ARROW_WRITTEN)
 LOST_SIGHT = "lost sight of"  # connections.tcp_end
 
-OF_ACCOUNTS = StructType([StructField("account", StringType())])  # each as JSON
+OF_ACCOUNTS = table_of("accounts", ("account", STRING))  # each as JSON
 
 Parts = Iterator[tuple[str, pa.RecordBatch]]
 
@@ -68,7 +68,7 @@ class WriteTables:
             if self.streams and table == "methods":
                 yield STREAM_QUEUES, streams_of(rows)
 
-    def _schema(self, folder: str) -> StructType:
+    def _schema(self, folder: str) -> Table:
         return {ACCOUNTS: OF_ACCOUNTS, STREAM_QUEUES: STREAMS, **self.config.schemas}[folder]
 
 
@@ -81,7 +81,7 @@ class LakeFolders:
     root: str
     batch: int
     days: Mapping[str, str | None]
-    schemas: Mapping[str, StructType]
+    schemas: Mapping[str, Table]
     options: Mapping[str, FileOptions]
 
     def write(self, parts: Parts) -> Iterator[pa.RecordBatch]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
+from codec.tables import Table
 from udfs.arrow.types import arrow_schema
 
 
@@ -23,7 +23,7 @@ def captures_of(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [_capture(name, of_file) for name, of_file in sorted(splits.items())]
 
 
-def capture_rows(captures: Iterable[dict[str, Any]], schema: StructType) -> pa.Table:
+def capture_rows(captures: Iterable[dict[str, Any]], schema: Table) -> pa.Table:
     """The rows in Arrow; `schema`: of table captures."""
     rows = [{**row, "skipped_packets": list(row["skipped_packets"].items())} for row in captures]
     return pa.table(
@@ -36,7 +36,7 @@ class MakeCaptures:
     """The function for `mapInArrow` over a single partition: accounts as JSON -> rows of `schema`, that of table
     captures."""
 
-    schema: StructType
+    schema: Table
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         accounts = [json.loads(text) for batch in batches for text in batch.column(0).to_pylist()]

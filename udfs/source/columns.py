@@ -17,11 +17,11 @@ from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES
 from codec.net.protocols import TCP, skip_name, tunnel_name
 from codec.net.runs import Runs, first_of, gather_payloads, group_flows
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from codec.tables import PACKETS, TCP_RUNS
 from udfs.arrow.dictionaries import each_once
 from udfs.arrow.rows import stretches
 from udfs.arrow.types import arrow_schema, binary_column
 from udfs.decode.processes import SIGHTING, sightings_of
-from udfs.schemas import PACKETS, TCP_RUNS
 from udfs.source.splits import Account, Block
 
 BATCH_BYTES = 16 * 1024 * 1024  # of one record batch, which is in the memory of the JVM twice

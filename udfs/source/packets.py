@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from udfs.schemas import PACKETS
+from codec.tables import PACKETS
 from udfs.source.sources import splits_of
+from udfs.spark_schemas import spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +103,7 @@ class PcapSource(DataSource):
         return "pcap"
 
     def schema(self) -> StructType:
-        return PACKETS
+        return spark_schema(PACKETS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from udfs.source.options import parse_options
@@ -124,7 +125,7 @@ def _names(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         if field.name not in PACKETS.names:
             raise OptionError(unknown("column", field.name, PACKETS.names))
-        if field.dataType != PACKETS[field.name].dataType:
-            expected = PACKETS[field.name].dataType.simpleString()
+        if field.dataType.simpleString() != PACKETS[field.name].type:
+            expected = str(PACKETS[field.name].type)
             raise OptionError(f"column {field.name} is of type {expected}, not {field.dataType.simpleString()}")
     return tuple(schema.names)

@@ -1,7 +1,7 @@
 """Runs of TCP segments of captures, for the decoder.
 
     tasks = run_tasks(options)                                           # on the driver
-    spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
+    spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), spark_schema(TCP_RUNS))
     in_run_order(read_runs(options))                                     # in this process, without Spark
 
 Options, all text: `path` or `paths`; filters `ports`, `hosts`, `since`, `until` (see `udfs.source.options`); sizes in
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from udfs.schemas import RUN_ORDER
+from codec.tables import RUN_ORDER
 
 if TYPE_CHECKING:
     from codec.net.layers import Packets

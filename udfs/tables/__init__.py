@@ -2,8 +2,8 @@
 
     for table, still_open, rows in tables_of(runs, config): ...
 
-`runs`: batches of TCP_RUNS (`udfs.schemas`), flow by flow and in order (`udfs.decode.runs`); `config`:
-`pipeline.decoding.config(payload=...)`. Rows are batches with the columns of `pipeline.schemas.TABLES[table]`:
+`runs`: batches of TCP_RUNS (`codec.tables`), flow by flow and in order (`udfs.decode.runs`); `config`:
+`pipeline.decoding.config(payload=...)`. Rows are batches with the columns of `codec.tables.TABLES[table]`:
 `frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`. Two more are not tables: ACCOUNTS, what
 each split of a capture held (DECODED rows of kind 'capture', of which Spark makes `captures`), and STATES.
 
@@ -39,7 +39,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import StructField, StructType
 
 from codec.amqp.batches import Batch
 from codec.amqp.connections.lifecycle import EndedConnections
@@ -48,8 +47,10 @@ from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.net.segments import FLOW_KEY_BYTES
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
+from codec.tables import Column, Table
 from udfs.arrow.rows import from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
+from udfs.config import ACCOUNTS, STATES, Config
 from udfs.conversation.batches import INSIDE
 from udfs.conversation.frames import FrameBatch
 from udfs.decode.connection_rows import connection_rows, joined
@@ -59,7 +60,6 @@ from udfs.decode.key_logs import SecretFiles
 from udfs.decode.processes import FlowProcesses
 from udfs.decode.runs import Files, Group, flows_in_order
 from udfs.decode.spaces import AddressSpaces, Groups, flow_of
-from udfs.schemas import ACCOUNTS, STATES, Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
 from udfs.tables.states import LAYOUT, layout_digest, state_rows, unread_rows
@@ -363,9 +363,9 @@ class TableRows:
     tables: tuple[str, ...]
 
     @property
-    def schema(self) -> StructType:
+    def schema(self) -> Table:
         """One column a table."""
-        return StructType([StructField(table, self.config.schemas[table]) for table in self.tables])
+        return Table("tables", "", tuple(Column(name, self.config.schemas[name]) for name in self.tables))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kinds = {table: arrow_schema(self.config.schemas[table]) for table in self.tables}

@@ -22,14 +22,13 @@ from codec.compiler.limits import OUTSTANDING
 from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
+from codec.tables import ATTRIBUTES, FACTS, LEDGER
 from udfs.arrow.rows import elapsed, in_one, in_one_text, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import bound
-from udfs.attributes import AGREED, ATTRIBUTES, NAMED_VHOST, NAMES, RABBITMQ, STATED_BY_BOTH
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.roles import REACHED_BY_BOTH, SASL_CODES, STAGES, STEPS
-from udfs.schemas import FACTS, LEDGER
+from udfs.roles import RABBITMQ, REACHED_BY_BOTH, SASL_CODES, STAGES, STEPS
 from udfs.tables.handshakes import (
     COUNTED,
     HANDSHAKE_COLUMNS,
@@ -47,6 +46,11 @@ Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
 HANDSHAKE_ROWS, HANDSHAKE_BYTES = 1 << 12, 1 << 22  # frames with attributes that are read together
 KEY = "connection_id"
+NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
+# Columns for client_name: the first one that is not null; names chosen by people first, product and version last.
+NAMES = ("connection_name", "client_container_id", "client_program", "client_product client_version")
+AGREED = ("channel_max", "frame_max", "heartbeat_s")  # limits that both sides state
+STATED_BY_BOTH = ("1.0",)  # versions in which each side announces its limits, and the smaller one applies
 BLOCK = blank(f"{KEY} channel ts_ns on blocked_ns").dtype
 # Column -> fields of the byte ledger: one column a side, or the sum over both.
 BY_SIDE = {

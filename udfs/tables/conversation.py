@@ -33,6 +33,7 @@ from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.settled import Frames
 from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
+from codec.tables import families
 from udfs.arrow.fields import fields, inside, values_of
 from udfs.arrow.files import Spool
 from udfs.arrow.hashing import hashed
@@ -49,7 +50,7 @@ from udfs.arrow.rows import (
     places_where,
 )
 from udfs.arrow.types import arrow_schema, bound
-from udfs.attributes import FAMILIES
+from udfs.config import Config
 from udfs.conversation.channels import REPLIES, ChannelTracker
 from udfs.conversation.contents import Contents
 from udfs.conversation.frames import FrameBatch
@@ -57,7 +58,6 @@ from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import SessionTables, SessionTracker
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
-from udfs.schemas import Config
 from udfs.tables.channels import (
     COUNT,
     OF_SESSION_LINKS,
@@ -88,7 +88,7 @@ class Conversation:
         self._keep, self._with_methods = keep, "methods" in config.tables
         self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
-        self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in FAMILIES]
+        self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in families()]
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("content_frame_no", "frame_no")
         self._returns = Returns()
         self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order

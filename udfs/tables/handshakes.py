@@ -1,7 +1,7 @@
 """What frames tell of connections: attributes of them and of their sides, from single handshake frames, by column; and
 how many frames of each kind they have, per batch.
 
-Which argument of which method is which column is data (`udfs.attributes`), and so are the steps of the handshake
+Which argument of which method is which column is data (`codec.tables.HANDSHAKE`), and so are the steps of the handshake
 (`udfs.roles`).
 """
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.sessions.semantics import IN_SEGMENTS
 from codec.sides import SIDES
+from codec.tables import ATTRIBUTES, ArgumentPath
 from codec.variant import decode, encode
 from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs import roles
@@ -25,7 +26,6 @@ from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import in_one, is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls, with_parts
-from udfs.attributes import ATTRIBUTES, ArgumentPath
 from udfs.conversation.frames import FrameBatch
 
 INT64 = np.iinfo(np.int64)

@@ -29,15 +29,16 @@ from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, UNKNOWN, Settled
 from codec.conversation.states import blank, numbered, places
 from codec.memory import fixed
+from codec.tables import MESSAGES
 from udfs.addresses import SERVES, named_by
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, one_of, picked, places_where, truth_of
 from udfs.arrow.types import typed
-from udfs.attributes import MANAGEMENT
 from udfs.conversation.properties import HTTP_METHODS
 from udfs.conversation.states import ConnectionRecords
 
+MANAGEMENT = tuple(name for name in MESSAGES.names if name.startswith("management_"))
 Integers = NDArray[np.int64]
 ENDS = pa.schema(
     [

@@ -25,8 +25,8 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import LAYOUT as SESSIONS
 from codec.conversation.sessions.credit import CREDIT
 from codec.layers.state import holds_secrets
+from codec.tables import ATTRIBUTES
 from udfs.arrow.types import typed
-from udfs.attributes import ATTRIBUTES
 from udfs.conversation.credits import OCTETS, USE
 from udfs.conversation.places import COMPLETED
 from udfs.conversation.places import COUNT as SESSION_COUNT

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.dataframes import shaped
-from pipeline.schemas import CONNECTIONS, MESSAGES
 from scenarios import truth
 from scenarios.script import PORT, Event, Script
 from udfs.pairing.schemas import MESSAGE_COLUMNS
+from udfs.spark_schemas import TABLES
 
 PEERS = 1000  # numbers of connections that a script has for itself
 
@@ -31,15 +31,15 @@ def tables(spark: SparkSession, scripts: Sequence[Script]) -> tuple[DataFrame, D
     """messages and connections of these scripts."""
     sent = [row for script in scripts for row in messages(script)]
     text = {"headers", "properties"}
-    fields = [MESSAGES[name] for name in MESSAGE_COLUMNS]
+    fields = [TABLES["messages"][name] for name in MESSAGE_COLUMNS]
     raw = StructType([StructField(field.name, StringType()) if field.name in text else field for field in fields])
     rows = spark.createDataFrame([tuple(row.get(name) for name in MESSAGE_COLUMNS) for row in sent], raw)
     parsed = rows.withColumns({name: F.parse_json(name) for name in text})
     opened = [row for script in scripts for row in connections(script)]
     names = ("connection_id", "version", "server_ip", "server_port", "vhost")
-    raw = StructType([CONNECTIONS[name] for name in names])
+    raw = StructType([TABLES["connections"][name] for name in names])
     peers = spark.createDataFrame([tuple(row[name] for name in names) for row in opened], raw)
-    return shaped(parsed, MESSAGES), shaped(peers, CONNECTIONS)
+    return shaped(parsed, TABLES["messages"]), shaped(peers, TABLES["connections"])
 
 
 def connections(script: Script) -> list[dict[str, Any]]:
