@@ -199,10 +199,12 @@ const rhea = {
     const container = require("rhea").create_container();
     return new Promise((resolve) => {
       const connection = this.connect(container);
-      const moved = whenIdle(() => connection.close());
+      let closing = false;
+      const moved = whenIdle(() => { closing = true; connection.close(); });
       let turn = Promise.resolve();
       container.on("session_error", (context) => write("error", null, { text: String(context.session.error) }));
       container.on("message", (context) => {
+        if (closing) return; // rhea would send no outcome any more
         moved();
         const { message, delivery } = context;
         const body = Buffer.from(message.body.content || message.body);
@@ -211,6 +213,7 @@ const rhea = {
         if (decision === null) return;
         // One at a time: rhea joins outcomes of neighbours in one disposition, also of another kind.
         turn = turn.then(() => new Promise((flushed) => setTimeout(flushed, 2))).then(() => {
+          if (closing) return;
           if (decision === "acked") delivery.accept();
           else if (decision === "rejected") delivery.reject();
           else if (decision === "released") delivery.release();

@@ -693,6 +693,7 @@ class Proton:
             def __init__(self) -> None:
                 super().__init__(prefetch=20, auto_accept=False)
                 self.last = time.monotonic()
+                self.closing = False
 
             def on_start(self, event: Any) -> None:
                 self.connection = event.container.connect(url, allowed_mechs="PLAIN", reconnect=False)
@@ -708,9 +709,12 @@ class Proton:
                 if time.monotonic() - self.last < settings.idle_s:
                     event.container.schedule(settings.idle_s / 4, self)
                 else:
+                    self.closing = True
                     self.connection.close()
 
             def on_message(self, event: Any) -> None:
+                if self.closing:  # proton would send no outcome any more
+                    return
                 self.last = time.monotonic()
                 body = bytes(event.message.body)
                 again = not event.message.first_acquirer or event.message.delivery_count > 0

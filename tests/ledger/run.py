@@ -147,7 +147,7 @@ def activemq(jars: Path, folder: Path, port: int) -> Iterator[Broker]:
     """ActiveMQ Classic of these jars, with its files in `folder`."""
     data = folder / "data"
     where = f"broker:(amqp+nio://127.0.0.1:{port})?brokerName=ledger&useJmx=false&dataDirectory={data}"
-    words = ["java", "-Xmx512m", "-cp", f"{jars}/*", "org.apache.activemq.console.command.ShellCommand", "start", where]
+    words = ["java", "-Xmx1g", "-cp", f"{jars}/*", "org.apache.activemq.console.command.ShellCommand", "start", where]
 
     file = folder / "broker.log"
     starts: list[str] = []  # the versions that say that they have started
@@ -271,7 +271,14 @@ def play_usual(crew: Crew, libraries: list[str], each: int) -> None:
     for at in range(0, len(libraries), 4):
         part = libraries[at : at + 4]
         most_s = 600 + each / 10
-        finish([crew.start(name, role, f"ledger.{name}", count=each) for name in part for role in ROLES], most_s)
+        finish(
+            [
+                crew.start(name, role, f"ledger.{name}", count=each, idle_s=PATIENCE_S / 2)
+                for name in part
+                for role in ROLES
+            ],
+            most_s,
+        )
     late = [name for name in libraries if name in ("pika", *clients.V1_0)]
     finish([crew.start(name, "publish", "ledger.late", count=20, ttl_ms=50) for name in late])
     time.sleep(1)
