@@ -237,5 +237,5 @@ function cutOff(resolve) {
 const client = { amqplib, "rabbitmq-client": rabbitmqClient, rhea }[settings.library];
 client[settings.role]().then(
   () => { write("closed"); process.exit(0); },
-  (error) => { write("error", null, { code: error.code ?? null, text: String(error) }); write("closed"); process.exit(0); },
+  (error) => { write("error", null, { code: Number.isInteger(error.code) ? error.code : null, text: String(error) }); write("closed"); process.exit(0); },
 );

@@ -362,6 +362,7 @@ class AmqpLib:
             client_properties={"connection_name": settings.name},
         )  # fmt: skip
         self.channel = self.connection.channel()
+        self.channel.auto_decode = False  # bodies are no text
 
     def publish(self, settings: Settings, account: Account) -> None:
         self.channel.tx_select()
@@ -648,9 +649,10 @@ class Proton:
                         self.all_sent = True
                         break
                     account.published(message.marker, message.body)
-                    delivery = event.sender.send(
-                        Message(body=message.body, id=message.message_id, durable=True, ttl=ttl_s)
-                    )
+                    # Binary in a value, or in a data section.
+                    is_data, name = message.message_id is None, message.message_id
+                    sent = Message(body=message.body, inferred=is_data, id=name, durable=True, ttl=ttl_s)
+                    delivery = event.sender.send(sent)
                     if not settings.auto:
                         self.waiting[delivery.tag] = message.marker
                 self.end(event)
