@@ -202,7 +202,7 @@ const rhea = {
       let closing = false;
       const moved = whenIdle(() => { closing = true; connection.close(); });
       let turn = Promise.resolve();
-      container.on("session_error", (context) => write("error", null, { text: String(context.session.error) }));
+      container.on("session_error", (context) => { closing = true; write("error", null, { text: String(context.session.error) }); });
       container.on("message", (context) => {
         if (closing) return; // rhea would send no outcome any more
         moved();

@@ -18,6 +18,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +77,20 @@ class Client:
 
     events: list[Row]
 
-    @property
+    @cached_property
     def cut_off(self) -> bool:
         """Whether it was killed, or its connection or session was ended by the broker."""
         names = {event["event"] for event in self.events}
         return "closed" not in names or "error" in names
 
+    @cached_property
+    def _first_error(self) -> int:
+        """Its index; what follows it may not have reached the wire."""
+        return next((at for at, event in enumerate(self.events) if event["event"] == "error"), len(self.events))
+
     def uncertain(self, index: int) -> bool:
         """Whether the wire may show this event otherwise."""
-        return self.cut_off and index >= len(self.events) - LAST_EVENTS
+        return self.cut_off and index >= min(len(self.events) - LAST_EVENTS, self._first_error)
 
 
 def accounts(folder: Path) -> dict[str, Client]:
@@ -212,13 +218,13 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
     for row in rows:
         found[row["marker"]].append(row)
     turns: Counter[str] = Counter()
-    settled: dict[tuple[str, int], str] = {}
+    settled: dict[tuple[str, int], tuple[str, int]] = {}  # outcomes, and the index of the event
     ended: dict[tuple[str, int], str] = {}
-    for event in client.events:
+    for index, event in enumerate(client.events):
         if event["event"] == "delivered":
             turns[event["id"]] += 1
         elif event["event"] in OUTCOMES and turns[event["id"]]:
-            settled[event["id"], turns[event["id"]]] = event["event"]
+            settled[event["id"], turns[event["id"]]] = (event["event"], index)
         elif event["event"] in TRANSACTIONS:
             ended[event["id"], turns[event["id"]]] = event["event"]
     seen: Counter[str] = Counter()
@@ -238,12 +244,12 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
             verdict.compare("redelivered", event["redelivered"], row["redelivered"], where)
         if (event["id"], turn) in ended:
             verdict.compare("transaction", ended[event["id"], turn], row["transaction"], where)
-        stated = settled.get((event["id"], turn))
-        if stated is None:
+        if (event["id"], turn) not in settled:
             allowed = OUTCOMES | {"unsettled"} if client.uncertain(index) else {"presettled"}
             verdict.compare("delivery outcome", "unsettled", row["outcome"], where, frozenset(allowed))
         else:
-            allowed = {"unsettled"} if client.uncertain(index) else set()
+            stated, at = settled[event["id"], turn]
+            allowed = {"unsettled"} if client.uncertain(at) else set()
             verdict.compare("delivery outcome", stated, row["outcome"], where, frozenset(allowed))
     for marker, own in found.items() if whole else ():
         for row in own[seen[str(marker)] :]:  # arrived, but nobody looked at it
