@@ -1,6 +1,6 @@
 """Decryption Secrets Blocks of pcapng (draft-ietf-opsawg-pcapng, section 4.7), anywhere in a file.
 
-A kernel skips all other blocks; it reads only their heads. Cost: constant per block.
+A kernel finds them and skips all other blocks, of which it reads only the heads. Cost: constant per block.
 """
 
 from __future__ import annotations
@@ -14,24 +14,32 @@ from codec.compiler.limits import LIMITS
 
 SECRETS_BLOCK = 0x0000000A
 TLS_KEY_LOG = 0x544C534B
+SECRETS_BYTES = LIMITS.secrets_bytes
+AT_ONCE = 256  # blocks that one call of the kernel finds
 HEAD_BYTES = 20  # type, length, secrets type, secrets length; of a section also its magic
 
 
 @njit
-def _next_block(block, at, big):
-    """The next section or secrets block from the block at `at` on: (offset, length). Length 0: it is beyond the end, or
-    incomplete; -1: no block begins there."""
-    while at + HEAD_BYTES <= len(block):
-        kind = read32(block, at, big)
+def _key_logs(octets, at, big, found):
+    """Write (begin, end) of key logs in complete blocks from the block at `at` on to `found` int64 (n, 2): (how many,
+    where the next block begins, whether its section is big-endian, whether no block begins there)."""
+    count = 0
+    while count < len(found) and at + HEAD_BYTES <= len(octets):
+        kind = read32(octets, at, big)
         if kind == SECTION:
-            return at, HEAD_BYTES
-        length = read32(block, at + 4, big)
-        if length < BLOCK_BYTES or length % 4:
-            return at, -1
-        if kind == SECRETS_BLOCK:
-            return at, length
+            big = read32(octets, at + 8, True) == BYTE_ORDER_MAGIC
+        length = read32(octets, at + 4, big)
+        if length < BLOCK_BYTES or (kind != SECTION and length % 4):
+            return count, at, big, True
+        if kind == SECRETS_BLOCK and length <= SECRETS_BYTES:
+            if at + length > len(octets):
+                break
+            if read32(octets, at + 8, big) == TLS_KEY_LOG:
+                found[count, 0] = at + 16
+                found[count, 1] = at + min(16 + read32(octets, at + 12, big), length - 4)
+                count += 1
         at += length
-    return at, 0
+    return count, at, big, False
 
 
 class SecretsWalker:
@@ -45,27 +53,10 @@ class SecretsWalker:
     def walk(self, octets: np.ndarray) -> tuple[list[bytes], int]:
         """Key logs in complete blocks of `octets` (uint8), and the number of bytes consumed."""
         octets = writable(octets)
-        found: list[bytes] = []
-        at, end = self._ahead, len(octets)
-        while not self.damaged:
-            at, length = _next_block(octets, at, self._big)
-            if length <= 0:
-                self.damaged = length < 0
-                break
-            head = octets[at : at + HEAD_BYTES].tobytes()
-            if head[:4] == SECTION.to_bytes(4, "big"):
-                self._big = head[8:12] == BYTE_ORDER_MAGIC.to_bytes(4, "big")
-                length = int.from_bytes(head[4:8], "big" if self._big else "little")
-                self.damaged = length < BLOCK_BYTES
-            elif length > LIMITS.secrets_bytes:
-                pass
-            elif at + length > end:
-                break
-            else:
-                order = "big" if self._big else "little"
-                kind, size = (int.from_bytes(head[i : i + 4], order) for i in (8, 12))  # type: ignore[arg-type]
-                if kind == TLS_KEY_LOG:
-                    found.append(octets[at + 16 : at + min(16 + size, length - 4)].tobytes())
-            at += length
+        logs: list[bytes] = []
+        at, end, found, count = self._ahead, len(octets), np.empty((AT_ONCE, 2), np.int64), AT_ONCE
+        while count == AT_ONCE and not self.damaged:
+            count, at, self._big, self.damaged = _key_logs(octets, at, self._big, found)
+            logs += [octets[first:last].tobytes() for first, last in found[:count].tolist() if first < last]
         self._ahead = max(0, at - end)
-        return found, min(at, end)
+        return logs, min(at, end)

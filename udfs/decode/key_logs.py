@@ -266,14 +266,15 @@ def _known_lines(block: bytes, room: int) -> tuple[bytes, NDArray[np.int64], NDA
 
 
 def blocks_of(file: CaptureFile) -> Iterator[bytes]:
-    """Key logs in the Decryption Secrets Blocks of a capture; none if it cannot be read."""
+    """Key logs in the Decryption Secrets Blocks of a capture, those of each part of the file that is read at once in
+    one piece, since blocks may be many and small; none if it cannot be read."""
     try:
         with CaptureBytes(file) as capture:
             if not capture.head.startswith(SECTION_HEADER):
                 return
             walker = SecretsWalker()
             for _, found, _ in in_blocks(capture, lambda octets, _: walker.walk(octets), READ_BYTES):
-                yield from found
+                yield b"\n".join(found)
                 if walker.damaged:
                     return
     except (OSError, pa.ArrowException):
