@@ -29,11 +29,12 @@ MARKER = re.compile(rb"\|([a-z0-9][a-z0-9.-]*:\d{7})\|")
 LAST_EVENTS = 120  # of a client that was cut off, which the wire may show otherwise: two batches of its publishes
 TRANSACTIONS = {"committed", "rolled-back"}
 OUTCOMES = {"confirmed", "nacked", "returned", "acked", "rejected", "requeued", "released", "modified"}
+TAKEN_BACK_NS = 19 * 10**9  # RabbitMQ 4.3 releases what is not settled for `run.PATIENCE_S`, seconds
 NOT_KNOWN = {None, "unknown"}
 COLUMNS = {
     "messages": [
         "connection_id", "operation", "first_frame_no", "packet_no", "outcome", "transaction", "redelivered",
-        "body_size", "body_sha256", "body", "message_id",
+        "ts_ns", "settled_ts_ns", "body_size", "body_sha256", "body", "message_id",
     ],
     "connections": ["connection_id", "client_name", "close_code", "close_text", "version"],
     "channels": ["connection_id", "close_code", "close_text"],
@@ -250,12 +251,18 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
         else:
             stated, at = settled[event["id"], turn]
             allowed = {"unsettled"} if client.uncertain(at) else set()
+            if (row["settled_ts_ns"] or 0) - row["ts_ns"] >= TAKEN_BACK_NS:  # whatever the client stated later
+                allowed.add("released")
             verdict.compare("delivery outcome", stated, row["outcome"], where, frozenset(allowed))
     for marker, own in found.items() if whole else ():
-        for row in own[seen[str(marker)] :]:  # arrived, but nobody looked at it
+        for row in own[seen[str(marker)] :]:  # arrived, but nobody looked at it; its library may give it back
             where = f"{marker} packet {row['packet_no']}, which its client did not see"
             verdict.compare(
-                "delivery outcome", "unsettled", row["outcome"], where, frozenset({"presettled", "released"})
+                "delivery outcome",
+                "unsettled",
+                row["outcome"],
+                where,
+                frozenset({"presettled", "released", "requeued"}),
             )
 
 

