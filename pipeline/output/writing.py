@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Union
+
+import pyarrow as pa
 
 from codec.tables import TABLES, WORKER_TABLES
 from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, byte_size, decode_into, places_of
 from pipeline.output import parquet
-from pipeline.output.place import Place
+from pipeline.output.place import OutputError, Place
 from pipeline.output.swap import staged
 from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine
-from pipeline.tables.exchange import planned
+from pipeline.tables.exchange import planned, task_numbers
 from pipeline.tables.processes import LocalProcesses
 from pipeline.text import plural
 from udfs.config import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
+from udfs.source.files import public_uri
 from udfs.source.paths import PathError
 from udfs.source.suggestions import suggesting, unknown
 
@@ -84,6 +89,8 @@ def write(
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
         try:
+            if not isinstance(session, LocalProcesses):
+                require_shared(session, stage.scratch, output)
             _write(session, given, stage, wanted, payload, progress, chosen)
         except BaseException:
             if not isinstance(session, LocalProcesses):
@@ -99,6 +106,33 @@ def write(
         if "captures" not in wanted:
             stage.child("captures").remove()
     return rows
+
+
+@dataclass(frozen=True)
+class SeesDirectory:
+    """The function for `mapInArrow` over a single row: whether a directory is there for the worker."""
+
+    path: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # Spark requires that all input is consumed
+            pass
+        yield pa.record_batch({"seen": [os.path.isdir(self.path)]})
+
+
+def require_shared(spark: SparkSession, stage: Place, output: str) -> None:
+    """Raise OutputError if a Connect server does not see the directory `stage` of this machine, which was just made:
+    its workers write there."""
+    from pyspark.sql import is_remote
+
+    if not stage.local or not is_remote():
+        return
+    (row,) = task_numbers(spark).then(SeesDirectory(stage.path), "seen boolean").collected()
+    if not row["seen"]:
+        raise OutputError(
+            f"{public_uri(output)}: the workers of the Spark Connect server do not see this directory; write to "
+            "storage that they and this machine see (s3://, gs://, abfs://, hdfs://, a mounted share)"
+        )
 
 
 def _write(
