@@ -113,6 +113,7 @@ def decode_captures(
 
     with without_pandas():
         import pipeline
+    from codec.tables import TABLES
     from pipeline.decoding import checked_key_logs, decoded_locally
     from pipeline.output.place import place
     from pipeline.tables.processes import LocalProcesses
@@ -120,7 +121,7 @@ def decode_captures(
     from udfs.source.paths import require_capture, resolve
 
     started = time.monotonic()
-    wanted = arguments.tables or list(pipeline.TABLES)
+    wanted = arguments.tables or list(TABLES)
     report = None if arguments.json in (None, STANDARD_OUTPUT) else output_file(arguments.json)
     files = resolve(arguments.captures)
     checked_key_logs(arguments.keylog)

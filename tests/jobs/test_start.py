@@ -118,6 +118,22 @@ def test_a_command_that_reads_no_rows_imports_no_large_package(words: str) -> No
     assert ran.stderr.split() == ["large:"]
 
 
+def test_nothing_imports_pyspark_before_spark_is_used(tmp_path: Path) -> None:
+    """Nor what draws pictures, where none is drawn."""
+    capture = str(ROOT / "tests" / "captures" / "091_handshake_ok.pcap")
+    tables, report = str(tmp_path / "tables"), str(tmp_path / "report.html")
+    for words, large in (
+        (["decode", capture, "--output", tables], {"pyspark", "altair", "vl_convert"}),
+        (["sql", tables, "SELECT 1"], {"pyspark", "altair", "vl_convert", "numba"}),
+        (["audit", tables, "--report", report, "--fail-on", "never"], {"pyspark"}),
+    ):
+        command = [sys.executable, "-c", COMMAND, *words]
+        ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        found = ran.stderr.splitlines()[-1].split()
+        assert found[0] == "large:"
+        assert large & {*found} == set(), words
+
+
 def test_planning_loads_neither_a_compiler_nor_pandas() -> None:
     assert python(PLANNING, SAMPLES) == "5\n"
 
