@@ -245,14 +245,14 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
             verdict.compare("redelivered", event["redelivered"], row["redelivered"], where)
         if (event["id"], turn) in ended:
             verdict.compare("transaction", ended[event["id"], turn], row["transaction"], where)
+        # Whatever the client stated later.
+        taken_back = {"released"} if (row["settled_ts_ns"] or 0) - row["ts_ns"] >= TAKEN_BACK_NS else set()
         if (event["id"], turn) not in settled:
-            allowed = OUTCOMES | {"unsettled"} if client.uncertain(index) else {"presettled"}
+            allowed = OUTCOMES | {"unsettled"} if client.uncertain(index) else {"presettled", *taken_back}
             verdict.compare("delivery outcome", "unsettled", row["outcome"], where, frozenset(allowed))
         else:
             stated, at = settled[event["id"], turn]
-            allowed = {"unsettled"} if client.uncertain(at) else set()
-            if (row["settled_ts_ns"] or 0) - row["ts_ns"] >= TAKEN_BACK_NS:  # whatever the client stated later
-                allowed.add("released")
+            allowed = {"unsettled", *taken_back} if client.uncertain(at) else taken_back
             verdict.compare("delivery outcome", stated, row["outcome"], where, frozenset(allowed))
     for marker, own in found.items() if whole else ():
         for row in own[seen[str(marker)] :]:  # arrived, but nobody looked at it; its library may give it back
