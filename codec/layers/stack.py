@@ -58,7 +58,7 @@ from codec.layers.tls.trial import HEAD, match_secrets
 from codec.layers.together import read_all
 from codec.layers.websocket import WebSocket
 from codec.memory import readonly
-from codec.net.segments import FIN, SYN, first_octet
+from codec.net.segments import FIN, SEGMENT, SYN, first_octet
 from codec.tcp.direction import FOREIGN, START, TLS, Stream
 from codec.tcp.reassembly import WRAP
 
@@ -280,12 +280,13 @@ class Layers:
         read.segments["payload_at"] += len(payload)
         sizes = np.diff(np.clip(ends, begin, end), prepend=begin)
         syns = np.cumsum(segments["flags"][begin:end] & SYN != 0).tolist()
+        plain = segments.view(SEGMENT, np.ndarray)
         pieces, at, size, first, apart = list[np.ndarray](), begin, 0, 0, list[tuple[int, int, EndedLayers | None]]()
         for k, (row, last) in enumerate(zip(rows, read.ends.tolist(), strict=True)):
-            pieces.append(segments[at : row[AT]])
+            pieces.append(plain[at : row[AT]])
             size += row[AT] - at
             if row[HEADER]:
-                pieces.append(parted(segments[row[AT] : row[AT] + 1], row[HEADER])[0])
+                pieces.append(parted(segments[row[AT] : row[AT] + 1], row[HEADER])[0].view(SEGMENT, np.ndarray))
                 size += 1
             pieces.append(read.segments[first:last])
             if row[MAY_BE_UPGRADED] or syns[row[AFTER] - 1 - begin] > syns[row[AT] - begin]:
@@ -295,7 +296,7 @@ class Layers:
             size += last - first
             sizes[row[FLOW]] += last - first + bool(row[HEADER]) - (row[AFTER] - row[AT])
             at, first = row[AFTER], last
-        merged = np.concatenate([*pieces, segments[at:end]]).view(np.recarray)
+        merged = np.concatenate([*pieces, plain[at:end]]).view(np.recarray)
         octets, stops, start = np.concatenate([payload, read.payload]), np.cumsum(sizes), 0
         for begins, stop, layered in [*apart, (len(merged), len(merged), None)]:
             if start < begins:

@@ -81,9 +81,11 @@ def read_all(short: Short, layers: Sequence[Layer]) -> Read:
             out.add(rest, first, end + 1, end + 1 - first, k)
     event, direction, begin, size = (np.concatenate(column) for column in zip(*out.columns, strict=True))
     payload = np.concatenate([np.zeros(0, np.uint8), *out.octets])
-    segments = np.empty(out.chunks + int(short.tcp.used[0]), SEGMENT).view(np.recarray)
+    segments = np.empty(out.chunks + int(short.tcp.used[0]), SEGMENT)
     ends, totals = np.zeros(count, np.int64), short.totals[:count]
-    merge_all(short.tcp.out, np.array(out.steps), event, direction, begin, size, totals, segments, ends)
+    merge_all(
+        short.tcp.out, np.array(out.steps), event, direction, begin, size, totals, segments.view(np.recarray), ends
+    )
     ended = [
         stack.ended(False, dict(zip(S.WIRE, wire, strict=True)), of)
         for stack, wire, of in zip(stacks, short.wire[:count].transpose(0, 2, 1), totals, strict=True)

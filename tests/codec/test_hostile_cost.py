@@ -25,6 +25,7 @@ from fuzz import PARTS
 from growth import assert_linear
 from pika_frames import method
 from test_amqp_1_0_streams import CLOSE, sections_of
+from tls_forged import Forged
 from tls_peers import Peers, wire_of
 from wire import CLIENT, FLOW, SERVER, Wire, give_up, take_facts
 
@@ -306,6 +307,9 @@ HELLO = bytes.fromhex("16 0301 0200 01 0001fc 0303") + bytes(32 + 100)
 NO_SECRETS = KeyLog(b"CLIENT_RANDOM " + b"ab" * 32 + b" " + b"cd" * 48)
 
 
+UPGRADED = [(CLIENT, ASKS), (SERVER, AGREES), (CLIENT, PING)]
+
+
 def upgraded(count: int) -> Wire:
     wire = Wire()
     wire.add(CLIENT, ASKS)
@@ -367,15 +371,15 @@ LAYERS: dict[str, Callable[[int], Wire]] = {
 }
 
 
-def calls_in_layers(wires: list[Wire]) -> int:
-    """How many functions of the layers Python calls for these connections, all at once."""
+def calls_in_layers(wires: list[Wire], log: KeyLog = NO_SECRETS, of: str = "/codec/layers/") -> int:
+    """How many functions of the layers Python calls for these connections, all at once; `of`: those in which files."""
     calls = 0
 
     def count(frame: FrameType, event: str, _: Any) -> None:
         nonlocal calls
-        calls += event == "call" and "/codec/layers/" in frame.f_code.co_filename
+        calls += event == "call" and of in frame.f_code.co_filename
 
-    layers = Layers(NO_SECRETS)
+    layers = Layers(log)
     keys, parts, octets = [], [], bytearray()
     for number, wire in enumerate(wires):
         keys.append((FLOW[:-2] + number.to_bytes(2, "big")).ljust(FLOW_BYTES, b"\0"))
@@ -438,6 +442,30 @@ def test_python_does_nothing_for_each_short_connection_without_layers(kind: str,
     assert many <= few + 50, "kernels read all connections at once"
 
 
+def short_tls(name: bytes) -> tuple[Wire, bytes]:
+    """A connection of TLS 1.3, and its key log."""
+    forged = Forged(name)
+    return wire_of([*forged.opening(), (CLIENT, forged.client.record(CLASSIC_HEADER))]), b"".join(forged.lines())
+
+
+# Calls of kernels for one connection, each of which costs some microseconds whatever it does: of WebSocket to read the
+# heads of both sides, what follows, and three fields of the heads; of TLS to find its random, its records, and those
+# that say nothing.
+KERNEL_CALLS = {"upgrade": 6, "tls": 3}
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="interpreted kernels are functions of Python")
+@pytest.mark.parametrize("kind", KERNEL_CALLS)
+def test_few_kernels_are_called_for_each_short_connection_with_layers(kind: str) -> None:
+    """Its TCP and its segments are made for many connections in one call; one of TLS alone took 15 calls."""
+    forged = [short_tls(b"%d" % number) for number in range(400)]
+    wires = [wire for wire, _ in forged] if kind == "tls" else [wire_of(UPGRADED) for _ in forged]
+    log = KeyLog(b"".join(lines for _, lines in forged))
+    calls_in_layers(wires[:2], log)
+    few, many = (calls_in_layers(wires[:count], log, "/codec/compiler/kernel") for count in (100, 400))
+    assert (many - few) / 300 <= KERNEL_CALLS[kind]
+
+
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="times of kernels")
 @pytest.mark.parametrize("attack", LAYERS)
 def test_the_time_of_a_layer_is_linear(attack: str) -> None:
@@ -455,7 +483,7 @@ def tls_flights() -> tuple[list[tuple[int, bytes]], KeyLog]:
 @pytest.mark.parametrize("kind", ["request", "upgrade", "tls"])
 def test_a_connection_with_layers_that_has_ended_needs_little_memory(kind: str) -> None:
     """Only what its row says is retained until the row is made; one connection after the other uses the same arrays."""
-    flights, log = ([(CLIENT, ASKS), (SERVER, AGREES), (CLIENT, PING)], KeyLog())
+    flights, log = (UPGRADED, KeyLog())
     if kind == "tls":
         flights, log = tls_flights()
     wire = wire_of(flights[:1] if kind == "request" else flights)

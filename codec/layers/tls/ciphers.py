@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -135,9 +136,14 @@ class Keys:
 def expand_label(hash_name: str, secret: bytes, label: str, size: int) -> bytes:
     """HKDF-Expand-Label without a context, `size` up to that of the hash: one round of HKDF-Expand (RFC 5869, section
     2.3), whose counter is 1."""
+    return hmac.digest(secret, _label_info(label, size), hash_name)[:size]
+
+
+@cache
+def _label_info(label: str, size: int) -> bytes:
+    """The structure HkdfLabel (RFC 8446, section 7.1), and the counter."""
     full = b"tls13 " + label.encode()
-    info = size.to_bytes(2, "big") + bytes([len(full)]) + full + b"\0\1"
-    return hmac.digest(secret, info, hash_name)[:size]
+    return size.to_bytes(2, "big") + bytes([len(full)]) + full + b"\0\1"
 
 
 def keys_13(suite: Suite, secret: bytes) -> Keys:

@@ -136,18 +136,21 @@ def possible_records(octets, first, out):
 
 def split(chunks: Chunks, pending: tuple[bytes | bytearray | None, ...]) -> Records:
     """Records in chunks without holes, behind what is `pending` of each direction; None: it is skipped."""
-    skipped = [part is None for part in pending]
-    sizes = [len(part or b"") + int(chunks.size[chunks.direction == side].sum()) for side, part in enumerate(pending)]
+    before = [len(part or b"") for part in pending]
+    all_bytes, of_second = int(chunks.size.sum()), int((chunks.size * chunks.direction).sum())
+    sizes = before[0] + all_bytes - of_second, before[1] + of_second
     buffer = np.empty(sum(sizes), np.uint8)
-    start = np.array([0, sizes[0]])
-    used = start + [len(part or b"") for part in pending]
-    for side, part in enumerate(pending):
-        buffer[start[side] : used[side]] = np.frombuffer(part or b"", np.uint8)
-    start[skipped] = -1
-    columns = [np.empty(len(buffer) // HEADER_BYTES + 2, np.int64) for _ in range(4)]
+    first = 0, sizes[0]
+    for part, begin, size in zip(pending, first, before, strict=True):
+        if part:
+            buffer[begin : begin + size] = np.frombuffer(part, np.uint8)
+    used = np.array((before[0], sizes[0] + before[1]))
+    start = np.array([-1 if part is None else begin for part, begin in zip(pending, first, strict=True)])
+    columns = np.empty((4, len(buffer) // HEADER_BYTES + 2), np.int64)
     count = _split(chunks.direction, chunks.begin, chunks.size, chunks.octets, used, start, buffer, *columns)
-    rest = [(int(begin if begin >= 0 else end), int(end)) for begin, end in zip(start, used, strict=True)]
-    return Records._make([buffer, *(column[:count] for column in columns), (rest[0], rest[1])])
+    stops = used.tolist()
+    rest = [(begin if begin >= 0 else end, end) for begin, end in zip(start.tolist(), stops, strict=True)]
+    return Records._make([buffer, *columns[:, :count], (rest[0], rest[1])])
 
 
 @kernel

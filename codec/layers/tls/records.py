@@ -72,10 +72,12 @@ class Tls(Recovery):
         self._events, self._income = chunks.event, LIMITS.trial_rate * np.cumsum(sizes)
         room = int(sizes.sum()) + sum(len(side.pending) for side in self.sides)
         out = Output(room + self.waiting_bytes + min(room, LIMITS.early_bytes))
-        i = 0
+        i, has_holes = 0, bool(len(sizes)) and int(chunks.size.min()) < 0
         while i < len(sizes) and not self.stopped:
             after_hole = [not side.stopped and (side.lost >= 0 or side.skip > 0) for side in self.sides]
-            end = int(F.clear_end(chunks.direction, chunks.size, i, np.array(after_hole)))
+            end = len(sizes)
+            if has_holes or any(after_hole):
+                end = int(F.clear_end(chunks.direction, chunks.size, i, np.array(after_hole)))
             if end > i:
                 self._records(chunks.part(i, end), i, out)
                 i = end
@@ -86,8 +88,9 @@ class Tls(Recovery):
             else:
                 self._after_hole(chunks.part(i, i + 1), i, out)
             i += 1
-        for direction, side in enumerate(self.sides):  # those after both have stopped
-            side.owed -= int(chunks.size[i:][chunks.direction[i:] == direction].clip(max=0).sum())
+        if i < len(sizes):  # those after both have stopped
+            for direction, side in enumerate(self.sides):
+                side.owed -= int(chunks.size[i:][chunks.direction[i:] == direction].clip(max=0).sum())
         if len(sizes):
             self._advance(len(sizes) - 1)
         return out.chunks()
@@ -130,7 +133,10 @@ class Tls(Recovery):
 
     def _ignored(self, records: F.Records, k: int) -> int:
         """The first record from `k` on that has to be read: not one in clear that has no meaning."""
-        if k == len(records.size) or records.size[k] == F.NO_RECORD or self.sides[records.direction[k]].encrypted:
+        if k == len(records.size) or records.size[k] == F.NO_RECORD:
+            return k
+        direction, at = int(records.direction[k]), int(records.at[k])
+        if self.sides[direction].encrypted or self._is_awaited_hello(records, direction, at, int(records.size[k])):
             return k
         ignored, unread = np.zeros((2, 4), np.bool_), np.zeros((2, 256), np.bool_)
         for direction, side in enumerate(self.sides):
@@ -149,6 +155,14 @@ class Tls(Recovery):
                 unread[direction, SERVER_HELLO] = not read or direction == self.client
                 unread[direction, CERTIFICATE] = bool(side.certificate)
         return int(F.ignored_end(records.octets, records.direction, records.at, records.size, k, ignored, unread))
+
+    def _is_awaited_hello(self, records: F.Records, direction: int, at: int, size: int) -> bool:
+        """Whether a record in clear begins with a hello that is read."""
+        side = self.sides[direction]
+        if self.suite is not None or side.messages or side.hellos >= HELLOS or not size:
+            return False
+        hello = CLIENT_HELLO if direction == self.client else SERVER_HELLO
+        return bool(records.octets[at - F.HEADER_BYTES] == F.HANDSHAKE and records.octets[at] == hello)
 
     def _bulk(self, records: F.Records, events: np.ndarray, before: int, k: int, stop: int, out: Output) -> int:
         """Decrypt records `k` to `stop`, up to the first that cannot be decrypted in bulk, or that changes what
