@@ -84,6 +84,42 @@ def test_connections_behind_several_nats(count: int, tmp_path: Path) -> None:
     assert found == Counter({pair: count * n for pair, n in expected.items()})
 
 
+def renumbered(some: list[Packet]) -> list[Packet]:
+    """One connection, whose sequence numbers begin at 1000 and 2000, as programs write them."""
+    sides = [octets[PORTS : PORTS + 2] == SERVER_PORT for _, octets in some]
+    first = [struct.unpack_from(">I", some[sides.index(side)][1], NUMBERS)[0] for side in (False, True)]
+    shifts = [1000 - first[0], 2000 - first[1]]
+    found = []
+    for (ns, octets), from_server in zip(some, sides, strict=True):
+        numbers = struct.unpack_from(">II", octets, NUMBERS)
+        moved = [
+            (number + shifts[side]) % (1 << 32)
+            for number, side in zip(numbers, (from_server, not from_server), strict=True)
+        ]
+        found.append((ns, octets[:NUMBERS] + struct.pack(">II", *moved) + octets[NUMBERS + 8 :]))
+    return found
+
+
+@pytest.mark.parametrize(("port", "apart"), [(None, True), (40_001, False)])
+def test_numbers_that_are_not_random_tell_sides_of_a_nat_only_with_the_clients_port(
+    port: int | None, apart: bool, tmp_path: Path
+) -> None:
+    once = renumbered(packets("091_tx.pcap"))
+    expected = pairs(once, tmp_path / "once")
+    assert {pair[-2:] for pair in expected} & {("message-id", False), ("fingerprint", False)}
+    again = [translated(packet, "server", bytes([172, 17, 0, 2]), 5_000) for packet in once]
+    if port is not None:
+        again = [(ns, with_port(octets, port)) for ns, octets in again]
+    found = pairs([*once, *again], tmp_path / "twice")
+    assert (found == Counter({pair: 2 * n for pair, n in expected.items()})) is apart
+
+
+def with_port(octets: bytes, port: int) -> bytes:
+    """The packet with another port of the client."""
+    at = PORTS + 2 if octets[PORTS : PORTS + 2] == SERVER_PORT else PORTS
+    return octets[:at] + port.to_bytes(2, "big") + octets[at + 2 :]
+
+
 def relayed(packet: Packet, near: bool, proxy: bytes = PROXY) -> Packet:
     """A packet as it was on a side of a proxy, which passes it on after 50 µs: on the side of the broker (`near`) the
     proxy is the client, with a port and sequence numbers of its own; on the other one it is the server."""
