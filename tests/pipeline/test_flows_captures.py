@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
+from pipeline import audit
 from pipeline.tables.processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -26,6 +27,7 @@ OF_VERSIONS = {
 SECOND = 10**9
 # Offsets of the addresses of IPv4, of the ports and of both numbers of TCP, behind Ethernet.
 SOURCE, TARGET, PORTS, NUMBERS = 26, 30, 34, 38
+FLAGS, SYN = 47, 2
 PROXY = bytes([172, 17, 0, 9])
 SERVER_PORT = (5672).to_bytes(2, "big")
 Packet = tuple[int, bytes]  # time in ns, octets
@@ -145,6 +147,14 @@ def test_pairs_of_both_sides_of_a_proxy_stay_apart(version: str, tmp_path: Path)
     assert True not in {pair[-1] for pair in expected}
     sides = [relayed(packet, near) for near in (False, True) for packet in once]
     assert pairs(sides, tmp_path / "sides") == Counter({pair: 2 * n for pair, n in expected.items()})
+    copied = sum(octets[FLAGS] == SYN for _, octets in once)  # each connection
+    assert findings(tmp_path / "sides" / "out", "CAP-07") == copied > 0
+    assert findings(tmp_path / "once" / "out", "CAP-07") == 0
+
+
+def findings(tables: Path, rule: str) -> int:
+    files = {folder.name: sorted(map(str, folder.glob("*.parquet"))) for folder in tables.iterdir() if folder.is_dir()}
+    return int(audit.findings_in(files, rules=[rule]).num_rows)
 
 
 def test_clients_of_two_brokers_that_do_the_same_have_no_proxy_between_them(tmp_path: Path) -> None:
