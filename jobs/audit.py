@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobs import report
 from jobs.console import step
@@ -83,19 +83,20 @@ def write_findings(arguments: argparse.Namespace, source: Place, stage: Place, c
     from pipeline.output.parquet import write_rows
     from pipeline.output.place import TablesError
     from pipeline.sql import files_here, span_conditions
+    from udfs.findings import Run
     from udfs.source.files import first_line
 
-    runs: list[Any] = []
+    running = Run()
     span = Span(getattr(arguments, "since", None), getattr(arguments, "until", None))
 
     def find() -> None:
         with files_here(source, arguments.tables, span) as files:
-            found = findings_in(files, span_conditions(span), config=config, runs=runs)
+            found = findings_in(files, span_conditions(span), config=config, run=running)
         write_rows(stage, FINDINGS, found.to_batches())
 
     try:
         with step("looking for findings", "Findings written"):
-            run_interruptibly(find, runs)
+            run_interruptibly(find, [running])
     except duckdb.Error as error:
         if isinstance(error, duckdb.OutOfMemoryException) or NO_SPACE.lower() in str(error).lower():
             raise

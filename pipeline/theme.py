@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-
 STYLE_SHEET = Path(__file__).parent / "report" / "template" / "style.css"
 LIGHT: Mapping[str, str] = dict(re.findall(r"--(\w+): (#\w+);", STYLE_SHEET.read_text().split("}", 1)[0]))
 PAGE: Mapping[str, str] = {name: f"var(--{name})" for name in LIGHT}
@@ -73,9 +71,9 @@ def notebook() -> Any:
     return {"config": config(LIGHT, FONT, LIGHT["paper"])}
 
 
-def scale(words: Sequence[str], values: Sequence[Any]) -> alt.Scale:
-    """A colour, shape or dash pattern for each of these words."""
-    return alt.Scale(domain=list(words), range=list(values[: len(words)]))
+def scale(words: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Vega-Lite's scale with a colour, shape or dash pattern for each of these words."""
+    return {"domain": list(words), "range": list(values[: len(words)])}
 
 
 def logarithmic_ms(nanoseconds: int) -> float:
@@ -83,9 +81,9 @@ def logarithmic_ms(nanoseconds: int) -> float:
     return max(nanoseconds, LEAST_NS) / 1e6
 
 
-def logarithmic(low: float, high: float) -> tuple[alt.Scale, list[float]]:
+def logarithmic(low: float, high: float) -> tuple[dict[str, Any], list[float]]:
     """A logarithmic scale with whole decades around `low` and `high` (both above 0), at least one, and its powers of
     ten for the axis."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = [10.0**power for power in range(first, max(last, first + 1) + 1)]
-    return alt.Scale(type="log", domain=[decades[0], decades[-1]]), decades
+    return {"type": "log", "domain": [decades[0], decades[-1]]}, decades

@@ -5,13 +5,14 @@
 
 Rules are data (`catalogue`), and so are the conditions that break them (`detectors`), in DuckDB's SQL. A context is a
 set of rows that detectors read, made once for all of them (`contexts`). `engine` makes one program of all that, which
-`udfs.findings` runs over Parquet files: in this process (`findings_in`), or in a task of Spark (`findings`). `config`
-adds rules of the user. Importing this loads none of them: the catalogue is read by commands that search nothing.
+`udfs.findings` runs for groups of connections: in this process, on the files that one task of a decode has written
+(`findings_in`, `groups`), or in tasks of Spark (`findings`). `config` adds rules of the user. Importing this loads
+none of them: the catalogue is read by commands that search nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import reduce
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pipeline.audit.catalogue import Rule as Rule
     from pipeline.audit.config import Config as Config
     from pipeline.audit.detectors import Detector as Detector
-    from udfs.findings import Program
+    from udfs.findings import Answer, Program, Question, Run
 
 # Name -> the module that it is imported from when it is first used.
 HOMES = {"Config": "config", "Detector": "detectors", "Rule": "catalogue"}
@@ -54,22 +55,58 @@ def findings(
 
     `config`: thresholds, disabled rules, accepted exceptions, custom rules (`config.read`); `today`: the day on which
     exceptions must be valid, by default the current day (UTC). `extra`: custom rules with their detectors (`config`).
-    Raises ValueError for unknown ids and for an invalid `extra`. The rows of all tables come to one task, which writes
-    them to its scratch directory: rules compare connections.
+    Raises ValueError for unknown ids and for an invalid `extra`. Spark spreads groups of connections over its tasks;
+    their rows are written to disk until they have answered, and so are the findings.
     """
+    import pyarrow as pa
+    from pyspark import StorageLevel
     from pyspark.sql import DataFrame
 
     from pipeline.dataframes import empty
-    from udfs.findings import PACKED, FindRows, PackRows
+    from udfs.findings import (
+        OF_GROUPS,
+        PACKED,
+        AnswerRows,
+        PackRows,
+        Question,
+        findings_across,
+        pack,
+        unpacked,
+        unpacked_findings,
+    )
     from udfs.spark_schemas import spark_schema
 
+    spark = tables.frames.sparkSession
     wanted = wanted_program(rules, disable, config, today, extra)
     if wanted is None:
-        return empty(tables.frames.sparkSession, spark_schema(FINDINGS))
+        return empty(spark, spark_schema(FINDINGS))
     columns = spark_schema(PACKED)
-    packed = [rows.mapInArrow(PackRows(name), columns) for name, rows in tables.items() if name in {*wanted.tables}]
-    found = reduce(DataFrame.unionAll, packed).repartition(1).mapInArrow(FindRows(wanted), spark_schema(FINDINGS))
-    return found.localCheckpoint()
+    number = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    packed = [
+        rows.mapInArrow(PackRows(name, number), columns) for name, rows in tables.items() if name in wanted.tables
+    ]
+    groups = reduce(DataFrame.unionAll, packed).repartitionById(number, "group_no").persist(StorageLevel.DISK_ONLY)
+    answers = groups.mapInArrow(AnswerRows(wanted, Question(0)), columns).persist(StorageLevel.DISK_ONLY)
+
+    def ask(question: Question) -> list[dict[str, pa.Table]]:
+        """What the groups answer; their findings stay where they are."""
+        asked = answers if question.stage == 0 else groups.mapInArrow(AnswerRows(wanted, question), columns)
+        rows = asked.filter(f"name != '{OF_GROUPS}'").toArrow()
+        return [
+            {name: unpacked(octets.as_buffer())}
+            for name, octets in zip(rows["name"].to_pylist(), rows["octets"], strict=True)
+        ]
+
+    (across,) = findings_across(ask, wanted)
+    found = answers.filter(f"name = '{OF_GROUPS}'")
+    if across.num_rows:
+        one = pa.Table.from_batches([pack(OF_GROUPS, across)])
+        found = found.unionAll(spark.createDataFrame(one, columns))
+    found = found.mapInArrow(unpacked_findings, spark_schema(FINDINGS)).persist(StorageLevel.DISK_ONLY)
+    found.count()
+    for each in (groups, answers):
+        each.unpersist()
+    return found
 
 
 def findings_in(
@@ -79,13 +116,17 @@ def findings_in(
     disable: Collection[str] = (),
     config: Config | None = None,
     today: date | None = None,
-    runs: list[Any] | None = None,
+    run: Run | None = None,
+    most_bytes: int | None = None,
 ) -> pa.Table:
     """Table findings of the tables in Parquet files of this machine, by the name of the table; as `findings`, without
-    Spark. `conditions`: by table, SQL that is true on the rows that count. What can be cancelled is appended to
-    `runs`."""
+    Spark. `conditions`: by table, SQL that is true on the rows that count. What can be cancelled is in `run`. Files
+    with other connections are audited one after the other, up to `most_bytes` at once (by default GROUP_BYTES)."""
+    import pyarrow as pa
+
+    from pipeline.audit.groups import GROUP_BYTES, groups_of
     from pipeline.output import scratch
-    from udfs.findings import Resources, findings_of, memory_share
+    from udfs.findings import TASK_BYTES, Resources, answer, findings_across, findings_of
 
     wanted = wanted_program(rules, disable, config, today)
     if wanted is None:
@@ -93,8 +134,15 @@ def findings_in(
 
         return arrow_schema(FINDINGS).empty_table()
     directory = scratch.directories({}).partition(",")[0]
-    resources = Resources(memory_bytes=memory_share(), directory=directory)
-    return findings_of(files, wanted, resources, conditions or {}, runs)
+    resources = Resources(memory_bytes=TASK_BYTES, directory=directory)
+    groups = groups_of(files, GROUP_BYTES if most_bytes is None else most_bytes)
+    if len(groups) == 1:
+        return findings_of(files, wanted, resources, conditions or {}, run)
+
+    def ask(question: Question) -> Iterator[Answer]:
+        return (answer(group, wanted, question, resources, conditions or {}, run) for group in groups)
+
+    return pa.concat_tables(findings_across(ask, wanted, resources, run))
 
 
 def wanted_program(

@@ -1,7 +1,7 @@
-"""From rows of contexts to findings: the program that checks rules (`udfs.findings`).
+"""From detectors of the catalogue to the program that checks rules (`udfs.findings`).
 
 All conditions of a context are evaluated in one pass over its rows; what they find is table `hits`, a row for each
-detector that matches a row; of these the last query makes one finding for each rule and thing.
+detector that matches a row; of these the last queries make one finding for each rule and thing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import duckdb
 
@@ -17,27 +18,24 @@ from codec.amqp.versions import fact_table
 from codec.compiler.limits import LIMITS
 from codec.tables import FINDINGS, TABLES
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule, catalogue
-from pipeline.audit.contexts import CHANNEL, FEWER, PREFIX, needed, scripts
+from pipeline.audit.contexts import CENSUS, CHANNEL, FEWER, GATES, PREFIX, needed, needed_by, scripts, stage
 from pipeline.audit.detectors import DETECTORS, Detector, Sql, sql_in, sql_text
-from udfs.findings import Program, Relation, findings_of
+from udfs.findings import (
+    FACT_CONNECTIONS,
+    PLACE,
+    Check,
+    Context,
+    Gate,
+    Program,
+    expressions,
+    findings_of,
+    hits_of,
+    with_clause,
+)
 from udfs.roles import request_groups
 from udfs.source.files import first_line
 
 CONNECTION_KEYS = ("client_product", "user", "vhost")
-# Columns of a hit: a row of a context that breaks a rule.
-DETECTOR_COLUMNS = {
-    "rule_id": "VARCHAR",
-    "frame_no": "BIGINT",
-    "at_ns": "BIGINT",
-    "thing": "VARCHAR",
-    "scope": "VARCHAR",
-    "offender": "VARCHAR",
-    "severity": "VARCHAR",
-    "evidence": "VARCHAR",
-    "occurrences": "BIGINT",
-}
-# Columns that locate the row; null in contexts without channels.
-PLACE = dict(zip(CHANNEL, ("BIGINT", "INTEGER", "BIGINT"), strict=True))
 PER_CHANNEL = ("channel", "link", "message")
 CAPTURE = "capture"  # scope of what belongs to no connection
 PER_THING = (CAPTURE, "link", "message")
@@ -54,33 +52,110 @@ def program(
     places: dict[tuple[bool, str], list[Detector]] = {}
     for detector in detectors:
         places.setdefault((detector.rule in additional, detector.context), []).append(detector)
-    macros, _ = scripts()
-    contexts = [name for is_own, name in places if not is_own]
-    if any(is_own for is_own, _ in places) and "connections" not in contexts:
-        contexts.append("connections")
-    hits = [
-        hits_of(custom_rows(name), [column for column in CHANNEL if column in TABLES[name].names], found, rules, True)
-        if is_own
-        else hits_of(f"{PREFIX}{name}", CHANNEL[: FEWER.get(name, len(CHANNEL))], found, rules)
-        for (is_own, name), found in places.items()
+    contexts = [
+        own_context(name, of_rows, rules) if is_own else context(name, of_rows, rules)
+        for (is_own, name), of_rows in places.items()
     ]
-    made = [*macros, *needed([*contexts, *([] if "connections" in contexts else ["connections"])])]
+    stages: dict[str, set[int]] = {}
+    for each in contexts:
+        for check in each.checks:
+            stages.setdefault(check.rule_id, set()).add(each.stage)
+    macros, _ = scripts()
     return Program(
         {name: schema for name, schema in TABLES.items() if name not in UNREAD},
         thresholds(rules.values()),
         constants(rules.values()),
-        [*made, Relation("hits", f"CREATE TABLE hits ({columns_of_hits()})")],
-        hits,
-        result(accepted),
+        macros,
+        [*needed([FACT_CONNECTIONS, *(name for each in contexts for name in sorted(each.needs))])],
+        contexts,
+        found(accepted),
+        PLACES_OF_FOUND,
+        RESULT,
+        {rule for rule, of in stages.items() if len(of) > 1},
         FINDINGS,
     )
 
 
+def context(name: str, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> Context:
+    """A context of the catalogue with its checks."""
+    rows = f"{PREFIX}{name}"
+    relation, columns = CENSUS.get(name, (None, ()))
+    checks = guarded([check(detector, rules[detector.rule]) for detector in detectors], columns)
+    place = CHANNEL[: FEWER.get(name, len(CHANNEL))]
+    return Context(rows, place, checks, frozenset({rows}), stage(rows), GATES.get(name, Gate()), relation)
+
+
+def own_context(name: str, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> Context:
+    """A table with the checks of custom rules, in which a value that does not fit is null."""
+    rows = custom_rows(name)
+    place = [column for column in CHANNEL if column in TABLES[name].names]
+    checks = [check(tolerant(detector), rules[detector.rule]) for detector in detectors]
+    return Context(rows, place, checks, needed_by(rows))
+
+
+def check(detector: Detector, rule: Rule) -> Check:
+    """A detector as a check."""
+    fewer = frozenset(rule.versions) if {*rule.versions} < {*ALL_VERSIONS} else frozenset()
+    return Check(rule.id, condition(detector, rule), description(detector, rule), fewer)
+
+
+def guarded(checks: Sequence[Check], columns: Collection[str]) -> list[Check]:
+    """The same checks with what their conditions look for in these columns."""
+    if not columns:
+        return [*checks]
+    with duckdb.connect() as parser:
+        ((tree,),) = parser.execute(
+            "SELECT json_serialize_sql(?)", ["SELECT " + ", ".join(check.condition for check in checks)]
+        ).fetchall()
+    conditions = json.loads(tree)["statements"][0]["node"]["select_list"]
+    return [
+        check._replace(guards=tuple(guards_of(of, columns).items()))
+        for check, of in zip(checks, conditions, strict=True)
+    ]
+
+
+def guards_of(tree: Mapping[str, Any], columns: Collection[str]) -> dict[str, frozenset[str]]:
+    """By column the words of which it must contain one for an expression to be true, as far as its parts are simple:
+    column = 'word', column IN ('word', ...), list_has_any(column, ['word', ...]), joined by AND and OR."""
+    match tree:
+        case {"type": "CONJUNCTION_AND", "children": parts}:
+            found: dict[str, frozenset[str]] = {}  # of one part for each column: there are lists
+            for part in parts:
+                found = {**guards_of(part, columns), **found}
+            return found
+        case {"type": "CONJUNCTION_OR", "children": parts}:
+            each = [guards_of(part, columns) for part in parts]
+            common = set.intersection(*map(set, each))
+            return {column: frozenset().union(*(of[column] for of in each)) for column in common}
+        case {"type": "OPERATOR_COALESCE", "children": [part, {"literal": {"text": "false"}}]}:
+            return guards_of(part, columns)
+        case {"type": "COMPARE_EQUAL", "left": {"column_names": [column]}, "right": {"literal": {"text": word}}}:
+            return {column: frozenset({word})} if column in columns else {}
+        case {"type": "COMPARE_IN", "children": [{"column_names": [column]}, *words]} if column in columns:
+            return {column: frozenset(word["literal"]["text"] for word in words)}
+        case {
+            "function_name": "list_has_any",
+            "arguments": [{"expression": {"column_names": [column]}}, {"expression": {"arguments": words}}],
+        } if column in columns:
+            return {column: frozenset(word["expression"]["literal"]["text"] for word in words)}
+    return {}
+
+
 def script(rule: Rule) -> Sql:
-    """What runs to check a rule, as a script of DuckDB: the relations that its contexts need, and its hits."""
-    found = program([detector for detector in DETECTORS if detector.rule == rule.id], {rule.id: rule})
-    statements = [relation.statement for relation in found.relations if relation.statement]
-    return ";\n\n".join([*statements, *found.hits]) + ";"
+    """What runs to check a rule, as a script of DuckDB: macros, the tables that its contexts need, and its hits."""
+    of_rule = program([detector for detector in DETECTORS if detector.rule == rule.id], {rule.id: rule})
+    relations = of_rule.relations
+    needed = {FACT_CONNECTIONS}.union(*(context.needs for context in of_rule.contexts))
+    for each in reversed(relations):
+        if each.name in needed:
+            needed |= each.reads
+    tables = [
+        f"CREATE TABLE {each.name} AS\n{with_clause(expressions(relations, each.reads))}FROM ({each.query})"
+        for each in relations
+        if each.is_table and each.query and each.name in needed
+    ]
+    hits = [with_clause(expressions(relations, each.needs)) + hits_of(each, each.checks) for each in of_rule.contexts]
+    return ";\n\n".join([*(macro.rstrip(";") for macro in of_rule.macros), *tables, *hits]) + ";"
 
 
 def require_runnable(rule: Rule, detector: Detector) -> None:
@@ -102,10 +177,6 @@ def require_runnable(rule: Rule, detector: Detector) -> None:
         findings_of({}, program([detector], {rule.id: rule}, {rule.id}))
     except duckdb.Error as error:
         raise ValueError(f"rule {rule.id}: {first_line(error)}") from error
-
-
-def columns_of_hits() -> Sql:
-    return ", ".join(f"{name} {kind}" for name, kind in {**PLACE, **DETECTOR_COLUMNS}.items())
 
 
 def thresholds(rules: Iterable[Rule]) -> dict[str, float]:
@@ -152,29 +223,6 @@ def custom_rows(table: str) -> Sql:
     return f"(SELECT * FROM {table} LEFT JOIN {versions} USING (connection_id))"
 
 
-def hits_of(
-    rows: Sql, place: Collection[str], detectors: Sequence[Detector], rules: Mapping[str, Rule], own: bool = False
-) -> Sql:
-    """The statement that adds to table hits a row for each detector that matches a row of one context. `place`: which
-    of PLACE the rows have. `own`: the detectors are custom ones, in which a value that does not fit is null."""
-    if own:
-        detectors = [tolerant(detector) for detector in detectors]
-    chosen = [(detector, rules[detector.rule]) for detector in detectors]
-    conditions = ",\n    ".join(f"CASE WHEN {condition(*pair)} THEN {at} END" for at, pair in enumerate(chosen))
-    described = [description(*pair) for pair in chosen]
-    fields = ",\n    ".join(
-        f"{chosen_value([values[name] for values in described], kind)} AS {name}"
-        for name, kind in DETECTOR_COLUMNS.items()
-    )
-    located = ", ".join(
-        f"CAST({name if name in place else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()
-    )
-    return (
-        f"INSERT INTO hits\nSELECT {located},\n    {fields}\nFROM (SELECT *, unnest(broken) AS detector\n"
-        f"FROM (SELECT *, compact([\n    {conditions}]) AS broken\nFROM {rows}) WHERE len(broken) > 0)"
-    )
-
-
 def tolerant(detector: Detector) -> Detector:
     """A detector whose expressions are null where a value from the wire cannot be converted."""
     fields = ("when", "frame", "at_ns", "offender", "severity", "occurrences", "thing")
@@ -191,7 +239,7 @@ def condition(detector: Detector, rule: Rule) -> Sql:
 
 
 def description(detector: Detector, rule: Rule) -> dict[str, Sql]:
-    """DETECTOR_COLUMNS of a row that breaks the rule."""
+    """The columns of HIT of a row that breaks the rule."""
     evidence = ", ".join(f"{sql_text(name)}: {value}" for name, value in detector.evidence.items())
     values = {
         "rule_id": sql_text(rule.id),
@@ -205,22 +253,6 @@ def description(detector: Detector, rule: Rule) -> dict[str, Sql]:
         "occurrences": detector.occurrences,
     }
     return {name: with_parameters(value, rule.parameters) for name, value in values.items()}
-
-
-def chosen_value(values: Sequence[Sql], kind: str) -> Sql:
-    """The value of the row's detector, of which `detector` is the number. A value from the wire that does not fit
-    becomes null: wire data must not raise."""
-    of_value: dict[Sql, list[int]] = {}
-    for at, value in enumerate(values):
-        of_value.setdefault(value, []).append(at)
-    usual = max(of_value, key=lambda value: len(of_value[value]))
-    cases = (
-        f"WHEN detector IN ({', '.join(map(str, numbers))}) THEN TRY_CAST({value} AS {kind})"
-        for value, numbers in of_value.items()
-        if value != usual
-    )
-    other = f"TRY_CAST({usual} AS {kind})"
-    return f"CASE {' '.join(cases)} ELSE {other} END" if len(of_value) > 1 else other
 
 
 def with_parameters(sql: Sql, parameters: Mapping[str, Number]) -> Sql:
@@ -251,9 +283,9 @@ LOWER: Sql = " ".join(
 RESERVATIONS: Sql = " ".join(f"WHEN '{name}' THEN {sql_text(text)}" for name, text in KNOWLEDGE.items())
 
 
-def result(accepted: Sql) -> Sql:
-    """The query of findings, one row per rule and thing: its first hit with its packet, the number of hits, the texts
-    of the rule, and a reservation."""
+def found(accepted: Sql) -> Sql:
+    """The query of findings without their packets, one row per rule and thing: its first hit, the number of hits, the
+    texts of the rule, and a reservation."""
     in_channel, in_thing = sql_in("scope", PER_CHANNEL), sql_in("scope", PER_THING)
     keys = ", ".join(f'"{name}"' for name in CONNECTION_KEYS)
     order = ", ".join(
@@ -269,14 +301,14 @@ WITH placed AS (
     FROM (SELECT hits.* EXCLUDE (scope), rules.* EXCLUDE (rule_id), coalesce(scope, rule_scope) AS scope, {keys},
                  compact([{LACKING}]) AS lacking
           FROM hits JOIN rules USING (rule_id)
-          LEFT JOIN (SELECT connection_id, start, "both", "order", loss_from_ns, {keys} FROM known_connections)
+          LEFT JOIN (SELECT connection_id, start, "both", "order", loss_from_ns, {keys} FROM {FACT_CONNECTIONS})
               USING (connection_id))),
 first_hits AS (
     SELECT rule_id, connection_id, channel, channel_life, sum(occurrences)::BIGINT AS occurrences,
            first(placed ORDER BY {order}) AS hit
     FROM placed WHERE NOT list_has_any(needs, lacking)
     GROUP BY rule_id, connection_id, channel, channel_life, of_thing),
-found AS (
+judged AS (
     SELECT rule_id, coalesce(hit.severity, hit.rule_severity) AS severity, hit.scope AS scope, hit.category AS category,
            coalesce(hit.offender, hit.rule_offender) AS offender, connection_id, channel, channel_life,
            hit.frame_no AS frame_no, hit.summary AS summary, hit.evidence AS evidence, hit.reference AS reference,
@@ -285,9 +317,17 @@ found AS (
            list_filter(hit.prefers, lambda name: list_contains(hit.lacking, name))[1] AS missed
     FROM first_hits)
 SELECT rule_id, CASE WHEN missed IS NULL THEN severity ELSE CASE severity {LOWER} END END AS severity, scope, category,
-       offender, connection_id, channel, channel_life, frame_no, packet_no,
+       offender, connection_id, channel, channel_life, frame_no, summary, evidence, reference, occurrences, thing,
+       CASE missed {RESERVATIONS} END AS reservation
+FROM judged WHERE NOT ({accepted})"""
+
+
+# The packets of findings, and the findings with their packets.
+PLACES_OF_FOUND: Sql = """
+SELECT connection_id, frame_no, packet_no, capture_file, ts
+FROM frames SEMI JOIN found USING (connection_id, frame_no)"""
+RESULT: Sql = f"""
+SELECT rule_id, severity, scope, category, offender, connection_id, channel, channel_life, frame_no, packet_no,
        coalesce(capture_file, CASE WHEN scope = '{CAPTURE}' THEN thing END) AS capture_file, ts, summary, evidence,
-       reference, occurrences, CASE missed {RESERVATIONS} END AS reservation
-FROM found LEFT JOIN (SELECT connection_id, frame_no, packet_no, capture_file, ts
-                      FROM frames SEMI JOIN found USING (connection_id, frame_no)) USING (connection_id, frame_no)
-WHERE NOT ({accepted})"""
+       reference, occurrences, reservation
+FROM found LEFT JOIN places USING (connection_id, frame_no)"""

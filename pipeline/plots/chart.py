@@ -158,4 +158,4 @@ def name_rows(names: Iterable[str]) -> alt.Y:
 def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:
     """A colour scale for the words that are `present`; `words`: word -> name in the palette."""
     used = [word for word in words if word in present]
-    return theme.scale(used, [LIGHT[words[word]] for word in used])
+    return alt.Scale(**theme.scale(used, [LIGHT[words[word]] for word in used]))

@@ -2,7 +2,8 @@
 
 Every chart has the width of a phone's screen, so that its text keeps its size there; wider pages place several side by
 side. Colours are variables of the page's style sheet, for the light and the dark theme. Charts contain only fixed texts
-and names from the protocol tables, never text from the wire.
+and names from the protocol tables, never text from the wire. They are written in Vega-Lite itself: to import Altair
+takes longer than to render them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
 import vl_convert
 from markupsafe import Markup
 
@@ -35,9 +35,12 @@ LABEL_CHARACTERS = 26
 UNSAFE = "[^ -~]"
 
 
-def svg(chart: Any, label: str) -> Markup:
+Spec = dict[str, Any]  # of Vega-Lite
+
+
+def svg(chart: Spec, label: str) -> Markup:
     """The chart as a scalable SVG element; `label` is its text for screen readers."""
-    spec = {**chart.to_dict(), "config": {**theme.config(theme.PAGE, FONT, "transparent"), **DRAWING}}
+    spec = {**chart, "config": {**theme.config(theme.PAGE, FONT, "transparent"), **DRAWING}}
     svg = vl_convert.vegalite_to_svg(spec)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
     # The label is enough: parts with a role but without a name confuse screen readers.
@@ -46,9 +49,19 @@ def svg(chart: Any, label: str) -> Markup:
     return head.format(label, width, height, width, height) + Markup(body)
 
 
+def quantitative(field: str, **options: Any) -> Spec:
+    """A channel of an encoding with numbers."""
+    return {"field": field, "type": "quantitative", **options}
+
+
+def nominal(field: str, **options: Any) -> Spec:
+    """A channel of an encoding with names."""
+    return {"field": field, "type": "nominal", **options}
+
+
 def start_renderer() -> None:
     """Start the renderer, which takes as long as rendering all charts of a report."""
-    svg(alt.Chart(alt.Data(values=[])).mark_bar(), "nothing")
+    svg({"data": {"values": []}, "mark": "bar"}, "nothing")
 
 
 def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
@@ -66,19 +79,19 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
         for bar in range(bars)
     ]
     words = [OPERATIONS[name] for name in operations]
-    chart = (
-        alt.Chart(alt.Data(values=points))
-        .mark_line(interpolate="step-after", strokeWidth=1.8)
-        .encode(
-            x=alt.X(
-                "at:Q", title=f"{unit} since {moment(first_ns // 1000)} UTC", axis=alt.Axis(grid=False, tickCount=6)
-            ),
-            y=alt.Y("rate:Q", title="messages a second", axis=alt.Axis(tickCount=5, format="~s")),
-            color=alt.Color("what:N", scale=theme.scale(words, COLOURS)),
-            strokeDash=alt.StrokeDash("what:N", scale=theme.scale(words, theme.DASHES)),
-        )
-        .properties(width=WIDTH - 50, height=170)
-    )
+    since = f"{unit} since {moment(first_ns // 1000)} UTC"
+    chart: Spec = {
+        "data": {"values": points},
+        "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.8},
+        "encoding": {
+            "x": quantitative("at", title=since, axis={"grid": False, "tickCount": 6}),
+            "y": quantitative("rate", title="messages a second", axis={"tickCount": 5, "format": "~s"}),
+            "color": nominal("what", scale=theme.scale(words, COLOURS)),
+            "strokeDash": nominal("what", scale=theme.scale(words, theme.DASHES)),
+        },
+        "width": WIDTH - 50,
+        "height": 170,
+    }
     return svg(chart, f"Messages a second over time, by operation: {', '.join(words)}")
 
 
@@ -96,25 +109,29 @@ def percentiles(found: Sequence[Latency], label: str) -> Markup | None:
     marks = (("median", "median"), ("p90", "90 %"), ("p99", "99 %"))
     points = [{"what": row["what"], "ms": row[name], "mark": word} for row in rows for name, word in marks]
     scale, decades = theme.logarithmic(min(row["median"] for row in rows), max(row["p99"] for row in rows))
-    y = alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelColor=INK, ticks=False, domain=False))
-    axis = alt.Axis(values=decades, format="~g")
-    lines = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_rule(strokeWidth=2, color=GRID)
-        .encode(y=y, x=alt.X("median:Q", scale=scale, title="milliseconds", axis=axis), x2="p99:Q")
-    )
+    y = nominal("what", title=None, sort=None, axis={"labelColor": INK, "ticks": False, "domain": False})
+    axis = {"values": decades, "format": "~g"}
     words = [word for _, word in marks]
-    dots = (
-        alt.Chart(alt.Data(values=points))
-        .mark_point(filled=True, size=60, opacity=1)
-        .encode(
-            y=y,
-            x=alt.X("ms:Q", scale=scale, axis=axis, title="milliseconds"),
-            color=alt.Color("mark:N", scale=theme.scale(words, COLOURS)),
-            shape=alt.Shape("mark:N", scale=theme.scale(words, ("circle", "diamond", "square"))),
-        )
-    )
-    chart = (lines + dots).properties(width=WIDTH - 130, height=alt.Step(24))
+    lines: Spec = {
+        "data": {"values": rows},
+        "mark": {"type": "rule", "strokeWidth": 2, "color": GRID},
+        "encoding": {
+            "y": y,
+            "x": quantitative("median", scale=scale, title="milliseconds", axis=axis),
+            "x2": {"field": "p99"},
+        },
+    }
+    dots: Spec = {
+        "data": {"values": points},
+        "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+        "encoding": {
+            "y": y,
+            "x": quantitative("ms", scale=scale, title="milliseconds", axis=axis),
+            "color": nominal("mark", scale=theme.scale(words, COLOURS)),
+            "shape": nominal("mark", scale=theme.scale(words, ("circle", "diamond", "square"))),
+        },
+    }
+    chart: Spec = {"layer": [lines, dots], "width": WIDTH - 130, "height": {"step": 24}}
     return svg(chart, label)
 
 
@@ -132,16 +149,18 @@ def distribution(groups: Groups) -> Markup | None:
         for (bar, word), number in sorted(counted.items())
     ]
     scale, decades = theme.logarithmic(min(row["from"] for row in rows), max(row["to"] for row in rows))
-    chart = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(orient="vertical")
-        .encode(
-            x=alt.X("from:Q", scale=scale, title="milliseconds",
-                    axis=alt.Axis(grid=False, values=decades, format="~g")),
-            x2="to:Q",
-            y=alt.Y("n:Q", title="messages", axis=alt.Axis(tickCount=5, format="~s"), stack="zero"),
-            color=alt.Color("what:N", scale=theme.scale(words, COLOURS)),
-        )
-        .properties(width=WIDTH - 50, height=170)
-    )  # fmt: skip
+    chart: Spec = {
+        "data": {"values": rows},
+        "mark": {"type": "bar", "orient": "vertical"},
+        "encoding": {
+            "x": quantitative(
+                "from", scale=scale, title="milliseconds", axis={"grid": False, "values": decades, "format": "~g"}
+            ),
+            "x2": {"field": "to"},
+            "y": quantitative("n", title="messages", axis={"tickCount": 5, "format": "~s"}, stack="zero"),
+            "color": nominal("what", scale=theme.scale(words, COLOURS)),
+        },
+        "width": WIDTH - 50,
+        "height": 170,
+    }
     return svg(chart, "How long settlements took: number of messages by milliseconds, logarithmic")

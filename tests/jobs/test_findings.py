@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_support import by_connection
 from audited import CAPTURE_CASES, CASES, FURTHER, IN_CLEAR, LOGINS, LOGINS_PORT, Audited
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import VariantVal
 from rule_support import AMBIENT, NOBODY, Case, Key
 
 import pipeline
@@ -19,9 +21,10 @@ from codec.amqp.notes import NOTES
 from codec.amqp.versions import ERRORS
 from codec.checks.state import ODDITIES
 from codec.tables import FINDINGS
-from pipeline.audit import contexts
+from pipeline.audit import config, contexts, engine, findings_in, wanted_program
 from pipeline.audit.catalogue import KNOWLEDGE, KNOWN, SCOPES, SEVERITIES, catalogue, entries, removed
 from pipeline.audit.detectors import DEFINITIONS, DETECTORS
+from udfs.findings import possible
 from udfs.spark_schemas import TABLES, spark_schema
 
 Fired = dict[Key, dict[str, list[dict[str, Any]]]]
@@ -200,6 +203,64 @@ def test_a_password_inside_tls_is_no_finding(audited: Audited) -> None:
         assert not rules[inside.connection_id] & IN_CLEAR
         of_amqp = {name for name in rules[inside.connection_id] if not name.startswith("TLS-")}
         assert of_amqp == rules[bare.connection_id] - IN_CLEAR
+
+
+def test_findings_in_groups_and_on_spark_are_those_of_the_whole(
+    audited: Audited, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STRETCH_FRAMES", 0)
+    settings = config.read(audited.folder / "audit.toml")
+    folder = audited.folder / "tables"
+    files = {name: sorted(map(str, (folder / name).glob("*.parquet"))) for name in TABLES}
+    groups = by_connection(files, tmp_path, 3)
+    whole = Counter(map(text_of, audited.all_findings))
+    found = findings_in(groups, config=settings, most_bytes=0)
+    rows = [Row(**row | {"evidence": VariantVal(**row["evidence"])}) for row in found.to_pylist()]
+    assert Counter(map(text_of, rows)) == whole
+    on_spark = pipeline.findings(audited.tables, config=settings).collect()
+    assert Counter(map(text_of, on_spark)) == whole
+
+
+def text_of(row: Row) -> str:
+    values = row.asDict() | {"evidence": json.loads(row.evidence.toJson())}
+    return json.dumps(values | {"ts": row.ts and row.ts.timestamp()}, sort_keys=True, default=str)
+
+
+def test_no_check_is_skipped_that_a_case_breaks(
+    audited: Audited, fired: Fired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is checked follows from what occurs: for each half of a case, from what occurs in its own connections."""
+    of_port = {row.connection_id: port_of(row, audited) for row in audited.connections}
+    occurring: dict[Key, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for row in audited.tables.connections.select(*OCCURRING).collect():
+        words = occurring[of_port.get(row.connection_id, NOWHERE)]
+        words["versions"] |= {row.version, *(text.split(" ")[1] for text in row.versions_offered or ())}
+        words["products"].add(row.server_product)
+    for table in (audited.tables.frames, audited.tables.methods):
+        for row in table.select("connection_id", "version", "name").distinct().collect():
+            words = occurring[of_port.get(row.connection_id, NOWHERE)]
+            words["versions"].add(row.version)
+            words["names"].add(row.name)
+    program = wanted_program()
+    assert program is not None
+    skipped = {}
+    for key, rules in fired.items():
+        if key[0] >= 0:
+            checked = {check.rule_id for each in program.contexts for check in possible(each, occurring[key])}
+            skipped[key] = set(rules) - checked
+    assert {key: rules for key, rules in skipped.items() if rules} == {}
+    assert len(skipped) > 700
+    few = {check.rule_id for each in program.contexts for check in possible(each, {"versions": {"0-9-1"}})}
+    assert not {rule for rule in few if rule.startswith(("L10", "T10"))}
+
+
+NOWHERE: Key = (-1, "")
+OCCURRING = ("connection_id", "version", "versions_offered", "server_product")
+
+
+def port_of(row: Row, audited: Audited) -> Key:
+    port = row.client_port if row.client_port in audited.owner else row.server_port
+    return audited.owner.get(port, NOWHERE)
 
 
 def test_findings_of_tables_without_rows(spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -90,7 +91,7 @@ def drawn_once() -> Iterator[None]:
     draw = charts.svg
 
     def drawn(chart: Any, label: str) -> Markup:
-        place = (chart.to_json(), label)
+        place = (json.dumps(chart), label)
         if place not in drawings:
             drawings[place] = draw(chart, label)
         return drawings[place]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from tables_support import arrow_rows
 
 from codec.tables import ALL_TABLES, FINDINGS, STRING, TABLES, VARIANT, table_of
 from pipeline.audit.catalogue import catalogue
 from udfs.arrow.types import arrow_schema
+from udfs.sink.parquet import ParquetFiles
 from udfs.spark_schemas import spark_schema
 
 BEGIN = datetime(2026, 11, 20, 2, 0, 0)
@@ -147,3 +150,21 @@ def only(folder: Path, *groups: str) -> Path:
     others = sorted({rule.partition("-")[0] for rule in catalogue()} - {*groups})
     path.write_text(f"disable = {others}\n")
     return path
+
+
+def by_connection(files: Mapping[str, Sequence[str]], folder: Path, parts: int) -> dict[str, list[str]]:
+    """Files of tables written anew: the rows of a connection are in one of `parts` files, others in the first."""
+    spread: dict[str, list[str]] = {}
+    for name, paths in files.items():
+        rows = pa.concat_tables([pq.read_table(path) for path in paths])
+        spread[name] = []
+        for part in range(parts):
+            of_part = rows.slice(0, None if part == 0 else 0)
+            if "connection_id" in rows.schema.names:
+                of_part = rows.filter(pa.array([row % parts == part for row in rows["connection_id"].to_pylist()]))
+            file = ParquetFiles(pyarrow.fs.LocalFileSystem(), str(folder / name / str(part)), TABLES[name])
+            for batch in of_part.to_batches():
+                file.write(batch)
+            file.close(arrow_schema(TABLES[name]))
+            spread[name] += sorted(map(str, (folder / name / str(part)).iterdir()))
+    return spread

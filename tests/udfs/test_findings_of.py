@@ -7,15 +7,19 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from time import process_time
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
+from audit_support import by_connection
+from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +28,18 @@ from codec.variant.python_values import decode
 from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
+from pipeline.audit.groups import groups_of
 from udfs.arrow.types import arrow_schema
-from udfs.findings import FindRows, PackRows, Program, Relation, Resources, findings_of
+from udfs.findings import (
+    AnswerRows,
+    PackRows,
+    Program,
+    Question,
+    Resources,
+    findings_across,
+    findings_of,
+    unpacked,
+)
 from udfs.sink.parquet import ParquetFiles
 
 ROOT = Path(__file__).parents[2]
@@ -87,15 +101,52 @@ def test_findings_do_not_depend_on_the_files_and_the_order_of_rows(
     assert counted(findings_in(spread)) == found
 
 
-def test_rows_that_came_to_a_task_give_the_same_findings(files: dict[str, list[str]], found: Counter[str]) -> None:
-    """As Spark calls it, without Spark: batches of all tables, as streams of Arrow."""
+def test_rows_that_came_to_tasks_give_the_same_findings(files: dict[str, list[str]], found: Counter[str]) -> None:
+    """As Spark calls it, without Spark: batches of all tables, as streams of Arrow, a group of connections a task."""
+    packed = [
+        row
+        for name, paths in files.items()
+        if name != "message_flows"
+        for row in pa.Table.from_batches(PackRows(name, PARTS)(iter(pq.read_table(paths).to_batches(100)))).to_batches(
+            1
+        )
+    ]
 
-    def packed() -> Iterator[pa.RecordBatch]:
-        for name, paths in files.items():
-            if name != "message_flows":
-                yield from PackRows(name)(iter(pq.read_table(paths).to_batches(100)))
+    def ask(question: Question) -> Iterator[dict[str, pa.Table]]:
+        for group in range(PARTS):
+            of_group = [row for row in packed if row["group_no"][0].as_py() == group]
+            for row in AnswerRows(a_program(), question)(iter(of_group)):
+                yield {row["name"][0].as_py(): unpacked(row["octets"][0].as_buffer())}
 
-    assert counted(pa.Table.from_batches(FindRows(a_program())(packed()))) == found
+    assert len({row["group_no"][0].as_py() for row in packed}) == PARTS
+    assert counted(pa.concat_tables(findings_across(ask, a_program()))) == found
+
+
+def test_groups_are_files_with_the_same_connections(files: dict[str, list[str]], tmp_path: Path) -> None:
+    spread = by_connection(files, tmp_path, PARTS)
+    groups = groups_of(spread, 0)
+    assert len(groups) == PARTS
+    of_group = [{row for name in ("frames", "links") for row in connections_in(group[name])} for group in groups]
+    assert sum(map(len, of_group)) == len(set().union(*of_group)) == len(connections_in(spread["frames"]))
+    assert [path for group in groups for path in group["captures"]] == spread["captures"]
+    assert groups_of(spread) == [spread]
+    # as in a lake: both batches have rows of all connections
+    mixed = {name: [*spread[name], *files[name]] for name in files}
+    assert [{name: sorted(paths) for name, paths in group.items()} for group in groups_of(mixed, 0)] == [
+        {name: sorted(paths) for name, paths in mixed.items()}
+    ]
+
+
+def connections_in(paths: Sequence[str]) -> set[int]:
+    return {
+        row for path in paths for row in pq.read_table(path, columns=["connection_id"])["connection_id"].to_pylist()
+    }
+
+
+def test_findings_in_groups_are_those_of_the_whole(
+    files: dict[str, list[str]], found: Counter[str], tmp_path: Path
+) -> None:
+    assert counted(findings_in(by_connection(files, tmp_path, PARTS), most_bytes=0)) == found
 
 
 def test_files_that_are_missing_are_empty_tables(files: dict[str, list[str]]) -> None:
@@ -127,7 +178,7 @@ def test_a_program_reads_and_writes_no_other_file(files: dict[str, list[str]], t
     secret = tmp_path / "secret"
     secret.write_text("secret")
     program = a_program()
-    hostile = program._replace(relations=[*program.relations, Relation("other", statement.format(secret=secret))])
+    hostile = program._replace(macros=[*program.macros, statement.format(secret=secret)])
     with pytest.raises(duckdb.Error, match=r"disabled by configuration|locked"):
         findings_of(files, hostile)
     assert secret.read_text() == "secret"
@@ -160,7 +211,7 @@ def with_macros() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET VARIABLE settings = MAP {'': 0::DOUBLE}")
     for macro in scripts()[0]:
-        connection.execute(macro.statement)
+        connection.execute(macro)
     return connection
 
 
@@ -173,3 +224,35 @@ def test_a_night_needs_no_java(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "audit.html").is_file()
+
+
+def test_time_is_linear_in_the_number_of_connections_that_break_rules(
+    files: dict[str, list[str]], found: Counter[str], tmp_path: Path
+) -> None:
+    """All to one broker, so that rules about several connections compare each with all others."""
+    copies = {number: many_times(files, tmp_path / str(number), number) for number in (20, 100)}
+
+    def seconds(number: int) -> float:
+        began = process_time()
+        rows = findings_in(copies[number]).num_rows
+        assert rows >= number * found.total() // 2
+        return process_time() - began
+
+    assert_linear(seconds, (20, 100))
+
+
+def many_times(files: dict[str, list[str]], folder: Path, number: int) -> dict[str, list[str]]:
+    """Files with each connection so many times, under other ids."""
+    many: dict[str, list[str]] = {}
+    for name, paths in files.items():
+        rows = pa.concat_tables([pq.read_table(path) for path in paths])
+        file = ParquetFiles(pyarrow.fs.LocalFileSystem(), str(folder / name), TABLES[name])
+        at = rows.schema.get_field_index("connection_id")
+        for copy in range(number if at >= 0 else 1):
+            ids = pc.bit_wise_xor(rows["connection_id"], copy << 20) if copy else None
+            copied = rows.set_column(at, rows.schema.field(at), ids) if copy else rows
+            for batch in copied.to_batches():
+                file.write(batch)
+        file.close(arrow_schema(TABLES[name]))
+        many[name] = sorted(map(str, (folder / name).iterdir()))
+    return many

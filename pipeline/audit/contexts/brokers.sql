@@ -1,21 +1,16 @@
--- Methods of clients that name an exchange or a queue, by broker, in the order of time.
+-- Methods of clients that name an exchange or a queue, and management requests of 1.0 that do.
 --     kind, entity   'exchange' or 'queue', and its name; the server's name if a queue was declared without one
 --     given          the server made up the name
 --     declared       flags of a declaration: type, durable, exclusive, auto_delete, passive, and its `table` of arguments
 --     accepted       the server accepted it, or was not asked for a reply; 0-10: it did not raise an exception
 --     answered_ns    time of the reply
---     was            the last accepted declaration (not passive) or deletion before it: `deleted`, and of a declaration
---                    frame_no, connection_id, answered_ns, until_ns (end of that connection), `declared`
---     seen           number of earlier declarations and successful uses of the entity
---     broker_loss_ns time from which bytes of any connection to the broker are missing, which may have changed an entity
---     sole           the last accepted exclusive consumer of the queue before it, and until when it existed
--- The order in which a broker processes two connections is unknown, unless it replied on one before the request on the
--- other. A queue that was declared without a name gets the name in the reply; later methods on the channel that name no
--- queue are about the queue that was declared last. The server accepted what it replied to with an -ok method, or a 0-10
--- command that it completed. A command without a reply is accepted if it asked for none (no-wait), and always in 0-10,
--- where its completion may come after the end of the capture. Management requests of 1.0 change exchanges and queues, too,
--- if their status says so; what RabbitMQ declares that way is durable unless told otherwise.
-CREATE VIEW context_entities AS
+--     closed_us      when the exclusive consumer that it starts ended
+-- A queue that was declared without a name gets the name in the reply; later methods on the channel that name no queue are
+-- about the queue that was declared last. The server accepted what it replied to with an -ok method, or a 0-10 command
+-- that it completed. A command without a reply is accepted if it asked for none (no-wait), and always in 0-10, where its
+-- completion may come after the end of the capture. Management requests of 1.0 change exchanges and queues, too, if their
+-- status says so; what RabbitMQ declares that way is durable unless told otherwise.
+CREATE VIEW fact_entities AS
 WITH uses AS (
     SELECT connection_id, channel, channel_life, frame_no, ts_ns, ts, version, name, kind, reply_frame_no, reply_name,
            coalesce(reply_name LIKE '%-ok' OR reply_name = 'session.completed',
@@ -66,6 +61,22 @@ named AS (
                          FROM control_methods WHERE name = 'queue.declare-ok' AND sender = 'server')
                   USING (connection_id, nameless)))
     WHERE entity != '')
+SELECT *
+FROM named
+LEFT JOIN (SELECT connection_id, channel, channel_life, opened_ts AS ts, true AS exclusive,
+                  min(epoch_us(closed_ts)) AS closed_us
+           FROM links WHERE exclusive GROUP BY connection_id, channel, channel_life, opened_ts)
+    USING (connection_id, channel, channel_life, ts, exclusive);
+
+-- The same by broker, in the order of time.
+--     was            the last accepted declaration (not passive) or deletion before it: `deleted`, and of a declaration
+--                    frame_no, connection_id, answered_ns, until_ns (end of that connection), `declared`
+--     seen           number of earlier declarations and successful uses of the entity
+--     broker_loss_ns time from which bytes of any connection to the broker are missing, which may have changed an entity
+--     sole           the last accepted exclusive consumer of the queue before it, and until when it existed
+-- The order in which a broker processes two connections is unknown, unless it replied on one before the request on the
+-- other.
+CREATE VIEW context_entities AS
 SELECT *,
        last_value(CASE WHEN accepted AND (name IN ('exchange.delete', 'queue.delete')
                                           OR name IN ('exchange.declare', 'queue.declare') AND NOT declared.passive)
@@ -76,17 +87,40 @@ SELECT *,
        last_value(CASE WHEN accepted AND exclusive THEN
                       {'frame_no': frame_no, 'connection_id': connection_id, 'answered_ns': answered_ns,
                        'until_ns': coalesce(closed_us * 1000, until_ns)} END IGNORE NULLS) OVER before AS sole
-FROM named
-LEFT JOIN (SELECT connection_id, channel, channel_life, opened_ts AS ts, true AS exclusive,
-                  min(epoch_us(closed_ts)) AS closed_us
-           FROM links WHERE exclusive GROUP BY connection_id, channel, channel_life, opened_ts)
-    USING (connection_id, channel, channel_life, ts, exclusive)
+FROM fact_entities
 JOIN (SELECT connection_id, server_ip, server_port, vhost,
              coalesce(c.close.ts_ns, CASE WHEN tcp_end != 'none' THEN ts_ns END, never()) AS until_ns,
              coalesce(min(loss_from_ns) OVER (PARTITION BY server_ip, server_port, vhost), never()) AS broker_loss_ns
-      FROM known_connections WHERE vhost IS NOT NULL) USING (connection_id)
+      FROM fact_connections WHERE vhost IS NOT NULL) USING (connection_id)
 WINDOW before AS (PARTITION BY server_ip, server_port, vhost, kind, entity ORDER BY ts_ns, connection_id, frame_no
                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING);
+
+-- Consumers that the server cancelled, with their queue, if it is known, and since when they got messages.
+CREATE VIEW fact_lost_consumers AS
+SELECT * FROM (SELECT connection_id, channel, channel_life, frame_no, ts_ns, version,
+                      TRY_CAST(arguments.consumer_tag AS VARCHAR) AS consumer_tag
+               FROM channel_methods WHERE name = 'basic.cancel' AND sender = 'server')
+LEFT JOIN (SELECT connection_id, channel, channel_life, name AS consumer_tag,
+                  if(min(queue) = max(queue), min(queue), NULL) AS queue, min(epoch_us(opened_ts)) * 1000 AS since_ns
+           FROM links GROUP BY connection_id, channel, channel_life, name)
+    USING (connection_id, channel, channel_life, consumer_tag);
+
+-- The same with the last deletion of the queue before, on any connection to the broker: `deleted_frame`, the
+-- `deleting_connection` and the name of its client (`deleted_by`); null if none is since the consumer got messages.
+CREATE VIEW context_lost_consumers AS
+SELECT * REPLACE (CASE WHEN deleted_ns >= since_ns THEN deleted_frame END AS deleted_frame,
+                  CASE WHEN deleted_ns >= since_ns THEN deleting_connection END AS deleting_connection,
+                  CASE WHEN deleted_ns >= since_ns THEN deleted_by END AS deleted_by)
+FROM (SELECT lost.*, deleted_ns, deleted_frame, deleting_connection, deleted_by
+      FROM (SELECT fact_lost_consumers.*, server_ip, server_port, vhost
+            FROM fact_lost_consumers LEFT JOIN fact_connections USING (connection_id)) AS lost
+      ASOF LEFT JOIN (SELECT server_ip, server_port, vhost, entity, fact_entities.ts_ns AS deleted_ns,
+                             fact_entities.frame_no AS deleted_frame, connection_id AS deleting_connection,
+                             coalesce(client_name, client_product, client_ip || ' port ' || client_port) AS deleted_by
+                      FROM fact_entities JOIN fact_connections USING (connection_id)
+                      WHERE fact_entities.name = 'queue.delete' AND accepted) AS deleted
+          ON lost.server_ip = deleted.server_ip AND lost.server_port = deleted.server_port
+             AND lost.vhost = deleted.vhost AND lost.queue = deleted.entity AND lost.ts_ns >= deleted.deleted_ns);
 
 -- Connections compared with others of the same client, account or broker. Times are those of the first packets; a
 -- connection is compared with itself and earlier ones.
@@ -121,7 +155,7 @@ FROM (SELECT *, max(content = 'amqp') OVER of_server AS speaks_amqp,
                  AND "user" IS NOT NULL AS new_host
       FROM (SELECT *, coalesce(list(DISTINCT asked) FILTER (WHERE asked IN ('0-8', '0-9', '0-9-1', '0-10', '1.0'))
                                    OVER before, []) AS known_versions
-            FROM known_connections
+            FROM fact_connections
             WINDOW before AS (PARTITION BY client_ip, server_ip, server_port ORDER BY opened_ns, connection_id
                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
       WINDOW of_server AS (PARTITION BY server_ip, server_port),
@@ -130,52 +164,79 @@ FROM (SELECT *, max(content = 'amqp') OVER of_server AS speaks_amqp,
              after AS (PARTITION BY client_ip, server_ip, server_port ORDER BY opened_ns, connection_id
                        ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING));
 
+-- Closes with 'access refused' for want of a permission. Some texts are those of refusals that no permission would have
+-- prevented.
+CREATE VIEW fact_refusals AS
+SELECT connection_id, version, frame_no, ts_ns, name FROM control_methods
+WHERE name IN ('channel.close', 'connection.close', 'execution.exception')
+      AND coalesce(TRY_CAST(arguments.error_code AS INTEGER), TRY_CAST(arguments.reply_code AS INTEGER)) = 403
+      AND NOT regexp_matches(coalesce(TRY_CAST(arguments.reply_text AS VARCHAR),
+                                      TRY_CAST(arguments.description AS VARCHAR), ''),
+                             'exclusive use|[Ll]ogin was refused|reserved prefix|default exchange|expired');
+
 -- Closes with 'access refused' for want of a permission, compared with others of the same account on the same broker:
--- `user`; `refusals`: how many there were in the window of SEC-18 up to this one; `all_refusals`. Some texts are those of
--- refusals that no permission would have prevented.
+-- `user`; `refusals`: how many there were in the window of SEC-18 up to this one; `all_refusals`.
 CREATE VIEW context_refusals AS
 SELECT *, count(*) OVER (PARTITION BY server_ip, "user" ORDER BY ts_ns
                          RANGE BETWEEN (setting('SEC-18.window_seconds') * 1000000000)::BIGINT PRECEDING
                                AND CURRENT ROW) AS refusals,
        count(*) OVER (PARTITION BY server_ip, "user") AS all_refusals
-FROM (SELECT connection_id, version, frame_no, ts_ns, name FROM control_methods
-      WHERE name IN ('channel.close', 'connection.close', 'execution.exception')
-            AND coalesce(TRY_CAST(arguments.error_code AS INTEGER), TRY_CAST(arguments.reply_code AS INTEGER)) = 403
-            AND NOT regexp_matches(coalesce(TRY_CAST(arguments.reply_text AS VARCHAR),
-                                            TRY_CAST(arguments.description AS VARCHAR), ''),
-                                   'exclusive use|[Ll]ogin was refused|reserved prefix|default exchange|expired'))
-JOIN (SELECT connection_id, "user", server_ip FROM known_connections WHERE NOT coalesce(failed_login, false))
+FROM fact_refusals
+JOIN (SELECT connection_id, "user", server_ip FROM fact_connections WHERE NOT coalesce(failed_login, false))
     USING (connection_id);
+
+-- Queues that are streams: declared as such, or read from an offset.
+CREATE VIEW fact_streams AS
+SELECT DISTINCT connection_id, queue
+FROM (SELECT connection_id, name, queue, arguments FROM control_methods
+      UNION ALL SELECT connection_id, name, queue, arguments FROM managed)
+WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) = 'stream'
+      OR name = 'basic.consume' AND arguments.arguments."x-stream-offset" IS NOT NULL;
+
+-- Messages by `key`, equal for messages that are equal on one broker. Few of them went back to a queue: only those, and
+-- messages equal to them anywhere, are facts.
+CREATE VIEW keyed_messages AS
+SELECT connection_id, channel, channel_life, first_frame_no, messages.ts_ns AS ts_ns, operation, queue, redelivered,
+       outcome, settled_ts_ns, body_sha256, message_id, version, headers,
+       hash(server_ip, server_port, vhost, body_sha256, message_id, correlation_id, timestamp) AS key
+FROM messages JOIN (SELECT connection_id, version, server_ip, server_port, vhost FROM connections)
+    USING (connection_id)
+WHERE body_sha256 IS NOT NULL AND operation IN ('publish', 'deliver', 'get');
+
+CREATE VIEW fact_went_back AS
+SELECT DISTINCT key FROM keyed_messages WHERE outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL;
+
+CREATE VIEW back_keys AS SELECT DISTINCT key FROM fact_went_back;
+
+CREATE VIEW fact_equal_messages AS
+SELECT * EXCLUDE (headers),
+       headers."x-death" IS NOT NULL OR headers."x-stream-offset" IS NOT NULL AS came_otherwise
+FROM keyed_messages SEMI JOIN back_keys USING (key)
+LEFT JOIN (SELECT connection_id, channel, channel_life, epoch_us(closed_ts) * 1000 AS closed_ns FROM channels)
+    USING (connection_id, channel, channel_life);
 
 -- Deliveries that can only be a message which the same queue has delivered before. They have the message id and the bytes
 -- of an earlier delivery from the same queue that went back to it: the consumer requeued it, or left it unsettled on a
 -- channel that has been closed since. Everything that could be another, equal message is left out: messages published in
 -- between or explained by more publishes, dead-lettered ones, and those with neither an id nor a publish in the capture.
--- Streams deliver a message to every reader, so queues that were declared as streams, or read from an offset, are left
--- out, too. Few messages go back: only those, and messages equal to them, are sorted.
+-- Streams deliver a message to every reader, so they are left out, too.
 --     earlier_frame, earlier_connection   the delivery that went back
 CREATE VIEW context_redeliveries AS
-WITH brokers AS (SELECT connection_id, version, server_ip, server_port, vhost FROM connections),
-streams AS (
-    SELECT DISTINCT server_ip, server_port, vhost, queue
-    FROM (SELECT connection_id, name, queue, arguments FROM control_methods
-          UNION ALL SELECT connection_id, name, queue, arguments FROM managed)
-    JOIN brokers USING (connection_id)
-    WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) = 'stream'
-          OR name = 'basic.consume' AND arguments.arguments."x-stream-offset" IS NOT NULL),
-moved AS (
-    SELECT * EXCLUDE (headers), hash(server_ip, server_port, vhost, body_sha256, message_id, correlation_id, timestamp)
-               AS key
-    FROM (SELECT connection_id, channel, channel_life, first_frame_no, messages.ts_ns AS ts_ns, operation, queue,
-                 redelivered, outcome, settled_ts_ns, body_sha256, message_id, correlation_id, timestamp, headers,
-                 brokers.version AS version, server_ip, server_port, vhost,
-                 headers."x-death" IS NOT NULL OR headers."x-stream-offset" IS NOT NULL AS came_otherwise
-          FROM messages JOIN brokers USING (connection_id)
-          WHERE body_sha256 IS NOT NULL AND operation IN ('publish', 'deliver', 'get')) AS delivered
-    ANTI JOIN streams ON delivered.server_ip IS NOT DISTINCT FROM streams.server_ip
-                         AND delivered.server_port IS NOT DISTINCT FROM streams.server_port
-                         AND delivered.vhost IS NOT DISTINCT FROM streams.vhost
-                         AND delivered.queue IS NOT DISTINCT FROM streams.queue)
+WITH streams AS (
+    SELECT DISTINCT server_ip, server_port, vhost, queue FROM fact_streams JOIN fact_connections USING (connection_id)),
+delivered AS (
+    SELECT * EXCLUDE (closed_ns, closing_ns),
+           CASE WHEN queue IS NOT NULL THEN
+               CASE outcome WHEN 'requeued' THEN settled_ts_ns WHEN 'unsettled' THEN least(closed_ns, closing_ns) END
+           END AS back_ns
+    FROM (SELECT * FROM fact_equal_messages
+          JOIN (SELECT connection_id, server_ip, server_port, vhost,
+                       least(c.close.ts_ns, CASE WHEN tcp_end != 'none' THEN ts_ns END) AS closing_ns
+                FROM fact_connections) USING (connection_id)) AS moved
+    ANTI JOIN streams ON moved.server_ip IS NOT DISTINCT FROM streams.server_ip
+                         AND moved.server_port IS NOT DISTINCT FROM streams.server_port
+                         AND moved.vhost IS NOT DISTINCT FROM streams.vhost
+                         AND moved.queue IS NOT DISTINCT FROM streams.queue)
 SELECT *, first_frame_no AS frame_no, earlier.first_frame_no AS earlier_frame,
        earlier.connection_id AS earlier_connection
 FROM (SELECT *,
@@ -186,17 +247,9 @@ FROM (SELECT *,
                  AS first_deliveries,
              count(CASE operation WHEN 'publish' THEN ts_ns END) OVER of_message AS publishes,
              max(CASE operation WHEN 'publish' THEN ts_ns END) OVER of_message AS last_published_ns
-      FROM (SELECT *, CASE WHEN outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL THEN
-                          CASE outcome WHEN 'requeued' THEN settled_ts_ns
-                               WHEN 'unsettled' THEN least(closed_ns, c.close.ts_ns,
-                                                           CASE WHEN c.tcp_end != 'none' THEN c.last_ns END) END END
-                          AS back_ns
-            FROM moved
-            SEMI JOIN (SELECT key FROM moved WHERE outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL)
-                USING (key)
-            LEFT JOIN (SELECT connection_id, channel, channel_life, epoch_us(closed_ts) * 1000 AS closed_ns
-                       FROM channels) USING (connection_id, channel, channel_life)
-            LEFT JOIN connection_facts USING (connection_id))
+      FROM delivered
+      SEMI JOIN (SELECT key FROM delivered WHERE outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL)
+          USING (key)
       WINDOW of_message AS (PARTITION BY key ORDER BY ts_ns, connection_id, first_frame_no),
              before AS (PARTITION BY key, queue ORDER BY ts_ns, connection_id, first_frame_no
                         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),

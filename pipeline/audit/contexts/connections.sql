@@ -31,37 +31,51 @@ FROM (SELECT connection_id, frame_no, ts_ns, sender, version, channel, frame_typ
       FROM control_methods
       WHERE name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name IN ('open', 'close'));
 
--- The first row of each kind in a connection. 0-10 has the names of the classic family.
+-- The first row of each kind in a connection, with what rules ask of it: wide rows are slow. 0-10 has the names of the
+-- classic family.
 CREATE TABLE first_rows AS
 SELECT connection_id,
-       {'start': earliest(line, name = 'connection.start'),
-        'start_ok': earliest(line, name = 'connection.start-ok'),
+       {'start': earliest({'frame_no': frame_no, 'ts_ns': ts_ns, 'status': status, 'mechanisms': mechanisms,
+                           'locales': locales, 'args': {'version_major': args.version_major,
+                                                        'version_minor': args.version_minor}},
+                          name = 'connection.start'),
+        'start_ok': earliest(noted, name = 'connection.start-ok'),
         'secure': earliest(line, name = 'connection.secure'),
-        'secure_ok': earliest(line, name = 'connection.secure-ok'),
-        'tune': earliest(line, name = 'connection.tune'),
-        'tune_ok': earliest(line, name = 'connection.tune-ok'),
-        'open': earliest(line, name = 'connection.open'),
+        'secure_ok': earliest(noted, name = 'connection.secure-ok'),
+        'tune': earliest({'frame_no': frame_no, 'ts_ns': ts_ns, 'status': status,
+                          'args': {'heartbeat_min': args.heartbeat_min, 'heartbeat_max': args.heartbeat_max}},
+                         name = 'connection.tune'),
+        'tune_ok': earliest({'frame_no': frame_no, 'ts_ns': ts_ns, 'status': status,
+                             'args': {'heartbeat': args.heartbeat}}, name = 'connection.tune-ok'),
+        'open': earliest({'frame_no': frame_no, 'ts_ns': ts_ns, 'args': {'insist': args.insist}},
+                         name = 'connection.open'),
         'open_ok': earliest(line, name = 'connection.open-ok'),
         'redirect': earliest(line, name = 'connection.redirect'),
         'close': earliest(line, name = 'connection.close'),
         'close_ok': earliest(line, name = 'connection.close-ok'),
         'blocked': earliest(line, name = 'connection.blocked'),
         'update_secret': earliest(line, name = 'connection.update-secret'),
-        'foreign': earliest(line, frame_type = 'foreign' AND sender = 'client' AND status != 'ok'),
+        'foreign': earliest(header, frame_type = 'foreign' AND sender = 'client' AND status != 'ok'),
         'proxy': earliest(line, frame_type = 'foreign' AND sender = 'client' AND status = 'ok'),
-        'client_close': earliest(line, name = 'connection.close' AND sender = 'client'),
-        'server_close': earliest(line, name = 'connection.close' AND sender = 'server'),
-        'client_header': earliest(line, frame_type = 'protocol-header' AND sender = 'client'),
-        'server_header': earliest(line, frame_type = 'protocol-header' AND sender = 'server'),
-        'client_open': earliest(line, name = 'open' AND sender = 'client'),
-        'server_open': earliest(line, name = 'open' AND sender = 'server'),
+        'client_close': earliest(closing, name = 'connection.close' AND sender = 'client'),
+        'server_close': earliest(closing, name = 'connection.close' AND sender = 'server'),
+        'client_header': earliest(header, frame_type = 'protocol-header' AND sender = 'client'),
+        'server_header': earliest(header, frame_type = 'protocol-header' AND sender = 'server'),
+        'client_open': earliest(opening, name = 'open' AND sender = 'client'),
+        'server_open': earliest(opening, name = 'open' AND sender = 'server'),
         'client_end': earliest(line, name = 'close' AND sender = 'client'),
         'server_end': earliest(line, name = 'close' AND sender = 'server'),
-        'sasl_mechanisms': earliest(line, name = 'sasl-mechanisms'),
-        'sasl_init': earliest(line, name = 'sasl-init'),
-        'sasl_outcome': earliest(line, name = 'sasl-outcome')} AS c
-FROM (SELECT *, {'frame_no': frame_no, 'ts_ns': ts_ns, 'sender': sender, 'status': status, 'notes': notes,
-                 'code': code, 'args': args, 'mechanisms': mechanisms, 'locales': locales} AS line
+        'sasl_mechanisms': earliest({'frame_no': frame_no, 'mechanisms': mechanisms}, name = 'sasl-mechanisms'),
+        'sasl_init': earliest({'frame_no': frame_no, 'ts_ns': ts_ns, 'notes': notes,
+                               'args': {'hostname': args.hostname}}, name = 'sasl-init'),
+        'sasl_outcome': earliest({'frame_no': frame_no, 'ts_ns': ts_ns, 'args': {'code': args.code}},
+                                 name = 'sasl-outcome')} AS c
+FROM (SELECT *, {'frame_no': frame_no, 'ts_ns': ts_ns, 'sender': sender} AS line,
+             {'frame_no': frame_no, 'ts_ns': ts_ns, 'status': status, 'notes': notes} AS noted,
+             {'frame_no': frame_no, 'ts_ns': ts_ns, 'sender': sender, 'status': status, 'code': code} AS header,
+             {'frame_no': frame_no, 'ts_ns': ts_ns,
+              'args': {'reply_code': args.reply_code, 'reply_text': args.reply_text}} AS closing,
+             {'frame_no': frame_no, 'ts_ns': ts_ns, 'status': status, 'args': {'hostname': args.hostname}} AS opening
       FROM control_rows)
 GROUP BY connection_id;
 
@@ -121,6 +135,7 @@ FROM frames GROUP BY connection_id, sender, version, ts_ns // 1000000000;
 
 -- Connections with what is known of them. `client_ip` and `client_port` are those of the client that a header of the
 -- PROXY protocol names.
+--     tcp_client_ip, tcp_client_port   the same as TCP has them
 --     opened_ns, ts_ns    first and last packet, ns since 1970-01-01 UTC
 --     start, both         captured from its beginning; in both directions
 --     order               no segment was captured out of order: the capture shows which side sent first
@@ -135,6 +150,7 @@ CREATE TABLE known_connections AS
 SELECT * EXCLUDE (version, client_ip, client_port), coalesce(version, answered) AS version,
        coalesce(proxied_client_ip, client_ip) AS client_ip,
        CASE WHEN proxied_client_ip IS NULL THEN client_port ELSE proxied_client_port END AS client_port,
+       client_ip AS tcp_client_ip, client_port AS tcp_client_port,
        c.server_header IS NOT NULL AND (c.start IS NULL AND c.server_open IS NULL
            OR coalesce(answered != asked, false) AND client_framed IS NULL) AS refused,
        c.start IS NOT NULL AND c.start_ok IS NOT NULL AND c.tune IS NULL
@@ -163,15 +179,36 @@ LEFT JOIN (SELECT connection_id, min(min_frame) AS first_frame, min(loss_from_ns
            FROM seconds GROUP BY connection_id) USING (connection_id)
 LEFT JOIN first_rows USING (connection_id);
 
--- `c` of most contexts: the first row of each kind, and columns of the connection.
+-- `c` of most contexts: the frames of some first rows, and columns of the connection.
 CREATE TABLE connection_facts AS
-SELECT connection_id, struct_concat(
-    coalesce(c, CAST(NULL AS STRUCT(frame_no BIGINT))), {
-    'frame_max': frame_max, 'channel_max': channel_max, 'heartbeat_s': heartbeat_s, 'user': "user", 'vhost': vhost,
-    'state': state, 'version_known': version_known, 'tcp_end': tcp_end, 'tcp_end_by': tcp_end_by,
-    'tcp_rtt_ns': tcp_rtt_ns, 'client_properties': client_properties, 'server_properties': server_properties,
-    'client_framed': client_framed, 'server_framed': server_framed, 'loss_frame': loss_frame,
-    'loss_from_ns': loss_from_ns, 'last_ns': ts_ns, 'from_start': start}) AS c
+SELECT connection_id, {
+    'open': {'frame_no': c.open.frame_no}, 'open_ok': {'frame_no': c.open_ok.frame_no},
+    'tune_ok': {'frame_no': c.tune_ok.frame_no}, 'redirect': {'frame_no': c.redirect.frame_no},
+    'start': {'status': c.start.status}, 'start_ok': {'status': c.start_ok.status},
+    'close': c.close, 'close_ok': c.close_ok, 'sasl_outcome': c.sasl_outcome,
+    'client_close': CASE WHEN c.client_close IS NOT NULL THEN
+                        {'frame_no': c.client_close.frame_no, 'ts_ns': c.client_close.ts_ns} END,
+    'server_close': CASE WHEN c.server_close IS NOT NULL THEN
+                        {'frame_no': c.server_close.frame_no, 'ts_ns': c.server_close.ts_ns} END,
+    'client_open': {'frame_no': c.client_open.frame_no}, 'server_open': {'frame_no': c.server_open.frame_no},
+    'client_end': {'frame_no': c.client_end.frame_no}, 'server_end': {'frame_no': c.server_end.frame_no},
+    'frame_max': frame_max, 'channel_max': channel_max, 'heartbeat_s': heartbeat_s, 'version_known': version_known,
+    'tcp_end': tcp_end, 'tcp_end_by': tcp_end_by, 'tcp_rtt_ns': tcp_rtt_ns, 'client_properties': client_properties,
+    'server_properties': server_properties, 'client_framed': client_framed, 'server_framed': server_framed,
+    'loss_frame': loss_frame, 'loss_from_ns': loss_from_ns, 'last_ns': ts_ns, 'from_start': start} AS c
+FROM known_connections;
+
+-- What rules about several connections ask of each, and what findings need to know of theirs.
+CREATE VIEW fact_connections AS
+SELECT connection_id, version, frame_no, opened_ns, ts_ns, closed_ts, start, "both", "order", loss_from_ns, loss_frame,
+       client_ip, client_port, tcp_client_ip, tcp_client_port, proxied_client_ip, proxied_client_port, server_ip,
+       server_port, vhost, "user", client_name, client_product, server_product, handshake_ns, client_frames, server_frames,
+       client_container_id, server_container_id, content, state, sides_known_by, asked, answered, refused, failed_login,
+       tcp_end, tcp_origin, client_packets, server_packets, client_bytes, server_bytes, missing_bytes, first_frame,
+       client_min_frame, messages_published, messages_delivered, {'mode': tls.mode} AS tls,
+       {'foreign': c.foreign, 'proxy': c.proxy, 'client_header': c.client_header, 'server_header': c.server_header,
+        'start_ok': {'frame_no': c.start_ok.frame_no}, 'sasl_init': {'frame_no': c.sasl_init.frame_no},
+        'close': {'ts_ns': c.close.ts_ns}} AS c
 FROM known_connections;
 
 CREATE VIEW context_connections AS SELECT * FROM known_connections;
@@ -211,9 +248,9 @@ WITH known AS (
                'server': server_ip || ' port ' || server_port, 'client_ip': client_ip, 'server_ip': server_ip,
                'server_port': server_port, 'opened_ns': opened_ns, 'closed_ns': closed_ns,
                'handshake_ns': handshake_ns} AS whole
-    FROM (SELECT *, epoch_us(opened_ts) * 1000 AS opened_ns, epoch_us(closed_ts) * 1000 AS closed_ns,
+    FROM (SELECT * REPLACE (tcp_client_ip AS client_ip, tcp_client_port AS client_port), ts_ns AS closed_ns,
                  (tcp_origin & 4294967295) < 65536 OR tcp_origin BETWEEN 0 AND 281474976710655 AS low
-          FROM connections)
+          FROM fact_connections)
 ), translated AS (
     SELECT connection_id, copied
     FROM (SELECT *, lag(whole) OVER same AS copied, count(*) OVER (PARTITION BY tcp_origin) AS with_numbers,
@@ -242,7 +279,7 @@ WITH known AS (
         ON far.client_ip = near.proxied_client_ip AND far.client_port = near.proxied_client_port
            AND far.passed = near.passed AND far.opened_ns <= near.opened_ns
 )
-SELECT known_connections.*, copied
+SELECT fact_connections.*, copied
 FROM (SELECT connection_id, min(copied) AS copied
       FROM (FROM translated UNION ALL
             SELECT connection_id, copied FROM proxied
@@ -252,7 +289,7 @@ FROM (SELECT connection_id, min(copied) AS copied
                        OR whole.opened_ns + coalesce(whole.handshake_ns, 0)
                           <= copied.opened_ns + copied.handshake_ns))
       GROUP BY connection_id)
-JOIN known_connections USING (connection_id);
+JOIN fact_connections USING (connection_id);
 
 -- One row per capture, with the limits that it ran into before its packets belonged to a connection.
 --     limits           names of these limits

@@ -32,32 +32,53 @@ FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue,
             FROM managed WHERE name = 'queue.declare'))
 JOIN to_rabbitmq USING (connection_id);
 
--- One row per connection and quorum queue without a delivery limit of its own: number of requeued `messages`. From 4.3
--- what is put back does not count.
-CREATE VIEW context_requeued AS
-SELECT *
-FROM (SELECT connection_id, queue, count(*) AS messages, '0-9-1' AS version, min(frame_no) AS frame_no,
-             min(ts_ns) AS ts_ns, any_value(server_version) AS server_version, server_ip, server_port, vhost
-      FROM (SELECT connection_id, queue, settled_frame_no AS frame_no, settled_ts_ns AS ts_ns
-            FROM messages WHERE outcome = 'requeued' AND queue IS NOT NULL)
-      LEFT JOIN (SELECT connection_id, frame_no, true AS put_back FROM control_methods
-                 WHERE name IN ('basic.nack', 'basic.recover', 'basic.recover-async'))
-          USING (connection_id, frame_no)
-      JOIN to_rabbitmq USING (connection_id)
-      WHERE NOT (coalesce(put_back, false) AND release >= 4003)
-      GROUP BY connection_id, queue, server_ip, server_port, vhost)
-SEMI JOIN (SELECT queue, server_ip, server_port, vhost
-           FROM (SELECT connection_id, queue
-                 FROM (SELECT connection_id, name, queue, arguments FROM control_methods
-                       UNION ALL SELECT connection_id, name, queue, arguments FROM managed)
-                 WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) = 'quorum'
-                       AND arguments.arguments."x-delivery-limit" IS NULL)
-           JOIN to_rabbitmq USING (connection_id)) USING (server_ip, server_port, vhost, queue);
+-- Requeued `messages` by connection to RabbitMQ and queue. From 4.3 what is put back does not count.
+CREATE VIEW fact_requeued AS
+SELECT connection_id, queue, count(*) AS messages, '0-9-1' AS version, min(frame_no) AS frame_no, min(ts_ns) AS ts_ns,
+       any_value(server_version) AS server_version, server_ip, server_port, vhost
+FROM (SELECT connection_id, queue, settled_frame_no AS frame_no, settled_ts_ns AS ts_ns
+      FROM messages WHERE outcome = 'requeued' AND queue IS NOT NULL)
+LEFT JOIN (SELECT connection_id, frame_no, true AS put_back FROM control_methods
+           WHERE name IN ('basic.nack', 'basic.recover', 'basic.recover-async'))
+    USING (connection_id, frame_no)
+JOIN to_rabbitmq USING (connection_id)
+WHERE NOT (coalesce(put_back, false) AND release >= 4003)
+GROUP BY connection_id, queue, server_ip, server_port, vhost;
 
--- One row per connection: `shots`, connections of the same application and host that sent one message and nothing else;
--- `products` of the same user; `singles`, channels of the connection that sent one message and nothing else; `leaked`,
--- channels that were opened, hardly used and never closed; `large`, published messages above the limit of PR-09, and the
--- `largest`. `first_shot`, `first_of_user`: the first such connection.
+-- Quorum queues that are declared without a delivery limit of their own.
+CREATE VIEW fact_unlimited_queues AS
+SELECT DISTINCT queue, server_ip, server_port, vhost
+FROM (SELECT connection_id, queue
+      FROM (SELECT connection_id, name, queue, arguments FROM control_methods
+            UNION ALL SELECT connection_id, name, queue, arguments FROM managed)
+      WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) = 'quorum'
+            AND arguments.arguments."x-delivery-limit" IS NULL)
+JOIN to_rabbitmq USING (connection_id);
+
+CREATE VIEW context_requeued AS
+SELECT * FROM fact_requeued SEMI JOIN fact_unlimited_queues USING (server_ip, server_port, vhost, queue);
+
+-- One row per connection with messages or channels: `singles`, channels of the connection that sent one message and
+-- nothing else; `leaked`, channels that were opened, hardly used and never closed; `large`, published messages above the
+-- limit of PR-09, and the `largest`.
+CREATE VIEW fact_habits AS
+SELECT *
+FROM (SELECT connection_id, count_if(single) AS singles, min(CASE WHEN single THEN first_frame END) AS first_single,
+             sum(large)::BIGINT AS large, min(first_large) AS first_large, max(largest) AS largest
+      FROM (SELECT connection_id,
+                   count(*) = 1 AND count_if(operation = 'publish' AND first_frame = last_frame) = 1 AS single,
+                   min(first_frame) AS first_frame, sum(large) AS large, min(first_large) AS first_large,
+                   max(largest) AS largest
+            FROM message_counts GROUP BY connection_id, channel, channel_life)
+      GROUP BY connection_id)
+FULL JOIN (SELECT connection_id, count(*) AS leaked
+           FROM (SELECT connection_id, channel, channel_life FROM channels
+                 WHERE opened_ts IS NOT NULL AND closed_ts IS NULL AND published <= 1 AND delivered <= 1)
+           ANTI JOIN links USING (connection_id, channel, channel_life)
+           GROUP BY connection_id) USING (connection_id);
+
+-- The same with `shots`, connections of the same application and host that sent one message and nothing else, and
+-- `products` of the same user. `first_shot`, `first_of_user`: the first such connection.
 CREATE VIEW context_habits AS
 SELECT *, count_if(messages_published = 1 AND messages_delivered = 0) OVER of_client AS shots,
        row_number() OVER (of_client ORDER BY opened_ns, connection_id) = 1 AS first_shot,
@@ -65,22 +86,9 @@ SELECT *, count_if(messages_published = 1 AND messages_delivered = 0) OVER of_cl
            AS products,
        row_number() OVER (of_user ORDER BY opened_ns, connection_id) = 1 AS first_of_user
 FROM (SELECT connection_id, version, ts_ns, first_frame, opened_ns, client_ip, client_name, client_product, "user",
-             messages_published, messages_delivered, closed_ts, server_ip, server_port, vhost
-      FROM known_connections WHERE content = 'amqp')
-LEFT JOIN (SELECT connection_id, count_if(single) AS singles,
-                  min(CASE WHEN single THEN first_frame END) AS first_single, sum(large)::BIGINT AS large,
-                  min(first_large) AS first_large, max(largest) AS largest
-           FROM (SELECT connection_id,
-                        count(*) = 1 AND count_if(operation = 'publish' AND first_frame = last_frame) = 1 AS single,
-                        min(first_frame) AS first_frame, sum(large) AS large, min(first_large) AS first_large,
-                        max(largest) AS largest
-                 FROM message_counts GROUP BY connection_id, channel, channel_life)
-           GROUP BY connection_id) USING (connection_id)
-LEFT JOIN (SELECT connection_id, count(*) AS leaked
-           FROM (SELECT connection_id, channel, channel_life FROM channels
-                 WHERE opened_ts IS NOT NULL AND closed_ts IS NULL AND published <= 1 AND delivered <= 1)
-           ANTI JOIN links USING (connection_id, channel, channel_life)
-           GROUP BY connection_id) USING (connection_id)
+             messages_published, messages_delivered, server_ip, server_port, vhost
+      FROM fact_connections WHERE content = 'amqp')
+LEFT JOIN fact_habits USING (connection_id)
 WINDOW of_client AS (PARTITION BY client_ip, client_name, server_ip, server_port, vhost),
        of_user AS (PARTITION BY "user", server_ip, server_port, vhost);
 
@@ -93,32 +101,42 @@ WHERE name IN ('queue.declare', 'exchange.declare', 'queue.bind')
       AND (coalesce(queue, '') != '' OR name != 'queue.declare')
 GROUP BY connection_id, version, name, queue, exchange;
 
+-- Routes over which a broker returned a mandatory message, and when first.
+CREATE VIEW fact_returned AS
+SELECT server_ip, server_port, vhost, exchange, routing_key, min(messages.ts_ns) AS returned_ns
+FROM messages JOIN connections USING (connection_id)
+WHERE operation = 'publish' AND mandatory AND returned_frame_no IS NOT NULL
+GROUP BY server_ip, server_port, vhost, exchange, routing_key;
+
+-- When declarations and bindings could change routes of a broker.
+CREATE VIEW fact_route_changes AS
+SELECT DISTINCT server_ip, server_port, vhost, ts_ns AS changed_ns
+FROM (SELECT connection_id, name, ts_ns FROM control_methods UNION ALL SELECT connection_id, name, ts_ns FROM managed)
+JOIN (SELECT connection_id, server_ip, server_port, vhost FROM connections) USING (connection_id)
+WHERE name IN ('queue.declare', 'queue.bind', 'exchange.bind', 'exchange.declare');
+
+-- The same routes with the first change after that.
+CREATE VIEW returned_routes AS
+SELECT returned.*, changed_ns
+FROM (SELECT server_ip, server_port, vhost, exchange, routing_key, min(returned_ns) AS returned_ns
+      FROM fact_returned GROUP BY server_ip, server_port, vhost, exchange, routing_key) AS returned
+ASOF LEFT JOIN fact_route_changes AS changes
+    ON returned.server_ip = changes.server_ip AND returned.server_port = changes.server_port
+       AND returned.vhost = changes.vhost AND returned.returned_ns < changes.changed_ns;
+
 -- One row per connection and route: `messages` published without 'mandatory' after the broker returned a mandatory one,
 -- and before any declaration or binding that could change the route.
-CREATE VIEW context_unrouted AS
-WITH brokers AS (SELECT connection_id, version, server_ip, server_port, vhost FROM known_connections),
-returned AS (
-    SELECT server_ip, server_port, vhost, exchange, routing_key, returned_ns,
-           min(changed_ns) FILTER (WHERE changed_ns > returned_ns) AS changed_ns
-    FROM (SELECT server_ip, server_port, vhost, exchange, routing_key, min(ts_ns) AS returned_ns
-          FROM messages JOIN brokers USING (connection_id)
-          WHERE operation = 'publish' AND mandatory AND returned_frame_no IS NOT NULL
-          GROUP BY server_ip, server_port, vhost, exchange, routing_key)
-    LEFT JOIN (SELECT server_ip, server_port, vhost, ts_ns AS changed_ns
-               FROM (SELECT connection_id, name, ts_ns FROM control_methods
-                     UNION ALL SELECT connection_id, name, ts_ns FROM managed)
-               JOIN brokers USING (connection_id)
-               WHERE name IN ('queue.declare', 'queue.bind', 'exchange.bind', 'exchange.declare'))
-        USING (server_ip, server_port, vhost)
-    GROUP BY server_ip, server_port, vhost, exchange, routing_key, returned_ns)
+CREATE VIEW fact_unrouted AS
 SELECT connection_id, version, exchange, routing_key, count(*) AS messages, min(first_frame_no) AS frame_no,
        min(ts_ns) AS ts_ns
-FROM (SELECT connection_id, brokers.version, server_ip, server_port, vhost, exchange, routing_key, mandatory, ts_ns,
-             first_frame_no
-      FROM messages JOIN brokers USING (connection_id) WHERE operation = 'publish')
-JOIN returned USING (server_ip, server_port, vhost, exchange, routing_key)
+FROM (SELECT connection_id, connections.version, server_ip, server_port, vhost, exchange, routing_key, mandatory,
+             messages.ts_ns AS ts_ns, first_frame_no
+      FROM messages JOIN connections USING (connection_id) WHERE operation = 'publish')
+JOIN returned_routes USING (server_ip, server_port, vhost, exchange, routing_key)
 WHERE NOT mandatory AND ts_ns > returned_ns AND (changed_ns IS NULL OR ts_ns < changed_ns)
 GROUP BY connection_id, version, exchange, routing_key;
+
+CREATE VIEW context_unrouted AS SELECT * FROM fact_unrouted;
 
 -- One row per channel that the broker closed because an acknowledgement took too long: `of`, the delivery that waited
 -- longest, and `acked_frame`, its acknowledgement on the wire; `late`: it waited as long as the broker allows (the
@@ -154,29 +172,38 @@ LEFT JOIN (SELECT connection_id, channel, channel_life, min(acked_frame) AS acke
            WHERE acked_frame > "of".first_frame_no AND tag = "of".delivery_tag
            GROUP BY connection_id, channel, channel_life) USING (connection_id, channel, channel_life);
 
--- One row per consumer that RabbitMQ 4.3 or later cancelled: its unsettled `messages`, when the first of them was
--- delivered (`since_ns`), and `again_frame`, where the broker delivered one of them again, as redelivered. A queue that
+-- Messages that were unsettled when RabbitMQ 4.3 or later cancelled their consumer; `known` identifies them. A queue that
 -- was deleted does not deliver.
-CREATE VIEW context_cancelled AS
+CREATE VIEW fact_taken_back AS
 WITH cancels AS (
     SELECT connection_id, channel, frame_no, ts_ns, version, server_ip, server_port, vhost,
            TRY_CAST(arguments.consumer_tag AS VARCHAR) AS link
     FROM control_methods JOIN to_rabbitmq USING (connection_id)
-    WHERE name = 'basic.cancel' AND sender = 'server' AND release >= 4003),
-taken AS (
-    SELECT cancels.*, channel_life, queue, first_frame_no, since_ns, known
-    FROM (SELECT connection_id, channel, channel_life, link, queue, first_frame_no, ts_ns AS since_ns,
-                 settled_frame_no, coalesce(message_id, body_sha256) AS known
-          FROM messages WHERE operation = 'deliver' AND outcome != 'presettled' AND queue IS NOT NULL) AS held
-    JOIN cancels USING (connection_id, channel, link)
-    WHERE first_frame_no < frame_no AND coalesce(settled_frame_no > frame_no, true))
+    WHERE name = 'basic.cancel' AND sender = 'server' AND release >= 4003)
+SELECT cancels.*, channel_life, queue, first_frame_no, since_ns, known
+FROM (SELECT connection_id, channel, channel_life, link, queue, first_frame_no, ts_ns AS since_ns, settled_frame_no,
+             coalesce(message_id, body_sha256) AS known
+      FROM messages WHERE operation = 'deliver' AND outcome != 'presettled' AND queue IS NOT NULL) AS held
+JOIN cancels USING (connection_id, channel, link)
+WHERE first_frame_no < frame_no AND coalesce(settled_frame_no > frame_no, true);
+
+CREATE VIEW taken_keys AS SELECT DISTINCT server_ip, server_port, vhost, queue, known FROM fact_taken_back;
+
+-- Where the broker delivered one of them again, as redelivered.
+CREATE VIEW fact_delivered_again AS
+SELECT server_ip, server_port, vhost, queue, known, again_ns, again_frame
+FROM (SELECT server_ip, server_port, vhost, queue, coalesce(message_id, body_sha256) AS known, messages.ts_ns AS again_ns,
+             first_frame_no AS again_frame
+      FROM messages JOIN connections USING (connection_id)
+      WHERE operation IN ('deliver', 'get') AND redelivered AND server_product = 'RabbitMQ')
+SEMI JOIN taken_keys USING (server_ip, server_port, vhost, queue, known);
+
+-- One row per consumer that was cancelled so: its unsettled `messages`, when the first of them was delivered (`since_ns`),
+-- and `again_frame`, where the broker delivered one of them again.
+CREATE VIEW context_cancelled AS
 SELECT connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns,
        count(DISTINCT first_frame_no) AS messages, min(since_ns) AS since_ns, min(again_frame) AS again_frame
-FROM taken
-JOIN (SELECT server_ip, server_port, vhost, queue, coalesce(message_id, body_sha256) AS known, ts_ns AS again_ns,
-             first_frame_no AS again_frame
-      FROM messages JOIN to_rabbitmq USING (connection_id)
-      WHERE operation IN ('deliver', 'get') AND redelivered) USING (server_ip, server_port, vhost, queue, known)
+FROM fact_taken_back JOIN fact_delivered_again USING (server_ip, server_port, vhost, queue, known)
 WHERE again_ns >= ts_ns
 GROUP BY connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns;
 
@@ -248,21 +275,30 @@ FROM (SELECT connection_id, count(*) AS messages,
       GROUP BY connection_id)
 JOIN (SELECT connection_id, version, tls FROM known_connections) USING (connection_id);
 
+-- Deliveries by `of_queue` and `known`, which identifies a message: its id, else its bytes.
+CREATE VIEW known_deliveries AS
+SELECT *
+FROM (SELECT connection_id, first_frame_no, ts_ns, settled_ts_ns, outcome, redelivered, message_id,
+             coalesce(queue, address) AS of_queue,
+             coalesce(message_id, concat_ws(' ', body_sha256, correlation_id)) AS known
+      FROM messages WHERE operation IN ('deliver', 'get') AND NOT coalesce(browsed, false))
+WHERE known IS NOT NULL AND of_queue IS NOT NULL;
+
+CREATE VIEW fact_redelivered AS SELECT DISTINCT of_queue, known FROM known_deliveries WHERE redelivered;
+
+CREATE VIEW redelivered_keys AS SELECT DISTINCT of_queue, known FROM fact_redelivered;
+
+-- Few messages come again: only what may be one of these is a fact.
+CREATE VIEW fact_repeated_deliveries AS
+SELECT * FROM known_deliveries SEMI JOIN redelivered_keys USING (of_queue, known);
+
 -- Messages that are delivered from one queue again and again. One row per message:
 --     redeliveries  deliveries with the flag redelivered
 --     quick         of these, redeliveries within the time of PR-11 of a requeue that itself came within that time of its
 --                   delivery: no consumer can have worked on the message
 --     frame_no      the first redelivery
--- A message is identified by its id, else by its bytes. Different messages may have equal bytes, so first deliveries are
--- subtracted there. Few messages come again: only what may be one of these is put in order.
+-- Different messages without an id may have equal bytes, so first deliveries are subtracted there.
 CREATE VIEW context_requeue_loops AS
-WITH delivered AS (
-    SELECT *
-    FROM (SELECT connection_id, first_frame_no, ts_ns, settled_ts_ns, outcome, redelivered, message_id,
-                 coalesce(queue, address) AS of_queue,
-                 coalesce(message_id, concat_ws(' ', body_sha256, correlation_id)) AS known
-          FROM messages WHERE operation IN ('deliver', 'get') AND NOT coalesce(browsed, false))
-    WHERE known IS NOT NULL AND of_queue IS NOT NULL)
 SELECT of_queue AS queue, message_id, quick, first.ts_ns AS ts_ns, first.connection_id AS connection_id,
        first.frame_no AS frame_no, first.version AS version,
        CASE WHEN message_id IS NULL THEN redeliveries - fresh + 1 ELSE redeliveries END AS redeliveries
@@ -276,8 +312,7 @@ FROM (SELECT server_ip, server_port, vhost, of_queue, known, count_if(redelivere
             FROM (SELECT *, lag({'ts_ns': ts_ns, 'outcome': outcome, 'settled_ts_ns': settled_ts_ns})
                                 OVER (PARTITION BY server_ip, server_port, vhost, of_queue, known
                                       ORDER BY ts_ns, connection_id, first_frame_no) AS before
-                  FROM delivered
-                  SEMI JOIN (SELECT of_queue, known FROM delivered WHERE redelivered) USING (of_queue, known)
-                  JOIN (SELECT connection_id, version, server_ip, server_port, vhost FROM known_connections)
+                  FROM fact_repeated_deliveries
+                  JOIN (SELECT connection_id, version, server_ip, server_port, vhost FROM fact_connections)
                       USING (connection_id)))
       GROUP BY server_ip, server_port, vhost, of_queue, known);

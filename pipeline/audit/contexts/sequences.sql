@@ -103,6 +103,12 @@ FROM (SELECT connection_id, channel, channel_life, '1.0' AS version, name, opene
 JOIN opening_attaches USING (connection_id, name, opened_ts)
 WHERE len(lacking) > 0;
 
+-- Named links with the attach that opened them.
+CREATE VIEW fact_links AS
+SELECT connection_id, channel, channel_life, kind, name, opened_ts, closed_ts, frame_no, ts_ns
+FROM (SELECT * FROM links WHERE opened_ts IS NOT NULL AND name IS NOT NULL)
+LEFT JOIN opening_attaches USING (connection_id, name, opened_ts);
+
 -- One row per attach of a link that its container has on another connection.
 CREATE VIEW context_stolen_links AS
 SELECT *
@@ -110,11 +116,10 @@ FROM (SELECT *, max({'until_ts': until_ts, 'of': connection_id})
                     OVER (PARTITION BY server_ip, client_container_id, server_container_id, kind, name
                           ORDER BY opened_ts ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier
       FROM (SELECT *, coalesce(closed_ts, ended_ts) AS until_ts
-            FROM (SELECT * FROM links WHERE opened_ts IS NOT NULL AND name IS NOT NULL)
+            FROM fact_links
             JOIN (SELECT connection_id, version, server_ip, client_container_id, server_container_id,
                          closed_ts AS ended_ts
-                  FROM known_connections
+                  FROM fact_connections
                   WHERE version = '1.0' AND client_container_id IS NOT NULL AND server_container_id IS NOT NULL)
                 USING (connection_id)))
-JOIN opening_attaches USING (connection_id, name, opened_ts)
-WHERE earlier.until_ts > opened_ts AND earlier."of" != connection_id;
+WHERE frame_no IS NOT NULL AND earlier.until_ts > opened_ts AND earlier."of" != connection_id;

@@ -50,6 +50,13 @@ CASES = [
     # Before 0-9-1 with its extension, a server may not send it: MT-01.
     Case("CO-05", V, consuming().server("basic.cancel", consumer_tag="c", no_wait=True), cancels(consuming()),
          evidence={"observed": "c", "queue": "q"}, besides=("MT-01",)),
+    # Another connection deletes the queue: header, start, start-ok, tune, tune-ok, open, open-ok, channel.open, its
+    # reply, queue.delete.
+    Case("CO-05", V,
+         [consuming().wait(10).server("basic.cancel", consumer_tag="c", no_wait=True),
+          Connection(V, client=3, at=5).handshake().open(1).asks("queue.delete", queue="q")],
+         [cancels(consuming()), Connection(V, client=3, at=5).handshake().open(1).asks("queue.delete", queue="q")],
+         evidence={"observed": "c", "queue": "q", "deleted_in_frame": 10}, besides=("MT-01",)),
     Case("CO-06", V, opened().asks("basic.consume", reply={"consumer_tag": "c"}, queue="q", consumer_tag="c"),
          consuming(prefetch=1), evidence={"observed": 0, "queue": "q"}),
     Case("CO-06", V, consuming(prefetch=0), consuming()),
