@@ -24,7 +24,7 @@ from codec.tables import FINDINGS
 from pipeline.audit import config, contexts, engine, findings_in, wanted_program
 from pipeline.audit.catalogue import KNOWLEDGE, KNOWN, SCOPES, SEVERITIES, catalogue, entries, removed
 from pipeline.audit.detectors import DEFINITIONS, DETECTORS
-from udfs.findings import possible
+from udfs.findings import TRAITS, possible
 from udfs.spark_schemas import TABLES, spark_schema
 
 Fired = dict[Key, dict[str, list[dict[str, Any]]]]
@@ -236,6 +236,7 @@ def test_no_check_is_skipped_that_a_case_breaks(
         words = occurring[of_port.get(row.connection_id, NOWHERE)]
         words["versions"] |= {row.version, *(text.split(" ")[1] for text in row.versions_offered or ())}
         words["products"].add(row.server_product)
+        words["traits"] |= {*TRAITS}  # of messages: whatever they are
     for table in (audited.tables.frames, audited.tables.methods):
         for row in table.select("connection_id", "version", "name").distinct().collect():
             words = occurring[of_port.get(row.connection_id, NOWHERE)]
