@@ -71,11 +71,20 @@ SELECT connection_id,
        arg_min(code, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_code,
        arg_min(packet_no, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_packet,
        arg_max({'frame_no': frame_no, 'packet_no': packet_no, 'ts_ns': ts_ns, 'error': error}, frame_no)
-           FILTER (WHERE sender = 'client' AND (status = 'malformed' OR frame_type = 'skipped' AND status != 'partial'))
+           FILTER (WHERE sender = 'client' AND status NOT IN ('ok', 'partial')
+                         AND frame_type NOT IN ('foreign', 'protocol-header'))
            AS invalid
 FROM (SELECT *, close_frame IS NULL OR frame_no < close_frame AS before
       FROM frames LEFT JOIN closes USING (connection_id)
       WHERE connection_id IN (FROM asked) AND frame_type != 'gap')
+GROUP BY connection_id;
+
+-- A server that was stopped may send what it had in hand when the client is gone already: its last frame before the
+-- client's last one.
+CREATE OR REPLACE TEMP TABLE earlier_frames AS
+SELECT connection_id, max(ts_ns) AS server_earlier_ns
+FROM frames JOIN last_frames USING (connection_id)
+WHERE sender = 'server' AND frame_type != 'gap' AND ts_ns <= client_last_ns
 GROUP BY connection_id;
 
 -- How many other connections of the same server it ended within two seconds, forced or without a close.
@@ -124,7 +133,9 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
        error.code AS error_code, error.text AS error_text, error.about AS error_about,
        client_last_ns, client_last_packet, server_last_ns, server_last_packet,
        coalesce(close_ns, ns_of(closed_ts)) - coalesce(client_last_ns, ns_of(opened_ts)) AS client_quiet_ns,
-       coalesce(close_ns, ns_of(closed_ts)) - coalesce(server_last_ns, ns_of(opened_ts)) AS server_quiet_ns,
+       greatest(coalesce(close_ns, ns_of(closed_ts)) - coalesce(server_last_ns, ns_of(opened_ts)),
+                CASE WHEN tcp_end_by = 'client' AND close_frame IS NULL THEN client_last_ns - server_earlier_ns END)
+           AS server_quiet_ns,
        invalid.frame_no AS invalid_frame, invalid.packet_no AS invalid_packet, invalid.ts_ns AS invalid_ns,
        invalid.error AS invalid_error,
        CASE error.name WHEN 'detach' THEN 'refused or ended a link on channel ' || error.channel
@@ -141,7 +152,7 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
            AND o.content = 'amqp' AND o.state != 'header') AS is_amqp_port,
        foreign_code, foreign_packet, coalesce(ended_with, 0) AS ended_with,
        no_credit_ns, no_credit_link, coalesce(unsettled, 0) AS unsettled, full_channel, full_prefetch,
-       CASE WHEN foreign_code IS NULL THEN 'another protocol'
+       CASE WHEN content = 'tls' THEN 'TLS' WHEN foreign_code IS NULL THEN 'another protocol'
             WHEN foreign_code IN (1195725856, 1347375956, 1212498244, 1347769376) THEN 'HTTP'
             WHEN foreign_code = 1397966893 THEN 'SSH'
             WHEN foreign_code >> 24 = 22 THEN 'TLS'
@@ -155,6 +166,7 @@ LEFT JOIN stages USING (connection_id)
 LEFT JOIN closes USING (connection_id)
 LEFT JOIN first_errors USING (connection_id)
 LEFT JOIN last_frames USING (connection_id)
+LEFT JOIN earlier_frames USING (connection_id)
 LEFT JOIN ended_together USING (connection_id)
 LEFT JOIN stops USING (connection_id)
 LEFT JOIN channel_sums USING (connection_id);

@@ -104,7 +104,7 @@ def test_captures_are_decoded_first(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_queue_that_nobody_consumes(session: Session) -> None:
-    """The recording's client publishes to queue limited, whose consumers it never starts."""
+    """No consumer is the cause exactly where nothing is delivered from the queue."""
     queues = [row["q"] for row in session.rows("SELECT DISTINCT routing_key AS q FROM messages WHERE exchange = ''")]
     assert queues
     for queue in queues:

@@ -1,0 +1,61 @@
+"""`wirehare explain` against faults that were made on purpose (`record.py`, `faults.py`): the cause that it names is
+the fault. Of each fault one recording is in `recorded.tar.xz` with its manifest; WIREHARE_FAULTS names a folder with
+more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline import write
+from pipeline.explain import explain
+from pipeline.sql import Session, connect
+from pipeline.tables.processes import LocalProcesses
+
+RECORDED = Path(__file__).parent / "recorded.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if "WIREHARE_FAULTS" in os.environ:
+        return Path(os.environ["WIREHARE_FAULTS"])
+    folder = tmp_path_factory.mktemp("faults")
+    with tarfile.open(RECORDED) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def first_cause(session: Session, subject: str | None) -> str:
+    """The cause of the first answer; 'nothing' if nothing is wrong."""
+    if subject == "message":
+        rows = session.rows(
+            "SELECT connection_id, first_frame_no FROM messages WHERE operation = 'publish' OR outcome = 'rejected' "
+            "ORDER BY outcome = 'rejected' DESC, ts_ns LIMIT 1"
+        )
+        subject = f"{rows[0]['connection_id']}/{rows[0]['first_frame_no']}"
+    answers = explain(session, subject)
+    return answers[0].cause if answers else "nothing"
+
+
+def test_the_first_cause_is_the_fault(recordings: Path, tmp_path: Path) -> None:
+    faults = json.loads((recordings / "MANIFEST.json").read_text())
+    assert len({name.rpartition("-")[0] for name in faults}) >= 40
+    found = Counter[str]()
+    others = list[str]()
+    with LocalProcesses() as processes:
+        for name, fault in faults.items():
+            write(processes, [str(recordings / name)], str(tmp_path / name))
+            with connect(str(tmp_path / name)) as session:
+                cause = first_cause(session, fault["subject"])
+            expected = "nothing" if fault["cause"] in ("closed", "still-open") else fault["cause"]
+            found[{expected: "right", "encrypted": "untold", "not-known": "untold"}.get(cause, "wrong")] += 1
+            if cause != expected:
+                others.append(f"{name}: {cause} instead of {expected}")
+    assert not others
+    assert found["right"] == len(faults)
