@@ -1,6 +1,6 @@
 """TCP segments as columns: the record that the capture readers pass to the stream decoder.
 
-One `SEGMENT` is one captured packet with TCP. A run (row of `udfs.schemas.TCP_RUNS`) holds consecutive segments of one
+One `SEGMENT` is one captured packet with TCP. A run (row of `codec.tables.TCP_RUNS`) holds consecutive segments of one
 flow, both directions, as the raw bytes of a SEGMENT array beside their captured payloads end to end.
 """
 

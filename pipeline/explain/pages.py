@@ -102,10 +102,10 @@ def _lines(answer: Answer, tables: str | None) -> Iterator[str]:
     yield from _paragraph(answer.subject, "")
     yield from _paragraph(answer.answer, "  ")
     if answer.connections > 1:
-        yield f"  So it is with {answer.connections:,} connections; this is the first of them."
+        yield f"  The same happened to {answer.connections:,} connections; this is the first of them."
     yield from _section("What happened", _timeline(answer.events))
     yield from _section("The proof", _proof(answer, tables))
-    yield from _section("What else was possible", _paragraphs(answer.ruled_out))
+    yield from _section("Ruled out", _paragraphs(answer.ruled_out))
     yield from _section("What to do", _paragraphs(answer.advice))
     yield ""
 
