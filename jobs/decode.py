@@ -240,13 +240,13 @@ def start(byte_size: int = 0) -> SparkSession:
 
 def start_quietly(byte_size: int = 0) -> SparkSession:
     """The same, without status lines."""
+    from pipeline.session import JOB_SETTINGS, QUICK_COMPILER, QUICK_COMPILER_BYTES, ignore_pandas_notice, session
     from udfs.processes import without_pandas
 
     import_for_connect()
+    ignore_pandas_notice()
     with without_pandas():
         import pyspark.testing.utils  # noqa: F401  (pyspark imports it with the first call to the JVM)
-
-        from pipeline.session import JOB_SETTINGS, QUICK_COMPILER, QUICK_COMPILER_BYTES, session
     return session(java_options=QUICK_COMPILER if byte_size < QUICK_COMPILER_BYTES else "", **JOB_SETTINGS)
 
 

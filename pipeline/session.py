@@ -120,6 +120,11 @@ class JavaMissing(WirehareError, RuntimeError):
     """No suitable Java was found; the message is one line that says what to install."""
 
 
+def ignore_pandas_notice() -> None:
+    """Nothing of ours goes through pandas, so what pyspark says of its release is no news."""
+    warnings.filterwarnings("ignore", message=PANDAS_NOTICE, category=FutureWarning)
+
+
 def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: str) -> SparkSession:
     """The running session with our settings, or a new one; `conf` (full setting names) overrides them.
 
@@ -128,7 +133,7 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
     Uses the master or Connect server that spark-submit, SPARK_REMOTE or `conf` name, else all cores of this machine.
     Raises JavaMissing, ServerMissing, and the errors of Spark if it cannot start.
     """
-    warnings.filterwarnings("ignore", message=PANDAS_NOTICE, category=FutureWarning)
+    ignore_pandas_notice()
     from pyspark.logger import PySparkLogger
 
     for name in QUERY_ERROR_LOGGERS:

@@ -39,6 +39,10 @@ LARGEST_ID = (1 << 63) - 1
 NAMES = """SELECT DISTINCT name FROM (
     SELECT client_name AS name FROM connections UNION ALL SELECT "user" FROM connections
     UNION ALL SELECT queue FROM links UNION ALL SELECT address FROM links) WHERE name IS NOT NULL LIMIT 10000"""
+# The queues, and addresses of 1.0, over which most messages are delivered.
+QUEUES = """SELECT coalesce(queue, address) AS queue FROM messages
+    WHERE operation IN ('deliver', 'get') AND coalesce(queue, address) IS NOT NULL
+    GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 10"""
 CONNECTION = "{client} -> {server}  {client_name:application}{user:login}, {version:protocol}"
 QUEUE = "queue {queue}"
 MESSAGES = "message {message_id:text} ({operation}) of {client} -> {server}  {client_name:application}"
@@ -138,7 +142,12 @@ def explain(tables: Session | str | os.PathLike[str], subject: str | None = None
     session = tables
     if subject is None:
         _ask(session, "true")
-        return [answer for answer in _connections(session) if answer.weight][:MOST_ANSWERS]
+        found = _connections(session)
+        for row in session.rows(QUEUES):
+            _set(session, subject=row["queue"])
+            found += _queues(session)
+        wrong = [answer for answer in found if answer.weight]
+        return sorted(wrong, key=lambda answer: -answer.weight)[:MOST_ANSWERS]
     _set(session, subject=subject)
     if message := MESSAGE.fullmatch(subject):
         found = _messages(session, int(message[1]), int(message[2]))

@@ -102,22 +102,39 @@ SELECT connection_id, max(no_credit_ns) AS no_credit_ns,
        arg_max(coalesce(address, queue, name), no_credit_ns) AS no_credit_link
 FROM links WHERE connection_id IN (FROM asked) GROUP BY connection_id;
 CREATE OR REPLACE TEMP TABLE channel_sums AS
-SELECT connection_id, sum(unsettled)::BIGINT AS unsettled,
+SELECT connection_id, sum(unsettled)::BIGINT AS unsettled, sum(returned)::BIGINT AS returned,
+       sum(nacked)::BIGINT AS nacked, count(*) FILTER (WHERE opened_ts IS NOT NULL AND closed_ts IS NULL) AS open_channels,
        arg_max(channel, unsettled) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
            AS full_channel,
        max(prefetch_count) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
            AS full_prefetch
 FROM channels WHERE connection_id IN (FROM asked) GROUP BY connection_id;
 
+-- How long publishers wait for confirms.
+CREATE OR REPLACE TEMP TABLE confirms AS
+SELECT connection_id, count(*) AS confirmed, quantile_disc(settle_latency_ns, 0.1) AS confirm_p10_ns,
+       quantile_disc(settle_latency_ns, 0.5) AS confirm_p50_ns, quantile_disc(settle_latency_ns, 0.9) AS confirm_p90_ns
+FROM messages
+WHERE connection_id IN (FROM asked) AND operation = 'publish' AND settle_latency_ns IS NOT NULL
+GROUP BY connection_id;
+
+-- Connections of the same client, user and server, and for how long they were opened one after the other.
+CREATE OR REPLACE TEMP TABLE siblings AS
+SELECT client_ip, server_ip, server_port, "user", count(*) AS siblings,
+       max(ns_of(opened_ts)) - min(ns_of(opened_ts)) AS siblings_span_ns,
+       quantile_disc(ns_of(closed_ts) - ns_of(opened_ts), 0.5) AS sibling_p50_ns
+FROM connections WHERE content = 'amqp' AND sides_known_by = 'syn'
+GROUP BY ALL;
+
 CREATE OR REPLACE TEMP TABLE facts AS
 SELECT c.connection_id, capture_file, c.version, state, content, transport, unread_because, tcp_end, tcp_end_by,
-       sides_known_by, client_name, "user", vhost, mechanism, client_product, client_version, server_product,
+       sides_known_by, client_name, c."user", vhost, mechanism, client_product, client_version, server_product,
        server_version, close_initiator, close_code, close_text, missing_bytes, client_packets, server_packets,
        client_bytes, server_bytes, messages_published, messages_delivered, blocked_ns, client_zero_window_ns,
-       server_zero_window_ns, retransmitted_bytes, versions_offered, server_ip, server_port, client_ip, client_port,
-       end_of(coalesce(proxied_client_ip, client_ip),
+       server_zero_window_ns, retransmitted_bytes, versions_offered, c.server_ip, c.server_port, c.client_ip, client_port,
+       end_of(coalesce(proxied_client_ip, c.client_ip),
               CASE WHEN proxied_client_ip IS NULL THEN client_port ELSE proxied_client_port END) AS client,
-       end_of(server_ip, server_port) AS server,
+       end_of(c.server_ip, c.server_port) AS server,
        ns_of(opened_ts) AS opened_ns, ns_of(closed_ts) AS closed_ns, ns_of(closed_ts) - ns_of(opened_ts) AS duration_ns,
        (SELECT max(ns_of(last_ts)) FROM captures) AS capture_end_ns,
        nullif(heartbeat_s, 0) * 1000000000 AS heartbeat_ns,
@@ -152,6 +169,9 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
            AND o.content = 'amqp' AND o.state != 'header') AS is_amqp_port,
        foreign_code, foreign_packet, coalesce(ended_with, 0) AS ended_with,
        no_credit_ns, no_credit_link, coalesce(unsettled, 0) AS unsettled, full_channel, full_prefetch,
+       coalesce(returned, 0) AS returned, coalesce(nacked, 0) AS nacked, coalesce(open_channels, 0) AS open_channels,
+       confirmed, confirm_p10_ns, confirm_p50_ns, confirm_p90_ns, siblings, siblings_span_ns, sibling_p50_ns,
+       client_bytes + server_bytes AS bytes_of_both,
        CASE WHEN content = 'tls' THEN 'TLS' WHEN foreign_code IS NULL THEN 'another protocol'
             WHEN foreign_code IN (1195725856, 1347375956, 1212498244, 1347769376) THEN 'HTTP'
             WHEN foreign_code = 1397966893 THEN 'SSH'
@@ -169,4 +189,7 @@ LEFT JOIN last_frames USING (connection_id)
 LEFT JOIN earlier_frames USING (connection_id)
 LEFT JOIN ended_together USING (connection_id)
 LEFT JOIN stops USING (connection_id)
-LEFT JOIN channel_sums USING (connection_id);
+LEFT JOIN channel_sums USING (connection_id)
+LEFT JOIN confirms USING (connection_id)
+LEFT JOIN siblings ON siblings.client_ip = c.client_ip AND siblings.server_ip = c.server_ip
+    AND siblings.server_port = c.server_port AND siblings."user" IS NOT DISTINCT FROM c."user";

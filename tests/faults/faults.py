@@ -641,6 +641,47 @@ def prefetch_used_up(broker: Any, variant: int) -> None:
     prefetch_used_up.left = connection  # type: ignore[attr-defined]
 
 
+@fault("connection-churn")
+def connection_churn(broker: Any, variant: int) -> None:
+    """A client opens a connection for each message."""
+    for _ in range(25):
+        with connect() if variant < 2 else py_amqp() as connection:
+            if variant:
+                connection.channel().basic_publish(*(("", "churn", b"x") if variant == 1 else (amqp.Message("x"),)))
+
+
+@fault("channels-left-open")
+def channels_left_open(broker: Any, variant: int) -> None:
+    """A client opens channels and does not close them."""
+    connection = connect()
+    for _ in range(60 + 20 * variant):
+        connection.channel().basic_publish("", "leak", b"x")
+    channels_left_open.left = connection  # type: ignore[attr-defined]
+
+
+@fault("messages-returned")
+def messages_returned(broker: Any, variant: int) -> None:
+    """Mandatory messages for which no queue is bound."""
+    with connect() as connection:
+        channel = connection.channel()
+        for _ in range(1 + 5 * variant):
+            channel.basic_publish("amq.topic", "nowhere", b"x", mandatory=True)
+        connection.process_data_events(0.3)
+
+
+@fault("messages-nacked")
+def messages_nacked(broker: Any, variant: int) -> None:
+    """A queue that is full refuses messages."""
+    with connect() as connection:
+        channel = connection.channel()
+        arguments = {"x-max-length": 1 + variant, "x-overflow": "reject-publish"}
+        channel.queue_declare(f"narrow{variant}", auto_delete=True, arguments=arguments)
+        channel.confirm_delivery()
+        for _ in range(6):
+            quietly(lambda: channel.basic_publish("", f"narrow{variant}", b"x"))
+        channel.queue_delete(f"narrow{variant}")
+
+
 # Queues and messages
 
 

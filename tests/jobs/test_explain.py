@@ -91,7 +91,7 @@ def test_without_a_subject_the_most_expensive_come_first(
     assert main(["explain", tables, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found) == explaining.MOST_ANSWERS
-    weights = {cause.id: cause.weight for cause in explaining.causes("causes")}
+    weights = {cause.id: cause.weight for kind in ("causes", "queue") for cause in explaining.causes(kind)}
     assert [weights[each["cause"]] for each in found] == sorted(
         (weights[each["cause"]] for each in found), reverse=True
     )

@@ -41,7 +41,7 @@ def legs_of(rows: Mapping[str, pa.Array]) -> Integers:
 def _of_translations(rows: Mapping[str, pa.Array]) -> Integers:
     """The same for NATs alone, which leave sequence numbers, packets and bytes, and are fast. Numbers that other
     connections have as well are not random, and say nothing. Neither are those that begin low (captures that were made
-    by a program), unless the client's port is the same, and one of the addresses."""
+    by a program), unless the client's port is the same, and one of the addresses, and no third connection has these."""
     legs = np.zeros(len(rows["connection_id"]), np.int64)
     known = np.flatnonzero(rows["tcp_origin"].is_valid().to_numpy(zero_copy_only=False))
     if len(np.unique(numbers_of(rows["tcp_origin"])[known])) == len(known):
@@ -62,6 +62,10 @@ def _of_translations(rows: Mapping[str, pa.Array]) -> Integers:
     same &= (later_us > 0) & (later_us <= NAT_US) & (np.abs(np.diff(closed_us[order])) <= NAT_US)
     elsewhere = (origins[1:] == origins[:-1]) & ~same
     one_end = (np.diff(clients[order]) == 0) | (np.diff(servers[order]) == 0)
+    _, of_port, alike = np.unique(
+        _hashed(rows, ("tcp_origin", "client_port"))[known][order], return_inverse=True, return_counts=True
+    )
+    one_end &= alike[of_port][1:] == 2
     same &= np.where(low[order][1:], one_end, ~np.isin(origins[1:], origins[1:][elsewhere]))
     places = np.arange(len(order))
     last = np.where(np.append(same, False), len(order), places)  # of the connections that follow each other
