@@ -70,6 +70,7 @@ SELECT connection_id,
        arg_max(packet_no, ts_ns) FILTER (WHERE sender = 'server' AND before) AS server_last_packet,
        arg_min(code, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_code,
        arg_min(packet_no, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_packet,
+       arg_min(error, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_error,
        arg_max({'frame_no': frame_no, 'packet_no': packet_no, 'ts_ns': ts_ns, 'error': error}, frame_no)
            FILTER (WHERE sender = 'client' AND status NOT IN ('ok', 'partial')
                          AND frame_type NOT IN ('foreign', 'protocol-header'))
@@ -167,12 +168,15 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
        c.server_port IN (5671, 5672) OR EXISTS (
            SELECT 1 FROM connections AS o WHERE o.server_port = c.server_port AND o.server_ip = c.server_ip
            AND o.content = 'amqp' AND o.state != 'header') AS is_amqp_port,
+       split_part(list_filter(versions_offered, lambda v: v LIKE 'client %')[1], ' ', 2) AS client_header,
+       split_part(list_filter(versions_offered, lambda v: v LIKE 'server %')[1], ' ', 2) AS server_header,
        foreign_code, foreign_packet, coalesce(ended_with, 0) AS ended_with,
        no_credit_ns, no_credit_link, coalesce(unsettled, 0) AS unsettled, full_channel, full_prefetch,
        coalesce(returned, 0) AS returned, coalesce(nacked, 0) AS nacked, coalesce(open_channels, 0) AS open_channels,
        confirmed, confirm_p10_ns, confirm_p50_ns, confirm_p90_ns, siblings, siblings_span_ns, sibling_p50_ns,
        client_bytes + server_bytes AS bytes_of_both,
-       CASE WHEN content = 'tls' THEN 'TLS' WHEN foreign_code IS NULL THEN 'another protocol'
+       CASE WHEN content = 'tls' THEN 'TLS' WHEN foreign_error ILIKE '%PROXY protocol%' THEN foreign_error
+            WHEN foreign_code IS NULL THEN 'another protocol'
             WHEN foreign_code IN (1195725856, 1347375956, 1212498244, 1347769376) THEN 'HTTP'
             WHEN foreign_code = 1397966893 THEN 'SSH'
             WHEN foreign_code >> 24 = 22 THEN 'TLS'
