@@ -29,7 +29,7 @@ demo: .venv/runtime  ## decode and audit the captures in samples/: tables in out
 
 spark-demo: java .venv/runtime  ## the same through spark-submit, to out-spark/; and whether tables and findings are equal
 	@test -d out/findings || $(MAKE) --no-print-directory demo
-	@$(BIN)/spark-submit --master 'local[2]' jobs/nightly.py samples --output out-spark --overwrite --report out-spark.html --title "The samples of Wirehare" --fail-on never
+	@PATH="$(CURDIR)/$(BIN):$$PATH" spark-submit --master 'local[2]' jobs/nightly.py samples --output out-spark --overwrite --report out-spark.html --title "The samples of Wirehare" --fail-on never
 	@$(BIN)/python tools/same_tables.py out out-spark
 
 kernels: .venv/kernels  ## compile kernels, which large captures need
