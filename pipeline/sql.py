@@ -36,7 +36,7 @@ from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
 from pipeline.output import parquet, scratch
 from pipeline.output.place import Place, TablesError, place
 from udfs.arrow.types import arrow_schema, variant_columns
-from udfs.findings import no_rows
+from udfs.findings import no_rows, quoted
 from udfs.source.files import printable, special
 from udfs.source.suggestions import meant
 
@@ -212,11 +212,6 @@ def distinct(names: Sequence[str]) -> list[str]:
         again = sum(each == name or each.startswith(f"{name}:") for each in found)
         found.append(f"{name}:{again}" if again else name)
     return found
-
-
-def quoted(text: str) -> str:
-    """A string literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def span_conditions(span: Span) -> Mapping[str, str]:

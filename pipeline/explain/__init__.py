@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codec.errors import WirehareError
 from pipeline.explain.pages import filled, page
+from udfs.findings import quoted
 from udfs.source.suggestions import meant
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = ["Answer", "Event", "SubjectError", "explain", "page"]
 
 Row = Mapping[str, Any]
 MOST_ANSWERS = 5
-EARLY_EVENTS, LATE_EVENTS = 12, 12  # of a connection, and a line for those between
+MOST_EVENTS = 12  # the first and the last ones of a connection, and a line for those between
 QUIET_NS = 1_000_000_000  # a silence that is an event
 ENDPOINT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
 MESSAGE = re.compile(r"([0-9]{1,19})/([0-9]{1,18})")  # connection_id/first_frame_no
@@ -38,7 +39,7 @@ LARGEST_ID = (1 << 63) - 1
 # Names that a subject may have, for suggestions.
 NAMES = """SELECT DISTINCT name FROM (
     SELECT client_name AS name FROM connections UNION ALL SELECT "user" FROM connections
-    UNION ALL SELECT queue FROM links UNION ALL SELECT address FROM links) WHERE name IS NOT NULL LIMIT 10000"""
+    UNION ALL SELECT queue FROM links UNION ALL SELECT address FROM links) WHERE name IS NOT NULL LIMIT 1000"""
 # The queues, and addresses of 1.0, over which most messages are delivered.
 QUEUES = """SELECT coalesce(queue, address) AS queue FROM messages
     WHERE operation IN ('deliver', 'get') AND coalesce(queue, address) IS NOT NULL
@@ -166,7 +167,7 @@ def explain(tables: Session | str | os.PathLike[str], subject: str | None = None
 def _set(session: Session, **variables: str | int) -> None:
     """Set variables of SQL."""
     for name, value in variables.items():
-        literal = str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+        literal = str(value) if isinstance(value, int) else quoted(value)
         session.execute(f"SET VARIABLE {name} = {literal}")
 
 
@@ -267,17 +268,20 @@ def _with_events(session: Session, answer: Answer) -> Answer:
     """The answer with what happened on its connection: its handshake, requests and errors, runs of messages, silences,
     its end."""
     assert answer.connection_id is not None
-    _set(session, connection=answer.connection_id)
-    events, end_ns = list[Event](), None
+    _set(session, connection=answer.connection_id, most=MOST_EVENTS)
+    events, end_ns, place = list[Event](), None, 0
     for row in session.rows(_text("events.sql")):
+        left_out = row["place"] - place - 1
         quiet_ns = 0 if end_ns is None else row["ts_ns"] - end_ns
-        if quiet_ns >= QUIET_NS:
+        if left_out:
+            events.append(Event(row["ts_ns"], "", f"{left_out:,} more"))
+        elif quiet_ns >= QUIET_NS:
             events.append(Event(row["ts_ns"], "", filled("{quiet_ns} without a method", {"quiet_ns": quiet_ns})))
         lasts_ns = row["end_ns"] - row["ts_ns"]
         text = row["text"] + (filled(" in {lasts_ns}", {"lasts_ns": lasts_ns}) if lasts_ns else "")
         events.append(Event(row["ts_ns"], row["who"] or "", text, row["frame_no"], row["packet_no"]))
-        end_ns = row["end_ns"]
-    return replace(answer, events=tuple(_shortened(events)))
+        end_ns, place = row["end_ns"], row["place"]
+    return replace(answer, events=tuple(events))
 
 
 def _events_of_message(row: Row) -> tuple[Event, ...]:
@@ -297,14 +301,3 @@ def _events_of_message(row: Row) -> tuple[Event, ...]:
     if row["settled_ts_ns"] is not None:
         events.append(Event(row["settled_ts_ns"], peer, filled("{outcome}", row), row["settled_frame_no"]))
     return tuple(sorted(events, key=lambda event: event.ts_ns))
-
-
-def _shortened(events: Sequence[Event]) -> Iterator[Event]:
-    """The first and the last events, and how many are between."""
-    left_out = len(events) - EARLY_EVENTS - LATE_EVENTS
-    if left_out <= 1:
-        yield from events
-        return
-    yield from events[:EARLY_EVENTS]
-    yield Event(events[EARLY_EVENTS].ts_ns, "", f"{left_out} more")
-    yield from events[-LATE_EVENTS:]

@@ -1,5 +1,5 @@
 -- What happened on the connection that variable `connection` names, in order: ts_ns, end_ns, who, text, frame_no,
--- packet_no. Methods that carry or settle messages are counted by run: those between two other events.
+-- packet_no; the first and the last `most` of them, by place. Methods that carry or settle messages are counted by run: those between two other events.
 WITH lines AS (
     SELECT frame_no, packet_no, ts_ns, sender, name, version, reply_code, reply_text, channel, exchange, routing_key, queue,
            link_name, status, error, arguments,
@@ -45,9 +45,11 @@ ends AS (
            CASE tcp_end WHEN 'fin' THEN 'ends TCP (FIN)' WHEN 'rst' THEN 'resets TCP (RST)'
                         WHEN 'none' THEN 'is open when the capture ends' ELSE 'no packet for too long' END, 2
     FROM connections WHERE connection_id = getvariable('connection'))
-SELECT ts_ns, end_ns, who, frame_no, packet_no, text
-FROM (SELECT ts_ns, end_ns, who, frame_no, packet_no, text, 1 AS part FROM counted
-      UNION ALL SELECT ts_ns, ts_ns, who, frame_no, packet_no, text, 1 FROM others
-      UNION ALL SELECT ts_ns, ts_ns, who, frame_no, packet_no, text, 1 FROM spans
-      UNION ALL SELECT ts_ns, ts_ns, who, frame_no, packet_no, text, part FROM ends)
-ORDER BY part, frame_no, ts_ns
+SELECT *
+FROM (SELECT *, row_number() OVER (ORDER BY part, frame_no, ts_ns) AS place, count(*) OVER () AS total
+      FROM (SELECT ts_ns, end_ns, who, frame_no, packet_no, text, 1 AS part FROM counted
+            UNION ALL SELECT ts_ns, ts_ns, who, frame_no, packet_no, text, 1 FROM others
+            UNION ALL SELECT ts_ns, ts_ns, who, frame_no, packet_no, text, 1 FROM spans
+            UNION ALL SELECT ts_ns, ts_ns, who, frame_no, packet_no, text, part FROM ends))
+WHERE place <= getvariable('most') OR place > total - getvariable('most')
+ORDER BY place

@@ -12,8 +12,7 @@ SELECT connection_id,
                OR name = 'open' AND sender = 'server') AS logged_in,
        bool_or(name = 'connection.open' OR name = 'open' AND sender = 'client') AS tried_open,
        bool_or(name = 'connection.open-ok' OR name = 'open' AND sender = 'server') AS opened,
-       arg_min(frame_no, frame_no) FILTER (WHERE name = 'sasl-outcome') AS outcome_frame,
-       arg_max(frame_no, frame_no) FILTER (WHERE sender = 'client') AS last_asked_frame
+       arg_min(frame_no, frame_no) FILTER (WHERE name = 'sasl-outcome') AS outcome_frame
 FROM methods
 WHERE connection_id IN (FROM asked) AND (name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name = 'open')
 GROUP BY connection_id;
@@ -129,22 +128,21 @@ GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE facts AS
 SELECT c.connection_id, capture_file, c.version, state, content, transport, unread_because, tcp_end, tcp_end_by,
-       sides_known_by, client_name, c."user", vhost, mechanism, client_product, client_version, server_product,
-       server_version, close_initiator, close_code, close_text, missing_bytes, client_packets, server_packets,
+       sides_known_by, client_name, c."user", vhost, mechanism,
+       close_initiator, close_code, close_text, missing_bytes, client_packets, server_packets,
        client_bytes, server_bytes, messages_published, messages_delivered, blocked_ns, client_zero_window_ns,
-       server_zero_window_ns, retransmitted_bytes, versions_offered, c.server_ip, c.server_port, c.client_ip, client_port,
+       server_zero_window_ns, versions_offered, c.server_ip, c.server_port, c.client_ip, client_port,
        end_of(coalesce(proxied_client_ip, c.client_ip),
               CASE WHEN proxied_client_ip IS NULL THEN client_port ELSE proxied_client_port END) AS client,
        end_of(c.server_ip, c.server_port) AS server,
        ns_of(opened_ts) AS opened_ns, ns_of(closed_ts) AS closed_ns, ns_of(closed_ts) - ns_of(opened_ts) AS duration_ns,
-       (SELECT max(ns_of(last_ts)) FROM captures) AS capture_end_ns,
        nullif(heartbeat_s, 0) * 1000000000 AS heartbeat_ns,
        -- 1.0: how long the peer may be silent; peers state half of what they tolerate (2.4.5)
        coalesce(nullif(heartbeat_s, 0) * 1000000000, server_idle_timeout_ms * 1000000) AS client_silence_limit_ns,
        coalesce(nullif(heartbeat_s, 0) * 1000000000, client_idle_timeout_ms * 1000000) AS server_silence_limit_ns,
        coalesce(greeted, false) AS greeted, coalesce(tried_login, false) AS tried_login,
        coalesce(logged_in, false) AS logged_in, coalesce(tried_open, false) AS tried_open,
-       coalesce(opened, false) AS opened, outcome_frame, last_asked_frame,
+       coalesce(opened, false) AS opened, outcome_frame,
        close_frame, close_packet, close_ns, close_about, close_frame IS NOT NULL AS has_close,
        coalesce(error_count, 0) AS error_count, error.frame_no AS error_frame, error.packet_no AS error_packet,
        error.ts_ns AS error_ns, error.sender AS error_by, error.channel AS error_channel, error.name AS error_name,
@@ -174,7 +172,6 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
        no_credit_ns, no_credit_link, coalesce(unsettled, 0) AS unsettled, full_channel, full_prefetch,
        coalesce(returned, 0) AS returned, coalesce(nacked, 0) AS nacked, coalesce(open_channels, 0) AS open_channels,
        confirmed, confirm_p10_ns, confirm_p50_ns, confirm_p90_ns, siblings, siblings_span_ns, sibling_p50_ns,
-       client_bytes + server_bytes AS bytes_of_both,
        CASE WHEN content = 'tls' THEN 'TLS' WHEN foreign_error ILIKE '%PROXY protocol%' THEN foreign_error
             WHEN foreign_code IS NULL THEN 'another protocol'
             WHEN foreign_code IN (1195725856, 1347375956, 1212498244, 1347769376) THEN 'HTTP'

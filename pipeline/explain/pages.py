@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from pipeline.text import plain_text
+from pipeline.text import duration, plain_text
 
 if TYPE_CHECKING:
     from pipeline.explain import Answer, Event
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 WIDTH = 100
 LONGEST = 300  # characters of a value
 PLACE = re.compile(r"\{(\w+)(?::(\w+))?\}")
-UNITS = ((86_400_000_000_000, "d"), (3_600_000_000_000, "h"), (60_000_000_000, "min"), (1_000_000_000, "s"))
 LARGE = 10_000
 
 
@@ -55,34 +54,18 @@ def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
         case "time":
             return moment(value) if value is not None else "that time"
         case "shorter":
-            return duration(min(row["client_quiet_ns"], row["server_quiet_ns"]))
+            return str(duration(min(row["client_quiet_ns"], row["server_quiet_ns"])))
         case "text":
             return plain_text(value, LONGEST) if value else "without a name"
     if value is None:
         return "unknown"
     if name.endswith("_ns"):
-        return duration(value)
+        return str(duration(value))
     if isinstance(value, list | tuple):
         return ", ".join(plain_text(each, LONGEST) for each in value)
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= LARGE else str(value)
     return plain_text(value, LONGEST).rstrip(".")
-
-
-def duration(ns: int) -> str:
-    """A duration in the unit that suits it: '850 µs', '3.0 s', '12 min 5 s'."""
-    if ns < 1_000_000:
-        return f"{ns / 1000:.0f} µs"
-    if ns < 1_000_000_000:
-        return f"{ns / 1_000_000:.1f} ms"
-    if ns < 60_000_000_000:
-        return f"{ns / 1_000_000_000:.1f} s"
-    parts = list[str]()
-    for size, unit in UNITS:
-        count, ns = divmod(ns, size)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
 
 
 def moment(ns: int) -> str:

@@ -98,6 +98,19 @@ def test_without_a_subject_the_most_expensive_come_first(
     assert not {"closed", "still-open"} & {each["cause"] for each in found}
 
 
+def test_of_a_long_connection_the_first_and_last_events_are_shown(session: Session) -> None:
+    (row,) = session.rows(
+        "SELECT connection_id, count(*) AS n FROM methods WHERE name LIKE 'queue.%' OR name LIKE 'channel.%' "
+        "GROUP BY 1 ORDER BY n DESC LIMIT 1"
+    )
+    assert row["n"] > 2 * explaining.MOST_EVENTS
+    (answer,) = explaining.explain(session, str(row["connection_id"]))
+    shown = [event for event in answer.events if event.who or event.frame_no]
+    assert len(shown) == 2 * explaining.MOST_EVENTS
+    assert any(event.text.endswith(" more") for event in answer.events)
+    assert (shown[0].text, shown[-1].text) == ("connects", "ends TCP (FIN)")
+
+
 def test_captures_are_decoded_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(golden.CAPTURES / "091_handshake_ok.pcap"), "-q"]) == 0
     assert capsys.readouterr().out == "Nothing wrong was found on these connections.\n"
