@@ -38,8 +38,6 @@ EPILOG = f"""examples:
 
 {EXIT_CODES}"""
 
-# Interpreted kernels decode some 50 KB a second on a core, and compiling all kernels takes two cores about two minutes.
-COLD_BYTES = 10 << 20
 COMPILE_COMMAND = "python -m udfs.warm"
 COMPILE = [sys.executable, *COMPILE_COMMAND.split()[1:]]
 
@@ -134,9 +132,10 @@ def decode_captures(
 
     def begin() -> SparkSession | LocalProcesses:
         from codec.compiler.kernel import all_compiled
-        from pipeline.session import has_session
+        from pipeline.session import GATEWAY_PORT, has_session, on_one_machine
 
-        ready = all_compiled() or interpret_while_cold(byte_size, files)
+        submitted = GATEWAY_PORT in os.environ
+        ready = all_compiled() or interpret_while_cold(files)
         if not has_session() and decoded_locally([file.uri for file in files]):
             meanwhile()
             if not ready:
@@ -146,8 +145,10 @@ def decode_captures(
         importlib.import_module("pandas")  # Spark requires it; imports in two threads at once may fail
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(import_modules)
-            sessions.append(start(byte_size))
+            sessions.append(spark := start(byte_size))
             loading.result()
+        if submitted and not all_compiled() and on_one_machine(spark):
+            interpreted_sooner(files)  # as its workers decide
         return sessions[0]
 
     captures = run_interruptibly(
@@ -187,20 +188,23 @@ def decode_captures(
     return None if isinstance(session, LocalProcesses) else session, UNREADABLE if damaged else OK
 
 
-def interpret_while_cold(byte_size: int, files: Sequence[CaptureFile] = ()) -> bool:
-    """If the kernels are not compiled yet and decoding `byte_size` bytes is faster without compiling, run them
-    interpreted, in this process and in the workers of a JVM started here. Return whether that is so. `files`: the
-    captures, which are counted: a small file may be a large capture."""
-    from codec.compiler.kernel import all_compiled, interpret
+def interpret_while_cold(files: Sequence[CaptureFile]) -> bool:
+    """If the kernels are not compiled yet and decoding these captures is faster without compiling, run them
+    interpreted, in this process and in those that it starts. Return whether that is so. Workers of a session that runs
+    already decide for themselves (`pipeline.decoding.tell_workers`)."""
+    from codec.compiler.kernel import all_compiled
     from pipeline.session import has_session
 
-    if has_session() or all_compiled():
-        return False
-    sooner = byte_size <= COLD_BYTES
-    if sooner and files:
-        from udfs.source.reading import size_up_to
+    return not has_session() and not all_compiled() and interpreted_sooner(files)
 
-        sooner = size_up_to(files, COLD_BYTES) <= COLD_BYTES
+
+def interpreted_sooner(files: Sequence[CaptureFile]) -> bool:
+    """Tell the user that kernels are not compiled yet; interpret them if captures are decoded faster by that. Return
+    whether that is so."""
+    from codec.compiler.kernel import interpret
+    from pipeline import decoding
+
+    sooner = decoding.interpreted_sooner(files)
     if sooner:
         interpret()
     speed = "decoding is slow" if sooner else "they are compiled first, which takes minutes"

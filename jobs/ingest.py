@@ -119,8 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         with open_ingest(arguments.lake, options, begin, local, arguments.payload, chosen) as ingest:
             if arguments.once:  # a loop has time to compile
                 with suppress(PathError):  # reported when they are ingested
-                    files = resolve(arguments.captures)
-                    interpret_while_cold(sum(file.expected_size for file in files), files)
+                    interpret_while_cold(resolve(arguments.captures))
             if ingest.resumed is not None:
                 print_status(f"Finished the commit of batch {ingest.resumed}, which an earlier run had started")
             return rounds(ingest, arguments)

@@ -115,7 +115,7 @@ def decoded(arguments: argparse.Namespace, stack: ExitStack) -> tuple[str, int]:
     checked_key_logs(arguments.keylog)
     require_capture(files)
     byte_size = sum(file.expected_size for file in files)
-    interpret_while_cold(byte_size, files)
+    interpret_while_cold(files)
     place = scratch.directories({}).partition(",")[0]
     directory = stack.enter_context(tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True))
     processes = stack.enter_context(LocalProcesses())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from udfs.decode.key_logs import SecretFiles
     from udfs.sink.writers import WriteTables
+    from udfs.source.files import CaptureFile
 
 # Captures of up to so many bytes in all are decoded by one task (`udfs.source.sources`), in about a second.
 ONE_TASK_BYTES = 8 << 20
@@ -32,6 +34,8 @@ ONE_TASK_BYTES = 8 << 20
 # there, but Spark tries a task that failed again, and shuffles what does not fit on one disk.
 LOCAL_BYTES = 4 << 30
 ONE_TASK_FILES = 64
+# Interpreted kernels decode some 50 KB a second on a core, and compiling all kernels takes two cores about two minutes.
+COLD_BYTES = 10 << 20
 
 # Tables that message_flows are made of.
 FLOW_INPUTS = ("messages", "connections")
@@ -188,6 +192,7 @@ def by_flow(
     options = source_options(places, chosen, packets_read)
     if isinstance(spark, LocalProcesses):
         return local_runs(spark, options).then(decode, schema)
+    tell_workers(places)
     if chosen.get("split_bytes") or not in_one_task(places):
         return OnSpark(sorted_runs(spark, options)).then(decode, schema)
     return task_numbers(spark).then(InOneTask(options, decode), schema)
@@ -237,6 +242,33 @@ def source_options(
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
     parse_options(given)  # raise here: an error of the source would come through Java
     return {**given, "paths": json.dumps(list(places))}
+
+
+def tell_workers(places: Sequence[str]) -> None:
+    """Let the workers that decode these captures, and what is made of them, interpret kernels where these are not
+    compiled, if that is faster. Over Spark Connect they compile: their environment is that of the server."""
+    from pyspark import SparkContext
+
+    from codec.compiler.kernel import all_compiled
+    from udfs.processes import interpret_in_workers
+    from udfs.source.paths import PathError, resolve
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        sooner = False
+        if not all_compiled():
+            with suppress(PathError):  # reported by the workers
+                sooner = interpreted_sooner(resolve(places))
+        # Functions that are made from now on have it; Spark starts other workers for another environment.
+        interpret_in_workers(context.environment, sooner)
+
+
+def interpreted_sooner(files: Sequence[CaptureFile]) -> bool:
+    """Whether these captures are decoded faster by interpreted kernels than all kernels are compiled. They are counted:
+    a small file may be a large capture."""
+    from udfs.source.reading import size_up_to
+
+    return sum(file.expected_size for file in files) <= COLD_BYTES and size_up_to(files, COLD_BYTES) <= COLD_BYTES
 
 
 def decoded_locally(places: Sequence[str]) -> bool:

@@ -97,6 +97,7 @@ INTERPRETED_ROWS = 50_000  # that Spark makes tables of
 
 LEAST_PARTITIONS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"  # lower bound when Spark coalesces
 
+GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"  # a variable that spark-submit sets, with the port of its JVM
 OLDEST_JAVA = 17
 # pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
 PANDAS_NOTICE = "PySpark does not yet fully support pandas"
@@ -145,7 +146,7 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
         require_server(remote)
     if (remote is not None and not remote.startswith("local")) or is_running():
         return get_or_create(app, {**RUNTIME, **conf})
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if GATEWAY_PORT in os.environ:
         return get_or_create(app, {**spark_submit_settings(), **RUNTIME, **conf})
     require_java()
     private: AbstractContextManager[object] = nullcontext()
@@ -190,7 +191,7 @@ def require_server(remote: str) -> None:
 
 def has_session() -> bool:
     """Whether a session is running, or was started or named by the parent process."""
-    return is_running() or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    return is_running() or GATEWAY_PORT in os.environ or "SPARK_REMOTE" in os.environ
 
 
 def is_running() -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from udfs.processes import collect_less, restore_umask
+from udfs.processes import collect_less, interpret_while_cold, restore_umask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 restore_umask()  # before kernels are compiled and cached
 collect_less()
+interpret_while_cold()
 
 
 def register(spark: SparkSession, key: str | bytes | None = None) -> None:

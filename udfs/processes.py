@@ -1,5 +1,5 @@
 """What processes of workers and jobs set up: file modes and memory of Python workers, garbage collection of what they
-import, and imports without pandas.
+import, whether they interpret kernels, and imports without pandas.
 
 A JVM that is started here has a umask that makes all files private (`pipeline.output.scratch`), and its Python workers
 would inherit it: compiled kernels, for example, could not be shared. So workers restore the user's umask, and make
@@ -12,7 +12,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 
 # Environment of processes that decode. pyarrow's allocator (mimalloc, documentation of its options) would give freed
@@ -20,6 +20,25 @@ from contextlib import contextmanager, suppress
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
 OLDEST = 2  # generation of objects, for the garbage collector
 USER_UMASK = "WIREHARE_UMASK"  # octal umask of the user, and the id of the process that started the JVM
+WHILE_COLD = "WIREHARE_INTERPRET_WHILE_COLD"  # in the environment of Spark's workers
+
+
+def interpret_in_workers(environment: MutableMapping[str, str], wanted: bool) -> None:
+    """In the `environment` of workers that are started later, perhaps on other machines: whether those without compiled
+    kernels interpret them."""
+    if wanted:
+        environment[WHILE_COLD] = "1"
+    else:
+        environment.pop(WHILE_COLD, None)
+
+
+def interpret_while_cold() -> None:
+    """In such a worker, before it imports kernels: interpret them if they are not compiled on this machine."""
+    if WHILE_COLD in os.environ:
+        from codec.compiler.kernel import all_compiled, interpret
+
+        if not all_compiled():
+            interpret()
 
 
 def umask_setting() -> str:

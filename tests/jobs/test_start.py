@@ -26,8 +26,8 @@ from benchmarks.start import Moment, Timeline, report
 from codec.compiler import CACHE_DIR, bases
 from codec.compiler.kernel import LazyKernel, all_compiled, complete_name, interpret, interpreted, njit
 from jobs.cli import main
-from jobs.decode import COLD_BYTES, interpret_while_cold
-from pipeline.decoding import ONE_TASK_BYTES, in_one_task
+from jobs.decode import interpret_while_cold
+from pipeline.decoding import COLD_BYTES, ONE_TASK_BYTES, in_one_task
 from udfs.processes import without_pandas
 from udfs.source.paths import resolve
 from udfs.source.reading import size_up_to
@@ -238,12 +238,16 @@ def test_all_are_compiled_when_their_directory_is_there(cold: Path) -> None:
 )
 def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernels(
     size: int, compiled: bool, running: bool, interprets: bool,
-    cold: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    cold: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("pipeline.session.has_session", lambda: running)
     if compiled:
         (cold / complete_name()).mkdir()
-    assert interpret_while_cold(size) == interprets
+    capture = tmp_path_factory.mktemp("captures") / "a.pcap"
+    capture.touch()
+    os.truncate(capture, size)
+    assert interpret_while_cold(resolve([str(capture)])) == interprets
     notice = {True: "so decoding is slow;", False: "so they are compiled first, which takes minutes;"}[interprets]
     assert (notice in capsys.readouterr().err) == (not compiled and not running)
     assert os.environ["NUMBA_DISABLE_JIT"] == ("1" if interprets else "0")
@@ -272,7 +276,7 @@ def test_small_files_that_are_large_captures_are_not_interpreted(
         files = resolve([str(path)])
         assert size_up_to(files, 1 << 30) == size
         assert path.stat().st_size < COLD_BYTES // 50
-        assert interpret_while_cold(files[0].size, files) == interprets
+        assert interpret_while_cold(files) == interprets
 
 
 @pytest.mark.skipif(interpreted(), reason="nothing is compiled")
@@ -311,6 +315,46 @@ def test_a_first_run_without_kernels_writes_the_same_rows(spark: SparkSession, t
         assert cold
 
 
+@pytest.mark.skipif(interpreted(), reason="nothing is compiled")
+def test_workers_of_a_running_session_interpret_small_captures_while_there_are_no_kernels(
+    spark: SparkSession, cold: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where kernels are compiled, and for larger captures, they do not."""
+
+    def is_interpreted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import udfs  # noqa: F401
+        from codec.compiler.kernel import interpreted
+
+        yield from (pa.record_batch({"is": [interpreted()]}) for _ in batches)
+
+    def workers_interpret() -> bool:
+        return spark.range(0, 1, 1, 1).mapInArrow(is_interpreted, "is boolean").collect() == [(True,)]
+
+    def messages(directory: Path) -> list[str]:
+        pipeline.write(spark, str(SAMPLES / "091_confirms_and_return.pcap"), str(directory))
+        found = pyarrow.dataset.dataset(directory / "messages", format="parquet").to_table()
+        return sorted(map(repr, found.to_pylist()))
+
+    folder = tmp_path_factory.mktemp("tables")
+    with pytest.MonkeyPatch.context() as warm:
+        warm.delenv(CACHE_DIR)
+        expected = messages(folder / "warm")
+    # Spark starts other workers for another environment.
+    environment = {**spark.sparkContext.environment, CACHE_DIR: str(cold)}
+    monkeypatch.setattr(spark.sparkContext, "environment", environment)
+    assert messages(folder / "cold") == expected
+    assert workers_interpret()
+    assert not list(cold.iterdir())
+    compiled = tmp_path_factory.mktemp("kernels")
+    (compiled / complete_name()).mkdir()
+    environment[CACHE_DIR] = str(compiled)  # only there: as on other machines than the driver's
+    assert not workers_interpret()
+    environment[CACHE_DIR] = str(cold)
+    monkeypatch.setattr("pipeline.decoding.COLD_BYTES", 0)
+    pipeline.decoded(spark, str(SAMPLES))
+    assert not workers_interpret()
+
+
 def test_larger_captures_are_decoded_without_spark_once_kernels_are_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,7 +365,7 @@ def test_larger_captures_are_decoded_without_spark_once_kernels_are_compiled(
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("codec.compiler.kernel.all_compiled", lambda: False)
-    monkeypatch.setattr("jobs.decode.COLD_BYTES", 0)
+    monkeypatch.setattr("pipeline.decoding.COLD_BYTES", 0)
     monkeypatch.setattr("jobs.decode.subprocess.run", compiled)
     monkeypatch.setattr("pipeline.session.is_running", lambda: False)
     capture = str(SAMPLES / "091_confirms_and_return.pcap")
