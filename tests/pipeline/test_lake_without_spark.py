@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,21 +10,28 @@ from typing import Any, NoReturn
 import golden
 import pyarrow.parquet as pq
 import pytest
+from audit_support import counted
 from lake_support import rows_of_lake, rows_of_table
 from lake_work import moved_in_time, rotated
 from pcap_files import records
+from pyspark.sql import SparkSession
 
 import pipeline
 from pipeline import TABLES
+from pipeline.audit import findings_in
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
+from pipeline.lake.reading import Span
+from pipeline.output.place import place
+from pipeline.sql import files_here
 from pipeline.tables.processes import LocalProcesses
 
 BATCHES, FOREVER_S = 6, 3e9  # captures are of several years
-# Of each version; a stream, requests and replies, a transaction, bytes that are lost.
+# Of each version; a stream, requests and replies, a transaction, exceptions, bytes that are lost.
 NAMES = (
     "091_rpc_reply_to.pcap", "091_confirms_and_return.pcap", "091_tx.pcap", "08_amqplib_session.pcap",
     "09_qpid_client.pcap", "010_cpp_send_receive.pcap", "10_qpidd_rpc_dynamic_node.pcap",
+    "091_channel_exceptions.pcap", "010_exceptions.pcap", "10_rabbitmq_link_errors.pcap",
     "10_rabbitmq_proton_send_receive.pcap",
 )  # fmt: skip
 LOSSY = "091_many_channels.pcap"
@@ -86,6 +94,19 @@ def test_flows_join_messages_of_several_batches(lake: Log, decoded: Path) -> Non
     ]
     assert any(publish != deliver for publish, deliver in pairs)
     assert any(row["rpc_latency_ns"] is not None for row in flows)
+
+
+def test_findings_are_those_of_one_decode(lake: Log, decoded: Path, spark: SparkSession) -> None:
+    """In this process, whole and in groups, and on Spark; rows of most connections came in several batches."""
+    directory = lake.root.path
+    found = counted(findings_in({name: [str(file) for file in (decoded / name).glob("*.parquet")] for name in TABLES}))
+    rules = {json.loads(row)["rule_id"] for row in found}
+    assert {"CH-09", "T10-52", "L10-40", "SEC-01"} <= rules
+    with files_here(place(directory), directory, Span()) as files:
+        assert all(len({Path(path).name[:8] for path in files[name]}) > 1 for name in ("frames", "methods", "messages"))
+        assert counted(findings_in(files)) == found
+        assert counted(findings_in(files, most_bytes=0)) == found
+    assert counted(pipeline.findings(pipeline.load(spark, directory)).toArrow()) == found
 
 
 @pytest.mark.parametrize(("apart_s", "paired"), [(50, True), (70, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tables_support import arrow_rows
 
 from codec.tables import ALL_TABLES, FINDINGS, STRING, TABLES, VARIANT, table_of
+from codec.variant.python_values import decode
 from pipeline.audit.catalogue import catalogue
 from udfs.arrow.types import arrow_schema
 from udfs.sink.parquet import ParquetFiles
@@ -117,6 +119,13 @@ FOUND = [
 def found(spark: SparkSession) -> DataFrame:
     """The findings."""
     return arrow_rows(spark, FOUND, spark_schema(FINDINGS))
+
+
+def counted(table: pa.Table) -> Counter[str]:
+    """The rows of table findings, in any order."""
+    assert table.schema.names == list(FINDINGS.names)
+    rows = [{**row, "evidence": decode(**row["evidence"])} for row in table.to_pylist()]
+    return Counter(json.dumps(row, sort_keys=True, default=str) for row in rows)
 
 
 def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -18,13 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from audit_support import by_connection
+from audit_support import by_connection, counted
 from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.tables import FINDINGS, TABLES
-from codec.variant.python_values import decode
 from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
@@ -72,16 +71,11 @@ def found(files: dict[str, list[str]]) -> Counter[str]:
     return rows
 
 
-def counted(table: pa.Table) -> Counter[str]:
-    """The rows of table findings, in any order."""
-    assert table.schema.equals(arrow_schema(FINDINGS))
-    rows = [{**row, "evidence": decode(**row["evidence"])} for row in table.to_pylist()]
-    return Counter(json.dumps(row, sort_keys=True, default=str) for row in rows)
-
-
 def test_rows_in_memory_give_the_findings_of_their_files(files: dict[str, list[str]], found: Counter[str]) -> None:
     rows = {name: pq.read_table(paths[0]) for name, paths in files.items() if paths}
-    assert counted(findings_of(rows, a_program())) == found
+    of_rows = findings_of(rows, a_program())
+    assert of_rows.schema.equals(arrow_schema(FINDINGS))
+    assert counted(of_rows) == found
 
 
 def test_findings_do_not_depend_on_the_files_and_the_order_of_rows(
