@@ -147,6 +147,7 @@ TO_BROKER, TO_CLIENT = uint(0), uint(1)  # handles, the same on both sides
 SENDER, RECEIVER = False, True
 DELIVERY, SETTLED, TAG = marker(0, 4), marker(1, 4), marker(2, 8)
 CREDIT = uint(1_000_000_000)
+WINDOW = uint(0x7FFFFFFF)  # transfers: more than a session has, since no flow renews it
 
 
 def framed(code: int, fields: list[Any], payload: bytes = b"") -> bytes:
@@ -161,7 +162,7 @@ def attach(name: str, handle: uint, role: bool, address: str) -> bytes:
 
 
 def flow(handle: uint) -> bytes:
-    return framed(FLOW, [uint(0), uint(2048), uint(0), uint(2048), handle, uint(0), CREDIT])
+    return framed(FLOW, [uint(0), WINDOW, uint(0), WINDOW, handle, uint(0), CREDIT])
 
 
 def units_1_0(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[list[Unit], list[Unit]]:
@@ -192,7 +193,7 @@ def units_1_0(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple
 def opening_1_0() -> list[Step]:
     """Up to the credit of both links."""
     opens = [framed(OPEN, [name, "bench", uint(65536), ushort(255), uint(120_000)]) for name in ("client", "broker")]
-    begins = [framed(BEGIN, [channel, uint(0), uint(2048), uint(2048)]) for channel in (None, ushort(0))]
+    begins = [framed(BEGIN, [channel, uint(0), WINDOW, WINDOW]) for channel in (None, ushort(0))]
     return [
         (CLIENT, HEADER_1_0 + opens[CLIENT]),
         (SERVER, HEADER_1_0 + opens[SERVER]),

@@ -83,7 +83,7 @@ def write_findings(arguments: argparse.Namespace, source: Place, stage: Place, c
     from pipeline.output.parquet import write_rows
     from pipeline.output.place import TablesError
     from pipeline.sql import files_here, span_conditions
-    from udfs.findings import Run
+    from udfs.findings.evaluation import Run
     from udfs.source.files import first_line
 
     running = Run()

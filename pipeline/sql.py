@@ -36,7 +36,7 @@ from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
 from pipeline.output import parquet, scratch
 from pipeline.output.place import Place, TablesError, place
 from udfs.arrow.types import arrow_schema, variant_columns
-from udfs.findings import no_rows, quoted
+from udfs.findings.views import no_rows, read_only, reading
 from udfs.source.files import printable, special
 from udfs.source.suggestions import meant
 
@@ -98,9 +98,7 @@ class Session:
             self._connection.execute(f"CREATE VIEW {name} AS {rows} WHERE {conditions.get(name, 'true')}")
             allowed += found.paths if found.system is None else ()
         if not any_files:
-            self._connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
-            self._connection.execute("SET enable_external_access = false")
-            self._connection.execute("SET lock_configuration = true")
+            read_only(self._connection, allowed)
 
     def _here(self, name: str, files: Files) -> Files:
         """Files of table findings, copied to this machine: there is VARIANT in it that the report reads."""
@@ -111,7 +109,7 @@ class Session:
     def _source(self, name: str, files: Files) -> str:
         """The query for all rows of these files."""
         if files.system is None:
-            return reading(files.paths, files.in_folders)
+            return reading(files.paths, in_folders=files.in_folders)
         import pyarrow.dataset  # takes half a second
 
         schema = VIEWS[name]
@@ -183,12 +181,6 @@ class Session:
         if "disabled by configuration" in text:
             return f"{text.splitlines()[0]}. A query reads only the tables (--any-files allows the rest)"
         return text
-
-
-def reading(paths: Sequence[str], in_folders: bool = False) -> str:
-    """The query for all rows of these files; `in_folders`: their folders have columns (name=value)."""
-    listed = ", ".join(map(quoted, paths))
-    return f"SELECT * FROM read_parquet([{listed}], union_by_name=true, hive_partitioning={str(in_folders).lower()})"
 
 
 def without_explain(text: str) -> str:

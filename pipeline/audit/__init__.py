@@ -12,7 +12,9 @@ none of them: the catalogue is read by commands that search nothing.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import reduce
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from pipeline.audit.catalogue import Rule as Rule
     from pipeline.audit.config import Config as Config
     from pipeline.audit.detectors import Detector as Detector
-    from udfs.findings import Answer, Program, Question, Run
+    from udfs.findings.evaluation import Answer, Question, Run
+    from udfs.findings.program import Program
 
 # Name -> the module that it is imported from when it is first used.
 HOMES = {"Config": "config", "Detector": "detectors", "Rule": "catalogue"}
@@ -63,17 +66,8 @@ def findings(
     from pyspark.sql import DataFrame
 
     from pipeline.dataframes import empty
-    from udfs.findings import (
-        OF_GROUPS,
-        PACKED,
-        AnswerRows,
-        PackRows,
-        Question,
-        findings_across,
-        pack,
-        unpacked,
-        unpacked_findings,
-    )
+    from udfs.findings.evaluation import OF_GROUPS, Question, findings_across
+    from udfs.findings.transport import PACKED, AnswerRows, PackRows, pack, unpacked, unpacked_findings
     from udfs.spark_schemas import spark_schema
 
     spark = tables.frames.sparkSession
@@ -121,12 +115,13 @@ def findings_in(
 ) -> pa.Table:
     """Table findings of the tables in Parquet files of this machine, by the name of the table; as `findings`, without
     Spark. `conditions`: by table, SQL that is true on the rows that count. What can be cancelled is in `run`. Files
-    with other connections are audited one after the other, up to `most_bytes` at once (by default GROUP_BYTES)."""
+    with other connections are audited apart, in groups of up to `most_bytes` (by default GROUP_BYTES), as many groups
+    at once as there are processors: DuckDB evaluates them in threads."""
     import pyarrow as pa
 
     from pipeline.audit.groups import GROUP_BYTES, groups_of
     from pipeline.output import scratch
-    from udfs.findings import TASK_BYTES, Resources, answer, findings_across, findings_of
+    from udfs.findings.evaluation import TASK_BYTES, Resources, answer, findings_across, findings_of
 
     wanted = wanted_program(rules, disable, config, today)
     if wanted is None:
@@ -134,15 +129,21 @@ def findings_in(
 
         return arrow_schema(FINDINGS).empty_table()
     directory = scratch.directories({}).partition(",")[0]
-    resources = Resources(memory_bytes=TASK_BYTES, directory=directory)
     groups = groups_of(files, GROUP_BYTES if most_bytes is None else most_bytes)
+    at_once = min(len(groups), os.cpu_count() or 1)
+    threads = None if at_once == 1 else max(1, (os.cpu_count() or 1) // at_once)
+    resources = Resources(threads, TASK_BYTES // at_once, directory)
     if len(groups) == 1:
         return findings_of(files, wanted, resources, conditions or {}, run)
 
     def ask(question: Question) -> Iterator[Answer]:
-        return (answer(group, wanted, question, resources, conditions or {}, run) for group in groups)
+        pool = ThreadPoolExecutor(at_once)
+        try:
+            yield from pool.map(lambda group: answer(group, wanted, question, resources, conditions or {}, run), groups)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
-    return pa.concat_tables(findings_across(ask, wanted, resources, run))
+    return pa.concat_tables(findings_across(ask, wanted, Resources(None, TASK_BYTES, directory), run))
 
 
 def wanted_program(

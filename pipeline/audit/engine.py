@@ -20,7 +20,8 @@ from codec.tables import FINDINGS, TABLES
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule, catalogue
 from pipeline.audit.contexts import CENSUS, CHANNEL, FEWER, GATES, PREFIX, needed, needed_by, scripts, stage
 from pipeline.audit.detectors import DETECTORS, Detector, Sql, sql_in, sql_text
-from udfs.findings import (
+from udfs.findings.evaluation import findings_of
+from udfs.findings.program import (
     FACT_CONNECTIONS,
     PLACE,
     Check,
@@ -28,7 +29,6 @@ from udfs.findings import (
     Gate,
     Program,
     expressions,
-    findings_of,
     hits_of,
     with_clause,
 )

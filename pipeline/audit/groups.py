@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import duckdb
 
 from codec.tables import TABLES
-from udfs.findings import quoted
+from udfs.findings.views import reading
 
 GROUP_BYTES = 32 << 20  # of Parquet files, for which it is worth to plan all queries again
 
@@ -51,7 +51,7 @@ def joined_files(files: Files) -> dict[str, str]:
     """Each file with rows of a connection -> one of the files that have rows of the same connections, directly or
     through others."""
     read = " UNION ".join(
-        f"SELECT DISTINCT filename, connection_id FROM read_parquet([{', '.join(map(quoted, paths))}], filename = true)"
+        f"SELECT DISTINCT filename, connection_id FROM ({reading(paths, with_names=True)})"
         for name, paths in files.items()
         if paths and "connection_id" in TABLES[name].names
     )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codec.errors import WirehareError
 from pipeline.explain.pages import filled, page
-from udfs.findings import quoted
+from udfs.findings.views import quoted
 from udfs.source.suggestions import meant
 
 if TYPE_CHECKING:

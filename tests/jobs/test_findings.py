@@ -24,7 +24,7 @@ from codec.tables import FINDINGS
 from pipeline.audit import config, contexts, engine, findings_in, wanted_program
 from pipeline.audit.catalogue import KNOWLEDGE, KNOWN, SCOPES, SEVERITIES, catalogue, entries, removed
 from pipeline.audit.detectors import DEFINITIONS, DETECTORS
-from udfs.findings import TRAITS, possible
+from udfs.findings.program import TRAITS, possible
 from udfs.spark_schemas import TABLES, spark_schema
 
 Fired = dict[Key, dict[str, list[dict[str, Any]]]]

@@ -30,6 +30,9 @@ FORBIDDEN = (
     "SET enable_external_access = true", "SET allowed_directories = ['/']", "SET temp_directory = '{new}'",
     "RESET enable_external_access", "/* c */ EXPLAIN /* d */ ANALYZE /* e */ COPY (SELECT 1) TO '{table}'",
     "IMPORT DATABASE '{old}'", "CREATE SECRET (TYPE s3)", "SELECT 1; COPY (SELECT 1) TO '{table}'",
+    "SELECT getenv('HOME')", "FROM query('FROM read_text(''{old}'')')", "FROM sniff_csv('{old}')",
+    "PRAGMA profiling_output = '{new}'", "CALL enable_logging(storage_path => '{new}')", "FROM duckdb_secrets()",
+    "FROM json_execute_serialized_sql(json_serialize_sql('FROM read_text(''{old}'')'))",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import cast
 
 import independent_tcp as tcp
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from cut_support import NEEDS_TSHARK, fields, tshark
 from decoding import decode_table, in_flow_order, runs
@@ -35,6 +36,7 @@ from pipeline.tables.processes import LocalProcesses
 SIZE = 250_000
 # Smaller than the profile has them, but of several frames.
 SMALLER = {"large": {"message_bytes": 200_000, "connections": 2}, "offload": {"connections": 2}}
+LEFT_RULES = {"SEC-01", "SEC-02", "SEC-04", "L10-63"}
 UNKNOWN_TO_TSHARK = "AMQP (unknown version)"  # its name for the header of 0-9-1
 WRONG = ("_ws.malformed", *(f"tcp.analysis.{what}" for what in (
     "lost_segment", "ack_lost_segment", "retransmission", "out_of_order", "spurious_retransmission", "duplicate_ack",
@@ -69,11 +71,26 @@ def test_equal_arguments_give_equal_bytes(name: str, tmp_path: Path) -> None:
 
 def test_the_peers_keep_to_the_protocol(traffic: Path, tmp_path: Path) -> None:
     """Logins as guest, without TLS and by one container-id for all are left: they change no traffic."""
-    write(LocalProcesses, [str(traffic)], str(tmp_path / "tables"))
-    files = {table.name: [str(path) for path in table.glob("*.parquet")] for table in (tmp_path / "tables").iterdir()}
-    found = findings_in(files).to_pylist()
-    assert {row["rule_id"] for row in found if row["severity"] != "info"} <= {"SEC-01", "SEC-02", "SEC-04", "L10-63"}
+    found = severities(traffic, tmp_path / "tables")
+    assert {rule for rule, severity in found.items() if severity != "info"} <= LEFT_RULES
     assert found
+
+
+def test_long_sessions_keep_to_the_protocol(tmp_path: Path) -> None:
+    """A session of 1.0 with more transfers than a usual window of 2048."""
+    path = tmp_path / "long.pcap"
+    generate(path, 2_500_000, message_bytes=20, connections=1, profile=PROFILES["amqp10"])
+    found = severities(path, tmp_path / "tables")
+    assert {rule for rule, severity in found.items() if severity != "info"} <= LEFT_RULES
+    transfers = pyarrow.parquet.read_table(tmp_path / "tables" / "methods", columns=["name"])["name"].to_pylist()
+    assert transfers.count("transfer") > 2 * 2048
+
+
+def severities(capture: Path, tables: Path) -> dict[str, str]:
+    """The rules that the traffic breaks, with their severities."""
+    write(LocalProcesses, [str(capture)], str(tables))
+    files = {table.name: [str(path) for path in table.glob("*.parquet")] for table in tables.iterdir()}
+    return {row["rule_id"]: row["severity"] for row in findings_in(files).to_pylist()}
 
 
 @NEEDS_TSHARK

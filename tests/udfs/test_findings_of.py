@@ -29,16 +29,9 @@ from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
 from pipeline.audit.groups import groups_of
 from udfs.arrow.types import arrow_schema
-from udfs.findings import (
-    AnswerRows,
-    PackRows,
-    Program,
-    Question,
-    Resources,
-    findings_across,
-    findings_of,
-    unpacked,
-)
+from udfs.findings.evaluation import Question, Resources, findings_across, findings_of
+from udfs.findings.program import Program
+from udfs.findings.transport import AnswerRows, PackRows, unpacked
 from udfs.sink.parquet import ParquetFiles
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from importlib import resources
 
 import duckdb
 
-from udfs.findings import FACT, SOURCES, Gate, Relation
+from udfs.findings.program import FACT, SOURCES, Gate, Relation
 
 SCRIPTS = ("macros", "connections", "channels", "messages", "sequences", "practice", "brokers")
 CHANNEL = ("connection_id", "channel", "channel_life")

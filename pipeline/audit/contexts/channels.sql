@@ -48,10 +48,7 @@ SELECT *, coalesce(stretch_life IS NOT NULL
                    AND channel <= last_channel AND status = 'ok'
                    AND NOT coalesce(delivery_tag = 0 OR strlen(exchange) > 127
                                     OR regexp_matches(exchange, '[^a-zA-Z0-9_.:-]'), false)
-                   AND NOT coalesce(immediate, false)
-                   AND CASE WHEN version IN ('0-8', '0-9') THEN
-                           NOT coalesce(TRY_CAST(arguments.ticket AS INTEGER) = 0, false) ELSE true END,
-                   false) AS routine
+                   AND NOT coalesce(immediate, false) AND NOT coalesce(ticket = 0, false), false) AS routine
 FROM (SELECT *, CASE WHEN is_classic(version) AND carries(name, sender, version)
                           AND (frame_no > from_frame AND frame_no < until_frame OR midstream AND from_frame IS NULL)
                      THEN coalesce(life, 0) END AS stretch_life
@@ -63,7 +60,9 @@ FROM (SELECT *, CASE WHEN is_classic(version) AND carries(name, sender, version)
           USING (connection_id)
       LEFT JOIN (SELECT connection_id, last_channel FROM negotiated) USING (connection_id)
       LEFT JOIN (SELECT connection_id, first_frame_no AS frame_no, immediate
-                 FROM messages WHERE immediate AND operation = 'publish') USING (connection_id, frame_no));
+                 FROM messages WHERE immediate AND operation = 'publish') USING (connection_id, frame_no)
+      LEFT JOIN (SELECT connection_id, frame_no, TRY_CAST(arguments.ticket AS INTEGER) AS ticket
+                 FROM methods WHERE version IN ('0-8', '0-9')) USING (connection_id, frame_no));
 
 -- Counts of these methods; each unusual one by itself.
 CREATE TABLE transfer_counts AS

@@ -88,14 +88,18 @@ SELECT * FROM (
     JOIN unpaired USING (connection_id, channel, channel_life, exchange, routing_key, body_sha256, turn))
 LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id);
 
--- Messages with properties that rules read. `durable` is delivery mode 2: only other messages need the properties.
+-- Messages with properties that rules read. `durable` is delivery mode 2: only properties of other messages are read.
 CREATE VIEW context_contents AS
-SELECT *
+SELECT * REPLACE (CAST(delivery_mode AS INTEGER) AS delivery_mode)
 FROM (SELECT connection_id, channel, channel_life, sender, operation, ts_ns, priority, user_id, expiration,
-             first_frame_no AS frame_no, first_frame_no AS content_frame_no,
-             CASE WHEN NOT durable THEN TRY_CAST(properties.delivery_mode AS INTEGER) END AS delivery_mode
+             first_frame_no AS frame_no, first_frame_no AS content_frame_no, NULL AS delivery_mode
       FROM messages
-      WHERE priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable)
+      WHERE durable IS DISTINCT FROM false
+            AND (priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL)
+      UNION ALL
+      SELECT connection_id, channel, channel_life, sender, operation, ts_ns, priority, user_id, expiration,
+             first_frame_no, first_frame_no, TRY_CAST(properties.delivery_mode AS INTEGER)
+      FROM messages WHERE durable = false)
 JOIN (SELECT connection_id, version, "user" AS login FROM known_connections) USING (connection_id)
 WHERE delivery_mode != 2 OR priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL;
 

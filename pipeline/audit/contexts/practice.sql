@@ -239,11 +239,11 @@ CREATE VIEW context_old_headers AS
 SELECT connection_id, version, server_version, count(*) AS messages, min(header) AS header,
        arg_min({'frame_no': first_frame_no, 'ts_ns': ts_ns}, first_frame_no) AS first
 FROM (SELECT connection_id, first_frame_no, ts_ns,
-             CASE WHEN headers."x-amqp-1.0-properties" IS NOT NULL THEN 'x-amqp-1.0-properties'
-                  WHEN headers."x-amqp-1.0-app-properties" IS NOT NULL THEN 'x-amqp-1.0-app-properties'
-                  WHEN headers."x-amqp-1.0-message-annotations" IS NOT NULL THEN 'x-amqp-1.0-message-annotations'
-                  WHEN headers."x-amqp-1.0-footer" IS NOT NULL THEN 'x-amqp-1.0-footer' END AS header
-      FROM messages WHERE headers IS NOT NULL)
+             list_filter(['x-amqp-1.0-properties', 'x-amqp-1.0-app-properties', 'x-amqp-1.0-message-annotations',
+                          'x-amqp-1.0-footer'], lambda name: list_contains(names, name))[1] AS header
+      FROM (SELECT connection_id, first_frame_no, ts_ns, variant_keys(headers) AS names FROM messages)
+      WHERE list_has_any(names, ['x-amqp-1.0-properties', 'x-amqp-1.0-app-properties',
+                                 'x-amqp-1.0-message-annotations', 'x-amqp-1.0-footer']))
 JOIN to_rabbitmq USING (connection_id)
 JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
 WHERE header IS NOT NULL GROUP BY connection_id, version, server_version;

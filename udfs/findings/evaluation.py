@@ -1,28 +1,4 @@
-"""Findings: the rows of tables that break rules, as DuckDB evaluates them in this process.
-
-    found = findings_of({"frames": ["tables/frames/part-0.parquet"], ...}, program)
-
-Rules are data, and so is the program that checks them (`Program`): statements that derive relations from the tables,
-contexts, each with the checks that its rows are put to, and queries from what breaks rules to findings. A program can
-be pickled, so that other processes run the same one.
-
-The rows may be in groups, each with all rows of some connections. A group answers questions (`answer`), and what it
-answers is joined (`findings_across`):
-
-    stage 0   each group: its findings, and its facts, a few rows for each connection (relations `fact_NAME`)
-    stage 1   once: rules about several connections, on the facts of all groups
-    stage 2   each group: more facts, about what stage 1 is looking for (keys of messages)
-    stage 3   once: the other rules about several connections
-    stage 4   each group: the packets of findings that stages 1 and 3 have made
-
-A stage that nothing was found for is left out. Of one group all stages are evaluated at once.
-
-Most time of a small audit goes into planning queries, so only checks that may match are run: a `Gate` is what the
-tables must contain for a context, a guard is what a column must contain for a check.
-
-A run reads the files of its tables and no others, and spills into its own scratch directory: DuckDB's access to files
-is restricted to these, and the configuration is locked, before the first statement of the program is run.
-"""
+"""A program in DuckDB: of all rows, of a group, and across groups (the stages are in the package's docstring)."""
 
 from __future__ import annotations
 
@@ -31,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -41,133 +17,41 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from codec.tables import (
-    BINARY,
-    BOOLEAN,
-    INT,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    VARIANT,
-    ListOf,
-    MapOf,
-    Table,
-    Type,
-    table_of,
-)
+from codec.tables import Table
 from codec.variant.python_values import encode
-from udfs.arrow.types import arrow_schema, as_structs, as_variants, variant_columns, variants
+from udfs.arrow.types import arrow_schema, variants
+from udfs.findings.program import (
+    FACT_CONNECTIONS,
+    FIRST_ACROSS,
+    HIT,
+    LAST_ACROSS,
+    MORE_FACTS,
+    PLACE,
+    PLACES,
+    ROUND_TRIP_NS,
+    TRAITS,
+    Check,
+    Context,
+    Program,
+    Relation,
+    constant,
+    expressions,
+    guarded,
+    hits_of,
+    is_fact,
+    possible,
+    settings_of,
+    with_clause,
+)
+from udfs.findings.views import quoted, read_only, view_of
 from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
 from udfs.sink.parquet import ParquetFiles
 
-NAMES = {
-    STRING: "VARCHAR", LONG: "BIGINT", INT: "INTEGER", BOOLEAN: "BOOLEAN", BINARY: "BLOB", TIMESTAMP: "TIMESTAMPTZ",
-    VARIANT: "VARIANT",
-}  # fmt: skip
 BATCH_ROWS = 32_768
-ROUND_TRIP_NS = 10**9  # assumed if the capture does not show it
-SOURCES: dict[str, str] = {"oddities": "methods"}  # relations that kernels make, and the table that they read
-
 Files = Mapping[str, "Sequence[str] | pa.Table"]
-
-
-class Relation(NamedTuple):
-    """A query `name` of tables and other relations, which it `reads`. `is_table`: it is evaluated once; others are
-    common table expressions of the statements that read them. `stage`: of facts the one in which groups make them, else
-    the one in which it can be read."""
-
-    name: str
-    query: str
-    reads: frozenset[str] = frozenset()
-    is_table: bool = False
-    stage: int = 0
-
-
-class Gate(NamedTuple):
-    """What must occur in the tables for a context to have rows; empty: anything. `names` of methods, `products` of
-    servers, `traits` of messages (TRAITS): one of them."""
-
-    names: frozenset[str] = frozenset()
-    products: frozenset[str] = frozenset()
-    traits: frozenset[str] = frozenset()
-
-
-# Traits of messages by name, in SQL.
-TRAITS = {
-    "redelivered": "redelivered AND operation IN ('deliver', 'get')",
-    "back": "outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL",
-    "requeued": "outcome = 'requeued'",
-    "refused": "outcome IN ('rejected', 'released', 'modified')",
-    "returned": "operation = 'publish' AND mandatory AND returned_frame_no IS NOT NULL",
-    "mandatory": "mandatory OR immediate",
-    "waiting": "outcome = 'unsettled' OR settle_latency_ns > "
-    "(least(setting('CF-04.limit_seconds'), setting('DL-13.limit_seconds')) * 1000000000)::BIGINT",
-    "managing": "management_status IS NOT NULL",
-}
-Guard = tuple[str, frozenset[str]]
-
-
-class Check(NamedTuple):
-    """`condition` is true on rows that break the rule `rule_id`; of these `values` are the columns of HIT. It needs one
-    of `versions`, and in each column of `guards` one of its words."""
-
-    rule_id: str
-    condition: str
-    values: Mapping[str, str]
-    versions: frozenset[str] = frozenset()
-    guards: tuple[Guard, ...] = ()
-
-
-class Context(NamedTuple):
-    """The rows of a relation or query with the checks that they are put to. `place`: which columns of PLACE they have;
-    `needs`: relations that must have been made; `census`: a relation that contains what its checks guard, and that has
-    rows if the context has."""
-
-    rows: str
-    place: Sequence[str]
-    checks: Sequence[Check]
-    needs: frozenset[str]
-    stage: int = 0
-    gate: Gate = Gate()
-    census: str | None = None
-
-
-# Columns of a hit: a row of a context that breaks a rule. Those that locate it are null in contexts without channels.
-PLACE = {"connection_id": "BIGINT", "channel": "INTEGER", "channel_life": "BIGINT"}
-HIT = {
-    "rule_id": "VARCHAR", "frame_no": "BIGINT", "at_ns": "BIGINT", "thing": "VARCHAR", "scope": "VARCHAR",
-    "offender": "VARCHAR", "severity": "VARCHAR", "evidence": "VARCHAR", "occurrences": "BIGINT",
-}  # fmt: skip
-FACT = "fact_"  # how relations that groups return begin
-FIRST_ACROSS, MORE_FACTS, LAST_ACROSS, PLACES = 1, 2, 3, 4  # stages
-
-
-class Program(NamedTuple):
-    """What is evaluated: `settings`, thresholds by name; `constants`, small tables as JSON arrays of objects; `macros`;
-    `relations`, in an order in which each reads earlier ones only; `contexts`; `found`, the query of findings without
-    their packets; `places`, the query of these in a group; `result`, the query of findings, whose `evidence` is JSON.
-    `deferred`: rules with contexts of several stages. `schemas`: of the tables."""
-
-    schemas: Mapping[str, Table]
-    settings: Mapping[str, float]
-    constants: Mapping[str, str]
-    macros: Sequence[str]
-    relations: Sequence[Relation]
-    contexts: Sequence[Context]
-    found: str
-    places: str
-    result: str
-    deferred: Collection[str]
-    findings: Table
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        """The names of the tables that it may read."""
-        return tuple(self.schemas)
 
 
 class Resources(NamedTuple):
@@ -187,7 +71,6 @@ class Question(NamedTuple):
 
 Answer = Mapping[str, pa.Table]
 Ask = Callable[[Question], Iterable[Answer]]
-
 USUAL = Resources()
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 PARALLEL_QUERIES = 2  # nearly all are planned for longer than they run, and DuckDB plans a query in one thread
@@ -315,8 +198,7 @@ def evaluation(
 
 
 # What must be made before, and what runs in a connection.
-Task = tuple[Collection[str], Callable[[duckdb.DuckDBPyConnection], object]]
-FACT_CONNECTIONS = "fact_connections"
+Task = tuple[frozenset[str], Callable[[duckdb.DuckDBPyConnection], object]]
 
 
 class Evaluation:
@@ -329,7 +211,6 @@ class Evaluation:
         for each in self._cursors:
             each.execute(settings_of(program))
         self._made = set[str]()
-        self._failed = False
         for macro in program.macros:
             connection.execute(macro)
         connection.execute(
@@ -411,9 +292,9 @@ class Evaluation:
         """The relations among these, and among those that they read, that are no tables here, in order."""
         return expressions(self._program.relations, names, self._made)
 
-    def _tables_of(self, names: Collection[str]) -> Collection[str]:
+    def _tables_of(self, names: Collection[str]) -> frozenset[str]:
         """The tables that relations are or read."""
-        return {*names}.union(*(each.reads for each in self._expressions(names)))
+        return frozenset(names).union(*(each.reads for each in self._expressions(names)))
 
     def _with(self, names: Collection[str]) -> str:
         """How a query begins that reads relations."""
@@ -424,59 +305,27 @@ class Evaluation:
         free = SimpleQueue[duckdb.DuckDBPyConnection]()
         for connection in self._cursors:
             free.put(connection)
-        started = dict[str, Future[None]]()
 
-        def run(needs: Collection[str], task: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
-            for name in needs:
-                if name in started:
-                    started[name].result()
-            if self._failed:
-                return
+        def run(task: Callable[[duckdb.DuckDBPyConnection], object]) -> None:
             connection = free.get()
             try:
                 task(connection)
-            except BaseException:
-                self._failed = True
-                raise
             finally:
                 free.put(connection)
 
+        waiting = {name: needs & tasks.keys() for name, (needs, _) in tasks.items()}
+        running = dict[Future[None], str]()
         with ThreadPoolExecutor(len(self._cursors)) as pool:
-            for name, (needs, task) in tasks.items():
-                started[name] = pool.submit(run, needs, task)
-        for future in started.values():
-            future.result()
-
-
-def expressions(relations: Sequence[Relation], names: Collection[str], made: Collection[str] = ()) -> list[Relation]:
-    """The relations among `names`, and among those that they read, that are no tables and not `made`, in order."""
-    needed = {*names}
-    found = []
-    for relation in reversed(relations):
-        if relation.name in needed and relation.name not in made and not relation.is_table:
-            needed |= relation.reads
-            found.append(relation)
-    return found[::-1]
-
-
-def with_clause(relations: Sequence[Relation]) -> str:
-    """The common table expressions of relations, before a query that reads them."""
-    each = ",\n".join(f"{relation.name} AS NOT MATERIALIZED (\n{relation.query})" for relation in relations)
-    return f"WITH {each}\n" if each else ""
-
-
-def possible(context: Context, occurring: Mapping[str, Collection[str]]) -> list[Check]:
-    """The checks of a context that rows of tables with these words may match."""
-    gate = context.gate._asdict().items()
-    if any(words and words.isdisjoint(occurring.get(kind, ())) for kind, words in gate):
-        return []
-    versions = occurring.get("versions", ())
-    return [check for check in context.checks if not check.versions or not check.versions.isdisjoint(versions)]
-
-
-def guarded(checks: Iterable[Check], words: Mapping[str, Collection[str]]) -> list[Check]:
-    """The checks that rows with these words may match, by column; without rows none."""
-    return [check for check in checks if words and not any(of.isdisjoint(words[column]) for column, of in check.guards)]
+            while waiting or running:
+                for name in [name for name, needs in waiting.items() if not needs]:
+                    running[pool.submit(run, tasks[name][1])] = name
+                    del waiting[name]
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    if future.exception():
+                        pool.shutdown(cancel_futures=True)
+                    future.result()
+                    made = running.pop(future)
+                    waiting = {name: needs - {made} for name, needs in waiting.items()}
 
 
 def _words(
@@ -492,42 +341,6 @@ def _words(
     return {"": (), **dict(zip(columns, flat, strict=True))}
 
 
-def hits_of(context: Context, checks: Sequence[Check]) -> str:
-    """The query of table hits: a row for each check that matches a row of the context."""
-    conditions = ",\n    ".join(f"CASE WHEN {check.condition} THEN {at} END" for at, check in enumerate(checks))
-    fields = ",\n    ".join(
-        f"{chosen_value([check.values[name] for check in checks], kind)} AS {name}" for name, kind in HIT.items()
-    )
-    located = ", ".join(
-        f"CAST({name if name in context.place else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()
-    )
-    return (
-        f"SELECT {located},\n    {fields}\nFROM (SELECT *, unnest(broken) AS detector\n"
-        f"FROM (SELECT *, compact([\n    {conditions}]) AS broken\nFROM {context.rows}) WHERE len(broken) > 0)"
-    )
-
-
-def chosen_value(values: Sequence[str], kind: str) -> str:
-    """The value of the row's check, of which `detector` is the number. A value from the wire that does not fit becomes
-    null: wire data must not raise."""
-    of_value: dict[str, list[int]] = {}
-    for at, value in enumerate(values):
-        of_value.setdefault(value, []).append(at)
-    usual = max(of_value, key=lambda value: len(of_value[value]))
-    cases = (
-        f"WHEN detector IN ({', '.join(map(str, numbers))}) THEN TRY_CAST({value} AS {kind})"
-        for value, numbers in of_value.items()
-        if value != usual
-    )
-    other = f"TRY_CAST({usual} AS {kind})"
-    return f"CASE {' '.join(cases)} ELSE {other} END" if len(of_value) > 1 else other
-
-
-def is_fact(relation: Relation) -> bool:
-    """Whether groups return it."""
-    return relation.name.startswith(FACT)
-
-
 def census_of(connection: duckdb.DuckDBPyConnection) -> pa.Table:
     """Rows (kind, word): `versions`, and the words of a Gate that occur in the tables, by its fields."""
     listed = ", ".join(f"CASE WHEN bool_or({sql}) THEN {quoted(name)} END" for name, sql in TRAITS.items())
@@ -541,12 +354,6 @@ def census_of(connection: duckdb.DuckDBPyConnection) -> pa.Table:
               UNION ALL SELECT 'products', server_product FROM connections
               UNION ALL SELECT 'traits', unnest([{listed}]) FROM messages)
         WHERE word IS NOT NULL""").to_arrow_table()
-
-
-def settings_of(program: Program) -> str:
-    """The statement that sets the thresholds of a program, for one connection."""
-    limits = ", ".join(f"{quoted(name)}: {value!r}::DOUBLE" for name, value in program.settings.items())
-    return f"SET VARIABLE settings = MAP {{{limits}}}"
 
 
 def connected(
@@ -567,74 +374,14 @@ def connected(
         settings["memory_limit"] = f"{resources.memory_bytes}B"
     connection = duckdb.connect(config=settings)
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    allowed = list[str]()
     # The condition of a table may read the connections.
     for name in sorted(files, key=lambda name: name != "connections"):
         connection.execute(view_of(name, program.schemas[name], files[name], conditions.get(name, "true")))
-        allowed += files[name]
-    connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, allowed))}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
+    read_only(connection, (path for paths in files.values() for path in paths))
     connection.execute(settings_of(program))
     for name, rows in program.constants.items():
         connection.execute(constant(name, rows))
     return connection
-
-
-def constant(name: str, rows: str) -> str:
-    """The statement for a small table from a JSON array of objects."""
-    types = json.dumps([{key: _json_type(value) for key, value in json.loads(rows)[0].items()}])
-    return (
-        f"CREATE TABLE {name} AS SELECT unnest(from_json({quoted(rows)}, {quoted(types)}), recursive := true)"
-        if json.loads(rows)
-        else ""
-    )
-
-
-def _json_type(value: object) -> object:
-    kinds = {bool: "BOOLEAN", int: "BIGINT", list: ["VARCHAR"]}
-    return kinds.get(type(value), "VARCHAR")
-
-
-def no_rows(schema: Table) -> str:
-    """A query that gives no rows, of all columns of a table: others in a UNION ALL BY NAME may lack some."""
-    columns = ", ".join(f'CAST(NULL AS {type_name(column.type)}) AS "{column.name}"' for column in schema)
-    return f"SELECT {columns} WHERE false"
-
-
-def view_of(name: str, schema: Table, paths: Sequence[str], condition: str = "true") -> str:
-    """The statement for a view of the rows of a table in files on which `condition` is true; without files there are
-    none."""
-    read = f" UNION ALL BY NAME {reading(paths)}" if paths else ""
-    rows = f"{no_rows(schema)}{read}"
-    return f"CREATE VIEW {name} AS {rows if condition == 'true' else f'SELECT * FROM ({rows}) WHERE {condition}'}"
-
-
-def reading(paths: Sequence[str]) -> str:
-    """The query for all rows of these files."""
-    listed = ", ".join(map(quoted, paths))
-    return f"SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
-
-
-def type_name(kind: Type) -> str:
-    """DuckDB's name of a type."""
-    if isinstance(kind, ListOf):
-        return f"{type_name(kind.element)}[]"
-    if isinstance(kind, MapOf):
-        return f"MAP({type_name(kind.key)}, {type_name(kind.value)})"
-    if isinstance(kind, Table):
-        return f"STRUCT({', '.join(f'{quoted_name(each.name)} {type_name(each.type)}' for each in kind)})"
-    return NAMES[kind]
-
-
-def quoted(text: str) -> str:
-    """A string literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def quoted_name(name: str) -> str:
-    """A name of SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _files(rows: Sequence[str] | pa.Table, schema: Table, directory: str, name: str) -> Sequence[str]:
@@ -642,19 +389,19 @@ def _files(rows: Sequence[str] | pa.Table, schema: Table, directory: str, name: 
     if not isinstance(rows, pa.Table):
         return rows
     directory = f"{directory}/{name}"
-    file = _file(directory, schema)
+    file = parquet_file(directory, schema)
     for batch in rows.to_batches(BATCH_ROWS):
         file.write(batch)
-    return _closed(file, directory, schema)
+    return paths_of(file, directory, schema)
 
 
-def _file(directory: str, schema: Table) -> ParquetFiles:
+def parquet_file(directory: str, schema: Table) -> ParquetFiles:
     """A file for rows of a table in `directory`, which is made."""
     os.mkdir(directory, 0o700)
     return ParquetFiles(pyarrow.fs.LocalFileSystem(), directory, schema)
 
 
-def _closed(file: ParquetFiles, directory: str, schema: Table) -> list[str]:
+def paths_of(file: ParquetFiles, directory: str, schema: Table) -> list[str]:
     """The paths of what was written into `directory`."""
     file.close(arrow_schema(schema))
     return [f"{directory}/{name}" for name in sorted(os.listdir(directory))]
@@ -717,74 +464,6 @@ def _with_variants(found: pa.Table, schema: Table) -> pa.Table:
     evidence = [encode(json.loads(text or "{}", parse_float=_number, parse_int=_integer)) for text in texts]
     at = found.schema.get_field_index("evidence")
     return found.set_column(at, "evidence", variants(evidence)).select(schema.names).cast(arrow_schema(schema))
-
-
-# Rows in transit: `octets` is a stream of Arrow with some rows of the table or answer `name`; tables have a `group_no`.
-PACKED = table_of(
-    "packed", ("group_no", INT, "group of connections"), ("name", STRING, "table"), ("octets", BINARY, "some rows")
-)
-
-
-def pack(name: str, rows: pa.Table | pa.RecordBatch, group: int = 0) -> pa.RecordBatch:
-    """A row of PACKED."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write(rows)
-    octets = pa.array([sink.getvalue().to_pybytes()], pa.binary())
-    return pa.RecordBatch.from_arrays([pa.array([group], pa.int32()), pa.array([name]), octets], names=PACKED.names)
-
-
-def unpacked(octets: pa.Buffer) -> pa.Table:
-    """The rows of a stream of Arrow."""
-    return pa.ipc.open_stream(octets).read_all()
-
-
-@dataclass(frozen=True)
-class PackRows:
-    """Rows of table `name` -> PACKED, for `mapInArrow`. A connection is in one of `groups`."""
-
-    name: str
-    groups: int = 1
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in as_structs(batches):
-            if self.groups == 1 or "connection_id" not in batch.schema.names:
-                yield pack(self.name, batch)
-                continue
-            group = batch["connection_id"].to_numpy(zero_copy_only=False) % self.groups
-            for number in np.unique(group).tolist():
-                yield pack(self.name, batch.filter(pa.array(group == number)), number)
-
-
-@dataclass(frozen=True)
-class AnswerRows:
-    """PACKED rows of all tables of a group -> PACKED rows of its answer, for `mapInArrow` on one partition."""
-
-    program: Program
-    question: Question
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schemas = self.program.schemas
-        with tempfile.TemporaryDirectory(prefix="findings-") as directory:
-            files: dict[str, ParquetFiles] = {}
-            for batch in batches:
-                for name, octets in zip(batch["name"].to_pylist(), batch["octets"], strict=True):
-                    if name not in files:
-                        files[name] = _file(f"{directory}/{name}", schemas[name])
-                    rows = unpacked(octets.as_buffer())
-                    for each in as_variants(rows, variant_columns(schemas[name])).to_batches():
-                        files[name].write(each)
-            paths = {name: _closed(file, f"{directory}/{name}", schemas[name]) for name, file in files.items()}
-            resources = Resources(None, TASK_BYTES, directory)
-            for name, rows in answer(paths, self.program, self.question, resources).items():
-                yield pack(name, rows)
-
-
-def unpacked_findings(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """PACKED rows of findings -> these, for `mapInArrow`."""
-    for batch in batches:
-        for octets in batch["octets"]:
-            yield from unpacked(octets.as_buffer()).to_batches()
 
 
 def _integer(text: str) -> int | Decimal | float:
