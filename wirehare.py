@@ -9,9 +9,9 @@
 
 `session()` gives a Spark session, `decode` and `load` the tables, `plots` pictures of them; `findings`, `latency`,
 `rates`, `heartbeats`, `backlog` and `consumers` evaluate them, `explain` says why a connection ended or messages wait,
-`cut` writes their packets. `write` decodes to files, with a session or, without Spark, with `LocalProcesses()`;
-`ingest` appends to a lake. `register` adds the SQL functions to a session. Importing this module starts nothing and
-takes no time: each name is imported when it is first used.
+`diff` what changed between two captures, `cut` writes packets. `write` decodes to files, with a session or, without
+Spark, with `LocalProcesses()`; `ingest` appends to a lake. `register` adds the SQL functions to a session. Importing
+this module starts nothing and takes no time: each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pipeline import to_arrow as to_arrow
     from pipeline import views as views
     from pipeline import write as write
+    from pipeline.diff import diff as diff
     from pipeline.explain import explain as explain
     from pipeline.session import session as session
     from pipeline.tables.processes import LocalProcesses as LocalProcesses
@@ -55,6 +56,7 @@ HOMES = {
     **{name: ("pipeline", name) for name in FROM_PIPELINE},
     "plots": ("pipeline.plots", ""),
     "views": ("pipeline.views", ""),
+    "diff": ("pipeline.diff", "diff"),
     "explain": ("pipeline.explain", "explain"),
     "session": ("pipeline.session", "session"),
     "LocalProcesses": ("pipeline.tables.processes", "LocalProcesses"),

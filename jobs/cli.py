@@ -9,8 +9,8 @@ from typing import NoReturn
 from jobs import running
 
 NAMES = (
-    "decode", "explain", "audit", "report", "nightly", "sql", "cut", "ingest", "lake", "doctor", "rules", "rule",
-    "schema",
+    "decode", "explain", "diff", "audit", "report", "nightly", "sql", "cut", "ingest", "lake", "doctor", "rules",
+    "rule", "schema",
 )  # fmt: skip
 JOBS = tuple(f"jobs.{name}" for name in NAMES)
 

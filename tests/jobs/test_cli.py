@@ -79,7 +79,7 @@ def rows(table: Path, *columns: str) -> list[dict[str, object]]:
             "there is no table 'conections'; did you mean 'connections'? Expected one of captures,",
         ),
         (["schema", "frame"], "there is no table 'frame'; did you mean 'frames'? Expected one of captures,"),
-        (["decod", "a"], "there is no command 'decod'; did you mean 'decode'? Expected one of decode, explain, audit"),
+        (["decod", "a"], "there is no command 'decod'; did you mean 'decode'? Expected one of decode, explain, diff"),
         (["xyzzy"], "there is no command 'xyzzy'; expected one of decode, "),
         (
             ["decode", "a", "--output", "o", "--overwite"],

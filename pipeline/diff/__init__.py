@@ -1,0 +1,793 @@
+"""What changed between two captures: settings, habits, rates and latencies by application, queue and exchange.
+
+    print(diff("before", "after"))
+
+What is compared is data (`measures.json`) over the relations of `observations.sql`, in DuckDB. It does not depend on
+the load or the duration of a capture. Read this file, then `statistics`, which says how sure a difference is, then
+`pages`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from codec.errors import WirehareError
+from pipeline.diff import statistics
+from pipeline.diff.statistics import Sample
+
+if TYPE_CHECKING:
+    from pipeline.sql import Session
+
+__all__ = ["Comparison", "Difference", "Proof", "diff", "diff_sessions"]
+
+QUANTILES = {"p50": 0.5, "p99": 0.99}
+MOST_VALUES = 20  # of a fact; with more of them it is no setting
+LOADS_ALIKE = 1.3
+UNITS = 64
+SUBJECT = "application"
+ARGUMENT = "argument"  # the measure that has an entry for each argument of a method
+THRESHOLD = re.compile(r"(\w+)(?:\.(p50|p99))?(?:=([+-][0-9]+(?:\.[0-9]+)?)%)?")
+
+
+class DiffError(WirehareError):
+    """The comparison cannot be made: a package is missing, or a threshold names no measure."""
+
+
+class Measure(NamedTuple):
+    """One entry of `measures.json`, which says what its parts mean."""
+
+    id: str
+    title: str
+    weight: int
+    value: str = ""
+    part: str = ""
+    of: str | None = None
+    source: str = "histograms"
+    subject: str = SUBJECT
+    item: str = "NULL"
+    group: str | None = None
+    when: str = "true"
+    varies: bool = False
+    shared: bool = False
+    same_load: bool = False
+    least: float = 0.0
+    floor: float = 0.0
+    unit: str = ""
+    part_of: str = ""
+
+
+class Key(NamedTuple):
+    """What is compared: the measure by its id, about whom, which of several things, and in which family of versions
+    ('' if it means the same in all)."""
+
+    measure: str
+    subject: str
+    item: str
+    family: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Where to look: a connection, and a frame of it where there is one."""
+
+    connection_id: int | None = None
+    capture_file: str | None = None
+    frame_no: int | None = None
+    packet_no: int | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference. `statistic`: 'value', 'rate', 'p50' or 'p99'. `before`, `after`: text for facts, else
+    numbers in `unit`. `change`: relative, with the bounds `low` and `high` of its confidence interval. `confidence`:
+    'certain' for a setting that all connections of a side have, 'tested', or 'few': too few connections to rule out
+    chance. `also`: other subjects with the same difference; `details`: differences that belong to it, as text."""
+
+    measure: str
+    title: str
+    subject: str
+    item: str
+    statistic: str
+    before: Any
+    after: Any
+    unit: str
+    confidence: str
+    connections_before: int
+    connections_after: int
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    cost: float = 0.0
+    proof_before: Proof = Proof()
+    proof_after: Proof = Proof()
+    also: Sequence[str] = ()
+    details: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result: `differences`, what costs most first; `unsure`, those that few connections show; how many values are
+    `equal`, of which measures; `notes` on what could not be compared; which thresholds are exceeded (`failed`), and
+    which the captures are too small to decide."""
+
+    before: str
+    after: str
+    differences: Sequence[Difference]
+    unsure: Sequence[Difference]
+    equal: int
+    equal_measures: Sequence[str]
+    notes: Sequence[str]
+    failed: Sequence[str] = ()
+    undecided: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        from pipeline.diff.pages import text
+
+        return text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as JSON has it."""
+        from pipeline.diff.pages import as_dict
+
+        return as_dict(self)
+
+
+@dataclass
+class Side:
+    """What one side has: of facts the connections by value, of rates and distributions samples."""
+
+    facts: dict[Key, dict[str, tuple[int, Proof]]] = field(default_factory=lambda: defaultdict(dict))
+    stating: dict[Key, int] = field(default_factory=dict)
+    asked: dict[Key, int] = field(default_factory=dict)  # key with the group as item -> connections
+    groups: dict[Key, str] = field(default_factory=dict)
+    samples: dict[Key, Sample] = field(default_factory=dict)
+    proofs: dict[Key, Proof] = field(default_factory=dict)
+    load: dict[str, float] = field(default_factory=dict)
+    messages: dict[str, float] = field(default_factory=dict)
+    subjects: dict[str, tuple[int, int, Proof]] = field(default_factory=dict)  # connections, connections of the side
+    does: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # application -> what it uses
+    errors: dict[Key, tuple[int, int, float, Proof]] = field(default_factory=dict)  # n, connections, hours of all
+    connections: dict[str, int] = field(default_factory=dict)
+    hours: dict[str, float] = field(default_factory=dict)
+    has_findings: bool = False
+
+    def sample(self, key: Key) -> Sample | None:
+        """The sample of a key; of an item that did not occur here zeros, if others of its kind could have."""
+        if key in self.samples:
+            return self.samples[key]
+        others = self.samples.get(key._replace(item=""))
+        return others and replace(others, part=np.zeros_like(others.part))
+
+    def proof(self, key: Key) -> Proof:
+        return self.proofs.get(key) or self.proofs.get(key._replace(item="")) or Proof()
+
+
+@cache
+def measures(kind: str) -> dict[str, Measure]:
+    """The measures of a kind ('facts', 'rates', 'distributions') by their ids."""
+    entries = json.loads(_text("measures.json"))[kind]
+    renamed = ({("source" if name == "from" else name): value for name, value in entry.items()} for entry in entries)
+    return {entry["id"]: Measure(**entry) for entry in renamed}
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def diff(
+    before: Session | str | os.PathLike[str],
+    after: Session | str | os.PathLike[str],
+    *,
+    before_day: str | None = None,
+    after_day: str | None = None,
+    fail_on: Sequence[str] = (),
+) -> Comparison:
+    """Compare two directories of tables, or two days ('2026-11-20') of a lake, with one another. `fail_on`: thresholds
+    (`Threshold`).
+
+    Raises DiffError, QueryError, and for directories TablesError.
+    """
+    with ExitStack() as stack:
+        sessions, names = [], []
+        for tables, day in ((before, before_day), (after, after_day)):
+            if isinstance(tables, str | os.PathLike):
+                from pipeline.sql import open_tables
+
+                sessions.append(stack.enter_context(open_tables(os.fspath(tables), span=span_of(day))))
+                names.append(f"{os.fspath(tables)} {day or ''}".strip())
+            else:
+                sessions.append(tables)
+                names.append("tables")
+        return diff_sessions(sessions[0], sessions[1], names[0], names[1], fail_on)
+
+
+def span_of(day: str | None) -> Any:
+    """The span of a day in UTC; None for no day. Raises DiffError."""
+    from datetime import date, timedelta
+
+    from pipeline.lake.reading import Span
+
+    if day is None:
+        return None
+    try:
+        first = date.fromisoformat(day)
+    except ValueError:
+        raise DiffError(f"{day!r} is not a valid day; expected one like 2026-11-20") from None
+    return Span.of(first.isoformat(), (first + timedelta(1)).isoformat())
+
+
+def diff_sessions(
+    before: Session, after: Session, before_name: str = "before", after_name: str = "after", fail_on: Sequence[str] = ()
+) -> Comparison:
+    """Compare the tables of two sessions. The names are for the page."""
+    require_scipy()
+    thresholds = [Threshold.of(text) for text in fail_on]
+    old, new = observe(before), observe(after)
+    notes = list(renamed(old, new))
+    compared = Compared(old, new)
+    compared.facts()
+    compared.errors()
+    compared.subjects()
+    compared.samples()
+    sure, unsure = compared.judged()
+    notes += compared.notes()
+    failed, undecided = list[str](), list[str]()
+    for threshold in thresholds:
+        for lines, found in zip((failed, undecided), threshold.judged(old, new, sure), strict=True):
+            lines += found
+    return Comparison(
+        before_name, after_name, with_captures(merged(sure), before, after),
+        with_captures(merged(unsure), before, after), compared.equal, sorted(compared.equal_titles), notes, failed,
+        undecided,
+    )  # fmt: skip
+
+
+def require_scipy() -> None:
+    try:
+        import scipy.stats  # noqa: F401
+    except ImportError as error:
+        raise DiffError(
+            "a comparison needs the package scipy, which is not installed: pip install 'wirehare[diff]'"
+        ) from error
+
+
+class Threshold(NamedTuple):
+    """What makes a comparison fail: `any` difference; any difference of a measure (`heartbeat`); or a measure that
+    grows (`confirm_latency.p99=+5%`) or shrinks (`confirmed=-1%`) by more than a share of its value before."""
+
+    text: str
+    measure: str
+    statistic: str | None
+    limit: float | None
+
+    @classmethod
+    def of(cls, text: str) -> Threshold:
+        """Raises DiffError."""
+        from udfs.source.suggestions import meant
+
+        found = THRESHOLD.fullmatch(text.strip())
+        if found is None:
+            raise DiffError(
+                f"{text!r} is not a valid threshold; expected 'any', a measure such as heartbeat, or a measure with a "
+                "limit such as confirm_latency.p99=+5%"
+            )
+        name, statistic, limit = found[1], found[2], found[3]
+        samples = measures("rates") | measures("distributions")
+        known = {*samples, *measures("facts"), "errors", "presence", "any"}
+        if name not in known:
+            raise DiffError(f"there is no measure {name!r}{meant(name, sorted(known))}")
+        if limit is not None and name not in samples:
+            raise DiffError(f"{text!r}: {name} has no size, so that it takes no limit")
+        if statistic and name not in measures("distributions"):
+            raise DiffError(f"{text!r}: {name} has no {statistic}")
+        return cls(text, name, statistic, None if limit is None else float(limit) / 100)
+
+    def judged(self, old: Side, new: Side, differences: Sequence[Difference]) -> tuple[list[str], list[str]]:
+        """Where it is exceeded, and where that cannot be decided."""
+        if self.limit is None:
+            found = [each for each in differences if self.measure in ("any", each.measure)]
+            found = [each for each in found if self.statistic in (None, each.statistic)]
+            return ([f"{self.text}: {len(found)} differences"] if found else []), []
+        of = None
+        if self.measure in measures("distributions"):
+            of = QUANTILES[self.statistic or "p50"]
+        keys = [key for key in sorted({*old.samples} & {*new.samples}) if key.measure == self.measure]
+        failed, undecided = list[str](), list[str]()
+        for key in keys:
+            # Growth is measured without a floor: what the limit says is what counts.
+            change = statistics.compare(old.samples[key], new.samples[key], self._least(), 1e-12, of)
+            if change is None or (change.effect > 0) != (self.limit > 0):
+                continue
+            about = f"{key.subject} {key.item}".strip()
+            line = f"{self.text}: {about}: {change.after / max(change.before, 1e-300) - 1:+.1%}"
+            few = of is not None and statistics.few_in_tail(old.samples[key], new.samples[key], of)
+            sure = change.tested and not few and change.p * len(keys) <= statistics.LEVEL
+            (failed if sure else undecided).append(line)
+        return failed, undecided
+
+    def _least(self) -> float:
+        """The limit as growth: a loss of 50 % is a growth of 100 % backwards."""
+        assert self.limit is not None
+        return self.limit if self.limit > 0 else 1 / max(1 + self.limit, 1e-9) - 1
+
+
+# -- What one side has
+
+
+def observe(session: Session) -> Side:
+    """Make the relations of `observations.sql`, and read what the measures need."""
+    session.rows(_text("observations.sql"))
+    side = Side()
+    _observe_facts(session, side)
+    _observe_samples(session, side)
+    _observe_whole(session, side)
+    return side
+
+
+def _family(measure: Measure) -> str:
+    return "''" if measure.shared else "coalesce(family, '')"
+
+
+def _observe_facts(session: Session, side: Side) -> None:
+    found = measures("facts").values()
+    rows = " UNION ALL ".join(
+        f"SELECT '{each.id}' AS measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, "
+        f"{_family(each)} AS family, {each.group or 'NULL'} AS grouped, ({each.value})::VARCHAR AS value, "
+        f"connection_id, frame_no, packet_no FROM {each.source} WHERE {each.when}"
+        for each in found
+    )
+    proof = "{'connection_id': connection_id, 'frame_no': frame_no, 'packet_no': packet_no}"
+    query = f"""SELECT measure, subject, item, family, any_value(grouped) AS grouped, value, grouping(value) AS whole,
+        count(DISTINCT connection_id) AS n, min({proof}) AS proof
+        FROM ({rows}) WHERE value IS NOT NULL AND subject IS NOT NULL
+        GROUP BY GROUPING SETS ((measure, subject, item, family, value), (measure, subject, item, family))"""
+    for row in session.rows(query):
+        key = Key(row["measure"], row["subject"], row["item"], row["family"])
+        if row["whole"]:
+            side.stating[key] = row["n"]
+            if row["grouped"] is not None:
+                side.groups[key] = row["grouped"]
+        else:
+            side.facts[key][row["value"]] = row["n"], Proof(**row["proof"])
+    asked = " UNION ALL ".join(
+        f"SELECT '{each.id}' AS measure, {each.subject} AS subject, {each.group} AS grouped, "
+        f"{_family(each)} AS family, connection_id FROM {each.of or each.source} WHERE {each.when}"
+        for each in found
+        if each.group is not None
+    )
+    query = f"SELECT measure, subject, grouped, family, count(DISTINCT connection_id) AS n FROM ({asked}) GROUP BY ALL"
+    for row in session.rows(query):
+        side.asked[Key(row["measure"], row["subject"], row["grouped"], row["family"])] = row["n"]
+
+
+def _with_units(rows: str) -> str:
+    """The rows with their unit: connections, of many the groups of UNITS, of few their parts."""
+    return f"""SELECT *, CASE WHEN n > {UNITS} THEN k % {UNITS} WHEN n > 8 THEN k
+            ELSE k * 16 + block // CASE WHEN n > 4 THEN 8 WHEN n > 2 THEN 4 WHEN n > 1 THEN 2 ELSE 1 END END AS unit
+        FROM (SELECT *, max(k) OVER (PARTITION BY measure, subject, item, family) AS n
+              FROM (SELECT *, dense_rank() OVER (
+                        PARTITION BY measure, subject, item, family ORDER BY connection_id) AS k
+                    FROM ({rows}) WHERE subject IS NOT NULL))"""
+
+
+def _observe_samples(session: Session, side: Side) -> None:
+    rates = " UNION ALL ".join(
+        f"SELECT '{each.id}' AS measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, "
+        f"{_family(each)} AS family, connection_id, block, "
+        f"coalesce(({each.part})::DOUBLE, 0) AS part, coalesce(({each.of})::DOUBLE, 0) AS of "
+        f"FROM {each.source} WHERE {each.when}"
+        for each in measures("rates").values()
+    )
+    query = f"""SELECT measure, subject, item, family, list(part) AS part, list(of) AS of, max(n) AS connections,
+            arg_max(connection_id, of) AS connection_id
+        FROM (SELECT measure, subject, item, family, unit, max(n) AS n, sum(part) AS part, sum(of) AS of,
+                     arg_max(connection_id, of) AS connection_id
+              FROM ({_with_units(rates)}) GROUP BY ALL HAVING sum(of) > 0)
+        GROUP BY ALL"""
+    for row in session.rows(query):
+        key = Key(row["measure"], row["subject"], row["item"], row["family"])
+        side.samples[key] = Sample(np.array(row["part"]), np.array(row["of"]), connections=row["connections"])
+        side.proofs[key] = Proof(row["connection_id"])
+    distributions = " UNION ALL ".join(
+        f"SELECT measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, {_family(each)} AS family, "
+        f"connection_id, block, bin, n AS times FROM histograms WHERE measure = '{each.id}'"
+        for each in measures("distributions").values()
+    )
+    query = f"""SELECT measure, subject, item, family, list(unit) AS unit, list(bin) AS bin, list(times) AS times,
+            max(n) AS connections, arg_max(connection_id, times) AS connection_id
+        FROM (SELECT measure, subject, item, family, unit, bin, sum(times) AS times, max(n) AS n,
+                     arg_max(connection_id, times) AS connection_id
+              FROM ({_with_units(distributions)}) GROUP BY ALL)
+        GROUP BY ALL"""
+    for row in session.rows(query):
+        key = Key(row["measure"], row["subject"], row["item"], row["family"])
+        bins = np.array(row["bin"])
+        names, at = np.unique(np.array(row["unit"]), return_inverse=True)
+        counts = np.zeros((len(names), int(bins.max() - bins.min()) + 1))
+        np.add.at(counts, (at, bins - bins.min()), np.array(row["times"], float))
+        side.samples[key] = Sample(counts=counts, first=int(bins.min()), connections=row["connections"])
+        side.proofs[key] = Proof(row["connection_id"])
+
+
+def _observe_whole(session: Session, side: Side) -> None:
+    """Applications, queues, exchanges and addresses; their messages and load; errors."""
+    query = """SELECT application, count(*) AS n, sum(length_ns) / 3.6e12 AS hours, min(connection_id) AS connection_id
+               FROM peers GROUP BY 1"""
+    for row in session.rows(query):
+        side.connections[row["application"]] = row["n"]
+        side.hours[row["application"]] = row["hours"]
+    total = sum(side.connections.values())
+    for row in session.rows(
+        """SELECT subject, sum(messages)::DOUBLE AS messages, sum(messages) / (sum(length_ns) / 1e9) AS load,
+                  count(*) AS n, min(connection_id) AS connection_id
+           FROM (SELECT connection_id, coalesce(subject, '') AS subject, sum(messages) AS messages
+                 FROM (SELECT connection_id, subject, messages FROM message_counts WHERE subject IS NOT NULL UNION ALL
+                       SELECT connection_id, application, messages FROM message_counts) GROUP BY ALL)
+                JOIN members USING (connection_id) GROUP BY 1"""
+    ):
+        side.messages[row["subject"]] = row["messages"]
+        side.load[row["subject"]] = row["load"]
+        if row["subject"] not in side.connections:
+            side.subjects[row["subject"]] = row["n"], total, Proof(row["connection_id"])
+    for row in session.rows("SELECT application, min(connection_id) AS connection_id FROM peers GROUP BY 1"):
+        name = row["application"]
+        side.subjects[name] = side.connections[name], total, Proof(row["connection_id"])
+    for row in session.rows(
+        "SELECT DISTINCT application, operation || ' ' || subject AS used FROM message_counts WHERE subject IS NOT NULL"
+    ):
+        side.does[row["application"]].add(row["used"])
+    for row in session.rows(
+        """SELECT application, item, sum(n)::BIGINT AS n, count(*) AS connections,
+                  min({'connection_id': connection_id, 'frame_no': frame_no, 'packet_no': packet_no}) AS proof
+           FROM errors GROUP BY ALL"""
+    ):
+        key = Key("errors", row["application"], row["item"], "")
+        side.errors[key] = row["n"], row["connections"], side.hours[row["application"]], Proof(**row["proof"])
+    side.has_findings = bool(session.rows("SELECT 1 FROM findings LIMIT 1"))
+
+
+def renamed(old: Side, new: Side) -> Iterator[str]:
+    """Give applications of `new` that have no counterpart the name of the one before that uses the same queues and
+    exchanges, or of the only other one. Yields what was done."""
+    gone = sorted(set(old.connections) - set(new.connections))
+    come = sorted(set(new.connections) - set(old.connections))
+    pairs = dict[str, str]()
+    ranked = sorted(
+        ((-len(old.does[a] & new.does[b]), a, b) for a in gone for b in come),
+        key=lambda each: (each[0], each[1], each[2]),
+    )
+    for common, a, b in ranked:
+        only = len(gone) == len(come) == 1
+        if (common or only) and a not in pairs.values() and b not in pairs:
+            pairs[b] = a
+    for b, a in pairs.items():
+        yield f"{b!r} after is compared with {a!r} before: both use the same queues, exchanges or addresses."
+    if pairs:
+        _rename(new, pairs)
+
+
+def _rename(side: Side, names: Mapping[str, str]) -> None:
+    tables: list[dict[Key, Any]] = [
+        side.facts, side.stating, side.asked, side.groups, side.samples, side.proofs, side.errors
+    ]  # fmt: skip
+    for table in tables:
+        moved = {key: value for key, value in table.items() if key.subject in names}
+        for key, value in moved.items():
+            del table[key]
+            table[key._replace(subject=names[key.subject])] = value
+    named: list[dict[str, Any]] = [side.load, side.messages, side.subjects, side.connections, side.hours]
+    for by_name in named:
+        for name in [name for name in by_name if name in names]:
+            by_name[names[name]] = by_name.pop(name)
+
+
+# -- What differs
+
+
+class Compared:
+    """The comparison as it grows: candidates with their p-values, and what is equal."""
+
+    def __init__(self, old: Side, new: Side) -> None:
+        self.old, self.new = old, new
+        self.certain: list[Difference] = []
+        self.candidates: list[tuple[Difference, bool]] = []  # with whether there are units enough for a test
+        self.tests: list[float] = []  # p-values of all tests, those without an effect that matters included
+        self.equal = 0
+        self.equal_titles = set[str]()
+        self.other_load = 0
+        self.other_family = set[str]()
+        self.total = max(sum(old.messages.get(name, 0) + new.messages.get(name, 0) for name in old.connections), 1)
+
+    def same(self, title: str) -> None:
+        self.equal += 1
+        self.equal_titles.add(title)
+
+    def cost(self, measure: Measure, subject: str, effect: float) -> float:
+        here = self.old.messages.get(subject, 0) + self.new.messages.get(subject, 0)
+        return measure.weight * min(abs(effect) + 0.5, 2.0) * (0.6 + 0.4 * min(here / self.total, 1))
+
+    def facts(self) -> None:
+        known = measures("facts")
+        for key in sorted({*self.old.facts, *self.new.facts}):
+            measure = known[key.measure]
+            if measure.id == "rule" and not (self.old.has_findings and self.new.has_findings):
+                continue
+            sides = [self._values(side, key, measure) for side in (self.old, self.new)]
+            if all(side is not None for side in sides):
+                self._fact(key, measure, *sides)  # type: ignore[arg-type]
+
+    def _values(self, side: Side, key: Key, measure: Measure) -> tuple[Mapping[str, tuple[int, Proof]], int] | None:
+        """The connections by value and their number; None if this side cannot tell."""
+        values = side.facts.get(key, {})
+        stating = side.stating.get(key, 0)
+        if measure.group is None:
+            return (values, stating) if values else None
+        group = self.old.groups.get(key, self.new.groups.get(key, ""))
+        asked = side.asked.get(key._replace(item=group), 0)
+        if not asked:
+            if key.family and any(each.measure == key.measure and each.subject == key.subject for each in side.facts):
+                self.other_family.add(key.subject)
+            return None
+        if asked > stating and measure.id not in ("rule", "methods_sent"):
+            values = {**values, "not stated": (asked - stating, Proof())}
+        return values, asked
+
+    def _fact(
+        self, key: Key, measure: Measure, old: tuple[Mapping[str, tuple[int, Proof]], int],
+        new: tuple[Mapping[str, tuple[int, Proof]], int],
+    ) -> None:  # fmt: skip
+        (before, of_before), (after, of_after) = old, new
+        if max(len(before), len(after)) > MOST_VALUES:
+            return
+        nothing = 0, Proof()
+        steady, parts, p = [], [], 1.0
+        for value in sorted({*before, *after}):
+            n, m = before.get(value, nothing)[0], after.get(value, nothing)[0]
+            if n * of_after == m * of_before:
+                continue
+            parts.append(value)
+            if (n == of_before and m == 0) or (n == 0 and m == of_after):
+                steady.append(value)
+            p = min(p, statistics.shares(n, of_before, m, of_after))
+        p = min(1.0, p * max(len(parts), 1))
+        certain = bool(steady) and not measure.varies
+        if not parts:
+            self.tests.append(1.0)
+            self.same(measure.title)
+            return
+        stated = [
+            _stated(*side, [each for each in steady if certain and each in side[0]] or parts) for side in (old, new)
+        ]
+        found = Difference(
+            measure.id, measure.title, key.subject, key.item, "value",
+            stated[0], stated[1],
+            "", "certain" if certain else "tested", of_before, of_after, p=None if certain else p,
+            cost=self.cost(measure, key.subject, 1.0 if steady else 0.5),
+            proof_before=_first(self.old, key, before, parts), proof_after=_first(self.new, key, after, parts),
+        )  # fmt: skip
+        if certain:
+            self.certain.append(found)
+            return
+        self.tests.append(p)
+        enough = statistics.smallest_p(of_before, of_after) <= statistics.LEVEL
+        if p <= statistics.LEVEL or (steady and not enough):
+            self.candidates.append((found, enough))
+        else:
+            self.same(measure.title)
+
+    def errors(self) -> None:
+        """Errors of a kind: more connections have it, and there are more of them for each connection hour."""
+        nothing = 0, 0, 0.0, Proof()
+        measure = Measure("errors", "errors", 95)
+        for key in sorted({*self.old.errors, *self.new.errors}):
+            of_before, of_after = (side.connections.get(key.subject, 0) for side in (self.old, self.new))
+            if not of_before or not of_after:
+                continue
+            (n, with_n, _, at_n), (m, with_m, _, at_m) = (
+                side.errors.get(key, nothing) for side in (self.old, self.new)
+            )
+            hours, more_hours = self.old.hours[key.subject], self.new.hours[key.subject]
+            p = max(
+                statistics.shares(with_n, of_before, with_m, of_after),
+                statistics.counts(n, m, hours / max(hours + more_hours, 1e-12)),
+            )
+            self.tests.append(p)
+            enough = statistics.smallest_p(of_before, of_after) <= statistics.LEVEL
+            if p > statistics.LEVEL and not (not enough and bool(n) != bool(m)):
+                self.same(measure.title)
+                continue
+            found = Difference(
+                measure.id, measure.title, key.subject, key.item, "value",
+                _errors(n, with_n, of_before), _errors(m, with_m, of_after), "", "tested", of_before, of_after, p=p,
+                cost=self.cost(measure, key.subject, 1.0), proof_before=at_n, proof_after=at_m,
+            )  # fmt: skip
+            self.candidates.append((found, enough))
+
+    def subjects(self) -> None:
+        """Applications, queues, exchanges and addresses that only one side has."""
+        measure = Measure("presence", "seen", 60)
+        for name in sorted({*self.old.subjects, *self.new.subjects}):
+            n, of_before, at_n = self.old.subjects.get(name, (0, sum(self.old.connections.values()), Proof()))
+            m, of_after, at_m = self.new.subjects.get(name, (0, sum(self.new.connections.values()), Proof()))
+            if n and m:
+                continue
+            p = statistics.counts(n, m, of_before / max(of_before + of_after, 1))
+            self.tests.append(p)
+            found = Difference(
+                measure.id, measure.title, name, "", "value", "yes" if n else "no", "yes" if m else "no", "", "tested",
+                n, m, p=p, cost=self.cost(measure, name, 1.0), proof_before=at_n, proof_after=at_m,
+            )  # fmt: skip
+            self.candidates.append((found, p <= statistics.LEVEL))
+
+    def samples(self) -> None:
+        known = measures("rates") | measures("distributions")
+        for key in sorted({*self.old.samples, *self.new.samples}):
+            measure = known[key.measure]
+            before, after = self.old.sample(key), self.new.sample(key)
+            if before is None or after is None:
+                continue
+            if measure.same_load and not self._loads_alike(key.subject):
+                self.other_load += 1
+                continue
+            quantiles = {"rate": None} if before.counts is None else QUANTILES
+            best: tuple[Difference, bool] | None = None
+            least_p = 1.0
+            for statistic, of in quantiles.items():
+                if of is not None and statistics.few_in_tail(before, after, of):
+                    continue
+                change = statistics.compare(before, after, measure.least, measure.floor, of)
+                if change is None:
+                    self.tests.append(1.0)
+                    continue
+                self.tests.append(change.p)
+                found = Difference(
+                    measure.id, measure.title, key.subject, key.item, statistic, change.before, change.after,
+                    measure.unit, "tested", before.connections, after.connections,
+                    change.after / change.before - 1 if change.before else None, change.low, change.high, change.p,
+                    self.cost(measure, key.subject, change.effect), self.old.proof(key), self.new.proof(key),
+                )  # fmt: skip
+                if change.p <= (statistics.LEVEL if change.tested else statistics.SUSPICIOUS) and change.p < least_p:
+                    best, least_p = (found, change.tested), change.p
+            if best is None:
+                self.same(measure.title)
+            else:
+                self.candidates.append(best)
+
+    def _loads_alike(self, subject: str) -> bool:
+        before, after = self.old.load.get(subject, 0), self.new.load.get(subject, 0)
+        return max(before, after) <= LOADS_ALIKE * min(before, after)
+
+    def judged(self) -> tuple[list[Difference], list[Difference]]:
+        """The differences, and those that too few connections show."""
+        accepted = [p for p, sure in zip(self.tests, statistics.confident(self.tests), strict=True) if sure]
+        limit = max(accepted, default=-1.0)
+        sure, unsure = list(self.certain), []
+        for found, enough in self.candidates:
+            assert found.p is not None
+            if enough and found.p <= limit:
+                sure.append(found)
+            elif not enough:
+                unsure.append(replace(found, confidence="few"))
+            else:
+                self.same(found.title)
+        return sure, unsure
+
+    def notes(self) -> Iterator[str]:
+        if self.other_load:
+            yield f"{self.other_load} values depend on the load and are not compared, because the loads differ."
+        versions = [{key.family for key in side.stating if key.family} | {""} for side in (self.old, self.new)]
+        if not (versions[0] & versions[1]) - {""} and len(versions[0] | versions[1]) > 1:
+            yield "The AMQP versions differ: only what they have in common is compared."
+        if self.old.has_findings != self.new.has_findings:
+            yield "Rules are not compared: `wirehare audit` has written findings for one side only."
+        elif not self.old.has_findings:
+            yield "Rules are not compared: there are no findings (`wirehare audit` writes them)."
+
+
+def _stated(values: Mapping[str, tuple[int, Proof]], of: int, parts: Sequence[str]) -> str:
+    found = [(values[value][0], value) for value in parts if value in values]
+    texts = [
+        value if n == of else f"{value} ({n} of {of})" for n, value in sorted(found, key=lambda each: -each[0])[:4]
+    ]
+    return ", ".join(texts) or "none"
+
+
+def _first(side: Side, key: Key, values: Mapping[str, tuple[int, Proof]], parts: Iterable[str]) -> Proof:
+    """Where the first of these values is; of what is not stated, a connection that could have."""
+    stated = (values[value][1] for value in parts if value in values)
+    whole = side.subjects.get(key.subject, (0, 0, Proof()))[2]
+    return next((proof for proof in stated if proof.connection_id is not None), whole)
+
+
+def _errors(n: int, connections: int, of: int) -> str:
+    return f"{n} on {connections} of {of} connections" if n else "none"
+
+
+def with_details(differences: Sequence[Difference]) -> list[Difference]:
+    """The differences without those that belong to another one about the same subject, which has them as details."""
+    from pipeline.diff.pages import detail
+
+    known = measures("facts") | measures("rates") | measures("distributions")
+    roots = {(each.measure, each.subject): each for each in differences if not each.item}
+    details: dict[tuple[str, str], list[str]] = defaultdict(list)
+    methods = set[tuple[str, str]]()
+    found = []
+    for each in sorted(differences, key=_order):
+        if each.measure == ARGUMENT:
+            # Of the arguments of one method the first one stands for all.
+            method = _root(each)
+            if method in methods:
+                details[method].append(detail(each))
+                continue
+            methods.add(method)
+        name, root = each.measure, ""
+        while name in known and known[name].part_of:
+            name = known[name].part_of
+            root = name if (name, each.subject) in roots else root
+        if root and roots[root, each.subject] is not each:
+            details[root, each.subject].append(detail(each))
+        else:
+            found.append(each)
+    return [replace(each, details=details.get(_root(each), ())) for each in found]
+
+
+def _root(each: Difference) -> tuple[str, str]:
+    """What details are filed under: the measure, or the method of an argument, and whom it is about."""
+    if each.measure == ARGUMENT:
+        return f"{ARGUMENT} {each.item.partition(':')[0]}", each.subject
+    return (each.measure, each.subject) if not each.item else ("", "")
+
+
+def _order(each: Difference) -> tuple[float, str, str, str]:
+    return -each.cost, each.measure, each.subject, each.item
+
+
+def merged(differences: Sequence[Difference]) -> list[Difference]:
+    """One line for each kind of difference; what costs most first."""
+    differences = with_details(differences)
+    groups: dict[Any, list[Difference]] = {}
+    for each in sorted(differences, key=_order):
+        what: Any = (each.before, each.after)
+        if each.statistic != "value":
+            what = each.after > each.before
+        groups.setdefault((each.measure, each.item, what), []).append(each)
+    found = []
+    for first, *others in groups.values():
+        found.append(replace(first, also=[each.subject for each in others]))
+    return found
+
+
+def with_captures(differences: Sequence[Difference], before: Session, after: Session) -> list[Difference]:
+    """The differences with the captures of their proofs."""
+
+    def captures(session: Session, proofs: Iterable[Proof]) -> dict[int, str]:
+        ids = sorted({proof.connection_id for proof in proofs if proof.connection_id is not None})
+        if not ids:
+            return {}
+        rows = session.rows(
+            f"SELECT connection_id, capture_file FROM connections WHERE connection_id IN ({', '.join(map(str, ids))})"
+        )
+        return {row["connection_id"]: row["capture_file"] for row in rows}
+
+    old = captures(before, (each.proof_before for each in differences))
+    new = captures(after, (each.proof_after for each in differences))
+
+    def placed(proof: Proof, names: Mapping[int, str]) -> Proof:
+        return replace(proof, capture_file=names.get(proof.connection_id or -1))
+
+    return [
+        replace(each, proof_before=placed(each.proof_before, old), proof_after=placed(each.proof_after, new))
+        for each in differences
+    ]

@@ -1,0 +1,75 @@
+"""`wirehare diff` against changes that were made on purpose (`record_changes.py`, `changes.py`): it names each among
+its first ten differences, and names none where nothing changed but the load, the duration or the number of connections.
+The recordings are in `recorded.tar.xz` with their manifest; WIREHARE_CHANGES names a folder with others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import write
+from pipeline.diff import diff
+from pipeline.tables.processes import LocalProcesses
+
+RECORDED = Path(__file__).parent / "recorded.tar.xz"
+LINES = 10
+MISSED = 2  # of all changes, at most
+FALSE = 0.01  # of all comparisons of what is alike, at most
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if "WIREHARE_CHANGES" in os.environ:
+        return Path(os.environ["WIREHARE_CHANGES"])
+    folder = tmp_path_factory.mktemp("changes")
+    with tarfile.open(RECORDED) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def manifest(recordings: Path) -> Any:
+    return json.loads((recordings / "MANIFEST.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def tables(recordings: Path, manifest: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    names = {change[side] for change in manifest["changes"].values() for side in ("before", "after")}
+    with LocalProcesses() as processes:
+        for name in sorted(names | {*manifest["alike"]}):
+            write(processes, [str(recordings / name)], str(folder / name))
+    return folder
+
+
+def test_changes_are_among_the_first_lines(tables: Path, manifest: Any) -> None:
+    assert len(manifest["changes"]) >= 50
+    assert sum(name.startswith("1.0-") for name in manifest["changes"]) * 4 >= len(manifest["changes"])
+    missed = []
+    for name, change in manifest["changes"].items():
+        found = diff(tables / change["before"], tables / change["after"])
+        lines = [*found.differences, *found.unsure][:LINES]
+        if not {each.measure for each in lines} & {*change["measures"]}:
+            missed.append(name)
+    assert len(missed) <= MISSED, missed
+
+
+def test_what_is_alike_has_no_differences(tables: Path, manifest: Any) -> None:
+    """The same applications again, with half and double the load, the duration, the connections."""
+    compared, false = 0, []
+    for library in ("pika", "amqp", "proton"):
+        names = [name for name in manifest["alike"] if f"-{library}-" in name]
+        (again,) = (name for name in names if name.endswith("-again.pcap"))
+        for other in {*names} - {again}:
+            for before, after in ((again, other), (other, again)):
+                found = diff(tables / before, tables / after)
+                compared += found.equal + len(found.differences) + len(found.unsure)
+                false += [(before, after, each.measure, each.before, each.after) for each in found.differences]
+    assert compared > 5000
+    assert len(false) <= FALSE * compared, false

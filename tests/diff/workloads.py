@@ -1,0 +1,404 @@
+"""What is recorded: an application that publishes, and one that consumes, with pika, py-amqp, Qpid Proton or rhea. Each
+option is something that a change of the application, its library or the broker could alter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import amqp
+import pika
+from proton import Delivery, Message
+from proton.handlers import MessagingHandler
+from proton.reactor import AtMostOnce, Container
+
+HOST, PORT, DELAYED_PORT = "10.9.0.2", 5672, 5673
+RHEA = Path(__file__).with_name("rhea.js")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the two applications behave. `rounds`: connections of each; `pause`: seconds between publishes."""
+
+    library: str = "pika"
+    rounds: int = 4
+    messages: int = 40
+    pause: float = 0.002
+    user: str = "guest"
+    vhost: str = "/"
+    port: int = PORT
+    heartbeat: int = 60
+    frame_max: int = 131072
+    channel_max: int = 2047
+    named: bool = True
+    product: str | None = None
+    exchange_type: str = "direct"
+    queue: str = "orders"
+    durable: bool = True
+    queue_arguments: Any = field(default_factory=dict)
+    declare: str = "once"  # 'each': before every publish
+    channel: str = "one"  # 'each': one for every publish
+    confirm: str = "confirm"  # 'tx' 'none'
+    delivery_mode: int = 2
+    mandatory: bool = False
+    unroutable: int = 0  # every Nth publish has a key that no queue is bound to
+    body: int = 200
+    properties: Any = field(default_factory=dict)
+    prefetch: int = 10
+    global_qos: bool = False
+    consume_every: int = 1  # publishes
+    no_ack: bool = False
+    get: bool = False
+    ack_every: int = 1
+    requeue: int = 0  # every Nth delivery, once
+    reject: int = 0  # every Nth delivery, for good
+    work: float = 0.0  # seconds before a message is settled
+    exclusive: bool = False
+    consume_arguments: Any = field(default_factory=dict)
+    abrupt: bool = False
+    mechanism: str = ""
+    refused: str = ""  # a request that the broker refuses: 'declare', 'attach'
+    # 1.0
+    presettled: bool = False
+    first: bool = True  # rcv-settle-mode
+    dynamic: bool = False
+
+
+def run(options: Options, rhea: str = "") -> None:
+    for number in range(options.rounds):
+        {"pika": run_pika, "amqp": run_py_amqp, "proton": run_proton, "rhea": lambda given: run_rhea(given, rhea)}[
+            options.library
+        ](replace(options, heartbeat=options.heartbeat) if number else options)
+
+
+def login(options: Options) -> tuple[str, str]:
+    return options.user, {"guest": "guest", "alice": "secret"}[options.user]
+
+
+# -- pika
+
+
+def connected(options: Options, name: str) -> pika.BlockingConnection:
+    properties = {"connection_name": name} if options.named else {}
+    if options.product:
+        properties |= {"product": options.product, "version": "9.9"}
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(
+            HOST, options.port, options.vhost, pika.PlainCredentials(*login(options)), heartbeat=options.heartbeat,
+            frame_max=options.frame_max, channel_max=options.channel_max, client_properties=properties,
+            socket_timeout=20, blocked_connection_timeout=20,
+        )
+    )  # fmt: skip
+
+
+def declare(channel: Any, options: Options) -> None:
+    channel.exchange_declare("events", options.exchange_type, durable=True)
+    channel.queue_declare(options.queue, durable=options.durable, arguments=options.queue_arguments)
+    channel.queue_bind(options.queue, "events", "order")
+
+
+def run_pika(options: Options) -> None:
+    consumer, publisher = connected(options, "shipping"), connected(options, "order-service")
+    channel = consumer.channel()
+    declare(channel, options)
+    if options.refused == "declare":
+        with contextlib.suppress(pika.exceptions.ChannelClosedByBroker):
+            channel.queue_declare(options.queue, durable=not options.durable)
+        channel = consumer.channel()
+    if not options.get:
+        channel.basic_qos(prefetch_count=options.prefetch, global_qos=options.global_qos)
+    wanted = options.messages - (options.messages // options.unroutable if options.unroutable else 0)
+    seen: list[int] = []
+    again = set[bytes]()
+
+    def settle(_: Any, method: Any, __: Any, body: bytes) -> None:
+        if options.work:
+            consumer.sleep(options.work)
+        tag, number = method.delivery_tag, len(seen) + 1
+        if options.requeue and number % options.requeue == 0 and body not in again:
+            again.add(body)
+            channel.basic_nack(tag, requeue=True)
+            return
+        seen.append(tag)
+        if options.no_ack:
+            return
+        if options.reject and number % options.reject == 0:
+            channel.basic_reject(tag, requeue=False)
+        elif options.ack_every == 1:
+            channel.basic_ack(tag)
+        elif number % options.ack_every == 0 or number == wanted:
+            channel.basic_ack(tag, multiple=True)
+
+    if not options.get:
+        channel.basic_consume(
+            options.queue,
+            settle,
+            auto_ack=options.no_ack,
+            exclusive=options.exclusive,
+            arguments=options.consume_arguments,
+        )
+    out = publisher.channel()
+    if options.confirm == "confirm":
+        out.confirm_delivery()
+    elif options.confirm == "tx":
+        out.tx_select()
+    properties = pika.BasicProperties(delivery_mode=options.delivery_mode, **options.properties)
+    for number in range(options.messages):
+        if options.declare == "each":
+            out.queue_declare(options.queue, durable=options.durable, arguments=options.queue_arguments)
+        if options.channel == "each":
+            out.close()
+            out = publisher.channel()
+            out.confirm_delivery()
+        key = "nowhere" if options.unroutable and number % options.unroutable == options.unroutable - 1 else "order"
+        with contextlib.suppress(pika.exceptions.UnroutableError, pika.exceptions.NackError):
+            out.basic_publish(
+                "events",
+                key,
+                f"{number:06}".encode().ljust(options.body, b"x"),
+                properties,
+                mandatory=options.mandatory,
+            )
+        if options.confirm == "tx":
+            out.tx_commit()
+        time.sleep(options.pause)
+        if options.get:
+            found, _, body = channel.basic_get(options.queue)
+            if found:
+                settle(channel, found, None, body)
+        elif number % options.consume_every == 0:
+            consumer.process_data_events(0)
+    until = time.monotonic() + 3 + options.messages * options.work
+    while len(seen) < wanted and time.monotonic() < until:
+        consumer.process_data_events(0.01)
+    if options.abrupt:
+        for connection in (consumer, publisher):
+            connection._impl._transport.abort()
+        return
+    consumer.close()
+    publisher.close()
+
+
+# -- py-amqp
+
+
+def run_py_amqp(options: Options) -> None:
+    def opened(name: str) -> amqp.Connection:
+        user, password = login(options)
+        connection = amqp.Connection(
+            f"{HOST}:{options.port}", user, password, virtual_host=options.vhost, heartbeat=options.heartbeat,
+            frame_max=options.frame_max, channel_max=options.channel_max, login_method=options.mechanism or "PLAIN",
+            client_properties={"connection_name": name} if options.named else {}, confirm_publish=False,
+        )  # fmt: skip
+        connection.connect()
+        return connection
+
+    consumer, publisher = opened("shipping"), opened("order-service")
+    channel = consumer.channel()
+    channel.exchange_declare("events", options.exchange_type, durable=True, auto_delete=False)
+    channel.queue_declare(options.queue, durable=options.durable, auto_delete=False, arguments=options.queue_arguments)
+    channel.queue_bind(options.queue, "events", "order")
+    channel.basic_qos(0, options.prefetch, options.global_qos)
+    seen: list[int] = []
+
+    def settle(message: Any) -> None:
+        if options.work:
+            time.sleep(options.work)
+        seen.append(message.delivery_tag)
+        if not options.no_ack and len(seen) % options.ack_every == 0:
+            channel.basic_ack(message.delivery_tag, multiple=options.ack_every > 1)
+
+    channel.basic_consume(options.queue, callback=settle, no_ack=options.no_ack)
+    out = publisher.channel()
+    if options.confirm == "confirm":
+        out.confirm_select()
+    for number in range(options.messages):
+        body = f"{number:06}".ljust(options.body, "x")
+        out.basic_publish(
+            amqp.Message(body, delivery_mode=options.delivery_mode, **options.properties), "events", "order"
+        )
+        if options.confirm == "confirm":
+            out.wait([(60, 80)])
+        time.sleep(options.pause)
+        with contextlib.suppress(TimeoutError, socket.timeout):
+            consumer.drain_events(timeout=0.0005)
+    until = time.monotonic() + 3
+    while len(seen) < options.messages and time.monotonic() < until:
+        with contextlib.suppress(TimeoutError, socket.timeout):
+            consumer.drain_events(timeout=0.02)
+    if options.abrupt:
+        consumer.transport.sock.close()
+        publisher.transport.sock.close()
+        return
+    consumer.close()
+    publisher.close()
+
+
+# -- Qpid Proton
+
+
+class Both(MessagingHandler):
+    """A publisher and a consumer on a connection each."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(prefetch=options.prefetch, auto_accept=False, auto_settle=True)
+        self.options, self.sent, self.seen, self.again = options, 0, 0, set[str]()
+        self.credited = False
+
+    def on_start(self, event: Any) -> None:
+        options = self.options
+        user, password = login(options)
+        url = f"amqp://{HOST}:{options.port}"
+        more: dict[str, Any] = {"properties": {"product": options.product}} if options.product else {}
+        more |= {"allowed_mechs": options.mechanism} if options.mechanism else {}
+        self.container = event.container
+
+        def opened(name: str) -> Any:
+            event.container.container_id = name
+            return event.container.connect(
+                url, user=user, password=password, heartbeat=options.heartbeat, reconnect=False,
+                max_frame_size=options.frame_max, sasl_enabled=True, **more,
+            )  # fmt: skip
+
+        self.inward, self.outward = opened("shipping"), opened("order-service")
+        self.address = f"/queue/{options.queue}"
+        self.receiver = event.container.create_receiver(
+            self.inward, self.address, name="in", options=[AtMostOnce()] if options.no_ack else None
+        )
+        self.sender = event.container.create_sender(
+            self.outward, self.address, name="out", options=[AtMostOnce()] if options.presettled else None
+        )
+        if options.refused == "attach":
+            event.container.create_receiver(self.inward, "/nonsense/x", name="bad")
+
+    def on_sendable(self, event: Any) -> None:
+        if event.sender == self.sender and not self.credited:
+            self.credited = True
+            self.publish()
+
+    def publish(self) -> None:
+        if self.sent >= self.options.messages or not self.sender.credit:
+            return
+        self.sent += 1
+        body = f"{self.sent:06}".ljust(self.options.body, "x")
+        self.sender.send(Message(body=body, durable=self.options.delivery_mode == 2, **self.options.properties))
+        if self.sent < self.options.messages:
+            self.container.schedule(max(self.options.pause, 0.001), Next(self))
+
+    def on_link_error(self, event: Any) -> None:
+        pass
+
+    def on_message(self, event: Any) -> None:
+        options = self.options
+        if options.work:
+            time.sleep(options.work)
+        if options.requeue and (self.seen + 1) % options.requeue == 0 and event.message.body not in self.again:
+            self.again.add(event.message.body)
+            self.decide(event.delivery, Delivery.RELEASED)
+            return
+        self.seen += 1
+        if not options.no_ack:
+            rejected = options.reject and self.seen % options.reject == 0
+            self.decide(event.delivery, Delivery.REJECTED if rejected else Delivery.ACCEPTED)
+        if self.seen >= options.messages:
+            self.finish()
+
+    def decide(self, delivery: Any, outcome: Any) -> None:
+        delivery.update(outcome)
+        delivery.settle()
+
+    def finish(self) -> None:
+        if self.options.abrupt:
+            os._exit(0)
+        self.container.schedule(0.05, Last(self))
+
+
+class Next(MessagingHandler):
+    def __init__(self, both: Both) -> None:
+        super().__init__()
+        self.both = both
+
+    def on_timer_task(self, event: Any) -> None:
+        self.both.publish()
+
+
+class Last(Next):
+    def on_timer_task(self, event: Any) -> None:
+        self.both.inward.close()
+        self.both.outward.close()
+
+
+def run_proton(options: Options) -> None:
+    if options.abrupt:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return
+    container = Container(Both(options))
+    timer = threading.Timer(6 + options.messages * options.work, container.stop)
+    timer.daemon = True
+    timer.start()
+    container.run()
+    timer.cancel()
+
+
+def run_rhea(options: Options, modules: str) -> None:
+    """`modules`: the folder node_modules that has rhea."""
+    subprocess.run(
+        ["node", str(RHEA), HOST, str(options.port), str(options.messages), options.queue],
+        env=os.environ | {"NODE_PATH": modules}, check=True, timeout=30,
+    )  # fmt: skip
+
+
+# -- A slow network
+
+
+@contextlib.contextmanager
+def delayed(seconds: float, port: int = DELAYED_PORT) -> Iterator[None]:
+    """A relay beside the broker, which holds each piece of data for some time: its connections are those captured."""
+    here = Path(__file__)
+    relay = subprocess.Popen(
+        ["ip", "netns", "exec", "fb", sys.executable, str(here), str(port), str(PORT), str(seconds)]
+    )
+    time.sleep(0.4)
+    try:
+        yield
+    finally:
+        relay.terminate()
+        relay.wait()
+
+
+def relay(listen: int, target: int, seconds: float) -> None:
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                time.sleep(seconds)
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    server = socket.create_server((HOST, listen), backlog=50)
+    while True:
+        client, _ = server.accept()
+        broker = socket.create_connection((HOST, target))
+        for each in (client, broker):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=pump, args=(client, broker), daemon=True).start()
+        threading.Thread(target=pump, args=(broker, client), daemon=True).start()
+
+
+def main(words: Sequence[str]) -> None:
+    relay(int(words[0]), int(words[1]), float(words[2]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

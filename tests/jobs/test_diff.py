@@ -1,0 +1,241 @@
+"""`wirehare diff`: what it compares, how sure it is, and how it is written.
+
+Values of the captures are those of tshark; those of statistics are computed by hand or by scipy's own functions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import golden
+import html5lib
+import numpy as np
+import pytest
+from scipy import stats
+
+from jobs.cli import main
+from pipeline.diff import Comparison, Difference, DiffError, Proof, Threshold, diff, measures, pages, statistics
+from pipeline.diff.statistics import Sample
+from pipeline.sql import Session, connect
+
+HOSTILE = "x\x1b[31m|`<script>alert(1)</script>` @someone [a](http://b) \u202e\n# y"
+DIFFERENCE = Difference(
+    "heartbeat", "agreed heartbeat, s", HOSTILE, HOSTILE, "value", HOSTILE, HOSTILE, "", "certain", 1, 2,
+    proof_before=Proof(1, HOSTILE, 2, 3), also=[HOSTILE], details=[HOSTILE],
+)  # fmt: skip
+COMPARISON = Comparison(
+    HOSTILE, "after", [DIFFERENCE], [replace(DIFFERENCE, confidence="few")], 7, ["x"], [HOSTILE], [HOSTILE]
+)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("diff")
+    for name in ("091_handshake_ok", "091_heartbeats", "10_rabbitmq_settle_modes", "091_declare_publish_consume_ack"):
+        assert main(["decode", str(golden.CAPTURES / f"{name}.pcap"), "--output", str(folder / name), "-q"]) == 0
+    return folder
+
+
+def test_a_capture_and_itself(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = str(tables / "091_handshake_ok")
+    assert main(["diff", same, same, "--fail-on", "any"]) == 0
+    printed = capsys.readouterr().out
+    assert "No difference was found." in printed
+    assert "Equal: " in printed
+
+
+def test_a_negotiated_value(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """tshark, connection.tune-ok: heartbeat 60 in 091_handshake_ok; 2 and 1 in the connections of 091_heartbeats."""
+    arguments = ["diff", str(tables / "091_handshake_ok"), str(tables / "091_heartbeats"), "--json"]
+    assert main([*arguments, "--fail-on", "heartbeat"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    (heartbeat,) = (each for each in found["differences"] if each["measure"] == "heartbeat")
+    assert heartbeat["confidence"] == "certain"
+    assert (heartbeat["before"], heartbeat["after"]) == ("60", "1 (1 of 2), 2 (1 of 2)")
+    assert heartbeat["proof_after"]["capture_file"].endswith("/091_heartbeats.pcap")
+    assert found["failed"]
+
+
+def test_classic_and_1_0_share_a_vocabulary(tables: Path) -> None:
+    found = diff(tables / "091_declare_publish_consume_ack", tables / "10_rabbitmq_settle_modes")
+    names = {each.measure for each in [*found.differences, *found.unsure]}
+    assert "version" in names or any("1.0" in str(each.after) for each in found.differences)
+    shared = {id for kind in ("facts", "rates", "distributions") for id, each in measures(kind).items() if each.shared}
+    assert names <= shared | {"errors", "presence", "argument", "methods"}
+    assert any("in common" in note for note in found.notes)
+
+
+def test_captures_are_decoded_and_audited_first(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = str(golden.CAPTURES / "091_handshake_ok.pcap")
+    assert main(["diff", capture, capture, "-q"]) == 0
+    assert "No difference was found." in capsys.readouterr().out
+
+
+def test_days_of_one_directory(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The capture is of 2026-11-20: the day after has nothing to compare."""
+    same = str(tables / "091_handshake_ok")
+    assert main(["diff", same, "--before", "2026-11-20", "--after", "2026-11-20"]) == 0
+    assert "No difference" in capsys.readouterr().out
+    assert main(["diff", same, "--before", "2026-11-20", "--after", "2026-11-21", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {each["measure"] for each in found["differences"] + found["unsure"]} == {"presence"}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["a"], "diff needs BEFORE and AFTER"),
+        (["a", "b", "--fail-on", "heartbeet"], "there is no measure 'heartbeet'; did you mean 'heartbeat'?"),
+        (["a", "b", "--fail-on", "confirm_latency.p98=+5%"], "is not a valid threshold"),
+        (["a", "b", "--fail-on", "heartbeat=+5%"], "heartbeat has no size"),
+        (["a", "b", "--fail-on", "redelivered.p99"], "redelivered has no p99"),
+        (["a", "b", "--html", "/nonsense/x.html"], "there is no directory"),
+        (["nosuch-a", "nosuch-b"], "nosuch-a"),
+    ],
+)
+def test_bad_usage_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *words]) == 2
+    printed = capsys.readouterr().err
+    assert line in printed
+    assert printed.count("\n") == 1
+
+
+def test_an_invalid_day(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(tables / "091_handshake_ok"), "--before", "monday", "--after", "tuesday"]) == 2
+    assert "'monday' is not a valid day" in capsys.readouterr().err
+
+
+# Statistics
+
+
+def test_a_quantile_of_a_histogram_is_that_of_the_values() -> None:
+    """Within a bin, which is 4.7 % wide."""
+    values = np.random.default_rng(1).lognormal(14, 1, 5000)
+    bins = np.floor(statistics.BINS * np.log10(values)).astype(int)
+    counts = np.bincount(bins - bins.min())[None].astype(float)
+    sample = Sample(counts=counts, first=int(bins.min()))
+    for of in (0.5, 0.99):
+        assert statistics.quantile(sample, of) == pytest.approx(np.quantile(values, of), rel=0.02)
+
+
+def test_a_rate_is_a_ratio_of_sums() -> None:
+    """(1 + 5) / (10 + 20), not the mean of 0.1 and 0.25."""
+    assert statistics.rate(Sample(np.array([1.0, 5.0]), np.array([10.0, 20.0]))) == 0.2
+
+
+def rates(shares: list[float], of: float = 100.0) -> Sample:
+    return Sample(np.array(shares) * of, np.full(len(shares), of))
+
+
+def test_a_change_that_does_not_matter_is_none() -> None:
+    assert statistics.compare(rates([0.10] * 8), rates([0.11] * 8), least=0.2, floor=0.01) is None
+
+
+def test_a_change_that_every_connection_shows_is_sure() -> None:
+    """No test of 8 and 8 connections can have a smaller p-value than 2 / C(16, 8) = 2 / 12,870."""
+    change = statistics.compare(rates([0.10] * 8), rates([0.20] * 8), least=0.2, floor=0.0)
+    assert change is not None
+    assert change.p == pytest.approx(2 / 12870)
+    assert [change.low, change.high] == pytest.approx([1.0, 1.0])
+
+
+def test_a_change_that_one_connection_shows_is_not_sure() -> None:
+    change = statistics.compare(rates([0.1] * 8), rates([0.1] * 7 + [0.9]), least=0.2, floor=0.0)
+    assert change is not None
+    assert change.p > statistics.LEVEL
+
+
+def test_few_units_are_not_tested() -> None:
+    change = statistics.compare(rates([0.1] * 2), rates([0.9] * 2), least=0.2, floor=0.0)
+    assert change is not None
+    assert not change.tested
+    assert math.isnan(change.low)
+
+
+def test_connections_that_differ_by_nature_seldom_look_changed() -> None:
+    """Both sides drawn from one population, with half and double the messages: at most 1 % look changed."""
+    random = np.random.default_rng(7)
+    changed = 0
+    for _ in range(300):
+        sides = []
+        for of in (50, 200):
+            own = random.beta(4, 16, 12)  # of each connection its own rate
+            sides.append(Sample(random.binomial(of, own).astype(float), np.full(12, float(of))))
+        change = statistics.compare(sides[0], sides[1], least=0.2, floor=0.01)
+        changed += change is not None and change.p <= statistics.LEVEL
+    assert changed <= 3
+
+
+def test_many_comparisons_are_corrected() -> None:
+    """Benjamini and Hochberg: of m sorted p-values the first k, the largest k with p(k) <= k / m * 0.01. Here p(2) =
+    0.0015 is below 0.002, and p(3) = 0.0035 above 0.003."""
+    values = [0.0005, 0.0015, 0.0035, *[0.5] * 7]
+    assert statistics.confident(values) == [True, True, *[False] * 8]
+
+
+def test_shares_and_counts_are_those_of_scipy() -> None:
+    assert statistics.shares(0, 8, 8, 8) == pytest.approx(2 / math.comb(16, 8))
+    assert statistics.counts(3, 9, 0.5) == stats.binomtest(3, 12, 0.5).pvalue
+
+
+# Thresholds
+
+
+def test_a_threshold_on_growth() -> None:
+    threshold = Threshold.of("confirm_latency.p99=+5%")
+    assert (threshold.measure, threshold.statistic, threshold.limit) == ("confirm_latency", "p99", 0.05)
+    with pytest.raises(DiffError, match="no measure"):
+        Threshold.of("nonsense")
+
+
+# Pages
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    printed = pages.text(COMPARISON)
+    assert not any(ord(character) < 32 and character != "\n" for character in printed)
+    assert "\u202e" not in printed
+
+
+def test_html_has_no_markup_from_the_wire() -> None:
+    page = pages.html(COMPARISON)
+    parsed = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
+    assert parsed.findall(".//script") == []
+    assert parsed.findall(".//a") == []
+    assert "\x1b" not in page
+
+
+def test_markdown_has_no_markup_from_the_wire() -> None:
+    """Outside of code spans is only what we write."""
+    for line in pages.markdown(COMPARISON).splitlines():
+        outside = "".join(line.split("`")[::2])
+        assert line.count("`") % 2 == 0
+        assert not set("<>@[\x1b") & set(outside), line
+        assert "http" not in outside
+
+
+def test_json_has_no_numbers_that_are_none() -> None:
+    unsure = replace(DIFFERENCE, change=math.inf, low=math.nan)
+    found = json.loads(json.dumps(replace(COMPARISON, unsure=[unsure]).as_dict(), allow_nan=False))
+    assert found["unsure"][0]["change"] is None
+
+
+def test_every_measure_can_be_computed(tables: Path) -> None:
+    """Titles are unique, and each refers to a measure that there is."""
+    every = [each for kind in ("facts", "rates", "distributions") for each in measures(kind).values()]
+    known = {each.id for each in every}
+    assert len(known) == len(every) == len({each.title for each in every})
+    assert all(not each.part_of or each.part_of in known for each in every)
+
+
+def test_hostile_names_in_tables_are_no_sql(tables: Path) -> None:
+    """Names are values: applications that are matched by what they use are not part of any statement."""
+    with connect(str(tables / "091_handshake_ok")) as session:
+        assert isinstance(session, Session)
+        from pipeline.diff import observe
+
+        side = observe(session)
+        assert side.connections
