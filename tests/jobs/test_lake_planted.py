@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import golden
@@ -77,13 +78,23 @@ def never_waiting(directory: Path) -> Iterator[None]:
     assert time.monotonic() - started < SECONDS
 
 
-def small_lake(path: Path) -> Path:
+def new_small_lake(path: Path) -> Path:
     """Three batches of numbers."""
     log = new_lake(path)
     for batch, day in enumerate([FRIDAY, FRIDAY, MONDAY], 1):
         commit(log, batch, [batch], [100], day)
         captured_on(log, batch, day)
     return path
+
+
+SmallLake = Callable[[Path], Path]
+
+
+@pytest.fixture(scope="module")
+def small_lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
+    """Copies such a lake to a path."""
+    made = new_small_lake(tmp_path_factory.mktemp("small") / "lake")
+    return partial(shutil.copytree, made)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +161,7 @@ def journal_of(**file: object) -> bytes:
 @pytest.mark.parametrize("what", ["add", "remove"])
 @pytest.mark.parametrize("path", HOSTILE_PATHS, ids=range(len(HOSTILE_PATHS)))
 def test_a_journal_that_names_other_files_deletes_nothing(
-    tmp_path: Path, victims: Path, path: object, what: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small_lake: SmallLake, victims: Path, path: object, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake, before = small_lake(tmp_path / "lake"), snapshot(victims)
     planted = {"path": path, "size": 1, "rows": 1, "open": None, "day": None}
@@ -185,7 +196,9 @@ def test_a_journal_that_names_other_files_deletes_nothing(
         journal_of(path="00000004/a.parquet", size=1, rows=1, open=None, day=None),
     ],
 )
-def test_a_damaged_journal_is_one_line(tmp_path: Path, document: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_journal_is_one_line(
+    tmp_path: Path, small_lake: SmallLake, document: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     lake = small_lake(tmp_path / "lake")
     (lake / "_wirehare/commit.json").write_bytes(document)
     refused(["ingest", "x", "--lake", str(lake)], capsys)
@@ -196,7 +209,7 @@ def test_a_damaged_journal_is_one_line(tmp_path: Path, document: bytes, capsys: 
     [b"", b"[" * 100_000, b"[]", b"7", b'{"layout": "1"}', b'{"layout": null}', b'{"layout": 1e99}', b"\xff"],
 )
 def test_a_damaged_mark_of_a_lake_is_one_line(
-    tmp_path: Path, document: bytes, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small_lake: SmallLake, document: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = small_lake(tmp_path / "lake")
     (lake / "_wirehare/lake.json").write_bytes(document)
@@ -206,7 +219,9 @@ def test_a_damaged_mark_of_a_lake_is_one_line(
         open_tables(str(lake))
 
 
-def test_files_that_are_too_large_are_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_are_too_large_are_not_read(
+    tmp_path: Path, small_lake: SmallLake, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("_wirehare/commit.json", "_wirehare/lake.json", "frames/_delta_log/00000000000000000004.json"):
         lake = small_lake(tmp_path / name.replace("/", "-"))
         with (lake / name).open("ab") as file:
@@ -223,7 +238,7 @@ def planted_commit(lake: Path, table: str, *actions: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("path", [path for path in HOSTILE_PATHS if isinstance(path, str) and path])
 def test_a_log_that_names_other_files(
-    tmp_path: Path, victims: Path, path: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small_lake: SmallLake, victims: Path, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither are files that it adds read, nor those that it removed long ago deleted."""
     before = snapshot(victims)
@@ -325,7 +340,12 @@ def replaced(path: Path, plant: Callable[[Path, Path], None], victims: Path) -> 
     ],
 )
 def test_what_is_no_file_of_a_lake_is_not_opened(
-    tmp_path: Path, victims: Path, name: str, plant: Callable[[Path, Path], None], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    small_lake: SmallLake,
+    victims: Path,
+    name: str,
+    plant: Callable[[Path, Path], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     lake = small_lake(tmp_path / "lake")
     capture = tmp_path / "none.pcap"
@@ -342,7 +362,7 @@ def test_what_is_no_file_of_a_lake_is_not_opened(
 
 
 def test_the_folder_of_an_interrupted_batch_is_deleted_without_following_its_links(
-    tmp_path: Path, victims: Path
+    tmp_path: Path, small_lake: SmallLake, victims: Path
 ) -> None:
     lake, before = small_lake(tmp_path / "lake"), snapshot(victims)
     folder = lake / "frames/00000004/open=false"
@@ -355,7 +375,7 @@ def test_the_folder_of_an_interrupted_batch_is_deleted_without_following_its_lin
     assert snapshot(victims) == before
 
 
-def test_a_second_name_of_somebodys_file_is_not_a_lock(tmp_path: Path, victims: Path) -> None:
+def test_a_second_name_of_somebodys_file_is_not_a_lock(tmp_path: Path, small_lake: SmallLake, victims: Path) -> None:
     lake = small_lake(tmp_path / "lake")
     os.link(victims / "lock", lake / "_wirehare/lock")
     with pytest.raises(DamagedLakeError, match="second name"), locked(open_lake(str(lake))):
@@ -366,7 +386,7 @@ def test_a_second_name_of_somebodys_file_is_not_a_lock(tmp_path: Path, victims: 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("name", ["", "_wirehare", "_wirehare/lake.json", "frames", "states/_delta_log"])
 def test_a_lake_that_others_can_change_is_not_written_to(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small_lake: SmallLake, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As for kernels. It can be read."""
     for change, restore in (
@@ -386,7 +406,7 @@ def test_a_lake_that_others_can_change_is_not_written_to(
 def test_nobody_else_can_write_to_a_new_lake_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
-        lake = small_lake(tmp_path / "lake")
+        lake = new_small_lake(tmp_path / "lake")
     finally:
         os.umask(before)
     directories = [path for path in (lake, *lake.rglob("*")) if path.is_dir()]
@@ -500,7 +520,9 @@ def test_a_planted_draft_is_not_written_to(tmp_path: Path, victims: Path, monkey
     assert snapshot(victims) == before
 
 
-def test_a_lake_that_nobody_touched_stays_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lake_that_nobody_touched_stays_as_it_was(
+    tmp_path: Path, small_lake: SmallLake, capsys: pytest.CaptureFixture[str]
+) -> None:
     lake = small_lake(tmp_path / "lake")
     for words in READERS[:2]:
         assert ended([word.replace("LAKE", str(lake)) for word in words], capsys) == (OK, [])
