@@ -55,22 +55,29 @@ def test_batches_are_committed_finished_and_read(store: Store) -> None:
     assert files.compact(reader).removed == 0
 
 
-@pytest.mark.parametrize(
-    "path", ["../../victims/thesis.parquet", "/victims/thesis.parquet", "s3://victims/thesis.parquet"]
-)
-def test_names_in_its_files_are_confined_to_it(store: Store, path: str) -> None:
-    uri = store.uri(f"lakes/planted-{len(path)}")
+@pytest.fixture(scope="module")
+def planted(store: Store) -> str:
+    """A lake with a batch, for commits that are refused: its URI."""
+    uri = store.uri("lakes/planted")
     log = Log(open_or_create_lake(uri), uri)
     for name in log.tables:
         log.create(name)
     commit(log, 1, [1], [2], FRIDAY)
+    return uri
+
+
+@pytest.mark.parametrize(
+    "path", ["../../victims/thesis.parquet", "/victims/thesis.parquet", "s3://victims/thesis.parquet"]
+)
+def test_names_in_its_files_are_confined_to_it(store: Store, planted: str, path: str) -> None:
+    root = open_lake(planted)
     gone = {"path": path, "size": 1, "rows": 1, "open": None, "day": None}
     document = {"batch": 2, "tables": {"states": {"add": [], "remove": [gone]}}}
-    with log.root.files.open_output_stream(f"{log.root.path}/_wirehare/commit.json") as file:
+    with root.files.open_output_stream(f"{root.path}/_wirehare/commit.json") as file:
         file.write(json.dumps(document).encode())
     asked = len(store.requests)
     with pytest.raises(DamagedLakeError, match="which is not the path of a file of this table"):
-        journal.finish(Log(open_lake(uri), uri))
+        journal.finish(Log(root, planted))
     assert not [request for request in store.requests[asked:] if "thesis" in str(request) or "DELETE" in str(request)]
 
 
