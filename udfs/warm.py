@@ -194,13 +194,14 @@ def warm_layers() -> None:
     from codec.memory import readonly
     from codec.net.segments import FLOW_BYTES, SEGMENT
 
-    segments = np.zeros(2, SEGMENT).view(np.recarray)
+    segments = np.zeros(4, SEGMENT).view(np.recarray)
     request, answer = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x82", b"HTTP/1.1 101 Yes\r\n\r\n"
     payload = np.frombuffer(bytearray(request + answer), np.uint8)
-    segments["wire_len"] = segments["cap_len"] = len(request), len(answer)
-    segments["payload_at"], segments["direction"] = (0, len(request)), (0, 1)
-    layers = Layers()
-    list(layers.feed(np.zeros((1, FLOW_BYTES), np.uint8), np.full(1, 2), readonly(segments), readonly(payload)))
+    segments["wire_len"] = segments["cap_len"] = 2 * (len(request), len(answer))
+    segments["payload_at"], segments["direction"] = 2 * (0, len(request)), 2 * (0, 1)
+    flows = np.arange(2 * FLOW_BYTES, dtype=np.uint8).reshape(2, FLOW_BYTES)
+    layers = Layers()  # one of two connections ends here: such are read together
+    list(layers.feed(flows, np.array([2, 4]), readonly(segments), readonly(payload)))
     list(layers.finish())
     record = np.frombuffer(bytearray(b"\x17\x03\x03\x00\x11" + bytes(17)), np.uint8)
     chunks = Chunks._make([*np.array([[0], [0], [0], [len(record)]]), record])

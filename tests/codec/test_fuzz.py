@@ -16,12 +16,13 @@ from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
 
 
-def test_damaged_captures_give_rows_and_nothing_else() -> None:
-    tally = fuzz(seed=1, count=800, seconds=600)
+@pytest.mark.parametrize("count", [400, pytest.param(800, marks=pytest.mark.slow)])
+def test_damaged_captures_give_rows_and_nothing_else(count: int) -> None:
+    tally = fuzz(seed=1, count=count, seconds=600)
     assert tally.failures == []
-    assert tally.inputs.total() == 800
+    assert tally.inputs.total() == count
     # The damage is felt, and much is still decoded.
-    assert all(tally.statuses[status] > 80 for status in ("ok", "partial", "malformed", "unknown"))
+    assert all(tally.statuses[status] > count // 10 for status in ("ok", "partial", "malformed", "unknown"))
 
 
 def test_the_checks_see_a_broken_ledger_rows_without_sender_and_overlapping_rows() -> None:

@@ -72,7 +72,8 @@ os.environ["SPARK_REMOTE"] = "local[1]"
 from pyspark.sql.connect.functions import expr
 """
 
-# What the worker of a job does: it reads captures, sorts their runs, and writes tables. Prints the kernels it compiles.
+# What the worker of a job does: it reads captures, each alone and all together, sorts their runs, and writes tables.
+# Prints the kernels it compiles.
 DECODING = """
 import json, sys
 from numba.core.event import install_recorder
@@ -80,15 +81,17 @@ import pipeline
 from pathlib import Path
 from decoding import in_flow_order, runs
 from pieces import BEGINNING, END, Lake, piece, times
-from pipeline.decoding import writer
+from pipeline.decoding import secret_files, writer
 from pipeline.output.place import place
 
 with install_recorder("numba:compile") as compiled:
-    for number, path in enumerate(sys.argv[2:]):
+    captures = [Path(path) for path in sys.argv[2:]]
+    for number, paths in enumerate([*([path] for path in captures), captures]):
         directory = place(f"{sys.argv[1]}/{number}")
         directory.create()
-        table = in_flow_order(runs([Path(path)])).combine_chunks()
-        assert list(writer(directory, pipeline.TABLES)(iter(table.to_batches())))
+        table = in_flow_order(runs(paths)).combine_chunks()
+        secrets = secret_files(list(map(str, paths)), None)
+        assert list(writer(directory, pipeline.TABLES, secrets=secrets)(iter(table.to_batches())))
         lake, moments = Lake(), times(table)
         for begin, end in ((BEGINNING, moments[len(moments) // 2]), (moments[len(moments) // 2], END)):
             lake.add(piece(table, begin, end))
@@ -198,8 +201,9 @@ def test_missing_and_remote_captures_are_not_decoded_in_one_task(tmp_path: Path)
 @pytest.mark.skipif(interpreted() or not all_compiled(), reason="kernels are not compiled")
 def test_a_worker_compiles_nothing_once_kernels_are_compiled(tmp_path: Path) -> None:
     """Whether it decodes captures as wholes or in pieces."""
-    captures = sorted((ROOT / "tests" / "captures").glob("*.pcap"))[::5]  # named by their versions
-    assert json.loads(python(DECODING, tmp_path, *captures, *sorted(SAMPLES.glob("*.pcap")))) == []
+    found = sorted((ROOT / "tests" / "captures").glob("*.pcap"))
+    captures = {*found[::5], *(ROOT / "tests" / "captures").glob("*tls*.pcapng")}  # named by their versions
+    assert json.loads(python(DECODING, tmp_path, *sorted(captures), *sorted(SAMPLES.glob("*.pcap")))) == []
 
 
 def test_workers_do_not_visit_what_they_imported_after_every_task(spark: SparkSession) -> None:
