@@ -30,6 +30,14 @@ COMPILED = ("tests/codec/test_digest.py", "tests/codec/test_levels.py")
 ON_SPARK = ("tests/jobs/test_session.py", "tests/udfs/test_source.py", "tests/pipeline/test_summaries.py")
 
 
+def usable(python: str) -> bool:
+    """Whether this is a Python that the package supports. A name of pyenv's may be that of a version not in use."""
+    command = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+    return (
+        shutil.which(python) is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
 def passed(name: str, python: Path, tests: tuple[str, ...], **settings: str) -> bool:
     """Run tests and print how they ended."""
     started = time.monotonic()
@@ -78,7 +86,7 @@ def main() -> int:
     pythons = parser.parse_args().pythons or [f"python3.{sys.version_info.minor}"]
     environments, results = list[Path](), list[bool]()
     for python in pythons:
-        if shutil.which(python) is None:
+        if not usable(python):
             print(f"{python}: is not here")
             continue
         made = environment(python)

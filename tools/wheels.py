@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from matrix import usable
+
 from codec.compiler.levels import FLAGS, LEVELS, flags
 
 PLATFORM = "manylinux_2_28_x86_64"  # the machine code calls the C library alone, no newer than numba itself does
@@ -74,13 +76,6 @@ def with_machine_code(wheel: Path, python: Path, directory: Path) -> Path:
     run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, unpacked)
     (made,) = wheel.parent.glob(f"*-{tag}-{tag}-{PLATFORM}.whl")
     return made
-
-
-def usable(python: str) -> bool:
-    """Whether this is a Python that the package supports."""
-    if shutil.which(python) is None:
-        return False
-    return run(python, "-c", "import sys; print(sys.version_info >= (3, 11))") == "True"
 
 
 def main() -> None:

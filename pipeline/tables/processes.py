@@ -36,6 +36,7 @@ Result = TypeVar("Result")
 Process = subprocess.Popen[bytes]
 
 PROCESS_BYTES = 16 << 20  # of captures, for which another process is worth its start
+INTERPRETED_BYTES = 256 << 10  # the same where kernels are interpreted, which takes a process five seconds
 PROCESS_MEMORY = 1536 << 20  # a process takes up to 1.1 GB
 CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")  # of control groups, version 2
 ROOT = str(Path(worker.__file__).parents[2])  # an entry of sys.path may be relative to another directory
@@ -72,9 +73,9 @@ class LocalProcesses:
 
     def use_for(self, size: int) -> Self:
         """Start as many processes as captures of `size` bytes keep busy, and end the others. This process works alone
-        if kernels are interpreted, or if none can be started."""
+        if none can be started."""
         if not self._fixed:
-            wanted = 1 if interpreted() else size // PROCESS_BYTES
+            wanted = size // (INTERPRETED_BYTES if interpreted() else PROCESS_BYTES)
             self.number = max(1, min(self._most or most_processes(), wanted))
         needed = self.number if self.number > 1 else 0
         self._end_processes(needed)

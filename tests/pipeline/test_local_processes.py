@@ -381,6 +381,15 @@ def test_unused_processes_end(bare: None, monkeypatch: pytest.MonkeyPatch) -> No
         assert not any(map(running, both))
 
 
+def test_interpreted_kernels_are_worth_a_process_sooner(bare: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 2 * local_processes.INTERPRETED_BYTES
+    with LocalProcesses(most=2) as processes:
+        assert processes.use_for(size).number == 1
+        monkeypatch.setattr(local_processes, "interpreted", lambda: True)
+        assert processes.use_for(size).number == 2
+        assert processes.use_for(size - 1).number == 1
+
+
 def test_what_a_function_prints_goes_to_standard_error(bare: None, capfd: pytest.CaptureFixture[str]) -> None:
     with LocalProcesses(2) as processes:
         assert processes.run(say, range(4)) == list(range(4))

@@ -211,3 +211,14 @@ import codec, wirehare
 assert codec.__file__.startswith(sys.argv[1])
 wirehare.write(wirehare.LocalProcesses, sys.argv[2], sys.argv[3])
 """
+
+
+def test_a_name_of_pyenv_whose_version_is_not_in_use_is_no_python(tmp_path: Path) -> None:
+    """It is there, and ends with 127."""
+    name = tmp_path / "python3.99"
+    name.write_text("#!/bin/sh\necho pyenv: python3.99: command not found >&2\nexit 127\n")
+    name.chmod(0o755)
+    ran = subprocess.run(
+        [sys.executable, "tools/matrix.py", str(name)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, f"{name}: is not here\n", "")
