@@ -35,6 +35,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 MOST_VALUES = 20  # of a fact; with more of them it is no setting
 LOADS_ALIKE = 1.3
 UNITS = 64
+MOST_SUBJECTS = 200  # those with most messages: a change is resampled for each
 SUBJECT = "application"
 ARGUMENT = "argument"  # the measure that has an entry for each argument of a method
 THRESHOLD = re.compile(r"(\w+)(?:\.(p50|p99))?(?:=([+-][0-9]+(?:\.[0-9]+)?)%)?")
@@ -510,6 +511,17 @@ class Compared:
         self.other_family = set[str]()
         self.total = max(sum(old.messages.get(name, 0) + new.messages.get(name, 0) for name in old.connections), 1)
 
+        keys = (key.subject for side in (old, new) for table in (side.facts, side.samples) for key in table)
+        names = {*old.subjects, *new.subjects, *keys}
+        messages = {name: old.messages.get(name, 0) + new.messages.get(name, 0) for name in names}
+        ranked = sorted(messages, key=lambda name: (-messages[name], name))
+        self.compared = {*ranked[:MOST_SUBJECTS]}
+        self.left_out = {*ranked[MOST_SUBJECTS:]}
+
+    def _keys(self, old: Iterable[Key], new: Iterable[Key]) -> list[Key]:
+        """The keys of both sides, without those of subjects that are left out."""
+        return sorted(key for key in {*old, *new} if key.subject not in self.left_out)
+
     def same(self, title: str) -> None:
         self.equal += 1
         self.equal_titles.add(title)
@@ -520,7 +532,7 @@ class Compared:
 
     def facts(self) -> None:
         known = measures("facts")
-        for key in sorted({*self.old.facts, *self.new.facts}):
+        for key in self._keys(self.old.facts, self.new.facts):
             measure = known[key.measure]
             if measure.id == "rule" and not (self.old.has_findings and self.new.has_findings):
                 continue
@@ -591,7 +603,7 @@ class Compared:
         """Errors of a kind: more connections have it, and there are more of them for each connection hour."""
         nothing = 0, 0, 0.0, Proof()
         measure = Measure("errors", "errors", 95)
-        for key in sorted({*self.old.errors, *self.new.errors}):
+        for key in self._keys(self.old.errors, self.new.errors):
             of_before, of_after = (side.connections.get(key.subject, 0) for side in (self.old, self.new))
             if not of_before or not of_after:
                 continue
@@ -618,10 +630,10 @@ class Compared:
     def subjects(self) -> None:
         """Applications, queues, exchanges and addresses that only one side has."""
         measure = Measure("presence", "seen", 60)
-        for name in sorted({*self.old.subjects, *self.new.subjects}):
+        for name in sorted(self.compared):
             n, of_before, at_n = self.old.subjects.get(name, (0, sum(self.old.connections.values()), Proof()))
             m, of_after, at_m = self.new.subjects.get(name, (0, sum(self.new.connections.values()), Proof()))
-            if n and m:
+            if bool(n) == bool(m):
                 continue
             p = statistics.counts(n, m, of_before / max(of_before + of_after, 1))
             self.tests.append(p)
@@ -633,7 +645,7 @@ class Compared:
 
     def samples(self) -> None:
         known = measures("rates") | measures("distributions")
-        for key in sorted({*self.old.samples, *self.new.samples}):
+        for key in self._keys(self.old.samples, self.new.samples):
             measure = known[key.measure]
             before, after = self.old.sample(key), self.new.sample(key)
             if before is None or after is None:
@@ -685,6 +697,11 @@ class Compared:
         return sure, unsure
 
     def notes(self) -> Iterator[str]:
+        if self.left_out:
+            yield (
+                f"The {MOST_SUBJECTS} applications, queues, exchanges and addresses with most messages are compared, "
+                f"{len(self.left_out):,} are left out."
+            )
         if self.other_load:
             yield f"{self.other_load} values depend on the load and are not compared, because the loads differ."
         versions = [{key.family for key in side.stating if key.family} | {""} for side in (self.old, self.new)]

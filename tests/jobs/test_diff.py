@@ -17,9 +17,22 @@ import pytest
 from scipy import stats
 
 from jobs.cli import main
-from pipeline.diff import Comparison, Difference, DiffError, Proof, Threshold, diff, measures, pages, statistics
+from pipeline.diff import (
+    Compared,
+    Comparison,
+    Difference,
+    DiffError,
+    Key,
+    Proof,
+    Side,
+    Threshold,
+    diff,
+    measures,
+    pages,
+    renamed,
+    statistics,
+)
 from pipeline.diff.statistics import Sample
-from pipeline.sql import Session, connect
 
 HOSTILE = "x\x1b[31m|`<script>alert(1)</script>` @someone [a](http://b) \u202e\n# y"
 DIFFERENCE = Difference(
@@ -231,11 +244,29 @@ def test_every_measure_can_be_computed(tables: Path) -> None:
     assert all(not each.part_of or each.part_of in known for each in every)
 
 
-def test_hostile_names_in_tables_are_no_sql(tables: Path) -> None:
-    """Names are values: applications that are matched by what they use are not part of any statement."""
-    with connect(str(tables / "091_handshake_ok")) as session:
-        assert isinstance(session, Session)
-        from pipeline.diff import observe
+def test_many_queues_take_no_more_time_than_the_busiest() -> None:
+    """Each of 5,000 queues has changed; a bootstrap of each would take minutes."""
+    sides = []
+    for share in (0.1, 0.9):
+        side = Side()
+        for number in range(5000):
+            name = f"queue {number}"
+            side.samples[Key("redelivered", name, "", "")] = rates([share] * 8)
+            side.messages[name] = number
+        sides.append(side)
+    compared = Compared(*sides)
+    compared.samples()
+    found, _ = compared.judged()
+    assert {each.subject for each in found} == {f"queue {number}" for number in range(4800, 5000)}
+    assert any("4,800 are left out" in note for note in compared.notes())
 
-        side = observe(session)
-        assert side.connections
+
+def test_an_application_with_another_name_is_found_by_what_it_uses() -> None:
+    old, new = Side(), Side()
+    for side, name in ((old, "billing"), (new, "billing-service")):
+        side.connections = {name: 3, "other": 1}
+        side.does[name] = {"deliver queue invoices"}
+        side.messages[name] = 5
+    assert list(renamed(old, new)) != []
+    assert set(new.connections) == {"billing", "other"}
+    assert new.messages == {"billing": 5}
