@@ -95,7 +95,7 @@ def test_executors_are_killed_while_they_work_on_a_batch(on_loopback: Cluster, c
     pieces = list(rotated(capture, tmp_path / "pieces", 3))
     captures.mkdir()
     options = ("--lake", str(lake), "--every", "1s", "--settle", "0s")
-    with on_loopback.submitted("ingest", lake, str(captures), *options) as job:
+    with on_loopback.submitted("jobs/ingest.py", lake, str(captures), *options) as job:
         for batch, piece in enumerate(pieces, 1):
             wait_for("the end of all tasks", lambda: not on_loopback.python_workers())
             piece.rename(captures / piece.name)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,18 +91,20 @@ class Cluster:
     def job(self, capture: Path, output: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """`jobs/decode.py` under spark-submit; its log is `log_of(output)`."""
         arguments = [str(capture), "--output", str(output), "--overwrite", *options]
-        with self.submitted("decode", output, *arguments) as process:
+        with self.submitted("jobs/decode.py", output, *arguments) as process:
             yield process
 
     @contextmanager
-    def submitted(self, job: str, output: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A job of ours under spark-submit; its log is `log_of(output)`."""
+    def submitted(
+        self, script: str, output: Path, *arguments: str, options: Iterable[str] = ()
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """A script of this tree under spark-submit, with more of its `options`; its log is `log_of(output)`."""
         conf = {
             "spark.driver.host": "127.0.0.1", "spark.executor.cores": "1", "spark.executor.memory": "1g",
             "spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false", "spark.log.level": "WARN",
         }  # fmt: skip
         settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-        command = [str(SPARK / "bin/spark-submit"), "--master", self.url, *settings, str(ROOT / f"jobs/{job}.py")]
+        command = [str(SPARK / "bin/spark-submit"), "--master", self.url, *settings, *options, str(ROOT / script)]
         environment = os.environ | LOOPBACK | {"PYTHONPATH": str(ROOT)}
         environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
         with running([*command, *arguments], self.log_of(output), environment) as process:
