@@ -161,6 +161,8 @@ def check_inputs(arguments: argparse.Namespace) -> Inputs:
     from udfs.processes import without_pandas
 
     with without_pandas():
+        import pyarrow.dataset  # noqa: F401  # tables are opened by it
+
         from pipeline.audit import config
         from pipeline.output.place import OutputError, place
         from pipeline.report import baseline

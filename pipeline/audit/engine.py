@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -103,15 +104,24 @@ def guarded(checks: Sequence[Check], columns: Collection[str]) -> list[Check]:
     """The same checks with what their conditions look for in these columns."""
     if not columns:
         return [*checks]
-    with duckdb.connect() as parser:
-        ((tree,),) = parser.execute(
-            "SELECT json_serialize_sql(?)", ["SELECT " + ", ".join(check.condition for check in checks)]
-        ).fetchall()
-    conditions = json.loads(tree)["statements"][0]["node"]["select_list"]
+    (parsed,) = statements_in("SELECT " + ", ".join(check.condition for check in checks))
+    conditions = parsed["node"]["select_list"]
     return [
         check._replace(guards=tuple(guards_of(of, columns).items()))
         for check, of in zip(checks, conditions, strict=True)
     ]
+
+
+def statements_in(text: str) -> list[Any]:
+    """The statements of a text as DuckDB parses them; none if it is no SQL, or not only queries."""
+    found: dict[str, Any] = json.loads(parser().execute("SELECT json_serialize_sql(?)", [text]).fetchall()[0][0])
+    return found.get("statements", [])
+
+
+@cache
+def parser() -> duckdb.DuckDBPyConnection:
+    """A connection that parses, and evaluates nothing else."""
+    return duckdb.connect()
 
 
 def guards_of(tree: Mapping[str, Any], columns: Collection[str]) -> dict[str, frozenset[str]]:
@@ -165,14 +175,12 @@ def require_runnable(rule: Rule, detector: Detector) -> None:
         "thing": detector.thing,
         **{f"evidence.{name}": sql for name, sql in detector.evidence.items()},
     }
-    with duckdb.connect() as parser:
-        for name, sql in texts.items():
-            text = with_parameters(sql, rule.parameters)
-            for query in (f"SELECT {text}\n", f"SELECT ({text}\n)"):  # the first alone might have a FROM
-                (tree,) = parser.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0]
-                statements = json.loads(tree).get("statements", [])
-                if len(statements) != 1 or len(statements[0]["node"].get("select_list", ())) != 1:
-                    raise ValueError(f"rule {rule.id}: {name} is not an SQL expression")
+    for name, sql in texts.items():
+        text = with_parameters(sql, rule.parameters)
+        for query in (f"SELECT {text}\n", f"SELECT ({text}\n)"):  # the first alone might have a FROM
+            statements = statements_in(query)
+            if len(statements) != 1 or len(statements[0]["node"].get("select_list", ())) != 1:
+                raise ValueError(f"rule {rule.id}: {name} is not an SQL expression")
     try:
         findings_of({}, program([detector], {rule.id: rule}, {rule.id}))
     except duckdb.Error as error:
