@@ -2,7 +2,7 @@
 
 A capture of about this many messages (a publish and a delivery are one each) is generated and decoded; then `wirehare
 audit` runs on its tables in its own process, `--runs` times. Prints for each run the seconds, their ratio to those of
-decoding (the goal is at most 1.5), and the size of the report.
+decoding (the goal is at most 0.5), and the size of the report.
 """
 
 from __future__ import annotations

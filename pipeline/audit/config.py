@@ -35,8 +35,9 @@ from typing import Any
 
 from codec.errors import WirehareError
 from pipeline.audit.catalogue import Number, Rule, catalogue, names_of, with_custom
-from pipeline.audit.detectors import Detector, Sql, sql_text
+from pipeline.audit.detectors import Detector, Sql
 from pipeline.audit.engine import CONNECTION_KEYS, require_runnable
+from udfs.findings.views import quoted
 from udfs.source.files import first_line
 from udfs.source.suggestions import meant
 
@@ -159,7 +160,7 @@ def is_accepted(exceptions: Collection[Accepted], today: date) -> Sql:
         if accepted.until >= today:
             given = {name: value for name in CONNECTION_KEYS if (value := getattr(accepted, name)) is not None}
             same = (
-                f'"{name}" IS NOT DISTINCT FROM {sql_text(value)}'
+                f'"{name}" IS NOT DISTINCT FROM {quoted(value)}'
                 for name, value in {"rule_id": accepted.rule, **given}.items()
             )
             covered.append(f"({' AND '.join(same)})")

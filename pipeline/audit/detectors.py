@@ -11,7 +11,9 @@ Keys of `detectors` in the catalogue are the fields of `Detector`, and besides
     note       a comment
 
 A long SQL text may be a list of its lines. '{NAME}' in it stands for SQL of `definitions.json`, or of FROM_FACT_TABLES;
-'{NAME(argument)}' for the same with the argument in place of each '{}'.
+'{NAME(argument)}' for the same with the argument in place of each '{}'. That is text, only of the catalogue, and no
+macro of DuckDB, because a macro sees the columns that it is given and no others, and because what a condition looks for
+(`engine.guards_of`) is read from the condition itself.
 """
 
 from __future__ import annotations
@@ -63,11 +65,6 @@ class Detector:
 def sql_in(value: Sql, words: Iterable[str]) -> Sql:
     """True if `value` is one of the words."""
     return f"{value} IN ('" + "', '".join(words) + "')"
-
-
-def sql_text(value: str) -> Sql:
-    """A string literal."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 DEFINITIONS: Mapping[str, Mapping[str, Any]] = json.loads(

@@ -20,7 +20,7 @@ from codec.compiler.limits import LIMITS
 from codec.tables import FINDINGS, TABLES
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule, catalogue
 from pipeline.audit.contexts import CENSUS, CHANNEL, FEWER, GATES, PREFIX, needed, needed_by, scripts, stage
-from pipeline.audit.detectors import DETECTORS, Detector, Sql, sql_in, sql_text
+from pipeline.audit.detectors import DETECTORS, Detector, Sql, sql_in
 from udfs.findings.evaluation import findings_of
 from udfs.findings.program import (
     FACT_CONNECTIONS,
@@ -33,6 +33,7 @@ from udfs.findings.program import (
     hits_of,
     with_clause,
 )
+from udfs.findings.views import quoted
 from udfs.roles import request_groups
 from udfs.source.files import first_line
 
@@ -248,13 +249,13 @@ def condition(detector: Detector, rule: Rule) -> Sql:
 
 def description(detector: Detector, rule: Rule) -> dict[str, Sql]:
     """The columns of HIT of a row that breaks the rule."""
-    evidence = ", ".join(f"{sql_text(name)}: {value}" for name, value in detector.evidence.items())
+    evidence = ", ".join(f"{quoted(name)}: {value}" for name, value in detector.evidence.items())
     values = {
-        "rule_id": sql_text(rule.id),
+        "rule_id": quoted(rule.id),
         "frame_no": f"{detector.row}.frame_no" if detector.row else detector.frame,
         "at_ns": f"{detector.row}.ts_ns" if detector.row else detector.at_ns,
         "thing": detector.thing if (detector.scope or rule.scope) in PER_THING else "NULL",
-        "scope": sql_text(detector.scope) if detector.scope else "NULL",
+        "scope": quoted(detector.scope) if detector.scope else "NULL",
         "offender": detector.offender,
         "severity": detector.severity,
         "evidence": f"without_nulls(to_json({{{evidence}}}))" if evidence else "'{}'",
@@ -288,7 +289,7 @@ LACKING: Sql = ", ".join(f"CASE WHEN {UNKNOWN[name]} THEN '{name}' END" for name
 LOWER: Sql = " ".join(
     f"WHEN '{of}' THEN '{to}'" for of, to in zip(SEVERITIES, (*SEVERITIES[1:], SEVERITIES[-1]), strict=True)
 )
-RESERVATIONS: Sql = " ".join(f"WHEN '{name}' THEN {sql_text(text)}" for name, text in KNOWLEDGE.items())
+RESERVATIONS: Sql = " ".join(f"WHEN '{name}' THEN {quoted(text)}" for name, text in KNOWLEDGE.items())
 
 
 def found(accepted: Sql) -> Sql:
