@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from time import process_time
@@ -28,8 +29,10 @@ from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
 from pipeline.audit.groups import groups_of
+from pipeline.output import scratch
 from udfs.arrow.types import arrow_schema
-from udfs.findings.evaluation import Question, Resources, findings_across, findings_of
+from udfs.findings import evaluation
+from udfs.findings.evaluation import Question, Resources, Run, census_of, findings_across, findings_of
 from udfs.findings.program import Program
 from udfs.findings.transport import AnswerRows, PackRows, unpacked
 from udfs.sink.parquet import ParquetFiles
@@ -134,6 +137,26 @@ def test_findings_in_groups_are_those_of_the_whole(
     files: dict[str, list[str]], found: Counter[str], tmp_path: Path
 ) -> None:
     assert counted(findings_in(by_connection(files, tmp_path, PARTS), most_bytes=0)) == found
+
+
+def test_an_audit_that_is_stopped_ends_and_leaves_nothing(
+    files: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More groups than there are processors: those that wait are not begun."""
+    monkeypatch.setattr(scratch, "directories", lambda _: str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    groups, begun = by_connection(files, tmp_path / "groups", 8), list[object]()
+    monkeypatch.setattr(evaluation, "census_of", lambda connection: begun.append(connection) or census_of(connection))
+    run = Run()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(findings_in, groups, run=run, most_bytes=0)
+        while not running.done():
+            run.interruptAll()
+        with pytest.raises(duckdb.InterruptException):
+            running.result()
+    assert len(begun) < len(groups_of(groups, 0))
+    assert run.connections == []
+    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_files_that_are_missing_are_empty_tables(files: dict[str, list[str]]) -> None:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
@@ -87,7 +87,8 @@ class Run:
     def interruptAll(self) -> None:
         """Cancel the running statements, as SparkSession.interruptAll."""
         for connection in tuple(self.connections):
-            connection.interrupt()
+            with suppress(duckdb.ConnectionException):  # it was closed meanwhile
+                connection.interrupt()
 
 
 def findings_of(
@@ -192,7 +193,8 @@ def evaluation(
                 yield session
             finally:
                 if run is not None:
-                    run.connections[:] = [each for each in run.connections if each not in session.connections]
+                    for each in session.connections:  # other groups are evaluated meanwhile
+                        run.connections.remove(each)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
