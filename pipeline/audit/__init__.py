@@ -137,11 +137,8 @@ def findings_in(
         return findings_of(files, wanted, resources, conditions or {}, run)
 
     def ask(question: Question) -> Iterator[Answer]:
-        pool = ThreadPoolExecutor(at_once)
-        try:
+        with ThreadPoolExecutor(at_once) as pool:  # the end of map cancels what has not begun
             yield from pool.map(lambda group: answer(group, wanted, question, resources, conditions or {}, run), groups)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
     return pa.concat_tables(findings_across(ask, wanted, Resources(None, TASK_BYTES, directory), run))
 

@@ -115,8 +115,9 @@ def guarded(checks: Sequence[Check], columns: Collection[str]) -> list[Check]:
 
 def statements_in(text: str) -> list[Any]:
     """The statements of a text as DuckDB parses them; none if it is no SQL, or not only queries."""
-    found: dict[str, Any] = json.loads(parser().execute("SELECT json_serialize_sql(?)", [text]).fetchall()[0][0])
-    return found.get("statements", [])
+    ((parsed,),) = parser().execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+    found: list[Any] = json.loads(parsed).get("statements", [])
+    return found
 
 
 @cache

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -32,7 +33,7 @@ from pipeline.audit.groups import groups_of
 from pipeline.output import scratch
 from udfs.arrow.types import arrow_schema
 from udfs.findings import evaluation
-from udfs.findings.evaluation import Question, Resources, Run, census_of, findings_across, findings_of
+from udfs.findings.evaluation import Question, Resources, Run, connected, findings_across, findings_of
 from udfs.findings.program import Program
 from udfs.findings.transport import AnswerRows, PackRows, unpacked
 from udfs.sink.parquet import ParquetFiles
@@ -146,7 +147,12 @@ def test_an_audit_that_is_stopped_ends_and_leaves_nothing(
     monkeypatch.setattr(scratch, "directories", lambda _: str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     groups, begun = by_connection(files, tmp_path / "groups", 8), list[object]()
-    monkeypatch.setattr(evaluation, "census_of", lambda connection: begun.append(connection) or census_of(connection))
+
+    def counted_connection(*arguments: Any) -> duckdb.DuckDBPyConnection:
+        begun.append(arguments)
+        return connected(*arguments)
+
+    monkeypatch.setattr(evaluation, "connected", counted_connection)
     run = Run()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(findings_in, groups, run=run, most_bytes=0)
