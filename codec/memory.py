@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from typing import Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,11 +24,11 @@ def readonly(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike) -> NDArray[np.generic]:
+def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike, order: Literal["C", "F"] = "C") -> NDArray[np.generic]:
     """Zeros of which only the pages in use take memory and time. `np.zeros` writes all of them if it is given memory
     that was freed before, and asks for pages of 2 MB."""
     size = math.prod(shape if isinstance(shape, tuple) else (shape,)) * np.dtype(kind).itemsize
     if not size:
-        return np.zeros(shape, kind)
+        return np.zeros(shape, kind, order)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(pages, kind).reshape(shape)
+    return np.frombuffer(pages, kind).reshape(shape, order=order)

@@ -98,7 +98,7 @@ def warm_values() -> None:
     rows.cells[:, R.TYPE] = PROTOCOL_HEADER
     rows.cells[:, R.VERSION] = known.version
     rows.cells[:, R.OCTETS_END] = range(4, 4 * len(known.version) + 1, 4)
-    decode_values(rows.cells, rows.octets, 0, definitions(), new_writer(), new_writer())
+    decode_values(rows.cells, rows.octets, 0, len(known.version), definitions(), new_writer(), new_writer())
     octets, offsets = np.zeros(4, np.uint8), np.array([0, 4])
     list(ValueDecoder().tables(octets, offsets, V0_9_1))
     list(ValueDecoder().values(octets, offsets))
@@ -107,8 +107,8 @@ def warm_values() -> None:
     rows.cells[0, R.OCTETS_END], rows.cells[0, R.DIGEST] = len(batch), R.BATCH
     rows.octets[: len(batch)] = np.frombuffer(batch, np.uint8)
     tables = definitions()[V1_0_FAMILY][1]
-    end_of_messages(rows.cells[:1], rows.octets, 0, tables[0])
-    messages_inside(rows.cells[:1], rows.octets, 0, 1, *tables)
+    end_of_messages(rows.cells, rows.octets, 0, 1, tables[0])
+    messages_inside(rows.cells, rows.octets, 0, 1, *tables)
 
 
 def warm_stream() -> None:
@@ -120,7 +120,7 @@ def warm_stream() -> None:
     from codec.net.segments import FLOW_BYTES, SEGMENT
 
     class RowsOnly(StandaloneDecoder):
-        def _decoded(self, cells: np.ndarray, rows: Rows) -> Iterator[Batch]:
+        def _decoded(self, rows: Rows, count: int) -> Iterator[Batch]:
             return iter(())
 
     list(RowsOnly().feed(bytes(FLOW_BYTES), np.zeros(1, SEGMENT), np.zeros(0, np.uint8)))

@@ -24,8 +24,8 @@ HEAP_BYTES = 1 << 22
 class Batch(NamedTuple):
     """Complete rows. Arrays are views, valid until the decoder continues.
 
-    `cells` int64 (rows, columns of codec.amqp.rows); `digest` uint8 (rows, 32); the heaps are uint8, and the cells have
-    the ends of each row's octets in them.
+    `cells` int64 (rows, columns of codec.amqp.rows), whose columns are contiguous; `digest` uint8 (rows, 32); the heaps
+    are uint8, and the cells have the ends of each row's bytes in them.
     """
 
     cells: np.ndarray
@@ -74,15 +74,15 @@ class RowBuffer:
         rows.used[:] = rest, octets, _move_to_front(rows.payload, payload_end, int(rows.used[2]))
         self.state.connection[0].row_from = 0
 
-    def _decoded(self, cells: np.ndarray, rows: R.Rows) -> Iterator[Batch]:
-        """Decode the values of `cells`, in as many batches as the writers need."""
-        first = 0
-        while first < len(cells):
+    def _decoded(self, rows: R.Rows, count: int) -> Iterator[Batch]:
+        """Decode the values of the first `count` rows, in as many batches as the writers need."""
+        cells, first = rows.cells, 0
+        while first < count:
             for writer in (self.arguments, self.properties):
                 writer.positions[VALUE] = writer.positions[METADATA] = 0
             wire, values, scratch = self.definitions[V1_0_FAMILY][1]
-            end = end_of_messages(cells, rows.octets, first, wire)
-            stop = decode_values(cells[:end], rows.octets, first, self.definitions, self.arguments, self.properties)
+            end = end_of_messages(cells, rows.octets, first, count, wire)
+            stop = decode_values(cells, rows.octets, first, end, self.definitions, self.arguments, self.properties)
             if stop == first:
                 self.arguments, self.properties = _enlarged_if_full(self.arguments), _enlarged_if_full(self.properties)
                 continue

@@ -309,7 +309,7 @@ class Decoder(RowBuffer):
         """Return the complete rows. Rows without a known sender or version remain, moved to the front."""
         rows, count, done = self.state.rows, int(self.state.rows.used[0]), self._complete
         if done:
-            yield from self._decoded(rows.cells[:done], rows)
+            yield from self._decoded(rows, done)
             own = rows.cells[max(0, self._first_row - self._returned) : done, R.CHANNEL]
             self._channels = max(self._channels, int(own.max(initial=-1)) + 1)
             self._compact(done, count)

@@ -1,6 +1,7 @@
 """Rows of the stream decoder: one row for each frame or span, as a matrix of integers and heaps of octets.
 
-`Rows.cells[r, COLUMN]` has every value of fixed width (-1: null). `octets` has the octets of arguments and properties,
+`Rows.cells[r, COLUMN]` has every value of fixed width (-1: null); each column is contiguous in memory, as the tables
+need it. `octets` has the octets of arguments and properties,
 which `codec.amqp.values` decodes to VARIANT; `payload` has the message bodies. Each row has the ends of its own octets
 in both heaps. Rows are only appended; the caller removes them (`codec.amqp.decoder`).
 """
@@ -67,8 +68,8 @@ NAMES = _names()
 
 
 class Rows(NamedTuple):
-    """`cells` int64 (rows, columns); `digest` uint8 (rows, 32); `octets`, `payload` uint8 heaps; `used` int64 (3,):
-    rows, end of octets, end of payload."""
+    """`cells` int64 (rows, columns), in Fortran order; `digest` uint8 (rows, 32); `octets`, `payload` uint8 heaps;
+    `used` int64 (3,): rows, end of octets, end of payload."""
 
     cells: np.ndarray
     digest: np.ndarray
@@ -80,7 +81,7 @@ class Rows(NamedTuple):
 def new_rows(capacity: int, octets: int, payload: int) -> Rows:
     """Room for `capacity` rows, `octets` bytes to decode and `payload` bytes of bodies."""
     return Rows(
-        sparse_zeros((capacity, len(COLUMNS)), np.int64),
+        sparse_zeros((capacity, len(COLUMNS)), np.int64, order="F"),
         sparse_zeros((capacity, 32), np.uint8),
         sparse_zeros(octets, np.uint8),
         sparse_zeros(payload, np.uint8),

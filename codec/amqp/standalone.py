@@ -168,7 +168,7 @@ class StandaloneDecoder(Decoder):
                 self._enlarge_heaps()
                 continue
             rows = self.state.rows
-            yield from self._decoded(rows.cells[: stop - first], rows)
+            yield from self._decoded(rows, stop - first)
             first = stop
 
 

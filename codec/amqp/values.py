@@ -177,15 +177,15 @@ def v1_0_values(cells, octets, first, stop, t, arguments, properties):
     return stop
 
 
-def decode_values(cells, octets, first, definitions, arguments, properties):  # type: ignore[no-untyped-def]
-    """Decode `cells` from row `first` on: the row at which a writer is full (to be decoded again), or their number.
+def decode_values(cells, octets, first, stop, definitions, arguments, properties):  # type: ignore[no-untyped-def]
+    """Decode rows `first` to `stop`: the row at which a writer is full (to be decoded again), or `stop`.
 
     Consecutive rows of one family go to the kernel of that family, so that only kernels in use are compiled.
     """
-    family = V.FAMILY_OF_VERSION[cells[:, R.VERSION]]
+    family = V.FAMILY_OF_VERSION[cells[:stop, R.VERSION]]
     family[family == V.UNKNOWN_FAMILY] = V.CLASSIC
     changes = np.flatnonzero(np.diff(family)) + 1
-    for end in [*changes[changes > first].tolist(), len(cells)]:
+    for end in [*changes[changes > first].tolist(), stop]:
         decode, tables = definitions[int(family[first])]
         stopped = int(decode(cells, octets, first, end, tables, arguments, properties))
         if stopped < end:

@@ -8,12 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.conversation.settlement import ROLLED_BACK, Events, Settled, end_map, new_map, new_settled, settle, with_room
-from codec.conversation.states import numbered
+from codec.conversation.settlement import (
+    ROLLED_BACK,
+    Events,
+    Settled,
+    are_in_order,
+    end_map,
+    new_map,
+    new_settled,
+    settle,
+    with_room,
+)
+from codec.hashes.pairs import Pairs
 from codec.memory import fixed
 
 Integers = NDArray[np.int64]
-# The order of events in an unsettled map.
+# The order of events in an unsettled map (`settlement.are_in_order`).
 ORDER = ("frame_no", "opens", "first", "last", "final", "outcome")
 
 
@@ -39,10 +49,8 @@ class Frames(NamedTuple):
         """Which of these frames are in the set."""
         if not len(self.frame_no) or not len(frame_no):
             return np.zeros(len(frame_no), bool)
-        number = numbered(np.concatenate([self.connection, connection]), np.concatenate([self.frame_no, frame_no]))
-        known = np.zeros(int(number.max()) + 1, bool)
-        known[number[: len(self.frame_no)]] = True
-        return known[number[len(self.frame_no) :]]
+        found: NDArray[np.bool_] = Pairs(*self).find(connection, frame_no) >= 0
+        return found
 
     def without(self, other: Frames) -> Frames:
         """The difference of two sets."""
@@ -61,16 +69,22 @@ def settled_at_once(columns: Mapping[str, NDArray[np.int64]] | NDArray[Any]) -> 
     order) settle or note; outcomes and transactions are numbers."""
     if not len(columns["opens"]):
         return new_settled(0)
-    opens = -columns["opens"]
-    order = np.lexsort(
-        [opens if name == "opens" else columns[name] for name in reversed(("connection", "map_no", *ORDER))]
-    )
-    events = Events(*(fixed(columns[name][order]) for name in Events._fields))
+    # Events of one map mostly follow one another in time already.
+    maps = Pairs(columns["connection"], columns["map_no"])
+    order = np.argsort(maps.numbers.astype(np.min_scalar_type(maps.count)), kind="stable")
+    events = _in_order(columns, order)
+    if not are_in_order(events):
+        keys = [-columns[name] if name == "opens" else columns[name] for name in reversed(ORDER)]
+        events = _in_order(columns, np.lexsort([*keys, maps.numbers]))
     openings = int(events.opens.sum())
     unsettled, rows = with_room(new_map(), openings, has_notes(events)), new_settled(openings)
     n = int(settle(unsettled, events, rows))
     n = int(end_map(unsettled, rows, n))
     return Settled(*(column[:n] for column in rows))
+
+
+def _in_order(columns: Mapping[str, NDArray[np.int64]] | NDArray[Any], order: Integers) -> Events:
+    return Events(*(fixed(columns[name][order]) for name in Events._fields))
 
 
 def has_notes(events: Events) -> bool:

@@ -134,6 +134,32 @@ def new_settled(rows: int) -> Settled:
 
 
 @kernel
+def _is_before(events, i, j):
+    """Whether event `i` may stand before event `j` of the same map."""
+    if events.frame_no[i] != events.frame_no[j]:
+        return events.frame_no[i] < events.frame_no[j]
+    if events.opens[i] != events.opens[j]:
+        return events.opens[i] > events.opens[j]
+    if events.first[i] != events.first[j]:
+        return events.first[i] < events.first[j]
+    if events.last[i] != events.last[j]:
+        return events.last[i] < events.last[j]
+    if events.final[i] != events.final[j]:
+        return events.final[i] < events.final[j]
+    return events.outcome[i] <= events.outcome[j]
+
+
+@kernel
+def are_in_order(events):
+    """Whether events, those of a map together, are in the order that `settle` needs: by frame, openings first."""
+    for e in range(1, len(events.frame_no)):
+        alike = events.connection[e] == events.connection[e - 1] and events.map_no[e] == events.map_no[e - 1]
+        if alike and not _is_before(events, e - 1, e):
+            return False
+    return True
+
+
+@kernel
 def _lower_bound(ids, start, end, value):
     """The first position of the run `start`..`end` whose id is not below `value`."""
     while start < end:

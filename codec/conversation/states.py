@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from codec.hashes.pairs import Pairs
 from codec.packing import Reader, Writer
 
 Integers = NDArray[np.int64]
@@ -204,25 +205,11 @@ def _viewed(part: NDArray[Any]) -> NDArray[Any]:
     return part.view(np.recarray) if part.dtype.names else part
 
 
-class Sorted:
-    """Numbers in order, so that others are found among them."""
-
-    def __init__(self, numbers: Integers) -> None:
-        self._order = np.argsort(numbers, kind="stable")
-        self._numbers = numbers[self._order]
-
-    def find(self, numbers: Integers) -> Integers:
-        """The first place of each among the given ones; -1 where it is not."""
-        if not len(self._order):
-            return np.full(len(numbers), -1)
-        at = np.minimum(np.searchsorted(self._numbers, numbers), len(self._order) - 1)
-        found: Integers = np.where(self._numbers[at] == numbers, self._order[at], -1)
-        return found
-
-
 def places(known: Integers, ids: Integers) -> Integers:
-    """Where each of `ids` is among `known`; -1 where it is not."""
-    return Sorted(known).find(ids)
+    """Where each of `ids` is first among `known`; -1 where it is not."""
+    if len(known) == 1:
+        return np.where(ids == known[0], 0, -1)
+    return Pairs(known, np.zeros_like(known)).find(ids, np.zeros_like(ids))
 
 
 def spread(begins: Integers, counts: Integers) -> Integers:
@@ -233,14 +220,11 @@ def spread(begins: Integers, counts: Integers) -> Integers:
 
 
 def numbered(*columns: NDArray[Any]) -> Integers:
-    """A number for each distinct row of some columns, from 0 on."""
+    """A number for each distinct row of some columns, from 0 on in the order of their first occurrence."""
     number: Integers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         if len(column) and (column != column[0]).any():
-            distinct, own = np.unique(column, return_inverse=True)
-            if number.any():
-                own = np.unique(number * len(distinct) + own, return_inverse=True)[1]
-            number = own.reshape(-1)
+            number = Pairs(number, column).numbers
     return number
 
 

@@ -27,7 +27,8 @@ UNRESOLVED = -2
 
 
 class Fields(NamedTuple):
-    """k fields in n rows: `kinds` uint8, `numbers` int64, `sizes` int32, each (k, n). `whole_of` int64 (k,): the row of
+    """k fields in n rows: `kinds` uint8, `numbers` int64, `sizes` int32, each (k, n); the latter two have no meaning
+    where the kind is ABSENT or OTHER. `whole_of` int64 (k,): the row of
     `whole_at`, `whole_size`, int64 (w, n), with offset and size of the field's whole value; -1 for none."""
 
     kinds: np.ndarray
@@ -44,7 +45,7 @@ def new_fields(wholes: Sequence[bool], rows: int) -> Fields:
     whole_of = np.full(len(wholes), -1)
     whole_of[wanted] = np.arange(len(wanted))
     whole = (len(wanted), rows)
-    found = (np.zeros(shape, np.uint8), np.zeros(shape, np.int64), np.zeros(shape, np.int32))
+    found = (np.zeros(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int32))
     return Fields(*found, whole_of, np.zeros(whole, np.int64), np.zeros(whole, np.int64))
 
 
@@ -224,7 +225,7 @@ def read_fields(value, starts, stops, metadata, metadata_starts, metadata_stops,
 
     The value of row i is `value[starts[i]:stops[i]]`, empty where it has none; its dictionary is
     `metadata[metadata_starts[i]:metadata_stops[i]]`. Heaps are uint8, offsets int64 (n,). `keys` uint8: names end to
-    end, which end at `key_ends` int64 (k,). `cache`: a new `DictionaryCache`. `out`: `Fields`, zeroed.
+    end, which end at `key_ends` int64 (k,). `cache`: a new `DictionaryCache`. `out`: a new `Fields`.
     """
     for row in range(len(starts)):
         at, end = starts[row], stops[row]

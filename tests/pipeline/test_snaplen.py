@@ -230,9 +230,9 @@ def test_a_disposition_whose_end_is_missing_settles_nothing(tmp_path: Path) -> N
     found = performatives(FrameBatch(frames), Numbers([""]))
     assert found is not None
     rows = found.rows()
-    cut_ones = np.array([error == CUT_VALUES for error in found.frames["error"].to_pylist()])
-    dispositions = cut_ones & np.array([name == "disposition" for name in found.frames["name"].to_pylist()])
-    own = frames.filter(pc.is_in(frames["frame_no"], found.frames["frame_no"]))  # of one connection
+    own = frames.take(pa.array(found.at))
+    cut_ones = np.array([error == CUT_VALUES for error in own["error"].to_pylist()])
+    dispositions = cut_ones & np.array([name == "disposition" for name in own["name"].to_pylist()])
     arguments = decoding.variants(pa.chunked_array([own["arguments"]]))
     assert [arguments[i] for i in np.flatnonzero(dispositions)][:1] == [{"first": 1, "last": 4, "role": True}]
     assert dispositions.sum() == 4

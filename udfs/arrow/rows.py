@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
-from codec.conversation.states import Sorted
+from codec.hashes.pairs import Pairs
 from codec.memory import fixed
 from udfs.arrow.dictionaries import missing
 from udfs.arrow.types import TIMESTAMP, nulls, with_parts
@@ -203,29 +203,13 @@ def _whole(column: pa.Array) -> pa.Array:
     return with_parts(column) if pa.types.is_struct(column.type) and column.null_count else column
 
 
-class Index:
-    """Finds frames by (connection, frame number); frame numbers are not negative."""
-
-    def __init__(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> None:
-        self._connections = Sorted(np.unique(connections))
-        self._most = int(frames.max()) + 1 if len(frames) else 1
-        self._frames = Sorted(self._keys(connections, frames))
+class Index(Pairs):
+    """Finds frames by (connection, frame number)."""
 
     @classmethod
     def of(cls, rows: pa.Table | pa.RecordBatch, frame: str = "frame_no") -> Index:
         """Of the frames that columns `connection_id` and `frame` name."""
         return cls(numbers_of(rows["connection_id"]), numbers_of(rows[frame]))
-
-    def find(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The index of each frame among the given ones; -1 if it is not there."""
-        return self._frames.find(self._keys(connections, frames))
-
-    def _keys(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A key for each frame, negative if it is not among the given ones."""
-        place = self._connections.find(connections)
-        known = (place >= 0) & (frames < self._most)
-        keys: NDArray[np.int64] = np.where(known, place * self._most + frames, -1)
-        return keys
 
 
 def values_cut(frames: pa.RecordBatch) -> NDArray[np.bool_]:

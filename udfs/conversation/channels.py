@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
+from codec.amqp.rows import NAMES
 from codec.conversation.channels.connections import (
     LAYOUT,
     NO_FRAME,
@@ -45,7 +46,7 @@ from codec.conversation.states import ConnectionStates
 from codec.memory import fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers, nullable
-from udfs.arrow.rows import is_among, numbers_of, places_where, taken, values_cut
+from udfs.arrow.rows import picked
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import method_frames, queue_types
 from udfs.conversation.states import NO_NUMBERS, Tracker
@@ -94,12 +95,13 @@ def _schema(kind: str) -> pa.Schema:
 MESSAGES, REPLIES = _schema("message"), _schema("reply")
 # Columns of frames, and fields of their arguments, that the tracker reads.
 OF_FRAMES = ("connection_id", "frame_no", "ts_ns", "channel")
-METHOD_COLUMNS = (*OF_FRAMES, "class_id", "method_id", "sender", "version", "frame_type", "status", "name", "error")
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
-ARGUMENTS = (
-    *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",
-    "no_ack", "exclusive",
+NUMBER_ARGUMENTS = (
+    "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait", "no_ack",
+    "exclusive",
 )  # fmt: skip
+# The number of each of NAMES among the methods with a role, from 1 on, and at last of no name; 0: it has none.
+_NAME_NUMBERS = np.array([Numbers(method_roles()).numbers.get(name, 0) for name in (*NAMES, "")])
 
 
 @lru_cache
@@ -133,7 +135,7 @@ class ChannelTracker(Tracker):
 
     def feed(self, frames: FrameBatch) -> dict[str, Records]:
         """Follow the next frames -> records by kind, for `to_arrow`, with all of connections that have ended."""
-        last = frames["connection_id"][-1].as_py() if len(frames) else None
+        last = int(frames.cells("connection_id")[-1]) if len(frames) else None
         rows = self._rows(frames)
         count = len(rows.frame_no)
         ids, ends, before, after = self._load(rows.connection_id, count)
@@ -149,33 +151,30 @@ class ChannelTracker(Tracker):
 
     def _rows(self, batch: FrameBatch) -> Rows:
         """The frames that the kernel reads, as its columns."""
-        is_read = method_frames(batch)
-        chosen = places_where(is_read)
-        fields_of = {name: taken(batch.arguments[name], chosen) for name in ARGUMENTS}
-        fields_of["queue_type"] = queue_types(batch.rows, chosen, passive=False)
-        frames = batch.rows.select(METHOD_COLUMNS).take(chosen)
-        cut = values_cut(frames)
+        at = np.flatnonzero(method_frames(batch))
+        of_arguments, types = batch.argument_at[at], queue_types(batch.rows, pa.array(at), passive=False)
+        cut = batch.cut[at]
         if cut.any():
-            fields_of = {name: pc.if_else(pa.array(~cut), column, None) for name, column in fields_of.items()}
-        texts = {name: self._texts.of(fields_of[name]) for name in (*TEXT_ARGUMENTS, "queue_type")}
-        numbers = {name: numbers_of(column, null=-1) for name, column in fields_of.items() if name not in texts}
-        numbers |= {name: numbers_of(frames[name], null=-1) for name in OF_FRAMES}
-        numbers["no_ack"] = fixed(np.where(is_among(frames["name"], *NEEDS_NO_ACK), 1, numbers["no_ack"]))
+            of_arguments, types = np.where(cut, -1, of_arguments), pc.if_else(pa.array(~cut), types, None)
+        texts = {name: self._texts.of(picked(batch.arguments[name], of_arguments)) for name in TEXT_ARGUMENTS}
+        texts["queue_type"] = self._texts.of(types)
+        numbers = {name: np.append(batch.arguments.numbers(name), -1)[of_arguments] for name in NUMBER_ARGUMENTS}
+        numbers |= {name: batch.cells(name)[at] for name in OF_FRAMES}
+        numbers["no_ack"] = np.where(batch.are("name", *NEEDS_NO_ACK)[at], 1, numbers["no_ack"])
         marks = {
-            "sender": is_among(frames["sender"], SIDES[1]),
-            "loss": batch.lost[is_read],
-            "on_connection": (numbers["channel"] == 0) & is_among(frames["version"], *CLASSIC_VERSIONS),
-            **{name: marked[is_read] for name, marked in batch.late.items()},
+            "sender": batch.are("sender", SIDES[1])[at],
+            "loss": batch.lost[at],
+            "on_connection": (numbers["channel"] == 0) & batch.are("version", *CLASSIC_VERSIONS)[at],
+            **{name: marked[at] for name, marked in batch.late.items()},
         }
-        numbers |= {name: fixed(marked.astype(np.int64)) for name, marked in marks.items()}
-        names = self._names.of(frames["name"])
+        numbers |= {name: marked.astype(np.int64) for name, marked in marks.items()}
+        names = _NAME_NUMBERS[batch.cells("name")[at]]
         for (version, class_id, method_id), alike in WITHOUT_REPLY.items():
-            at = is_among(frames["version"], version)
-            if at.any():
-                ids = (numbers_of(frames[name], null=-1) for name in ("class_id", "method_id"))
-                at &= np.logical_and(*(own == wanted for own, wanted in zip(ids, (class_id, method_id), strict=True)))
-                names = fixed(np.where(at, self._names.of(pa.array([alike]))[0], names))
-        return Rows(name=names, **texts, **numbers)
+            own = batch.are("version", version)[at]
+            if own.any():
+                own &= (batch.cells("class_id")[at] == class_id) & (batch.cells("method_id")[at] == method_id)
+                names = np.where(own, _NAME_NUMBERS[NAMES.index(alike)], names)
+        return Rows(name=fixed(names), **texts, **{name: fixed(column) for name, column in numbers.items()})
 
     def _results(self, states: ConnectionStates, rows: int) -> Results:
         """Room for the results of `rows` more rows and of the ends of these connections; without `keep`, of the current

@@ -10,7 +10,8 @@ content only sums are stored, and octets only with `payload`. Python works per b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +20,16 @@ from numpy.typing import NDArray
 
 from codec.conversation.settled import Frames
 from codec.conversation.states import numbered
+from codec.hashes.pairs import Pairs
+from codec.sides import SIDES
 from codec.tables import Family
 from udfs.arrow.fields import TYPES
 from udfs.arrow.rows import (
     Index,
     in_one,
-    is_among,
-    is_there,
     joined,
     numbers_of,
     picked,
-    places_of,
-    places_where,
-    values_cut,
 )
 from udfs.arrow.types import bound
 from udfs.conversation.batches import INSIDE, Batches
@@ -63,6 +61,7 @@ SETTLEMENT = (
 LINK_OF_FRAME = "handle"  # argument that tells the contents of a channel apart
 # Bodies in one batch of messages.
 MOST_BYTES = 1 << 28
+NOTHING = np.zeros(0, np.int64)
 
 
 class Contents:
@@ -94,38 +93,41 @@ class Contents:
     ) -> Iterator[pa.RecordBatch]:
         """Take frames, and the messages that a tracker found in them -> rows of table messages without SETTLEMENT.
         `open_ids`: connections that may have more frames."""
-        own = self._carry_contents(frames)
-        if self._frames is None and not own.any():
+        own_at = np.flatnonzero(self._carry_contents(frames))
+        if self._frames is None and not len(own_at):
             return
         if self._payload:
-            self._bodies.add(frames.rows.select(OF_BODIES).take(places_where(own)))
-        known = {name: frames[name] for name in FRAME_COLUMNS}
-        known |= {name: frames.arguments[name] for name in self._family.arguments}
-        waiting = 0 if self._frames is None else self._frames.num_rows
-        own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own)])
-        new = pa.table(known)
-        if self._frames is not None and self._frames.schema != new.schema:  # read from messages: no dictionary encoding
-            self._frames = self._frames.cast(new.schema)
-        all_frames = joined(self._frames, new)
-        assert all_frames is not None
+            self._bodies.add(frames.rows.select(OF_BODIES).take(pa.array(own_at)))
         if LINK_OF_FRAME in self._family.arguments and frames[INSIDE].null_count < len(frames):
             self._batches = Batches(frames)
-        # In one chunk: each column is read several times.
-        yield from self._next(all_frames.combine_chunks(), own_at, joined(self._begun, messages), open_ids)
+        groups = list[Groups]()
+        if self._frames is not None:
+            known = Index.of(self._frames, "content_frame_no")
+            keys = (frames.cells(name)[own_at] for name in ("connection_id", "content_frame_no"))
+            goes_on = known.find(*keys) >= 0
+            more = stored(frames, own_at[goes_on], self._family)
+            # What was read from a state has no dictionary encoding.
+            groups.append(self._stored_groups(pa.concat_tables([self._frames.cast(more.schema), more])))
+            own_at = own_at[~goes_on]
+        if len(own_at):
+            groups.append(Groups(frames, own_at, self._family))
+        yield from self._next(groups, joined(self._begun, messages), open_ids)
         self._batches = None
+
+    def _stored_groups(self, frames: pa.Table) -> Groups:
+        """The contents of frames that were stored, and of those that continue them."""
+        return Groups(StoredFrames(frames), np.arange(frames.num_rows), self._family)
 
     def _carry_contents(self, frames: FrameBatch) -> NDArray[np.bool_]:
         """Which frames carry contents of the family."""
-        own: NDArray[np.bool_] = is_there(frames["content_frame_no"])
-        if own.any():
-            of_version = is_among(frames["version"], *self._family.versions)
-            own &= (of_version | ~is_there(frames["version"])) if self._family.and_unknown else of_version
-        return own
+        own = frames.have("content_frame_no")
+        of_version = frames.are("version", *self._family.versions)
+        return own & ((of_version | ~frames.have("version")) if self._family.and_unknown else of_version)
 
     def end(self, open_ids: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """End all other connections: their incomplete messages get no more frames."""
-        rows = 0 if self._frames is None else self._frames.num_rows
-        yield from self._next(self._frames, np.arange(rows), self._begun, open_ids)
+        groups = [] if self._frames is None else [self._stored_groups(self._frames)]
+        yield from self._next(groups, self._begun, open_ids)
 
     @property
     def incomplete(self) -> Frames:
@@ -155,28 +157,31 @@ class Contents:
             self._bodies.restore(bodies)
 
     def _next(
-        self, frames: pa.Table | None, own_at: NDArray[np.int64], messages: pa.Table | None, open_ids: NDArray[np.int64]
+        self, groups: Sequence[Groups], messages: pa.Table | None, open_ids: NDArray[np.int64]
     ) -> Iterator[pa.RecordBatch]:
-        """`own_at`: places of the frames that belong to contents."""
-        self._begun = messages
-        if frames is None or not len(own_at):
-            self._frames = None
-            return
-        groups = Groups(frames, own_at)
-        waits = groups.waits(open_ids)
-        self._frames = groups.folded(waits) if waits.any() else None
-        at = groups.messages(messages)
-        if messages is not None:
-            later = np.zeros(messages.num_rows, bool)
-            later[at[(at >= 0) & waits]] = True
-            self._begun = messages.filter(pa.array(later)) if later.any() else None
-        chosen = np.flatnonzero((at >= 0) & ~waits & groups.has_method)
-        if len(chosen) and messages is not None:
-            sizes = self._bodies.sizes(*groups.keys(chosen))
-            cuts = np.flatnonzero(np.diff(np.cumsum(np.maximum(sizes, 0)) // MOST_BYTES)) + 1
-            for part in np.split(chosen, cuts):
-                yield self._messages(groups, part, messages.take(pa.array(at[part])))
-        self._bodies.keep(*groups.keys(np.flatnonzero(waits)))
+        """Yield the messages of `groups` that are complete; store frames, messages and bodies of those that wait."""
+        all_wait = waiting_in(groups, open_ids)
+        frames, later, keys = None, list[NDArray[np.int64]](), list[tuple[NDArray[np.int64], ...]]()
+        index = Index.of(messages) if messages is not None else None
+        for own, waits in zip(groups, all_wait, strict=True):
+            at = index.find(*own.keys()) if index else np.full(len(own.starts), -1)
+            chosen = np.flatnonzero((at >= 0) & ~waits & own.has_method)
+            if len(chosen) and messages is not None:
+                sizes = self._bodies.sizes(*own.keys(chosen)) if self._payload else np.zeros(len(chosen), np.int64)
+                cuts = np.flatnonzero(np.diff(np.cumsum(np.maximum(sizes, 0)) // MOST_BYTES)) + 1
+                for part in np.split(chosen, cuts):
+                    yield self._messages(own, part, messages.take(pa.array(at[part])))
+            if waits.any():
+                folded = own.folded(waits)
+                frames = folded if frames is None else pa.concat_tables([frames.cast(folded.schema), folded])
+            later.append(at[(at >= 0) & waits])
+            keys.append(own.keys(np.flatnonzero(waits)))
+        self._frames = frames
+        self._begun = None
+        if messages is not None and any(map(len, later)):
+            self._begun = messages.take(pa.array(np.sort(np.concatenate(later))))
+        if self._payload:
+            self._bodies.keep(*(np.concatenate([NOTHING, *(key[at] for key in keys)]) for at in (0, 1)))
 
     def _messages(self, groups: Groups, chosen: NDArray[np.int64], messages: pa.Table) -> pa.RecordBatch:
         family, payload = self._family, self._payload
@@ -191,11 +196,12 @@ class Contents:
         found = read_properties(properties, family.properties)
         digest_at = groups.digest_at[chosen]
         complete = pa.array(digest_at >= 0)
-        seen = groups.sums(np.where(groups.is_body, groups.numbers("payload_size"), 0))[chosen]
-        with_body = groups.first_where(groups.is_body & groups.valid("payload_size"))[chosen] >= 0
+        has_bytes = groups.is_body & (groups.numbers("payload_size") >= 0)
+        seen = groups.sums(np.where(has_bytes, groups.numbers("payload_size"), 0))[chosen]
+        with_body = groups.first_where(has_bytes)[chosen] >= 0
         declared = groups.picked("body_size", header_at)
         # Only in 1.0 the frame that states the size of the body also carries it.
-        of_1_0 = pa.array(~is_among(groups.picked("frame_type", header_at), *HEADER_FRAMES))
+        of_1_0 = pa.array(~np.append(groups.states_size, False)[header_at])
         assumed = pc.if_else(pc.and_(complete, of_1_0), pc.coalesce(declared, 0), 0)
         body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
         declared = pc.coalesce(declared, found.get("content_length", declared))
@@ -237,73 +243,85 @@ class Contents:
         return pa.RecordBatch.from_arrays(bound(known, self._schema, absent).columns, schema=self._schema)
 
 
-class Groups:
-    """The frames of `own_at` grouped by content, in order: a group has the places from `starts` to `ends` in `order`,
-    int64, the method first. `is_body`: frames with a part of the body; `digest_at`: place of the digest of each
-    complete content."""
+class StoredFrames(FrameBatch):
+    """Frames that are stored, with the arguments of their methods as columns."""
 
-    def __init__(self, frames: pa.Table, own_at: NDArray[np.int64]) -> None:
-        self._frames, self.order = frames, own_at
+    def __init__(self, frames: pa.Table) -> None:
+        super().__init__(frames.combine_chunks().to_batches()[0])
+
+    @cached_property
+    def argument_at(self) -> NDArray[np.int64]:
+        return np.arange(len(self))
+
+    @cached_property
+    def arguments(self) -> pa.RecordBatch:  # type: ignore[override]
+        return self.rows
+
+
+def stored(frames: FrameBatch, at: NDArray[np.int64], family: Family) -> pa.Table:
+    """The frames at these places as they are stored until their content is complete."""
+    columns = {name: frames[name].take(pa.array(at)) for name in FRAME_COLUMNS}
+    of_arguments = frames.argument_at[at]
+    return pa.table(columns | {name: picked(frames.arguments[name], of_arguments) for name in family.arguments})
+
+
+class Groups:
+    """Frames of a batch, those at `own_at`, grouped by content: a group has the places from `starts` to `ends` in
+    `order`, int64, the method first. `is_body`: frames with a part of the body; `digest_at`: place of the digest of
+    each complete content."""
+
+    def __init__(self, frames: FrameBatch, own_at: NDArray[np.int64], family: Family) -> None:
+        self._frames, self._family, self.order = frames, family, own_at
         self._numbers: dict[str, NDArray[np.int64]] = {}
-        connections, contents = (numbers_of(frames[name])[own_at] for name in ("connection_id", "content_frame_no"))
-        keys = _ordinals(connections) * (contents.max() + 1) + contents
+        keys = Pairs(self.numbers("connection_id"), self.numbers("content_frame_no")).numbers
         if (np.diff(keys) < 0).any():
             by_key = np.argsort(keys, kind="stable")
             self.order, keys = own_at[by_key], keys[by_key]
-            connections, contents = connections[by_key], contents[by_key]
+            self._numbers.clear()
         changes = np.flatnonzero(np.diff(keys)) + 1
-        self.connections, self.contents = connections, contents
+        self.connections, self.contents = self.numbers("connection_id"), self.numbers("content_frame_no")
         self.starts = np.concatenate([[0], changes])
         self.ends = np.concatenate([changes, [len(keys)]])
         self.sizes = self.ends - self.starts
-        self.is_body = is_among(frames["frame_type"], *BODY_FRAMES)[self.order]
+        self.is_body = frames.are("frame_type", *BODY_FRAMES)[self.order]
+        self.states_size = frames.are("frame_type", *HEADER_FRAMES)[self.order]  # but does not carry the body
         self.is_header = self.valid("body_size") | self.valid("properties")
-        self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
-        self.cut = values_cut(frames)[self.order]
+        self.has_method = self.numbers("frame_no")[self.starts] == self.contents[self.starts]
+        self.cut = frames.cut[self.order]
         ends = self.valid("body_sha256")
         self.digest_at = self.first_where(ends)
         # Frames that only continue a content; in 1.0 they are transfers, too.
-        self.continues = self.is_body | ~(self.is_header | ends | (self.numbers("frame_no") == contents))
+        self.continues = self.is_body | ~(self.is_header | ends | (self.numbers("frame_no") == self.contents))
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        """A column of integers, in order; null is 0."""
+        """A column of integers, in order; null is -1."""
         if name not in self._numbers:
-            self._numbers[name] = numbers_of(self._frames[name])[self.order]
+            self._numbers[name] = self._frames.cells(name)[self.order]
         return self._numbers[name]
 
     def valid(self, name: str) -> NDArray[np.bool_]:
         """Where a column is not null, in order."""
-        valid: NDArray[np.bool_] = is_there(self._frames[name])[self.order]
-        return valid
+        return self._frames.have(name)[self.order]
 
     def picked(self, name: str, places: NDArray[np.int64]) -> pa.Array:
         """A column at these places of the order; null where that is negative."""
-        return picked(self._frames[name], np.where(places < 0, -1, self.order[places]))
+        at = np.where(places < 0, -1, self.order[places])
+        if name in self._family.arguments:
+            return picked(self._frames.arguments[name], np.where(at < 0, -1, self._frames.argument_at[at]))
+        return picked(self._frames[name], at)
 
-    def waits(self, open_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which contents are incomplete and may be completed: the last of their channel and sender in open
-        connections."""
-        connections = self.connections[self.starts]
-        is_open = np.isin(connections, open_ids)
-        if not is_open.any():
-            return is_open
-        by_server = is_among(self._frames["sender"], "server")[self.order][self.starts]
-        slots = [connections, 2 * self.numbers("channel")[self.starts] + by_server]
-        if LINK_OF_FRAME in self._frames.schema.names:
-            slots.append(self.numbers(LINK_OF_FRAME)[self.starts])
-        slot = np.where(is_open, numbered(*slots), -1)
-        # The last group of each slot is the first one in reverse order.
-        _, from_end = np.unique(slot[::-1], return_index=True)
-        newest = np.zeros(len(slot), bool)
-        newest[len(slot) - 1 - from_end] = True
-        waiting: NDArray[np.bool_] = is_open & newest & (self.digest_at < 0)
-        return waiting
+    def slots(self) -> list[NDArray[np.int64]]:
+        """Columns that tell apart where the contents of different groups may be interleaved."""
+        of_sender = 2 * self.numbers("channel") + self._frames.are("sender", SIDES[1])[self.order]
+        found = [self.connections[self.starts], of_sender[self.starts]]
+        if LINK_OF_FRAME in self._family.arguments:
+            found.append(numbers_of(self.picked(LINK_OF_FRAME, self.starts)))
+        return found
 
-    def messages(self, messages: pa.Table | None) -> NDArray[np.int64]:
-        """The place of each group in `messages`; -1 if it is not there."""
-        if messages is None:
-            return np.full(len(self.starts), -1)
-        return Index.of(messages).find(self.connections[self.starts], self.contents[self.starts])
+    def keys(self, which: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Connection and frame_no of the method of some groups, or of all."""
+        at = self.starts if which is None else self.starts[which]
+        return self.connections[at], self.contents[at]
 
     def first_where(self, condition: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The first row of each group for which `condition` (by row) holds; -1 for none."""
@@ -325,7 +343,7 @@ class Groups:
         the bytes of the body in them and the highest time."""
         rows, counts = np.flatnonzero(np.repeat(chosen, self.sizes)), self.sizes[chosen]
         starts, continues = np.cumsum(counts) - counts, self.continues[rows]
-        sizes, times = self.numbers("payload_size")[rows], self.numbers("ts_ns")[rows]
+        sizes, times = np.maximum(self.numbers("payload_size")[rows], 0), self.numbers("ts_ns")[rows]
         known = self.is_body[rows] & self.valid("payload_size")[rows]
         last = np.maximum.reduceat(np.where(continues, np.arange(len(rows)), -1), starts)
         at = last[last >= 0]
@@ -335,7 +353,7 @@ class Groups:
         is_last[at] = True
         unknown = ~known & ~(is_last & np.repeat(np.logical_or.reduceat(known, starts), counts))
         chosen_rows = np.flatnonzero(~continues | is_last)
-        frames = self._frames.take(pa.array(self.order[rows[chosen_rows]]))
+        frames = stored(self._frames, self.order[rows[chosen_rows]], self._family)
         columns = {
             "payload_size": pa.array(sizes[chosen_rows], mask=unknown[chosen_rows]),
             "ts_ns": pa.array(times[chosen_rows]),
@@ -344,15 +362,17 @@ class Groups:
             frames = frames.set_column(frames.schema.get_field_index(name), name, column)
         return frames
 
-    def keys(self, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Connection and frame_no of the method of some groups."""
-        return self.connections[self.starts[which]], self.contents[self.starts[which]]
 
-
-def _ordinals(connections: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for each connection, in the order of their first rows: rows that waited may be separated from the new
-    ones of their connection by those of others."""
-    places = places_of(connections)
-    ids = connections[np.flatnonzero(np.diff(places, prepend=-1))]
-    _, first, which = np.unique(ids, return_index=True, return_inverse=True)
-    return np.asarray(first[which][places], np.int64)
+def waiting_in(groups: Sequence[Groups], open_ids: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
+    """Which contents of each of `groups`, in order, are incomplete and may be completed: the last of their channel and
+    sender in open connections."""
+    if not groups:
+        return []
+    slot = numbered(*(np.concatenate(columns) for columns in zip(*(own.slots() for own in groups), strict=True)))
+    last = np.zeros(int(slot.max()) + 1, np.int64)
+    last[slot] = np.arange(len(slot))  # of several the last one stays
+    newest = np.split(last[slot] == np.arange(len(slot)), np.cumsum([len(own.starts) for own in groups])[:-1])
+    return [
+        are_newest & np.isin(own.connections[own.starts], open_ids) & (own.digest_at < 0)
+        for own, are_newest in zip(groups, newest, strict=True)
+    ]

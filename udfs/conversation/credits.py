@@ -12,7 +12,7 @@ from codec.conversation.sessions.state import CLIENT, COMPLETIONS, MAPS, NONE, S
 from codec.conversation.settlement import Settled
 from codec.conversation.states import blank
 from codec.memory import fixed
-from udfs.arrow.rows import Index, is_among, is_there, numbers_of, places_where
+from udfs.arrow.rows import Index
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.places import Begins
 from udfs.conversation.states import ConnectionRecords
@@ -35,14 +35,13 @@ class Octets(ConnectionRecords):
 
     def add_frames(self, frames: FrameBatch) -> None:
         """Add those of the messages in these frames."""
-        counts = is_among(frames["version"], *semantics.COUNTS_OCTETS)
-        counts &= is_among(frames["frame_type"], *semantics.OCTETS_OF)
-        counts &= is_there(frames["content_frame_no"]) & is_there(frames["payload_size"])
+        counts = frames.are("version", *semantics.COUNTS_OCTETS) & frames.are("frame_type", *semantics.OCTETS_OF)
+        counts &= frames.have("content_frame_no") & frames.have("payload_size")
         if counts.any():
-            at = places_where(counts)
+            at = np.flatnonzero(counts)
             octets = np.zeros(len(at), OCTETS)
             for field, name in OCTETS_OF_FRAMES.items():
-                octets[field] = numbers_of(frames[name].take(at))
+                octets[field] = frames.cells(name)[at]
             self.add(octets)
 
     def by_change(self, changes: NDArray[np.void]) -> tuple[Integers, Integers]:

@@ -36,17 +36,24 @@ REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
 def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """(Rows of table methods that are no requests, rows of requests), both with `schema`. The columns REPLY are
     null."""
-    names_link = pa.array(is_among(frames["name"], *roles.NAMES_LINK))
-    known = {name: frames[name] for name in frames.rows.schema.names} | frames.arguments
-    known["name"] = frames["name"]
-    known["link_name"] = pc.if_else(names_link, frames.arguments["name"], pa.scalar(None, pa.string()))
-    known["transaction_command"] = frames.transaction_commands
-    may_be = is_among(frames["name"], *roles.replies(), *REQUEST_NAMES) | is_there(frames.transaction_commands)
+    of_frames = {name: frames[name] for name in schema.names if name in frames.rows.schema.names}
+    of_frames["transaction_command"] = frames.transaction_commands
+    of_arguments = {name: frames.arguments[name] for name in roles.HOT_ARGUMENTS if name in schema.names}
+    names_link, nothing = frames.are("name", *roles.NAMES_LINK)[frames.argument_rows], pa.scalar(None, pa.string())
+    of_arguments["link_name"] = (
+        pc.if_else(pa.array(names_link), frames.arguments["name"], nothing)
+        if names_link.any()
+        else pa.nulls(len(names_link), pa.string())
+    )
+    may_be = frames.are("name", *roles.replies(), *REQUEST_NAMES) | is_there(frames.transaction_commands)
     may_be |= frames.asks > 0
 
     def rows(chosen: Flags) -> pa.RecordBatch:
-        at = places_where(chosen)
-        return bound({name: taken(known[name], at) for name in schema.names if name not in REPLY}, schema, REPLY)
+        at = np.flatnonzero(chosen)
+        columns = {name: taken(column, pa.array(at)) for name, column in of_frames.items()}
+        at = pa.array(frames.argument_at[at])
+        columns |= {name: taken(column, at) for name, column in of_arguments.items()}
+        return bound(columns, schema, REPLY)
 
     return rows(frames.are_methods & ~may_be), rows(frames.are_methods & may_be)
 
@@ -111,6 +118,8 @@ def find_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) -> pa.Array:
     """The types of queues that arguments of `chosen` rows imply; `passive`: those of passive declarations, too."""
     found, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
+    if not is_among(names, *roles.QUEUE_TYPES_BY).any():
+        return found
     for name, (argument, implied_type) in roles.QUEUE_TYPES_BY.items():
         at = np.flatnonzero(is_among(names, name))
         if len(at):
@@ -131,26 +140,28 @@ def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) ->
 def method_frames(frames: FrameBatch) -> Flags:
     """True for the frames that the channel tracker reads: methods of the classic family with a role, and where frames
     of a sender may be missing."""
-    method = frames.are_methods & is_among(frames["name"], *roles.method_roles()) & is_there(frames["channel"])
-    return (method | frames.lost) & ~is_among(frames["version"], *roles.SESSION_VERSIONS)
+    method = frames.are_methods & frames.are("name", *roles.method_roles()) & frames.have("channel")
+    return (method | frames.lost) & ~frames.are("version", *roles.SESSION_VERSIONS)
 
 
 def performative_frames(frames: FrameBatch) -> tuple[Flags, Flags]:
     """True for the frames that the session tracker reads: performatives, controls and commands that it knows, and
     losses; and for those that hide something: a settlement may be missing."""
-    of_version = is_among(frames["version"], *VERSIONS)
+    of_version = frames.are("version", *VERSIONS)
     hides, named = frames.lost, np.zeros(len(frames), bool)
     if of_version.any():
         hides = frames.lost | _partial_settlements(frames)
-        named = is_among(frames["name"], *NAMES) & is_there(frames["channel"]) & ~frames.unfinished
+        named = frames.are("name", *NAMES) & frames.have("channel") & ~frames.unfinished
     # A loss without a version counts if other frames of the connection have one.
-    return (of_version & (named | hides)) | (~is_there(frames["version"]) & frames.lost), hides
+    return (of_version & (named | hides)) | (~frames.have("version") & frames.lost), hides
 
 
 def _partial_settlements(frames: FrameBatch) -> Flags:
     """True for frames that are not whole and may settle something."""
-    partial = is_there(frames["status"]) & ~is_among(frames["status"], "ok")
-    spans = is_among(frames["frame_type"], *(kind for kind, _, _ in roles.LOSSES))
-    may_settle = np.where(is_there(frames["name"]), is_among(frames["name"], *SETTLES), ~is_there(frames["arguments"]))
-    found: Flags = partial & may_settle & ~spans & is_there(frames["frame_type"])
+    partial = frames.have("status") & ~frames.are("status", "ok")
+    if not partial.any():
+        return partial
+    spans = frames.are("frame_type", *(kind for kind, _, _ in roles.LOSSES))
+    may_settle = np.where(frames.have("name"), frames.are("name", *SETTLES), ~frames.have("arguments"))
+    found: Flags = partial & may_settle & ~spans & frames.have("frame_type")
     return found

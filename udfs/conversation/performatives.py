@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.amqp.rows import NAMES as DECODED_NAMES
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, VERSIONS, compiled_roles, outcome_numbers
 from codec.conversation.sessions.state import NO_LIMIT, NONE, REJECTED, RELEASED, TAKES_BACK, Rows
@@ -19,15 +20,12 @@ from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, hexed, inside, valid_utf8, values_of
 from udfs.arrow.fields import texts as strings
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import in_one_text, is_among, is_there, numbered, numbers_of, picked, values_cut
+from udfs.arrow.rows import in_one_text, is_among, is_there, numbered, picked
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
 
 Integers = NDArray[np.int64]
-FRAME_COLUMNS = (
-    "connection_id", "frame_no", "content_frame_no", "ts_ns", "channel", "sender", "version", "status", "name", "error",
-)  # fmt: skip
 ARGUMENTS = {
     "name": "string", "remote_channel": "int", "handle": "bigint", "role": "boolean", "snd_settle_mode": "int",
     "rcv_settle_mode": "int", "initial_delivery_count": "bigint", "delivery_id": "bigint", "delivery_tag": "binary",
@@ -51,14 +49,17 @@ STATES = tuple(OUTCOME_OF)
 _ROLES = compiled_roles()
 _OUTCOME_OF = outcome_numbers(STATES)
 _BY_NAME = outcome_numbers(NAMES)
+# The number of each of the decoder's names in NAMES, from 1 on, and at last of no name; 0: it is not there.
+_NAME_NUMBERS = np.array([NAMES.index(name) + 1 if name in NAMES else 0 for name in (*DECODED_NAMES, "")])
 
 
 @dataclass(frozen=True)
 class Performatives:
-    """Frames that the tracker reads: FRAME_COLUMNS, their `arguments`, the sections of messages with `commands` to
-    transaction coordinators, and `marks`; `texts` of all batches."""
+    """Frames that the tracker reads, those at `at` in `batch`: their `arguments`, the sections of messages with
+    `commands` to transaction coordinators, and `marks`; `texts` of all batches."""
 
-    frames: pa.RecordBatch
+    batch: FrameBatch
+    at: Integers
     arguments: Fields
     commands: Values
     marks: dict[str, NDArray[np.bool_] | Integers]
@@ -66,11 +67,10 @@ class Performatives:
 
     def rows(self) -> Rows:
         """Their columns for the kernels."""
-        frames, arguments = self.frames, self.arguments
-        name, sender = self.names, is_among(frames["sender"], SIDES[1]).astype(np.int64)
-        content, frame_no = numbers_of(frames["content_frame_no"], null=NONE), numbers_of(frames["frame_no"])
+        arguments, name, sender = self.arguments, self.names, self.are("sender", SIDES[1]).astype(np.int64)
+        content, frame_no = self.cells("content_frame_no"), self.cells("frame_no")
         # A transfer of 0-10 in several frames: the last one has its arguments, the first one begins the message.
-        carries = self._named("transfers") & is_among(frames["version"], *semantics.IN_SEGMENTS) & (content != NONE)
+        carries = self._named("transfers") & self.are("version", *semantics.IN_SEGMENTS) & (content != NONE)
         frame_no = fixed(np.where(carries, content, frame_no))
         begins = self._named("transfers") & (content == frame_no)
         source = Fields(arguments.inside("source"), SOURCE, ("default_outcome", "filter", "capabilities"))
@@ -136,20 +136,24 @@ class Performatives:
             "range_first": range_first, "range_last": range_last,
         }  # fmt: skip
         return Rows(
-            connection_id=numbers_of(frames["connection_id"]),
             frame_no=frame_no,
-            ts_ns=numbers_of(frames["ts_ns"]),
-            channel=numbers_of(frames["channel"], null=NONE),
-            content_frame_no=content,
+            **{each: fixed(self.cells(each)) for each in ("connection_id", "ts_ns", "channel", "content_frame_no")},
             **{each: self.texts.of(column) for each, column in texts.items()},
             **{each: fixed(column.astype(np.int64, copy=False)) for each, column in found.items()},
         )
 
+    def cells(self, name: str) -> Integers:
+        """A column of the frames as `FrameBatch.cells`."""
+        return self.batch.cells(name)[self.at]
+
+    def are(self, name: str, *values: str) -> NDArray[np.bool_]:
+        """True where the text in column `name` is one of `values`."""
+        return self.batch.are(name, *values)[self.at]
+
     @cached_property
     def names(self) -> Integers:
         """Their names, as numbers of semantics.NAMES from 1 on; 0 for others."""
-        of_versions = is_among(self.frames["version"], *VERSIONS)
-        names: Integers = np.where(of_versions, numbered(self.frames["name"], NAMES), 0)
+        names: Integers = np.where(self.are("version", *VERSIONS), _NAME_NUMBERS[self.cells("name")], 0)
         return names
 
     def _named(self, role: str) -> NDArray[np.bool_]:
@@ -269,7 +273,7 @@ class Performatives:
             return maps
         maps &= (counted(unsettled) > 0) | (are_objects(unsettled) & (sizes == EMPTY_OBJECT))
         maps &= self.arguments.numbers("incomplete_unsettled", NONE) != 1
-        return maps & is_among(self.frames["status"], "ok")
+        return maps & self.are("status", "ok")
 
     def _ranges(self, receiver: Integers) -> tuple[Integers, Integers, Integers]:
         """The ranges of numbers in each row: where they begin by row, the first and the last number of each. An attach
@@ -323,9 +327,8 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
     at = np.flatnonzero(is_read)
     if not len(at):
         return None
-    frames = batch.rows.select(FRAME_COLUMNS).take(pa.array(at))
     arguments, properties = (values_of(batch[name]).taken(at) for name in ("arguments", "properties"))
-    cut = values_cut(frames)
+    cut = batch.cut[at]
     if cut.any():
         arguments = arguments.at(arguments.starts, np.where(cut, arguments.starts, arguments.stops))
     carries_command = is_there(batch.transaction_commands)[at]  # others need not be read
@@ -333,4 +336,4 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
     marks = {"loss": batch.lost, "hides": hides, **batch.late}
     of_rows: dict[str, NDArray[np.bool_] | Integers] = {name: marked[at] for name, marked in marks.items()}
     of_rows["asks"] = np.where(cut, 0, batch.asks[at])
-    return Performatives(frames, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)
+    return Performatives(batch, at, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)

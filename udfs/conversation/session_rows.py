@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.amqp.versions import VERSIONS
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.outcomes import Outcomes
 from codec.conversation.sessions.semantics import names_with
@@ -31,7 +32,7 @@ from codec.sides import SIDES
 from udfs.addresses import named_by
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import Index, elapsed, in_one_text, is_among, timestamps
+from udfs.arrow.rows import Index, elapsed, in_one_text, timestamps
 from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
@@ -63,7 +64,7 @@ def _known(values: Integers) -> pa.Array:
     return pa.array(values, mask=values == NONE)
 
 
-def _one_of(texts: Sequence[str], places: Integers) -> pa.Array:
+def _one_of(texts: Sequence[str | None], places: Integers) -> pa.Array:
     """The text at each place, null where there is none."""
     return pa.array(texts).take(pa.array(places, mask=(places < 0) | (places >= len(texts))))
 
@@ -80,17 +81,17 @@ def begun_messages(begun: SessionRecords, performatives: Performatives, texts: N
         for name in ("connection", "frame_no", "session", "sender", "link", "row", "number", "readable")
     }
     link = messages["link"]  # NONE, which is -1, is the last one
-    rows, frames = pa.array(messages["row"]), performatives.frames
+    rows = messages["row"]
     of_links = {name: texts.column(np.append(begun.links[name], 0)[link]) for name in ("name", "queue")}
     own = performatives.arguments.of(messages["row"], _OF_TRANSFERS)
-    to_destination = pa.array(is_among(frames["name"], *names_with("on_destination"))).take(rows)
+    to_destination = pa.array(performatives.are("name", *names_with("on_destination"))[rows])
     by_client, readable = pa.array(messages["sender"] == CLIENT), pa.array(messages["readable"] == 1)
     nothing, no_truth = pa.scalar(None, pa.string()), pa.scalar(None, pa.bool_())
     return pa.table(
         {
             "connection_id": messages["connection"],
             "frame_no": messages["frame_no"],
-            "version": frames["version"].cast(pa.string()).take(rows),
+            "version": _one_of(VERSIONS, performatives.cells("version")[rows]),
             "channel": begun.sessions["channel"][messages["session"]],
             "channel_life": begun.sessions["incarnation"][messages["session"]],
             "operation": _one_of(semantics.OPERATIONS, messages["sender"]),

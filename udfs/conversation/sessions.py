@@ -121,7 +121,7 @@ class SessionTracker(Tracker):
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
         numbers = self._state.numbers
-        if len(frames) and numbers[STARTED] and numbers[CONNECTION] != frames["connection_id"][-1].as_py():
+        if len(frames) and numbers[STARTED] and numbers[CONNECTION] != frames.cells("connection_id")[-1]:
             end_connection(self._state)
         return messages
 

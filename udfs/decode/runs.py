@@ -1,8 +1,9 @@
 """Runs of TCP segments from the shuffle -> segments in order, many flows at a time: `flows_in_order`.
 
 Input: batches of `TCP_RUNS` rows, flow by flow, each flow ordered by (order_ns, capture_file, first_packet_no). Runs
-are concatenated in groups of about GROUP_BYTES, so that Python code runs once per group, not once per run: a port scan
-has a run for each packet.
+are concatenated in groups of about GROUP_BYTES, so that Python code runs once per group, not once per run (a port scan
+has a run for each packet), and that flows whose packets alternate in the capture are read together: neighbours in the
+file are one read.
 
 Runs of one flow may overlap in time when several files captured it. So of the last flow of a group only the segments
 before its last run are passed on: no later run can precede those. Packets are decoded strictly in the order (order_ns,
@@ -30,8 +31,8 @@ from udfs.arrow.rows import stretches
 from udfs.decode.processes import FlowProcesses
 from udfs.source.files import error_line, locate
 
-GROUP_BYTES = 1 << 20  # of payload
-GROUP_SEGMENTS = 1 << 16
+GROUP_BYTES = 1 << 24  # of payload
+GROUP_SEGMENTS = 1 << 17
 CARRIED = -1  # instead of the number of a file: runs that carry their payloads
 OPEN_FILES = 16
 SHORTER = "has become shorter while it was read"

@@ -130,16 +130,15 @@ class Tables:
         schemas = {name: arrow_schema(config.schemas[name]) for name in ("connections", "streams")}
         self._connections = Connections(schemas)
 
-    def feed(self, frames: pa.RecordBatch) -> Rows:
-        """Decoded rows of kind 'frame' -> table, rows."""
-        if not frames.num_rows:
+    def feed(self, frames: FrameBatch) -> Rows:
+        """Frames, with the column INSIDE -> table, rows."""
+        if not len(frames):
             return
-        yield "frames", frames.select(self._frame_columns)
-        batch = FrameBatch(frames.select([*self._frame_columns, INSIDE]))
+        yield "frames", frames.rows.select(self._frame_columns)
         if self._with_connections:
-            self._connections.add(batch)
+            self._connections.add(frames)
         if self._with_conversation:
-            yield from self._conversation.feed(batch)
+            yield from self._conversation.feed(frames)
 
     def end(self, facts: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'connection', behind the frames of these connections."""
@@ -181,7 +180,7 @@ class _Decoding:
         self._carried: _Carried | None = None
         if states is not None:
             self._carried = _Carried(self._tables, states, keep_open, self.files, self.processes)
-        self._open_frames: list[pa.RecordBatch] = []
+        self._open_frames: list[FrameBatch] = []
         self._ended_connections: list[EndedConnections] = []  # whose rows are not made yet
         self._decoder = Decoder(config.payload, self._carried, layers)
         self._spaces = AddressSpaces(self._carried.groups if self._carried else None)
@@ -210,10 +209,11 @@ class _Decoding:
         for batch in batches:
             yield from self._ended()
             rows = frame_rows(batch, self.files.names, self._config.payload, self._columns, encoded=True)
+            frames = FrameBatch(rows, batch.cells)
             if batch.still_open is not None:
-                self._open_frames.append(rows.filter(pa.array(batch.still_open)))
-                rows = rows.filter(pa.array(~batch.still_open))
-            yield from _parts(self._tables.feed(rows), False)
+                self._open_frames.append(frames.chosen(batch.still_open))
+                frames = frames.chosen(~batch.still_open)
+            yield from _parts(self._tables.feed(frames), False)
         yield from self._ended()
 
     def _ended(self, fewest: int = ENDED_TOGETHER) -> Iterator[Part]:
@@ -239,8 +239,8 @@ class _Decoding:
         yield from _parts(self._tables.settle(), False)
         yield Part(STATES, False, self._carried.rows(saved, ids))
         frames, self._open_frames = self._open_frames, []
-        for rows in frames:
-            yield from _parts(self._tables.feed(rows), True)
+        for each in frames:
+            yield from _parts(self._tables.feed(each), True)
         yield from _parts(self._tables.end(facts.filter(pa.array(open_still))), True)
 
 
@@ -381,6 +381,6 @@ class TableRows:
         tables = Tables(self.config)
         for batch in batches:
             rows = from_spark(batch)
-            yield from tables.feed(rows.filter(pc.equal(rows["kind"], "frame")))
+            yield from tables.feed(FrameBatch(rows.filter(pc.equal(rows["kind"], "frame"))))
             yield from tables.end(rows.filter(pc.equal(rows["kind"], "connection")))
         yield from tables.finish()

@@ -29,6 +29,7 @@ from udfs.arrow.types import VARIANT, nulls, with_parts
 from udfs.conversation.frames import FrameBatch
 
 INT64 = np.iinfo(np.int64)
+NOTHING = np.zeros(0, np.int64)
 
 
 # Names, or else types, of frames with attributes.
@@ -47,9 +48,8 @@ HANDSHAKE_COLUMNS = ("connection_id", "ts_ns", "sender", "frame_type", "name", "
 
 def handshake_frames(frames: FrameBatch) -> pa.Int64Array:
     """The places of frames with attributes."""
-    named, of_type = is_among(frames["name"], *SPEAKS), is_among(frames["frame_type"], *SPEAKS)
-    named &= ~frames.unfinished
-    return places_where(named | (of_type & ~is_there(frames["name"])))
+    named, of_type = frames.are("name", *SPEAKS), frames.are("frame_type", *SPEAKS)
+    return places_where((named & ~frames.unfinished) | (of_type & ~frames.have("name")))
 
 
 class ByConnection:
@@ -131,10 +131,11 @@ def blocks_of(frames: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int
 
 def windows_of(frames: FrameBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sessions of 1.0 whose server announces a window or ends them: connection, channel, when, and 1 if it is 0."""
-    names = frames["name"]
-    ends = is_among(names, *roles.ENDS_WINDOW)
-    of_server = (ends | is_among(names, *roles.ANNOUNCES_WINDOW)) & is_among(frames["sender"], SIDES[1])
-    at = np.flatnonzero(of_server & is_among(frames["frame_type"], "amqp") & ~frames.unfinished)
+    ends = frames.are("name", *roles.ENDS_WINDOW)
+    of_server = (ends | frames.are("name", *roles.ANNOUNCES_WINDOW)) & frames.are("sender", SIDES[1])
+    at = np.flatnonzero(of_server & frames.are("frame_type", "amqp") & ~frames.unfinished)
+    if not len(at):
+        return (NOTHING,) * 4
     rows = frames.rows.select(("connection_id", "channel", "ts_ns", "arguments")).take(pa.array(at))
     window = Fields(values_of(rows["arguments"]), {roles.WINDOW: "bigint"}).numbers(roles.WINDOW, -1)
     told = ends[at] | (window >= 0)
@@ -307,7 +308,7 @@ COUNTED = pa.schema([(name, pa.int64()) for name in ("connection_id", *MEASURES)
 
 def frame_counts(frames: FrameBatch) -> pa.Table:
     """COUNTED, one row a connection."""
-    connections = numbers_of(frames["connection_id"])
+    connections = frames.cells("connection_id")
     starts = np.flatnonzero(np.diff(connections, prepend=connections[:1] - 1))
     columns = {"connection_id": connections[starts]}
     for name, adds in _measured(frames).items():
@@ -317,23 +318,22 @@ def frame_counts(frames: FrameBatch) -> pa.Table:
 
 def _measured(frames: FrameBatch) -> Mapping[str, NDArray[Any]]:
     """What each frame adds to each measure."""
-    kind, name = frames["frame_type"], frames["name"]
     kinds = {
-        "frames": ~is_among(kind, *roles.SPANS, roles.HEADER) & is_there(kind),
+        "frames": ~frames.are("frame_type", *roles.SPANS, roles.HEADER) & frames.have("frame_type"),
         "methods": frames.are_methods,
-        "heartbeats": is_among(kind, *roles.BEAT_FRAMES) | is_among(name, *roles.BEAT_METHODS),
+        "heartbeats": frames.are("frame_type", *roles.BEAT_FRAMES) | frames.are("name", *roles.BEAT_METHODS),
     }
-    sides = {side: is_among(frames["sender"], side) for side in SIDES}
+    sides = {side: frames.are("sender", side) for side in SIDES}
     # A message of 1.0 may take several transfers; the first of them counts. Only the last one shows whether it is a
     # command.
     # A transfer of 0-10 may take several frames; the last of them counts.
-    contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
-    begins = is_among(name, *roles.TRANSFERS) & is_there(frames["content_frame_no"]) & ~frames.unfinished
-    begins &= (contents == numbers) | is_among(frames["version"], *IN_SEGMENTS)
+    contents, numbers = (frames.cells(column) for column in ("content_frame_no", "frame_no"))
+    begins = frames.are("name", *roles.TRANSFERS) & (contents >= 0) & ~frames.unfinished
+    begins &= (contents == numbers) | frames.are("version", *IN_SEGMENTS)
     moves = begins.astype(np.int64) - is_there(frames.transaction_commands)
     return {
         **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
-        "published": is_among(name, *roles.PUBLISHING) + moves * sides["client"],
-        "delivered": is_among(name, *roles.DELIVERING) + moves * sides["server"],
-        "headers": is_among(kind, roles.HEADER),
+        "published": frames.are("name", *roles.PUBLISHING) + moves * sides["client"],
+        "delivered": frames.are("name", *roles.DELIVERING) + moves * sides["server"],
+        "headers": frames.are("frame_type", roles.HEADER),
     }

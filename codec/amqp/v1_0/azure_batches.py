@@ -139,11 +139,13 @@ def decode_messages(cells, octets, first, listed, k, t, v, s, w, digests, digest
     return len(listed)
 
 
-def end_of_messages(cells: NDArray[np.int64], octets: NDArray[np.uint8], first: int, wire: WireTables) -> int:
-    """The row after `first` before which there are at most MOST_MESSAGES in batches."""
-    if not (cells[first:, R.DIGEST] == R.BATCH).any():
-        return len(cells)
-    _, _, end = list_messages(cells, octets, first, len(cells), wire, np.zeros((0, COLUMNS), np.int64))
+def end_of_messages(
+    cells: NDArray[np.int64], octets: NDArray[np.uint8], first: int, stop: int, wire: WireTables
+) -> int:
+    """The row of `first` to `stop` before which there are at most MOST_MESSAGES in batches."""
+    if not (cells[first:stop, R.DIGEST] == R.BATCH).any():
+        return stop
+    _, _, end = list_messages(cells, octets, first, stop, wire, np.zeros((0, COLUMNS), np.int64))
     return int(end)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from codec.conversation.sessions.state import NONE
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import NO_RESULT, Settled
-from codec.conversation.states import places
+from codec.hashes.pairs import Pairs
 
 Integers = NDArray[np.int64]
 FRAME_BITS = 38
@@ -23,7 +23,7 @@ def frame_keys(maps: Integers, frames: Integers) -> Integers:
 
 def places_in(settled: Settled, maps: Integers, frames: Integers) -> Integers:
     """The place of each frame in an unsettled map among `settled`; NONE if it is not there."""
-    return places(frame_keys(settled.map_no, settled.frame_no), frame_keys(maps, frames))
+    return Pairs(settled.map_no, settled.frame_no).find(maps, frames)
 
 
 def picked(values: Integers, at: Integers) -> Integers:
