@@ -4,9 +4,9 @@
     pairs.numbers        of each pair, from 0 on in the order of their first occurrence
     pairs.find(connections, frames)
 
-Pairs come from the wire, so that each table has random multipliers, as `codec.hashes.keyed`: nobody outside can choose
-pairs that share a slot. Should a pair lie more than MOST_PROBES behind its slot after all, the table is made again with
-others, and twice as large.
+Pairs come from the wire, so that each process has random multipliers, as each table of `codec.hashes.keyed`: nobody
+outside can choose pairs that share a slot. Should a pair lie more than MOST_PROBES behind its slot after all, the table
+is made again with others, and twice as large.
 """
 
 from __future__ import annotations
@@ -72,6 +72,13 @@ def find_pairs(first, second, multipliers, slots, rows, wanted_first, wanted_sec
             at = (at + 1) & mask
 
 
+def _multipliers() -> Integers:
+    return np.array([secrets.randbits(MULTIPLIER_BITS) | 1 << (MULTIPLIER_BITS - 1) | 1 for _ in range(4)], np.int64)
+
+
+MULTIPLIERS = _multipliers()
+
+
 class Pairs:
     """Pairs (first[i], second[i]): `numbers` int64 (n,), `count`: how many distinct ones, `rows` int64 (count,): where
     each occurs first."""
@@ -82,11 +89,13 @@ class Pairs:
         slots, count = FEWEST_SLOTS, -1
         while slots < 2 * len(first):
             slots *= 2
+        self._multipliers = MULTIPLIERS
         while count < 0:
-            self._multipliers = np.array([_multiplier() for _ in range(4)], np.int64)
             self._slots = np.zeros(slots, np.int64)
             count = int(number_pairs(self._first, self._second, self._multipliers, self._slots, rows, self.numbers))
             slots *= 2
+            if count < 0:
+                self._multipliers = _multipliers()
         self.count, self.rows = count, rows[:count]
 
     def find(self, first: Integers, second: Integers) -> Integers:
@@ -102,7 +111,3 @@ class Pairs:
 
 def _as_read(numbers: Integers) -> Integers:
     return readonly(np.ascontiguousarray(numbers, np.int64))
-
-
-def _multiplier() -> int:
-    return secrets.randbits(MULTIPLIER_BITS) | 1 << (MULTIPLIER_BITS - 1) | 1

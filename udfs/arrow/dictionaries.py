@@ -107,4 +107,8 @@ class Numbers:
         if len(self.texts) <= FEW_TEXTS:
             return pa.array([None, *self.texts], pa.string()).take(pa.array(numbers))
         # Only the texts of this batch: all texts seen so far would be too many.
-        return each_once(lambda number: self.texts[number - 1], numbers, pa.string(), numbers > 0)
+        used = np.zeros(len(self.texts) + 1, np.bool_)
+        used[numbers] = True
+        own = [None, *(self.texts[number - 1] for number in np.flatnonzero(used[1:]) + 1)]
+        used[0] = True
+        return pa.array(own, pa.string()).take(pa.array((np.cumsum(used) - 1)[numbers]))

@@ -38,6 +38,7 @@ from codec.conversation.channels.state import (
     Rows,
     new_results,
     new_state,
+    with_results,
     with_room,
 )
 from codec.conversation.channels.unnamed import without_unnamed
@@ -50,7 +51,7 @@ from udfs.arrow.rows import picked
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import method_frames, queue_types
 from udfs.conversation.states import NO_NUMBERS, Tracker
-from udfs.roles import NEEDS_NO_ACK, SETTLEMENTS, TEXTS, WITHOUT_REPLY, method_roles
+from udfs.roles import NEEDS_NO_ACK, QUEUE_TYPES_BY, SETTLEMENTS, TEXTS, WITHOUT_REPLY, method_roles
 
 Records = NDArray[Any]
 _OF_CHANNEL = (
@@ -125,7 +126,7 @@ class ChannelTracker(Tracker):
 
     def __init__(self, keep: bool = False) -> None:
         super().__init__(LAYOUT, new_state(), keep)  # the first text of a tracker is EMPTY
-        self._roles, self._names = compiled_roles(), Numbers(method_roles())
+        self._roles, self._names, self._room = compiled_roles(), Numbers(method_roles()), new_results(0, 0, 0, 0)
         self._known_texts = {"names": self._names, **{name: Numbers(texts) for name, texts in TEXTS.items()}}
 
     @property
@@ -152,7 +153,7 @@ class ChannelTracker(Tracker):
     def _rows(self, batch: FrameBatch) -> Rows:
         """The frames that the kernel reads, as its columns."""
         at = np.flatnonzero(method_frames(batch))
-        of_arguments, types = batch.argument_at[at], queue_types(batch.rows, pa.array(at), passive=False)
+        of_arguments, types = batch.argument_at[at], self._queue_types(batch, at)
         cut = batch.cut[at]
         if cut.any():
             of_arguments, types = np.where(cut, -1, of_arguments), pc.if_else(pa.array(~cut), types, None)
@@ -176,6 +177,14 @@ class ChannelTracker(Tracker):
                 names = np.where(own, _NAME_NUMBERS[NAMES.index(alike)], names)
         return Rows(name=fixed(names), **texts, **{name: fixed(column) for name, column in numbers.items()})
 
+    def _queue_types(self, batch: FrameBatch, at: NDArray[np.int64]) -> pa.Array:
+        """The types of queues that arguments of these frames imply."""
+        states = batch.are("name", *QUEUE_TYPES_BY)[at]
+        if not states.any():
+            return pa.nulls(len(at), pa.string())
+        types = queue_types(batch.rows, pa.array(at[states]), passive=False)
+        return picked(types, np.where(states, np.cumsum(states) - 1, -1))
+
     def _results(self, states: ConnectionStates, rows: int) -> Results:
         """Room for the results of `rows` more rows and of the ends of these connections; without `keep`, of the current
         one."""
@@ -183,7 +192,8 @@ class ChannelTracker(Tracker):
             touched, waiting, links = (int(self._state.numbers[cell]) for cell in (TOUCHED, PENDINGS, LINKS))
         else:
             touched, waiting, links = (len(states.parts[name]) for name in ("touched", "pendings", "links"))
-        return new_results(touched, waiting, links, rows)
+        self._room = with_results(self._room, touched, waiting, links, rows)
+        return self._room
 
     def finish(self) -> dict[str, Records]:
         """End all connections."""
@@ -229,9 +239,10 @@ class ChannelTracker(Tracker):
 
 
 def _records(results: Results) -> dict[str, Records]:
-    """The records of each kind that has any."""
+    """Copies of the records of each kind that has any."""
     records = (results.messages, results.events, results.incarnations, results.links, results.replies)
-    return {kind: rows[:count] for kind, rows, count in zip(KINDS, records, results.counts, strict=True) if count}
+    counts = zip(KINDS, records, results.counts, strict=True)
+    return {kind: rows[:count].copy() for kind, rows, count in counts if count}
 
 
 # How columns that are not texts by number are made of a field.

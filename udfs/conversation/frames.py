@@ -62,7 +62,8 @@ class FrameBatch:
         return int(self.rows.num_rows)
 
     def cells(self, name: str) -> Integers:
-        """A column of CELLS as numbers, `fixed`: -1 is null, a text is its index in TEXTS, notes are bits."""
+        """A column of CELLS as numbers, `fixed`: -1 is null, a text is its index in TEXTS, notes are bits. It is a view
+        of what the decoder writes to again."""
         if name not in self._cells:
             if self._matrix is not None:
                 column = self._matrix[:, CELLS[name]]

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.tables import Place
+from codec.tables import MESSAGES, Place
 from codec.variant.reading import OTHER, TIME
 from udfs.addresses import managed_by
 from udfs.arrow.dictionaries import by_distinct
-from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, texts, values_of
+from udfs.arrow.fields import TYPES, Fields, Values, are_objects, read_as, text_or_hex, texts, values_of
 from udfs.arrow.rows import one_of
 from udfs.roles import DELIVERIES
 
@@ -55,11 +55,12 @@ def _paths(section: str) -> list[str]:
 def as_text(values: Values) -> pa.Array:
     """Values of any type as text: octets as UTF-8 where they are, else as lower-case hex; null where there is none."""
     kinds, read = read_as(values, ("binary", "bigint", "boolean"))
-    text = pc.coalesce(
-        text_or_hex(read["binary"]),
-        read["bigint"].cast(pa.string()),
-        read["boolean"].cast(pa.string()),
-    )
+    if not kinds.any():
+        return pa.nulls(len(kinds), pa.string())
+    text = text_or_hex(read["binary"])
+    for name in ("bigint", "boolean"):
+        if read[name].null_count < len(kinds):
+            text = pc.coalesce(text, read[name].cast(pa.string()))
     others = np.flatnonzero((kinds == OTHER) | (kinds == TIME))
     if len(others):  # decimals, as unsigned numbers above 2**63 are, and what no sender should put there
         texts = text.to_pylist()
@@ -80,6 +81,11 @@ DIGITS = "0123456789"
 # HTTP over AMQP: methods, the reply-to of requests, the form of a status, and the first one of errors.
 HTTP_METHODS, HTTP_REPLY_TO, STATUS, FIRST_ERROR = ("GET", "PUT", "POST", "DELETE"), "$me", "^[1-5][0-9]{2}$", 400
 BINDINGS = "/bindings"  # where bindings are posted
+# Properties that only requests to management nodes and their replies have, beside those that all messages may have.
+OF_MANAGEMENT = (
+    "http_response", "requested_operation", "requested_name", "requested_type", "status_code", "status_text",
+    "claims_status", "claims_text",
+)  # fmt: skip
 # Properties that only serve to derive others.
 ONLY_DERIVED_FROM = (
     "delivery_mode", "delivery_count", "durable_flag", "has_header", "discard_unroutable", "ttl", "to", "reply_node",
@@ -161,6 +167,9 @@ def management(found: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> dic
     nothing, no_number = pa.scalar(None, pa.string()), pa.scalar(None, pa.int32())
     subject, to = found["subject"], found["to"]
     has_method = pc.and_(one_of(subject, HTTP_METHODS), pc.equal(found["reply_to"], HTTP_REPLY_TO).fill_null(False))
+    if not has_method.true_count and all(found[name].null_count == len(to) for name in OF_MANAGEMENT):
+        types = {name: MESSAGES[name].type for name in MESSAGES.names if name.startswith("management_")}
+        return {name: pa.nulls(len(to), TYPES[str(kind)]) for name, kind in types.items()}
     by_http = pc.and_(has_method, pc.starts_with(to, "/").fill_null(False))
     replied = pc.and_(found["http_response"].is_valid(), pc.match_substring_regex(subject, STATUS).fill_null(False))
     code = pc.if_else(replied, subject, nothing).cast(pa.int32())

@@ -82,6 +82,11 @@ class Rows(NamedTuple):
     def cells(self) -> np.ndarray:
         return self.batch.cells
 
+    def numbers(self, column: int) -> np.ndarray:
+        """A copy of a column: the decoder writes to its cells again."""
+        found: np.ndarray = self.batch.cells[:, column].copy()
+        return found
+
 
 def _payload(rows: Rows) -> pa.Array:
     if not rows.keep_payload:
@@ -94,24 +99,24 @@ def _payload(rows: Rows) -> pa.Array:
 # The columns of rows of kind 'frame'.
 _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "kind": lambda rows: pa.repeat(pa.scalar("frame"), len(rows.cells)),
-    "connection_id": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.CONNECTION])),
-    "frame_no": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.FRAME_NO])),
+    "connection_id": lambda rows: pa.array(rows.numbers(R.CONNECTION)),
+    "frame_no": lambda rows: pa.array(rows.numbers(R.FRAME_NO)),
     "sender": lambda rows: _SENDERS.column(rows.cells[:, R.SENDER]),
     "ts": lambda rows: pa.array(rows.cells[:, R.TS] // 1000).cast(TIMESTAMP),
-    "ts_ns": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.TS])),
-    "first_ts_ns": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.FIRST_TS])),
+    "ts_ns": lambda rows: pa.array(rows.numbers(R.TS)),
+    "first_ts_ns": lambda rows: pa.array(rows.numbers(R.FIRST_TS)),
     "capture_file": lambda rows: TextTable.of(rows.files).column(rows.cells[:, R.FILE]),
-    "first_packet_no": lambda rows: nullable(rows.cells[:, R.FIRST_PACKET]),
-    "packet_no": lambda rows: nullable(rows.cells[:, R.PACKET]),
-    "stream_offset": lambda rows: nullable(rows.cells[:, R.OFFSET]),
-    "size": lambda rows: nullable(rows.cells[:, R.SIZE]),
+    "first_packet_no": lambda rows: nullable(rows.numbers(R.FIRST_PACKET)),
+    "packet_no": lambda rows: nullable(rows.numbers(R.PACKET)),
+    "stream_offset": lambda rows: nullable(rows.numbers(R.OFFSET)),
+    "size": lambda rows: nullable(rows.numbers(R.SIZE)),
     "version": lambda rows: _VERSIONS.column(rows.cells[:, R.VERSION]),
     "version_known": lambda rows: pa.array(rows.cells[:, R.KNOWN] == 1),
     "channel": lambda rows: nullable(rows.cells[:, R.CHANNEL].astype(np.int32)),
     "frame_type": lambda rows: _FRAME_TYPES.column(rows.cells[:, R.TYPE]),
     "class_id": lambda rows: nullable(rows.cells[:, R.CLASS].astype(np.int32)),
     "method_id": lambda rows: nullable(rows.cells[:, R.METHOD_ID].astype(np.int32)),
-    "code": lambda rows: nullable(rows.cells[:, R.CODE]),
+    "code": lambda rows: nullable(rows.numbers(R.CODE)),
     "name": lambda rows: _NAMES.column(rows.cells[:, R.NAME]),
     "arguments": lambda rows: variant_column(
         rows.batch.arguments, rows.batch.arguments_metadata, rows.cells, R.ARGUMENTS_END
@@ -119,13 +124,13 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "properties": lambda rows: variant_column(
         rows.batch.properties, rows.batch.properties_metadata, rows.cells, R.PROPERTIES_END
     ),
-    "body_size": lambda rows: nullable(rows.cells[:, R.BODY_SIZE]),
-    "payload_size": lambda rows: nullable(rows.cells[:, R.PAYLOAD_SIZE]),
+    "body_size": lambda rows: nullable(rows.numbers(R.BODY_SIZE)),
+    "payload_size": lambda rows: nullable(rows.numbers(R.PAYLOAD_SIZE)),
     "payload": _payload,
     "status": lambda rows: _STATUSES.column(rows.cells[:, R.STATUS]),
     "error": lambda rows: _ERRORS.column(rows.cells[:, R.ERROR]),
     "notes": lambda rows: each_once(note_names, rows.cells[:, R.NOTES], _TEXTS, rows.cells[:, R.NOTES] != 0),
-    "content_frame_no": lambda rows: nullable(rows.cells[:, R.CONTENT]),
+    "content_frame_no": lambda rows: nullable(rows.numbers(R.CONTENT)),
     "body_sha256": lambda rows: _digests(rows.batch.digest, rows.cells[:, R.DIGEST] > 0),
     "facts": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("facts").type),
     "inside": lambda rows: _inside(rows.batch),

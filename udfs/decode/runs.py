@@ -38,7 +38,7 @@ OPEN_FILES = 16
 SHORTER = "has become shorter while it was read"
 # Payloads so near to each other in the file are read at once, with the bytes between them, which is faster than one by
 # one; all bytes between the payloads of a group are at most the second number.
-GAP_BYTES, GAPS_BYTES = 8 << 10, 16 << 20
+GAP_BYTES, GAPS_BYTES = 8 << 10, 48 << 20
 
 
 class Group(NamedTuple):

@@ -105,7 +105,7 @@ class Conversation:
     def feed(self, frames: FrameBatch) -> Rows:
         """Take frames, at least one -> table, rows."""
         connections = frames.cells("connection_id")
-        open_ids = np.union1d(self._open_ids, connections) if self._keep else connections[-1:]
+        open_ids = np.union1d(self._open_ids, connections) if self._keep else connections[-1:].copy()
         if self._with_methods:
             methods, requests = method_rows(frames, self._schemas["methods"])
             yield "methods", methods

@@ -154,19 +154,24 @@ def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Recor
         "routing_key": pc.coalesce(pc.if_else(pc.or_(published, topic.is_valid()), routing_key, nothing), topic),
         "queue": pc.if_else(published, nothing, queue),
     }
-    served = pc.match_substring_regex(outcomes["address"], SERVES).fill_null(False)
+    if any(rows[name].null_count < rows.num_rows for name in MANAGEMENT):
+        managed = _managed(rows, outcomes["address"], published)
+        for name in MANAGEMENT:
+            outcomes[name] = pc.if_else(managed, rows[name], pa.scalar(None, rows.schema.field(name).type))
+    outcomes |= {name: pc.coalesce(rows[name].cast(pa.string()), column) for name, column in of_address.items()}
+    columns = {name: column.cast(rows.schema.field(name).type) for name, column in outcomes.items()}
+    if not (at >= 0).all():
+        columns = {name: pc.if_else(known, column, rows[name]) for name, column in columns.items()}
+    return changed(rows, columns)
+
+
+def _managed(rows: pa.RecordBatch, address: pa.Array, published: pa.BooleanArray) -> pa.BooleanArray:
+    """Which messages are requests to a management node or its replies."""
+    served = pc.match_substring_regex(address, SERVES).fill_null(False)
     # Replies of a node may come from a dynamic one; the address of a link may be missing in the capture.
     by_http = one_of(rows["management_operation"], HTTP_METHODS)
-    elsewhere = pc.or_(rows["management_text"].is_valid(), outcomes["address"].is_null())
-    managed = pc.or_(pc.or_(served, by_http), pc.and_(pc.invert(published), elsewhere))
-    for name in MANAGEMENT:
-        outcomes[name] = pc.if_else(managed, rows[name], pa.scalar(None, rows.schema.field(name).type))
-    outcomes |= {name: pc.coalesce(rows[name].cast(pa.string()), column) for name, column in of_address.items()}
-    columns = {
-        name: pc.if_else(known, column.cast(rows.schema.field(name).type), rows[name])
-        for name, column in outcomes.items()
-    }
-    return changed(rows, columns)
+    elsewhere = pc.or_(rows["management_text"].is_valid(), address.is_null())
+    return pc.or_(pc.or_(served, by_http), pc.and_(pc.invert(published), elsewhere))
 
 
 def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.RecordBatch:

@@ -149,14 +149,28 @@ def with_room(state: State, rows: int) -> State:
 def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
     """Room for the results of so many rows, the last of which may end `touched` channels, `waiting` settlements and
     `links`."""
-    incarnations = touched + 2 * rows
-    # An incarnation ends with two events for its transaction, and two for what is outstanding. A waiting settlement has
-    # one at the request for a commit, and one at its reply.
-    sizes = (rows, 4 * rows + 2 * waiting + 4 * incarnations, incarnations, links + rows, rows)
+    sizes = _sizes(touched, waiting, links, rows)
     kinds = (MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY)
     of_kind = [np.empty(size, kind).view(np.recarray) for kind, size in zip(kinds, sizes, strict=True)]
     messages, events, incarnation_rows, link_rows, replies = of_kind
     return Results(messages, events, incarnation_rows, link_rows, replies, np.zeros(len(kinds), np.int64))
+
+
+def with_results(results: Results, touched: int, waiting: int, links: int, rows: int) -> Results:
+    """`results` without records, or others with more room, as `new_results` has it."""
+    needed = _sizes(touched, waiting, links, rows)
+    results.counts[:] = 0
+    if all(size <= len(room) for size, room in zip(needed, results, strict=False)):
+        return results
+    return new_results(touched, waiting, links, rows)
+
+
+def _sizes(touched: int, waiting: int, links: int, rows: int) -> tuple[int, ...]:
+    """Room for records of each kind."""
+    incarnations = touched + 2 * rows
+    # An incarnation ends with two events for its transaction, and two for what is outstanding. A waiting settlement has
+    # one at the request for a commit, and one at its reply.
+    return rows, 4 * rows + 2 * waiting + 4 * incarnations, incarnations, links + rows, rows
 
 
 @kernel
