@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from jobs import running
+from udfs.processes import collect_rarely
 
 NAMES = (
     "decode", "explain", "diff", "audit", "report", "nightly", "sql", "cut", "ingest", "lake", "doctor", "rules",
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def program() -> NoReturn:
     """The command `wirehare`: run the sub-command that the arguments of this process name, and end the process."""
+    collect_rarely()
     running.end_process(main())
 
 

@@ -18,9 +18,16 @@ from contextlib import contextmanager, suppress
 # Environment of processes that decode. pyarrow's allocator (mimalloc, documentation of its options) would give freed
 # memory back to the system, which clears it again for the next batch: 5 % of the time. To keep it takes 90 MB more.
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
+NEW_OBJECTS = 50_000  # 700 by default
 OLDEST = 2  # generation of objects, for the garbage collector
 USER_UMASK = "WIREHARE_UMASK"  # octal umask of the user, and the id of the process that started the JVM
 WHILE_COLD = "WIREHARE_INTERPRET_WHILE_COLD"  # in the environment of Spark's workers
+
+
+def collect_rarely() -> None:
+    """Let Python look for cycles of garbage after many new objects only: it would do so hundreds of times while
+    modules are imported and kernels are loaded."""
+    gc.set_threshold(NEW_OBJECTS)
 
 
 def interpret_in_workers(environment: MutableMapping[str, str], wanted: bool) -> None:

@@ -30,8 +30,9 @@ def main() -> None:
     sys.path[:], modules = pickle.load(requests)
     received = SimpleQueue[bytes]()
     Thread(target=_receive, args=(requests, received), daemon=True).start()
-    from udfs.processes import without_pandas  # not above: it is found through the path
+    from udfs.processes import collect_rarely, without_pandas  # not above: it is found through the path
 
+    collect_rarely()
     with without_pandas():
         for module in modules:
             importlib.import_module(module)

@@ -29,6 +29,7 @@ from codec.compiler.limits import LIMITS
 from codec.layers.stack import Layers
 from codec.net.segments import ACK, FIN, SYN
 from pipeline.decoding import config
+from udfs.conversation.frames import FrameBatch
 from udfs.decode.frame_rows import frame_rows
 from udfs.tables import Tables
 
@@ -219,7 +220,7 @@ def tables_of(
     decoder, tables, found = Decoder(layers=layers), Tables(config()), defaultdict[str, list[Row]](list)
     for batches in (*(decoder.feed(*flow) for flow in captured), decoder.finish()):
         for batch in batches:
-            for table, rows in tables.feed(frame_rows(batch, ["a.pcap"], False, encoded=True)):
+            for table, rows in tables.feed(FrameBatch(frame_rows(batch, ["a.pcap"], False, encoded=True), batch.cells)):
                 found[table] += rows.to_pylist()
     for table, rows in tables.finish():
         found[table] += rows.to_pylist()
