@@ -374,19 +374,23 @@ def _observe_facts(session: Session, side: Side) -> None:
 
 
 def _with_units(rows: str) -> str:
-    """The rows with their unit: connections, of many the groups of UNITS, of few their parts."""
-    return f"""SELECT *, CASE WHEN n > {UNITS} THEN k % {UNITS} WHEN n > 8 THEN k
+    """The rows with their unit: connections, of many the groups of UNITS, of few their parts. Of times it is their slice
+    of the capture where there are few connections or few slices: what disturbs a second disturbs all its messages."""
+    return f"""SELECT *, CASE WHEN least(n, slices) <= 8 AND slice IS NOT NULL THEN slice
+            WHEN n > {UNITS} THEN k % {UNITS} WHEN n > 8 THEN k
             ELSE k * 16 + block // CASE WHEN n > 4 THEN 8 WHEN n > 2 THEN 4 WHEN n > 1 THEN 2 ELSE 1 END END AS unit
-        FROM (SELECT *, max(k) OVER (PARTITION BY measure, subject, item, family) AS n
+        FROM (SELECT *, max(k) OVER (PARTITION BY measure, subject, item, family) AS n,
+                     max(j) OVER (PARTITION BY measure, subject, item, family) AS slices
               FROM (SELECT *, dense_rank() OVER (
-                        PARTITION BY measure, subject, item, family ORDER BY connection_id) AS k
+                        PARTITION BY measure, subject, item, family ORDER BY connection_id) AS k,
+                        dense_rank() OVER (PARTITION BY measure, subject, item, family ORDER BY slice) AS j
                     FROM ({rows}) WHERE subject IS NOT NULL))"""
 
 
 def _observe_samples(session: Session, side: Side) -> None:
     rates = " UNION ALL ".join(
         f"SELECT '{each.id}' AS measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, "
-        f"{_family(each)} AS family, connection_id, block, "
+        f"{_family(each)} AS family, connection_id, block, NULL::INTEGER AS slice, "
         f"coalesce(({each.part})::DOUBLE, 0) AS part, coalesce(({each.of})::DOUBLE, 0) AS of "
         f"FROM {each.source} WHERE {each.when}"
         for each in measures("rates").values()
@@ -403,7 +407,7 @@ def _observe_samples(session: Session, side: Side) -> None:
         side.proofs[key] = Proof(row["connection_id"])
     distributions = " UNION ALL ".join(
         f"SELECT measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, {_family(each)} AS family, "
-        f"connection_id, block, bin, n AS times FROM histograms WHERE measure = '{each.id}'"
+        f"connection_id, block, slice, bin, n AS times FROM histograms WHERE measure = '{each.id}'"
         for each in measures("distributions").values()
     )
     query = f"""SELECT measure, subject, item, family, list(unit) AS unit, list(bin) AS bin, list(times) AS times,
@@ -670,7 +674,8 @@ class Compared:
                     change.after / change.before - 1 if change.before else None, change.low, change.high, change.p,
                     self.cost(measure, key.subject, change.effect), self.old.proof(key), self.new.proof(key),
                 )  # fmt: skip
-                if change.p <= (statistics.LEVEL if change.tested else statistics.SUSPICIOUS) and change.p < least_p:
+                limit = statistics.LEVEL if change.tested else statistics.SUSPICIOUS
+                if (change.p <= limit or change.large) and (best is None or change.p < least_p):
                     best, least_p = (found, change.tested), change.p
             if best is None:
                 self.same(measure.title)
@@ -691,7 +696,7 @@ class Compared:
             if enough and found.p <= limit:
                 sure.append(found)
             elif not enough:
-                unsure.append(replace(found, confidence="few"))
+                unsure.append(replace(found, confidence="few", p=found.p if found.p < 1 else None))
             else:
                 self.same(found.title)
         return sure, unsure

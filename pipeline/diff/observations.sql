@@ -47,6 +47,12 @@ FROM (SELECT c.*, s.first, s.last, sends, receives,
 CREATE OR REPLACE TEMP TABLE members AS
 SELECT connection_id, application, family, first, last, opened_ns, length_ns, tcp_end FROM peers;
 
+-- Times are of a slice of the capture: a second, or a 64th of it.
+SET VARIABLE first_ns = (SELECT coalesce(min(opened_ns), 0) FROM members);
+SET VARIABLE slice_ns = (SELECT coalesce(greatest(max(opened_ns + length_ns) - min(opened_ns), 0) // 64, 0) FROM members);
+CREATE OR REPLACE TEMP MACRO slice_of(ns) AS
+    least(greatest((ns - getvariable('first_ns')) // greatest(getvariable('slice_ns'), 1000000000), 0), 63)::INTEGER;
+
 CREATE OR REPLACE TEMP MACRO block_of(frame, first, last) AS
     least(greatest(16 * (frame - first) // greatest(last - first + 1, 1), 0), 15)::INTEGER;
 
@@ -116,11 +122,11 @@ FROM done JOIN (SELECT DISTINCT application, item FROM steady_methods
            UNION ALL SELECT DISTINCT application, '' FROM members) AS items USING (application)
 LEFT JOIN steady_methods AS s USING (connection_id, block, item);
 
--- Histograms with 50 bins for each power of ten.
+-- Histograms with 50 bins for each power of ten; of times by slice, of sizes by block.
 CREATE OR REPLACE TEMP TABLE histograms AS
 WITH settled AS (
-    SELECT connection_id, application, family, block_of(first_frame_no, first, last) AS block, operation,
-           exchange, CASE WHEN operation != 'publish' OR exchange = '' THEN routing_key END AS routing_key, m.queue, m.address,
+    SELECT connection_id, application, family, slice_of(ts_ns) AS slice, operation, exchange,
+            CASE WHEN operation != 'publish' OR exchange = '' THEN routing_key END AS routing_key, m.queue, m.address,
            bin_of(settle_latency_ns) AS bin, count(*) AS n
     FROM messages AS m JOIN members USING (connection_id)
     WHERE settle_latency_ns >= 0 AND outcome != 'presettled' AND operation != 'return'
@@ -135,10 +141,10 @@ sizes AS (
       AND management_operation IS NULL AND management_status IS NULL
     GROUP BY ALL),
 flows AS (
-    SELECT coalesce(deliver_connection_id, publish_connection_id) AS connection_id, deliver_frame_no, publish_frame_no,
-           queue_or_exchange(NULL, NULL, queue, address) AS subject, broker_latency_ns, total_latency_ns, rpc_latency_ns
+    SELECT coalesce(deliver_connection_id, publish_connection_id) AS connection_id, publish_ts_ns,
+           queue_or_exchange(NULL, NULL, queue, address) AS subject, broker_latency_ns
     FROM message_flows WHERE NOT ambiguous OR ambiguous IS NULL)
-SELECT connection_id, application, family, block,
+SELECT connection_id, application, family, slice,
        CASE operation WHEN 'publish' THEN 'confirm_latency' ELSE 'ack_latency' END AS measure,
        without_ids(queue_or_exchange(exchange, routing_key, queue, address)) AS subject, bin, sum(n)::BIGINT AS n
 FROM settled GROUP BY ALL
@@ -147,19 +153,19 @@ SELECT connection_id, application, family, block, 'body_size' AS measure,
        without_ids(queue_or_exchange(exchange, routing_key, queue, address)) AS subject, bin, sum(n)::BIGINT AS n
 FROM sizes GROUP BY ALL
 UNION ALL BY NAME
-SELECT connection_id, application, family, block_of(coalesce(deliver_frame_no, publish_frame_no), first, last) AS block,
+SELECT connection_id, application, family, slice_of(publish_ts_ns) AS slice,
        'broker_latency' AS measure, without_ids(subject) AS subject, bin_of(broker_latency_ns) AS bin, count(*) AS n
 FROM flows JOIN members USING (connection_id) WHERE broker_latency_ns >= 0 GROUP BY ALL
 UNION ALL BY NAME
-SELECT connection_id, application, family, block_of(publish_frame_no, first, last) AS block,
+SELECT connection_id, application, family, slice_of(publish_ts_ns) AS slice,
        'rpc_latency' AS measure, without_ids(subject) AS subject, bin_of(rpc_latency_ns) AS bin, count(*) AS n
 FROM (SELECT * REPLACE (publish_connection_id AS connection_id) FROM (
-          SELECT publish_connection_id, NULL::BIGINT AS connection_id, publish_frame_no, rpc_latency_ns,
+          SELECT publish_connection_id, NULL::BIGINT AS connection_id, publish_ts_ns, rpc_latency_ns,
                  queue_or_exchange(exchange, routing_key, queue, address) AS subject
           FROM message_flows WHERE rpc_latency_ns >= 0))
      JOIN members USING (connection_id) GROUP BY ALL
 UNION ALL BY NAME
-SELECT connection_id, application, family, (frame_no % 16)::INTEGER AS block, 'reply_latency' AS measure, name AS subject,
+SELECT connection_id, application, family, slice_of(ts_ns) AS slice, 'reply_latency' AS measure, name AS subject,
        bin_of(reply_latency_ns) AS bin, count(*) AS n
 FROM methods JOIN members USING (connection_id)
 WHERE reply_latency_ns >= 0 AND name IN (
@@ -168,7 +174,7 @@ WHERE reply_latency_ns >= 0 AND name IN (
     'queue.purge', 'channel.close', 'connection.close')
 GROUP BY ALL
 UNION ALL BY NAME
-SELECT connection_id, application, family, 0 AS block, unnest(['handshake_latency', 'login_latency', 'open_latency', 'start_latency', 'tcp_rtt']) AS measure,
+SELECT connection_id, application, family, slice_of(opened_ns) AS slice, unnest(['handshake_latency', 'login_latency', 'open_latency', 'start_latency', 'tcp_rtt']) AS measure,
        NULL AS subject, bin_of(unnest([handshake_ns, login_latency_ns, open_latency_ns, start_latency_ns, tcp_rtt_ns])) AS bin, 1 AS n
 FROM peers;
 DELETE FROM histograms WHERE bin IS NULL;

@@ -17,6 +17,7 @@ import numpy as np
 
 LEVEL = 0.01  # share of false differences among those reported
 SUSPICIOUS = 0.05  # p-value of what is named although there are too few units
+LARGE = math.log(2)  # change that is named where there are too few units for a p-value
 RESAMPLES = 600
 SMALLEST_UNITS = 4  # of each side, for a test
 BINS = 50  # of a histogram, for each power of ten
@@ -26,7 +27,7 @@ FEWEST_IN_TAIL = 5  # values beyond a quantile
 @dataclass(frozen=True)
 class Change:
     """A value before and after, the confidence interval of the relative change, and the p-value of no change that
-    matters. `tested` is false where there are too few units."""
+    matters. `tested` is false where there are too few units; `large`: there is no p-value, but the change is large."""
 
     before: float
     after: float
@@ -35,6 +36,7 @@ class Change:
     p: float
     effect: float
     tested: bool = True
+    large: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def compare(before: Sample, after: Sample, least: float, floor: float, of: float
     if abs(effect) <= matters:
         return None
     if min(before.units, after.units) < SMALLEST_UNITS:
-        return Change(old, new, math.nan, math.nan, 1.0, effect, False)
+        return Change(old, new, math.nan, math.nan, 1.0, effect, False, abs(effect) >= LARGE)
     low, high, error = interval(
         before.units, after.units, lambda i, j: np.log((value(after, j) + floor) / (value(before, i) + floor))
     )

@@ -170,7 +170,10 @@ def run_pika(options: Options) -> None:
             )
         if options.confirm == "tx":
             out.tx_commit()
-        time.sleep(options.pause)
+        if options.get or options.consume_every > 1:
+            time.sleep(options.pause)
+        else:
+            consumer.sleep(options.pause)  # what arrives meanwhile is settled
         if options.get:
             found, _, body = channel.basic_get(options.queue)
             if found:
