@@ -25,6 +25,7 @@ import numpy as np
 from codec.errors import WirehareError
 from pipeline.diff import statistics
 from pipeline.diff.statistics import Sample
+from pipeline.text import plural
 
 if TYPE_CHECKING:
     from pipeline.sql import Session
@@ -374,8 +375,8 @@ def _observe_facts(session: Session, side: Side) -> None:
 
 
 def _with_units(rows: str) -> str:
-    """The rows with their unit: connections, of many the groups of UNITS, of few their parts. Of times it is their slice
-    of the capture where there are few connections or few slices: what disturbs a second disturbs all its messages."""
+    """The rows with their unit: connections, of many the groups of UNITS, of few their parts. Of times it is a slice of
+    the capture where there are few connections or few slices: what disturbs a second disturbs all its messages."""
     return f"""SELECT *, CASE WHEN least(n, slices) <= 8 AND slice IS NOT NULL THEN slice
             WHEN n > {UNITS} THEN k % {UNITS} WHEN n > 8 THEN k
             ELSE k * 16 + block // CASE WHEN n > 4 THEN 8 WHEN n > 2 THEN 4 WHEN n > 1 THEN 2 ELSE 1 END END AS unit
@@ -708,9 +709,12 @@ class Compared:
                 f"{len(self.left_out):,} are left out."
             )
         if self.other_load:
-            yield f"{self.other_load} values depend on the load and are not compared, because the loads differ."
-        versions = [{key.family for key in side.stating if key.family} | {""} for side in (self.old, self.new)]
-        if not (versions[0] & versions[1]) - {""} and len(versions[0] | versions[1]) > 1:
+            yield f"Not compared, because the loads differ: {plural(self.other_load, 'value')} that depend on the load."
+        for name, side in (("before", self.old), ("after", self.new)):
+            if not side.connections:
+                yield f"There are no connections {name}."
+        before, after = ({key.family for key in side.stating if key.family} for side in (self.old, self.new))
+        if before and after and not before & after:
             yield "The AMQP versions differ: only what they have in common is compared."
         if self.old.has_findings != self.new.has_findings:
             yield "Rules are not compared: `wirehare audit` has written findings for one side only."

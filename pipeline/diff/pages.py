@@ -62,14 +62,19 @@ def confidence(each: Difference) -> str:
         return f"all of {many}"
     parts = [many]
     if each.change is not None:
-        parts.insert(0, f"{100 * each.change:+.3g} %")
+        parts.insert(0, percent(each.change))
     if each.low is not None and each.high is not None and math.isfinite(each.low):
-        parts.insert(1, f"99 % interval {100 * each.low:+.3g} to {100 * each.high:+.3g} %")
+        parts.insert(1, f"99 % interval {percent(each.low)} to {percent(each.high)}")
     if each.confidence == "few":
         parts.append("too few to rule out chance")
     elif each.p is not None:
         parts.append(f"p {each.p:.2g}" if each.p >= 1e-6 else "p < 0.000001")
     return ", ".join(parts)
+
+
+def percent(change: float) -> str:
+    """A relative change."""
+    return f"{100 * change:+,.0f} %" if abs(change) >= 1 else f"{100 * change:+.2g} %"
 
 
 def where(proof: Proof) -> str:
@@ -102,7 +107,7 @@ def _text(comparison: Comparison) -> Iterator[str]:
     yield f"After:  {plain_text(comparison.after, LONGEST)}"
     yield ""
     if comparison.differences:
-        yield f"{len(comparison.differences)} differences, what costs most first ({CONFIDENCE})"
+        yield f"{plural(len(comparison.differences), 'difference')}, what costs most first ({CONFIDENCE})"
         yield from _entries(comparison.differences)
     else:
         yield "No difference was found."

@@ -34,6 +34,7 @@ from pipeline.diff import (
 )
 from pipeline.diff.statistics import Sample
 
+CONFIRMS = Key("confirm_latency", "exchange orders", "", "")
 HOSTILE = "x\x1b[31m|`<script>alert(1)</script>` @someone [a](http://b) \u202e\n# y"
 DIFFERENCE = Difference(
     "heartbeat", "agreed heartbeat, s", HOSTILE, HOSTILE, "value", HOSTILE, HOSTILE, "", "certain", 1, 2,
@@ -270,3 +271,29 @@ def test_an_application_with_another_name_is_found_by_what_it_uses() -> None:
     assert list(renamed(old, new)) != []
     assert set(new.connections) == {"billing", "other"}
     assert new.messages == {"billing": 5}
+
+
+@pytest.mark.parametrize(("growth", "failed", "undecided"), [(1.0, 0, 0), (1.04, 0, 0), (1.5, 1, 0)])
+def test_a_limit_fails_when_growth_beyond_it_is_sure(growth: float, failed: int, undecided: int) -> None:
+    """Ten connections, each with 1,000 confirms of about 1 ms; the limit is 5 % more."""
+    random = np.random.default_rng(3)
+    sides = []
+    for times in (1.0, growth):
+        bins = np.floor(statistics.BINS * np.log10(random.lognormal(0, 0.05, (10, 1000)) * 1e6 * times)).astype(int)
+        counts = np.array([np.bincount(row - bins.min(), minlength=np.ptp(bins) + 1) for row in bins], float)
+        side = Side()
+        side.samples[CONFIRMS] = Sample(counts=counts, first=int(bins.min()), connections=10)
+        sides.append(side)
+    found = Threshold.of("confirm_latency.p99=+5%").judged(sides[0], sides[1], [])
+    assert [len(lines) for lines in found] == [failed, undecided]
+
+
+def test_a_limit_is_not_decided_by_few_messages() -> None:
+    """The 99th percentile of 40 values is their largest but one."""
+    sides = []
+    for first in (300, 350):
+        side = Side()
+        side.samples[CONFIRMS] = Sample(counts=np.full((4, 1), 10.0), first=first, connections=4)
+        sides.append(side)
+    failed, undecided = Threshold.of("confirm_latency.p99=+5%").judged(sides[0], sides[1], [])
+    assert (failed, len(undecided)) == ([], 1)
