@@ -19,6 +19,8 @@ import independent_tcp
 import pyspark
 import pytest
 from golden import CAPTURES
+from object_store import BUCKET, object_store
+from pyarrow import fs
 from pyspark.sql import SparkSession
 from standalone_cluster import ROOT, fingerprints
 
@@ -55,6 +57,31 @@ def test_the_jobs_make_the_same_tables_and_findings_over_connect(spark: SparkSes
     over_connect(*audit, str(found[1]))
     classic, connect = (json.loads(path.read_text())["findings"] for path in found)
     assert classic == connect != []
+
+
+# A notebook's cells, with a server that is started there.
+WRITING = """
+import sys, wirehare
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote("local[1]").getOrCreate()
+print(sum(row["packets"] for row in wirehare.write(spark, sys.argv[2:], sys.argv[1])))
+"""
+
+
+@pytest.mark.cluster
+def test_tables_are_written_to_an_object_store_over_connect(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    captures = [str(CAPTURES / name) for name in SOME]
+    assert main(["decode", *captures, "--output", str(tmp_path / "local")]) == 0
+    with object_store() as store:
+        ran = subprocess.run(
+            [sys.executable, "-c", WRITING, store.uri("tables"), *captures],
+            cwd=ROOT, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        fs.copy_files(f"{BUCKET}/tables", str(tmp_path / "stored"), source_filesystem=store.files())
+    assert int(ran.stdout) == sum(1 for path in captures for _ in independent_tcp.records(Path(path)))
+    assert fingerprints(tmp_path / "stored") == fingerprints(tmp_path / "local")
 
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
