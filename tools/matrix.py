@@ -53,7 +53,7 @@ def passed(name: str, python: Path, tests: tuple[str, ...], **settings: str) -> 
 
 def environment(python: str) -> Path:
     """Make or update the environment of a Python, with all that the tests need: its Python."""
-    directory = ENVIRONMENTS / python
+    directory = ENVIRONMENTS / Path(python).name
     made = directory / "bin" / "python"
     if not made.exists():
         subprocess.run([python, "-m", "venv", directory], check=True)
