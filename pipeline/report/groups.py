@@ -45,8 +45,13 @@ class Source:
 
     @staticmethod
     def named(name: str) -> str:
-        """The temporary table of a source with a query."""
+        """The temporary table of a source that is materialized."""
         return f"of_{name}"
+
+    @property
+    def materialized(self) -> bool:
+        """Whether the rows of its query become a table: not for one section, since they may be as many as messages."""
+        return self.rows is not None and len(self.sections) > 1
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def count_groups(session: Session, sources: Iterable[Source]) -> dict[str, Group
     """All sections by name. Raises QueryError."""
     found = {}
     for source in sources:
-        if source.rows is not None:
+        if source.materialized:
             session.execute(f"CREATE OR REPLACE TEMP TABLE {Source.named(source.name)} AS {source.rows}")
         for section in source.sections:
             rows = session.rows(query(source, section))
@@ -93,7 +98,7 @@ def query(source: Source, section: Section) -> str:
         *(f"TRY_CAST({sql} AS BIGINT) AS {name}" for name, sql in measures.items()),
     ]
     rank = f"m{list(source.measures).index(section.rank)}"
-    rows = source.name if source.rows is None else Source.named(source.name)
+    rows = Source.named(source.name) if source.materialized else f"({source.rows})" if source.rows else source.name
     return (
         f"SELECT *, count(*) OVER () AS total FROM ("
         f"SELECT {', '.join(columns)} FROM {rows} WHERE {section.where} GROUP BY {', '.join(keys)}) "
