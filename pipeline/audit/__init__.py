@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # Name -> the module that it is imported from when it is first used.
 HOMES = {"Config": "config", "Detector": "detectors", "Rule": "catalogue"}
+AT_ONCE_BYTES = 512 << 20  # of memory for groups that are audited at once; beside it each checks sequences of frames
 __all__ = [*HOMES, "chosen_rules", "findings", "findings_in"]
 
 
@@ -132,7 +133,7 @@ def findings_in(
     groups = groups_of(files, GROUP_BYTES if most_bytes is None else most_bytes)
     at_once = min(len(groups), os.cpu_count() or 1)
     threads = None if at_once == 1 else max(1, (os.cpu_count() or 1) // at_once)
-    resources = Resources(threads, TASK_BYTES // at_once, directory)
+    resources = Resources(threads, TASK_BYTES if at_once == 1 else AT_ONCE_BYTES // at_once, directory)
     if len(groups) == 1:
         return findings_of(files, wanted, resources, conditions or {}, run)
 

@@ -14,15 +14,16 @@ from decimal import Decimal
 from functools import partial
 from queue import SimpleQueue
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
 import pyarrow.fs
+import pyarrow.parquet as pq
 
 from codec.tables import Table
 from codec.variant.python_values import encode
-from udfs.arrow.types import arrow_schema, variants
+from udfs.arrow.types import arrow_schema, typed, variants
 from udfs.findings.program import (
     FACT_CONNECTIONS,
     FIRST_ACROSS,
@@ -186,7 +187,7 @@ def evaluation(
             if tables is not None
         }
         with connected(files, program, directory, resources, conditions) as connection:
-            session = Evaluation(connection, program, dataset(files.get("methods", ())))
+            session = Evaluation(connection, program, files.get("methods", ()))
             if run is not None:
                 run.connections += session.connections
             try:
@@ -204,9 +205,9 @@ Task = tuple[frozenset[str], Callable[[duckdb.DuckDBPyConnection], object]]
 
 
 class Evaluation:
-    """A program in DuckDB, whose relations are made when they are needed. `methods`: a dataset of table methods."""
+    """A program in DuckDB, whose relations are made when they are needed. `methods`: files of table methods."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, program: Program, methods: Any) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, program: Program, methods: Sequence[str]) -> None:
         self.connection, self._program, self._methods = connection, program, methods
         self._cursors = [connection.cursor() for _ in range(PARALLEL_QUERIES)]
         self.connections = [connection, *self._cursors]
@@ -285,7 +286,7 @@ class Evaluation:
 
     def _make(self, relation: Relation, connection: duckdb.DuckDBPyConnection) -> None:
         if relation.name == "oddities":
-            _make_oddities(connection, self._methods)
+            _make_oddities(connection, self._methods, self._program.schemas["methods"])
         else:
             rows = f"{self._with(relation.reads)}FROM ({relation.query})"
             connection.execute(f"CREATE TABLE {relation.name} AS {rows}")
@@ -409,28 +410,17 @@ def paths_of(file: ParquetFiles, directory: str, schema: Table) -> list[str]:
     return [f"{directory}/{name}" for name in sorted(os.listdir(directory))]
 
 
-def dataset(paths: Sequence[str]) -> Any:
-    """The files as a dataset of Arrow, whose VARIANT columns are structs of bytes, as kernels read them."""
-    import pyarrow.dataset
-
-    return pyarrow.dataset.dataset(list(paths), format="parquet") if paths else None
-
-
-def few_at_once(rows: Any, columns: Collection[str]) -> pa.RecordBatchReader:
-    """A reader of the methods of sessions in a dataset. By default Arrow reads millions of rows ahead."""
-    import pyarrow.dataset
-
-    field = pyarrow.dataset.field
-    return rows.scanner(
-        columns=[name for name in rows.schema.names if name in columns],
-        filter=field("version").isin(SESSION_VERSIONS) & field("frame_type").isin(METHOD_FRAMES),
-        batch_size=BATCH_ROWS,
-        batch_readahead=2,
-        fragment_readahead=1,
-    ).to_reader()
+def few_at_once(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of files, VARIANT as structs of bytes, as kernels read them; columns that a file lacks are null. Arrow's
+    datasets, and its buffers in advance, decode whole row groups at once."""
+    for path in paths:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            there = [name for name in schema.names if name in file.schema_arrow.names]
+            for batch in file.iter_batches(BATCH_ROWS, columns=there, use_threads=False):
+                yield typed({name: batch[name] for name in there}, schema)
 
 
-def _make_oddities(connection: duckdb.DuckDBPyConnection, rows: Any) -> None:
+def _make_oddities(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], of_methods: Table) -> None:
     """Table oddities: what is odd in the sequence of frames of 0-10 and 1.0 (`udfs.conversation.checks`)."""
     from udfs.conversation.checks import METHOD_COLUMNS, ODD, odd_rows
 
@@ -438,11 +428,14 @@ def _make_oddities(connection: duckdb.DuckDBPyConnection, rows: Any) -> None:
     versions = str(SESSION_VERSIONS)
     sessions = connection.execute(f"SELECT 1 FROM known_connections WHERE version IN {versions} LIMIT 1").fetchall()
     found = schema.empty_table()
-    if sessions and rows is not None:
+    if sessions and paths:
         # The transaction that a transfer discharges is in the body of its message.
         columns = ", ".join(METHOD_COLUMNS)
         cursor = connection.cursor()
-        cursor.register("arrow_methods", few_at_once(rows, METHOD_COLUMNS))
+        methods = arrow_schema(of_methods)
+        methods = pa.schema([methods.field(name) for name in METHOD_COLUMNS if name in methods.names])
+        reader = pa.RecordBatchReader.from_batches(methods, few_at_once(paths, methods))
+        cursor.register("arrow_methods", reader)
         batches = cursor.sql(f"""
             SELECT {columns}
             FROM arrow_methods
@@ -453,6 +446,7 @@ def _make_oddities(connection: duckdb.DuckDBPyConnection, rows: Any) -> None:
                        SEMI JOIN (SELECT connection_id, frame_no FROM methods
                                   WHERE transaction_command = 'discharge') USING (connection_id, frame_no))
                 USING (connection_id, frame_no)
+            WHERE version IN {versions} AND frame_type IN {METHOD_FRAMES!s}
             ORDER BY connection_id, frame_no""").to_arrow_reader(BATCH_ROWS)
         found = pa.Table.from_batches(odd_rows(batches), schema)
     connection.register("arrow_oddities", found)
