@@ -479,7 +479,12 @@ def renamed(old: Side, new: Side) -> Iterator[str]:
         if (common or only) and a not in pairs.values() and b not in pairs:
             pairs[b] = a
     for b, a in pairs.items():
-        yield f"{b!r} after is compared with {a!r} before: both use the same queues, exchanges or addresses."
+        why = (
+            "both use the same queues, exchanges or addresses"
+            if old.does[a] & new.does[b]
+            else "no other is new or gone"
+        )
+        yield f"{b!r} after is compared with {a!r} before: {why}."
     if pairs:
         _rename(new, pairs)
 

@@ -1,9 +1,10 @@
 -- What measures.json compares, of one side: relations with a row for what a connection stated, or for what happened in a
 -- part of it. `block`: 0 to 15, a sixteenth of the frames between the first and the last message of the connection.
 
-CREATE OR REPLACE TEMP MACRO without_ids(name) AS regexp_replace(regexp_replace(regexp_replace(name,
+CREATE OR REPLACE TEMP MACRO without_ids(name) AS regexp_replace(regexp_replace(regexp_replace(regexp_replace(name,
     '[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}', '*', 'g'),
-    'amq[._]gen[-.][A-Za-z0-9_+/=-]{16,}|reply-to\..+', 'generated *', 'g'), '[0-9a-fA-F]{12,}', '*', 'g');
+    'amq[._]gen[-.][A-Za-z0-9_+/=-]{16,}', 'generated *', 'g'), '(amq\.rabbitmq\.reply-to)\..+', '\1', 'g'),
+    '[0-9a-fA-F]{12,}', '*', 'g');
 CREATE OR REPLACE TEMP MACRO without_numbers(name) AS regexp_replace(without_ids(name), '[0-9]+', '#', 'g');
 CREATE OR REPLACE TEMP MACRO ns_of(moment) AS epoch_us(moment) * 1000;
 CREATE OR REPLACE TEMP MACRO bin_of(value) AS floor(50 * log10(greatest(value, 1)))::INTEGER;
