@@ -191,10 +191,10 @@ def warm_layers() -> None:
     from codec.layers.tls.ciphers import Aead, Keys
     from codec.layers.tls.framing import clear_end, gather, ignored_end, possible_records, split
     from codec.layers.tls.suites import SUITES
-    from codec.memory import readonly
+    from codec.memory import as_records, readonly
     from codec.net.segments import FLOW_BYTES, SEGMENT
 
-    segments = np.zeros(4, SEGMENT).view(np.recarray)
+    segments = as_records(np.zeros(4, SEGMENT))
     request, answer = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x82", b"HTTP/1.1 101 Yes\r\n\r\n"
     payload = np.frombuffer(bytearray(request + answer), np.uint8)
     segments["wire_len"] = segments["cap_len"] = 2 * (len(request), len(answer))

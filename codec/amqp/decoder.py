@@ -30,7 +30,7 @@ from codec.amqp.connections.state import ConnectionState
 from codec.amqp.framing import discard_incomplete
 from codec.layers.connection import Part
 from codec.layers.stack import Layers
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.segments import FLOW_BYTES, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, TOO_SMALL
 
@@ -101,7 +101,7 @@ class Decoder(RowBuffer):
         (int64). The first flow may be the last flow of the call before."""
         if flows.shape[1] < FLOW_BYTES:
             flows = np.pad(flows, ((0, 0), (0, FLOW_BYTES - flows.shape[1])))
-        flows, segments, payload = readonly(flows), readonly(segments.view(np.recarray)), readonly(payload)
+        flows, segments, payload = readonly(flows), readonly(as_records(segments)), readonly(payload)
         if self.layers is None:
             yield from self._feed_part(Part(flows, ends, segments, payload))
             return
@@ -129,7 +129,8 @@ class Decoder(RowBuffer):
         for i in range(len(flows)):  # states are saved and restored flow by flow
             yield from self._switch_to(flows[i], carried)
             end = int(ends[i])
-            yield from self._run(flows[i : i + 1], np.array([end - begin]), segments[begin:end], payload)
+            if end > begin:
+                yield from self._run(flows[i : i + 1], np.array([end - begin]), segments[begin:end], payload)
             begin = end
 
     def finish(self) -> Iterator[Batch]:
@@ -176,7 +177,7 @@ class Decoder(RowBuffer):
     def _end(self) -> Iterator[Batch]:
         """End the current connection."""
         self.state.connection[0].phase = ENDING
-        nothing = np.zeros(0, SEGMENT).view(np.recarray), np.zeros(0, np.uint8)
+        nothing = as_records(np.zeros(0, SEGMENT)), np.zeros(0, np.uint8)
         yield from self._run(readonly(NO_FLOW[None]), np.zeros(1, np.int64), *map(readonly, nothing))
 
     def _save(self, carried: CarriedStates) -> Iterator[Batch]:
@@ -340,4 +341,4 @@ class Decoder(RowBuffer):
 
 def _for_kernels(part: Part) -> tuple[np.ndarray, np.ndarray]:
     """The segments and the payload of a part."""
-    return readonly(part.segments.view(np.recarray)), readonly(part.payload)
+    return readonly(as_records(part.segments)), readonly(part.payload)

@@ -46,6 +46,7 @@ from codec.amqp.v1_0.tables import WireTables, v1_0_tables
 from codec.amqp.versions import FOREIGN_SPAN, SKIPPED, TLS_SPAN, UNKNOWN_FAMILY, Headers
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import ORDER_OF_SIDES, SEARCH
+from codec.memory import as_records
 from codec.tcp import direction as D
 from codec.tcp.pieces import hole_ahead
 from codec.tcp.reassembly import (
@@ -85,11 +86,11 @@ class State(NamedTuple):
 
 def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payload: bool = False) -> State:
     """A state without a connection."""
-    connection = np.zeros(1, C.CONNECTION).view(np.recarray)
+    connection = as_records(np.zeros(1, C.CONNECTION))
     connection["phase"] = L.NO_CONNECTION
     return State(
         connection,
-        np.zeros(2, D.DIRECTION).view(np.recarray),
+        as_records(np.zeros(2, D.DIRECTION)),
         (D.new_stream(), D.new_stream()),
         C.new_spans(),
         new_contents(),

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.hashes.pairs import Pairs
+from codec.memory import as_records
 from codec.packing import Reader, Writer
 
 Integers = NDArray[np.int64]
@@ -202,7 +203,7 @@ class Layout:
 
 
 def _viewed(part: NDArray[Any]) -> NDArray[Any]:
-    return part.view(np.recarray) if part.dtype.names else part
+    return as_records(part) if part.dtype.names else part
 
 
 def places(known: Integers, ids: Integers) -> Integers:

@@ -23,6 +23,7 @@ from codec.layers.short import BASE, CAPTURED, MISSING, NO_BASE, OUTPUT, SEGMENT
 from codec.layers.state import restore_attempt, restore_tcp, save_attempt, save_tcp
 from codec.layers.tls.records import Tls
 from codec.layers.websocket import WebSocket
+from codec.memory import as_records
 from codec.net.segments import ACK, FLOW_BYTES, IS_LATE, IS_LOST, PEER_IS_LATE, SEGMENT, SYN, first_octet
 from codec.tcp.direction import DONE, TOO_SMALL, enlarge_stream
 from codec.tcp.reassembly import WRAP, anchor
@@ -31,7 +32,7 @@ from codec.tcp.reassembly import WRAP, anchor
 ADDED = ("retransmitted_bytes", "out_of_order", "conflicting_bytes", "outside_bytes", "zero_window_ns")
 CORRECTED = ("packets", "payload_bytes", *ADDED, "tls_bytes", "websocket_bytes", "decrypted_bytes")
 _CARRIED = ("connection_id", "upgraded")
-NO_EVENTS = np.zeros(0, SEGMENT).view(np.recarray)
+NO_EVENTS = as_records(np.zeros(0, SEGMENT))
 
 
 class Part(NamedTuple):
@@ -295,14 +296,14 @@ class LayeredConnection:
     def _part(self, events: np.ndarray, found: Chunks, payload: np.ndarray) -> Part:
         """Segments of the output of the layers. What waits for these events and those before is held."""
         if len(self.held):
-            events = np.concatenate([self.held, events]).view(np.recarray)
+            events = as_records(np.concatenate([self.held, events]))
         packets = len(events) - int(np.count_nonzero(events["wire_len"]))
-        segments = np.empty(len(found.event) + packets, SEGMENT).view(np.recarray)
+        segments = as_records(np.empty(len(found.event) + packets, SEGMENT))
         merge(events, 0, *found[:4], self.totals, segments)
         waiting = [chunks for attempt in self.layers.stack for chunks in attempt.waiting or ()]
         if waiting:
             used = np.unique(np.concatenate([chunks.event for chunks in waiting]))
-            self.held = events[used].copy().view(np.recarray)
+            self.held = as_records(events[used].copy())
             for chunks in waiting:
                 chunks.event[:] = np.searchsorted(used, chunks.event)
         else:
@@ -313,7 +314,7 @@ class LayeredConnection:
     def _rest(self) -> list[Part]:
         """The connection has ended: what still waits, and what is missing."""
         connection = self.tcp.connection[0]
-        last = np.zeros(1, SEGMENT).view(np.recarray)
+        last = as_records(np.zeros(1, SEGMENT))
         last[0].order_ns, last[0].ts_ns = connection.now_ns, connection.last_ns
         last[0].packet_no, last[0].file = connection.last_packet, connection.last_file
         last["flags"], last["window"], last["wire_len"] = ACK | IS_LOST, 1, 1

@@ -47,6 +47,7 @@ from codec.layers.short import (
 from codec.layers.tls.hello import RANDOM_BYTES
 from codec.layers.tls.keylog import SHIFTS
 from codec.layers.websocket import read_chunks
+from codec.memory import as_records
 from codec.net.segments import ACK, FIN, RST, SYN
 from codec.tcp.reassembly import HALF, WRAP
 from codec.variant.writer import copy_bytes
@@ -139,8 +140,8 @@ NOT_DECIDED = NO_REASON = UNKNOWN = -1
 def new_requests() -> Requests:
     """Arrays for `next_candidate`."""
     return Requests(
-        np.zeros(1, W.SIDE).view(np.recarray),
-        np.zeros(2, W.SIDE).view(np.recarray),
+        as_records(np.zeros(1, W.SIDE)),
+        as_records(np.zeros(2, W.SIDE)),
         np.empty((2, W.HELD_BYTES), np.uint8),
         np.empty(REQUEST_BYTES + 2 * W.HELD_BYTES, np.uint8),
         np.empty((REQUEST_BYTES + 2 * EVENTS, len(W.ROW)), np.int64),

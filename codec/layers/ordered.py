@@ -24,6 +24,7 @@ from codec.amqp.connections.lifecycle import new_openings
 from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window, opens_connection, take_segment
 from codec.amqp.stream import can_continue, has_more, has_waiting_bytes, is_drained
 from codec.compiler.kernel import kernel
+from codec.memory import as_records
 from codec.net.segments import ACK, IS_LATE, IS_LOST, PEER_IS_LATE, SEGMENT
 from codec.tcp.direction import DIRECTION, DONE, NEED_ROWS, Stream, new_stream
 from codec.tcp.pieces import hole_ahead
@@ -54,13 +55,13 @@ class Tcp(NamedTuple):
 
 def new_tcp() -> Tcp:
     """Arrays for a connection, and a new connection in them."""
-    directions = np.zeros(2, DIRECTION).view(np.recarray)
+    directions = as_records(np.zeros(2, DIRECTION))
     tcp = Tcp(
-        np.zeros(1, CONNECTION).view(np.recarray),
+        as_records(np.zeros(1, CONNECTION)),
         directions,
         (new_stream(1 << 16), new_stream(1 << 16)),
         R.new_rows(1, 1, 1),
-        np.zeros(EVENTS, SEGMENT).view(np.recarray),
+        as_records(np.zeros(EVENTS, SEGMENT)),
         np.zeros(OCTETS, np.uint8),
         np.zeros(2, np.int64),
     )
@@ -80,7 +81,7 @@ def begin_anew(tcp: Tcp) -> Tcp:
 def blank_records() -> tuple[np.ndarray, np.ndarray]:
     """Records of a connection, and of a direction, of which nothing is known."""
     openings = new_openings(False)
-    connection = openings.connection.copy().view(np.recarray)
+    connection = as_records(openings.connection.copy())
     connection["phase"] = PLACE
     return connection, openings.direction.copy()
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.layers.ordered import EVENTS, NEW_CONNECTION, Tcp, blank_records, end_order, new_tcp, order
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.segments import ACK, IS_LOST, SEGMENT, SYN
 from codec.tcp.direction import DONE, NEED_ROWS
 from codec.tcp.reassembly import WRAP, anchor
@@ -59,7 +59,7 @@ class Short(NamedTuple):
 
 def new_short(openings: np.ndarray) -> Short:
     """Arrays for connections that begin as `openings` says."""
-    first, count = np.zeros(1, SEGMENT).view(np.recarray), SHORT_CONNECTIONS
+    first, count = as_records(np.zeros(1, SEGMENT)), SHORT_CONNECTIONS
     return Short(
         new_tcp(),
         blank_records(),

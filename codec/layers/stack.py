@@ -57,7 +57,7 @@ from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
 from codec.layers.together import read_all
 from codec.layers.websocket import WebSocket
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.segments import FIN, SEGMENT, SYN, first_octet
 from codec.tcp.direction import FOREIGN, START, TLS, Stream
 from codec.tcp.reassembly import WRAP
@@ -77,7 +77,7 @@ FOREIGN_REQUEST = int.from_bytes(bytes(REQUEST), "big") + 1  # `foreign_head` of
 
 def parted(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
     """A segment (SEGMENT (1,)) as two: its first `header` octets, and the rest."""
-    both = np.concatenate([segment, segment]).view(np.recarray)
+    both = as_records(np.concatenate([segment, segment]))
     first, rest = both[0], both[1]
     rest.seq = (first_octet(rest) + header) % (1 << 32)
     rest.payload_at += header
@@ -296,7 +296,7 @@ class Layers:
             size += last - first
             sizes[row[FLOW]] += last - first + bool(row[HEADER]) - (row[AFTER] - row[AT])
             at, first = row[AFTER], last
-        merged = np.concatenate([*pieces, plain[at:end]]).view(np.recarray)
+        merged = as_records(np.concatenate([*pieces, plain[at:end]]))
         octets, stops, start = np.concatenate([payload, read.payload]), np.cumsum(sizes), 0
         for begins, stop, layered in [*apart, (len(merged), len(merged), None)]:
             if start < begins:

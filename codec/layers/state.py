@@ -26,6 +26,7 @@ from codec.layers.tls.keylog import CLIENT_RANDOM
 from codec.layers.tls.records import Tls
 from codec.layers.tls.suites import SUITES
 from codec.layers.websocket import SIDE, WebSocket
+from codec.memory import as_records
 from codec.net.segments import SEGMENT
 from codec.tcp.direction import DIRECTION, MARK, PIECE, Stream, enlarged
 
@@ -89,7 +90,7 @@ def restore_tcp(state: Mapping[str, Value], number: Callable[[str], int], tcp: T
                 room[name] = enlarged(room[name])
             room[name][: len(array)] = array
         streams.append(Stream(**room))
-    return tcp._replace(streams=(streams[0], streams[1])), arrays["held"].view(np.recarray)
+    return tcp._replace(streams=(streams[0], streams[1])), as_records(arrays["held"])
 
 
 def _save_hello(hello: Hello | None) -> Value:

@@ -14,6 +14,7 @@ from codec.layers import short as S
 from codec.layers.chunks import NO_CHUNKS, Chunks, Layer
 from codec.layers.connection import EndedLayers, LayerStack, merge
 from codec.layers.short import Short
+from codec.memory import as_records
 from codec.net.segments import SEGMENT
 
 FROM, TO, PACKETS_FROM, OF, CHUNKS, STEP_COLUMNS = 0, 1, 2, 3, 4, 5  # columns of `steps`
@@ -83,9 +84,7 @@ def read_all(short: Short, layers: Sequence[Layer]) -> Read:
     payload = np.concatenate([np.zeros(0, np.uint8), *out.octets])
     segments = np.empty(out.chunks + int(short.tcp.used[0]), SEGMENT)
     ends, totals = np.zeros(count, np.int64), short.totals[:count]
-    merge_all(
-        short.tcp.out, np.array(out.steps), event, direction, begin, size, totals, segments.view(np.recarray), ends
-    )
+    merge_all(short.tcp.out, np.array(out.steps), event, direction, begin, size, totals, as_records(segments), ends)
     ended = [
         stack.ended(False, dict(zip(S.WIRE, wire, strict=True)), of)
         for stack, wire, of in zip(stacks, short.wire[:count].transpose(0, 2, 1), totals, strict=True)

@@ -27,6 +27,7 @@ from codec.cursor import octet
 from codec.layers.chunks import Chunks, Layer
 from codec.layers.deflate import Inflater, NotInflated, TooLarge, agreed
 from codec.layers.http import COMPLETE, MORE, asks_for_websocket, field_of, head_step
+from codec.memory import as_records
 from codec.text import escaped
 from codec.variant.writer import copy_bytes
 
@@ -79,7 +80,7 @@ class WebSocket(Layer):
 
     def __init__(self, client: int) -> None:
         super().__init__(client)
-        self.state = np.zeros(2, SIDE).view(np.recarray)
+        self.state = as_records(np.zeros(2, SIDE))
         self.held = np.empty((2, HELD_BYTES), np.uint8)
         self.inflaters = list(NO_INFLATERS)
         self.expanded = [0, 0]  # bytes that inflaters of the past added

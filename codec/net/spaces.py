@@ -23,6 +23,7 @@ import numpy as np
 
 from codec.compiler.kernel import kernel, njit
 from codec.compiler.limits import LIMITS
+from codec.memory import as_records
 from codec.net.segments import ACK, FIN, RST, SYN
 
 GROUPS = SPACES = LIMITS.address_spaces
@@ -40,7 +41,7 @@ GROUP = np.dtype(
 
 def new_groups() -> np.ndarray:
     """Room for the groups of one flow key."""
-    return np.zeros(GROUPS, GROUP).view(np.recarray)
+    return as_records(np.zeros(GROUPS, GROUP))
 
 
 @njit

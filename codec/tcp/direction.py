@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.memory import as_records
+
 DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS = range(6)
 TOO_SMALL = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}  # arrays of a `Stream`
 
@@ -140,8 +142,8 @@ def new_stream(size: int = 1 << 18, marks: int = 1 << 12, pieces: int = 64, pool
     """Arrays for one direction: `size` and `pool` in bytes, `marks` and `pieces` in records."""
     return Stream(
         np.zeros(size, np.uint8),
-        np.zeros(marks, MARK).view(np.recarray),
-        np.zeros(pieces, PIECE).view(np.recarray),
+        as_records(np.zeros(marks, MARK)),
+        as_records(np.zeros(pieces, PIECE)),
         np.zeros(pool, np.uint8),
     )
 
@@ -150,7 +152,7 @@ def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
     """A copy of `array` with `factor` times the room, the new part zero."""
     fresh = np.zeros((len(array) * factor, *array.shape[1:]), array.dtype)
     fresh[: len(array)] = array
-    return fresh.view(np.recarray) if isinstance(array, np.recarray) else fresh
+    return fresh
 
 
 def enlarge_stream(streams: tuple[Stream, Stream], code: int, direction: int) -> tuple[Stream, Stream]:

@@ -30,7 +30,7 @@ from codec.compiler.limits import LIMITS
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stack import Layers
 from codec.layers.tls.handshake import NO_SECRETS
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.identity import IPV4_MAPPED
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs
@@ -115,7 +115,7 @@ def decrypt(
             _move(candidates, on_flow, group)
     for group in _in_spaces(flows_in_order(runs, files)):
         # Arrays have the types for which the decoder has compiled the kernels.
-        segments = readonly(group.segments.view(np.recarray))
+        segments = readonly(as_records(group.segments))
         parts = layers.feed(readonly(group.flows), group.ends, segments, readonly(group.payload))
         _collect(found, on_flow, wanted, parts)
     _collect(found, on_flow, wanted, layers.finish())

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.filters import Filter, host_bytes
 from codec.net.protocols import FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP, TCP
 from codec.net.runs import first_of, group_flows
@@ -149,7 +149,7 @@ def _groups(packets: NDArray[np.void]) -> Iterator[NDArray[np.int64]]:
         for name in ("seq", "ack", "space", "wire_len", "flags", "direction"):
             segments[name] = packets[name]
         ends, counts = np.array([len(packets)]), np.empty(1, np.int64)
-        segments = readonly(segments.view(np.recarray))
+        segments = readonly(as_records(segments))
         assign_groups(readonly(ends), segments, new_groups(), np.zeros(1, np.int64), group_of, counts)
     for group in np.unique(group_of):
         yield np.flatnonzero(group_of == group)

@@ -14,6 +14,7 @@ from guarded_arrays import KERNELS, NegativeIndex, guarded
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
+from codec.memory import as_records
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(800, marks=pytest.mark.slow)])
@@ -60,7 +61,7 @@ def test_the_attacks_for_every_mode_name_existing_test_files() -> None:
 
 
 def test_a_guarded_array_takes_no_negative_index() -> None:
-    cells, records = guarded((np.zeros((4, 2)), np.zeros(3, "i4,i4").view(np.recarray)))
+    cells, records = guarded((np.zeros((4, 2)), as_records(np.zeros(3, "i4,i4"))))
     in_a_kernel: dict[str, Any] = {}  # only what stands in files of kernels is looked at
     code = "def take(array, key): return array[key]\ndef put(array, key): array[key] = 1"
     exec(compile(code, f"{KERNELS}/kernel.py", "exec"), in_a_kernel)

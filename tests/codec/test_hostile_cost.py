@@ -33,7 +33,7 @@ from codec.amqp.decoder import CarriedStates, Decoder
 from codec.compiler.limits import LIMITS
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.segments import FLOW_BYTES, SEGMENT
 from udfs.decode.runs import Files
 
@@ -386,7 +386,7 @@ def calls_in_layers(wires: list[Wire], log: KeyLog = NO_SECRETS, of: str = "/cod
         parts.append(np.array(wire.segments, SEGMENT))
         parts[-1]["payload_at"] += len(octets)
         octets += wire.payload
-    segments, payload = np.concatenate(parts).view(np.recarray), np.frombuffer(octets, np.uint8)
+    segments, payload = as_records(np.concatenate(parts)), np.frombuffer(octets, np.uint8)
     flows = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, FLOW_BYTES)
     ends = np.cumsum([len(part) for part in parts])
     sys.setprofile(count)

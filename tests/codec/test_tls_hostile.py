@@ -43,7 +43,7 @@ from codec.layers.tls.keylog import KeyLog, Secrets
 from codec.layers.tls.records import Tls
 from codec.layers.tls.recovery import TRIAL_BYTES
 from codec.layers.tls.suites import SUITES
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.segments import FLOW_BYTES
 
 INPUTS = 10  # of each kind
@@ -166,7 +166,7 @@ def test_secrets_are_tried_without_success_on_a_bounded_number_of_connections(mo
     for _ in range(4):
         wire.add(CLIENT, b"\x17\x03\x03\x00\x40" + bytes(64))
     segments, payload = segments_of(wire)
-    segments, payload = readonly(segments.view(np.recarray)), readonly(payload)  # as the decoder gives them
+    segments, payload = readonly(as_records(segments)), readonly(payload)  # as the decoder gives them
     count = 0
     for number in range(1000):
         flow = np.frombuffer(number.to_bytes(FLOW_BYTES, "big"), np.uint8)[None]
@@ -194,7 +194,7 @@ def test_connections_whose_secrets_are_found_count_as_well(
     wire = Wire(syn=False)
     wire.add(CLIENT, b"\x17\x03\x03\x00\x40" + bytes(64))
     segments, payload = segments_of(wire)
-    segments, payload = readonly(segments.view(np.recarray)), readonly(payload)  # as the decoder gives them
+    segments, payload = readonly(as_records(segments)), readonly(payload)  # as the decoder gives them
     for number in range(200):
         flow = np.frombuffer(number.to_bytes(FLOW_BYTES, "big"), np.uint8)[None]
         list(layers.feed(flow, np.array([len(segments)]), segments, payload))

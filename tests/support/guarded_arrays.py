@@ -49,20 +49,14 @@ class Guarded(Checked, np.ndarray):
     """An array."""
 
 
-class GuardedRecords(Checked, np.recarray):
-    """An array of records."""
-
-
 class GuardedTuple(Checked, tuple):  # type: ignore[type-arg]
     """A tuple."""
 
 
 def guarded(value: Any) -> Any:
     """`value`, which holds arrays in tuples of tuples, with all of them guarded."""
-    if isinstance(value, np.recarray):
-        return value.view(GuardedRecords)
     if isinstance(value, np.ndarray):
-        return value if value.dtype.names else value.view(Guarded)
+        return value.view(Guarded)
     if isinstance(value, tuple):
         parts = [guarded(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else GuardedTuple(parts)

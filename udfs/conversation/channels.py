@@ -44,7 +44,7 @@ from codec.conversation.channels.state import (
 from codec.conversation.channels.unnamed import without_unnamed
 from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
-from codec.memory import fixed
+from codec.memory import as_records, fixed
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers, nullable
 from udfs.arrow.rows import picked
@@ -109,7 +109,7 @@ _NAME_NUMBERS = np.array([Numbers(method_roles()).numbers.get(name, 0) for name 
 def compiled_roles() -> Roles:
     """What methods do, as arrays for the kernel, by number of the name, from 1 on."""
     roles = method_roles()
-    rows = np.zeros(len(roles) + 1, ROLE).view(np.recarray)
+    rows = as_records(np.zeros(len(roles) + 1, ROLE))
     settles = np.zeros((len(rows), 2, 3), np.int64)
     numbers = {name: number for number, name in enumerate(roles, start=1)}
     for name, role in roles.items():

@@ -11,7 +11,7 @@ from codec.conversation.sessions.events import places_in
 from codec.conversation.sessions.state import CLIENT, COMPLETIONS, MAPS, NONE, SERVER, SessionRecords
 from codec.conversation.settlement import Settled
 from codec.conversation.states import blank
-from codec.memory import fixed
+from codec.memory import as_records, fixed
 from udfs.arrow.rows import Index
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.places import Begins
@@ -99,7 +99,7 @@ class Credits:
         np.minimum.at(first, own["link"], own["losses"])
         credits["losses"] = np.where((credits["losses"] == NONE) & (first != LATER), first, credits["losses"])
         order = np.lexsort([whole["frame_no"], whole["link"]])
-        apply_changes(Changes(*(fixed(whole[name][order]) for name in Changes._fields)), credits.view(np.recarray))
+        apply_changes(Changes(*(fixed(whole[name][order]) for name in Changes._fields)), as_records(credits))
         self._store(records, credits, uses[~back])
         return now, over
 

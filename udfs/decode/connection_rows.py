@@ -22,6 +22,7 @@ from codec.amqp.proxy_header import proxied_ends
 from codec.amqp.rows import KNOWN_BY
 from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
+from codec.memory import as_records
 from codec.net.identity import IP_BYTES, NAME_BYTES, PORT_BYTES, flow_key, name_flows
 from codec.net.segments import FLOW_KEY_BYTES
 from codec.sides import SIDES
@@ -77,8 +78,8 @@ def joined(parts: Sequence[EndedConnections]) -> EndedConnections:
         first_prefix += len(part.tls_prefixes)
     names = ("flows", "directions", "tls_prefixes")
     flows, directions, prefixes = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    whole = np.concatenate(connections).view(np.recarray)
-    return EndedConnections(flows, whole, directions.view(np.recarray), prefixes, layers)
+    whole = as_records(np.concatenate(connections))
+    return EndedConnections(flows, whole, as_records(directions), prefixes, layers)
 
 
 def facts(ended: EndedConnections, files: Sequence[str], processes: FlowProcesses | None = None) -> pa.StructArray:

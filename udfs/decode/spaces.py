@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
-from codec.memory import readonly
+from codec.memory import as_records, readonly
 from codec.net.runs import gather_payloads
 from codec.net.segments import FLOW_BYTES, FLOW_KEY_BYTES, SEGMENT
 from codec.net.spaces import GROUP, GROUPS, assign_groups, new_groups
@@ -129,7 +129,7 @@ class AddressSpaces:
             yield from self._end()
             self._begin(group.flows[0].tobytes())
         group_of, counts = np.empty(len(group.segments), np.int64), np.empty(count, np.int64)
-        segments = readonly(group.segments.view(np.recarray))
+        segments = readonly(as_records(group.segments))
         assign_groups(readonly(group.ends), segments, self._groups, self._used, group_of, counts)
         last = group.flows[-1].tobytes()
         if (counts == 1).all() and not self._waiting and self._carried is None:

@@ -18,7 +18,7 @@ from codec.amqp.classic.tables import WITHOUT_CONTENT
 from codec.amqp.versions import E_BODY_LONG, E_UNEXPECTED_BODY, E_UNEXPECTED_HEADER, MALFORMED
 from codec.compiler.kernel import inlined, kernel
 from codec.hashes.digest import Digests, begin, finish, new_digests, update
-from codec.memory import sparse_zeros
+from codec.memory import as_records, sparse_zeros
 
 CHANNELS = 65536
 NOTHING, ANNOUNCED, OPEN, UNSIZED, COMPLETE = range(5)
@@ -50,7 +50,7 @@ class Contents(NamedTuple):
 def new_contents() -> Contents:
     """Slots for every channel of both directions; pages of unused channels are never touched."""
     n = 2 * CHANNELS
-    return Contents(sparse_zeros(n, CONTENT).view(np.recarray), np.ones(2, np.int64), new_digests(n))
+    return Contents(as_records(sparse_zeros(n, CONTENT)), np.ones(2, np.int64), new_digests(n))
 
 
 @kernel

@@ -17,6 +17,7 @@ from codec.amqp import versions as V
 from codec.amqp.proxy_header import STORED_BYTES
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, PROTOCOL_HEADERS
+from codec.memory import as_records
 from codec.tcp.direction import FRAMES
 from codec.tcp.reassembly import offset_of_pos
 
@@ -78,7 +79,7 @@ class Spans(NamedTuple):
 
 def new_spans() -> Spans:
     """Room for the pending spans of both directions."""
-    return Spans(np.zeros((2, ROOM), SPAN).view(np.recarray), np.zeros(2, np.int64))
+    return Spans(as_records(np.zeros((2, ROOM), SPAN)), np.zeros(2, np.int64))
 
 
 @kernel

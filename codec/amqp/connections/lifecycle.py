@@ -17,7 +17,7 @@ from codec.amqp import rows as R
 from codec.amqp.connections.connection import CONNECTION
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.memory import sparse_zeros
+from codec.memory import as_records, sparse_zeros
 from codec.net.identity import Scratch, connection_number, new_scratch
 from codec.net.segments import FLOW_BYTES, FLOW_KEY_BYTES
 from codec.tcp.direction import DIRECTION
@@ -59,7 +59,7 @@ def new_openings(keep_payload: bool) -> Openings:
         np.zeros(FLOW_BYTES, np.uint8),
         connection,
         _blank(DIRECTION, UNKNOWN_DIRECTION),
-        np.zeros(RETAINED, FIRST_PACKET).view(np.recarray),
+        as_records(np.zeros(RETAINED, FIRST_PACKET)),
         np.zeros(BUCKETS, np.int64),
         np.zeros(2, np.int64),
         new_scratch(),
@@ -70,7 +70,7 @@ def _blank(dtype: np.dtype, unknown: tuple[str, ...]) -> np.ndarray:
     record = np.zeros(1, dtype)
     for name in unknown:
         record[name] = -1
-    return record.view(np.recarray)
+    return as_records(record)
 
 
 class EndedRecords(NamedTuple):
@@ -89,8 +89,8 @@ def new_ended_records() -> EndedRecords:
     """None yet."""
     return EndedRecords(
         sparse_zeros((ENDED, FLOW_BYTES), np.uint8),
-        sparse_zeros(ENDED, CONNECTION).view(np.recarray),
-        sparse_zeros((ENDED, 2), DIRECTION).view(np.recarray),
+        as_records(sparse_zeros(ENDED, CONNECTION)),
+        as_records(sparse_zeros((ENDED, 2), DIRECTION)),
         sparse_zeros((TLS_STREAMS, 2, TLS_PREFIX_BYTES), np.uint8),
         np.zeros(2, np.int64),
     )

@@ -247,6 +247,8 @@ def file_numbers(files: Sequence[str], number: Callable[[str], int]) -> np.ndarr
 
 def _renumber(numbers: np.ndarray, places: np.ndarray) -> np.ndarray:
     known = (numbers >= 0) & (numbers < len(places))
+    if not known.any():
+        return numbers
     return np.where(known, places[np.where(known, numbers, 0)], numbers)
 
 
@@ -270,7 +272,9 @@ def retain_used_files(arrays: Arrays, files: Sequence[str]) -> tuple[Arrays, tup
     found = [array[name] for array in arrays.values() for name in _file_fields(array.dtype)]
     if "cells" in arrays:
         found.append(arrays["cells"].reshape(-1, len(R.COLUMNS))[:, R.FILE])
-    used = [int(number) for number in np.unique(np.concatenate(found)) if 0 <= number < len(files)]
+    used = sorted(number for number in set(np.concatenate(found).tolist()) if 0 <= number < len(files))
+    if used == list(range(len(used))):
+        return arrays, tuple(files[: len(used)])
     places = np.zeros(len(files) or 1, np.int64)
     places[used] = np.arange(len(used))
     return renumber_all(arrays, places), tuple(files[number] for number in used)

@@ -21,7 +21,7 @@ from codec.amqp.versions import E_NO_COMMAND
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.hashes.digest import begin, finish, update
-from codec.memory import sparse_zeros
+from codec.memory import as_records, sparse_zeros
 from codec.variant.writer import copy_bytes
 
 BLOCK = 4096
@@ -65,8 +65,8 @@ class Assemblies(NamedTuple):
 def new_assemblies() -> Assemblies:
     """Slots for every channel of both directions; unused pages are never touched."""
     return Assemblies(
-        sparse_zeros(4 * CHANNELS, SEGMENT).view(np.recarray),
-        sparse_zeros(2 * CHANNELS, SESSION).view(np.recarray),
+        as_records(sparse_zeros(4 * CHANNELS, SEGMENT)),
+        as_records(sparse_zeros(2 * CHANNELS, SESSION)),
         sparse_zeros(BLOCKS * BLOCK, np.uint8),
         sparse_zeros((BLOCKS, 2), np.int64),
         np.array([0, -1, 0, 0], np.int64),

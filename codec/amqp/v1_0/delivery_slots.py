@@ -14,7 +14,7 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.hashes.digest import Digests, begin, new_digests
-from codec.memory import sparse_zeros
+from codec.memory import as_records, sparse_zeros
 from codec.variant.writer import copy_bytes
 
 SLOTS = LIMITS.open_deliveries  # per direction
@@ -73,7 +73,7 @@ def new_deliveries() -> Deliveries:
     pool = np.zeros((2, 4), np.int64)
     pool[:, EPOCH] = 1
     return Deliveries(
-        sparse_zeros((2, SLOTS), DELIVERY).view(np.recarray),
+        as_records(sparse_zeros((2, SLOTS), DELIVERY)),
         sparse_zeros(2 * SLOTS * HEAD, np.uint8),
         sparse_zeros(2 * BLOCKS * BLOCK, np.uint8),
         sparse_zeros(2 * BLOCKS, np.int64),

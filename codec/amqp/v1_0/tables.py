@@ -16,6 +16,7 @@ from codec.amqp.classic.tables import classic_tables
 from codec.amqp.disclosure import SECRETS, SHOW_SASL_NAMES, describes_peer, disclosure
 from codec.amqp.rows import NAMES
 from codec.amqp.versions import AMQP, SASL, V0_9_1, fact_table
+from codec.memory import as_records
 from codec.sides import SIDES
 from codec.variant import KnownKeys, known_keys
 
@@ -225,7 +226,7 @@ def _constructors() -> np.ndarray:
                 encoding["width"],
                 constant if isinstance(constant, int) else 0,
             )
-    return array.view(np.recarray)
+    return as_records(array)
 
 
 def _places() -> np.ndarray:
@@ -242,7 +243,7 @@ def _places() -> np.ndarray:
         place("detach", "handle"),
         *(place("transfer", name) for name in ("handle", "delivery-id", "message-format", "more", "resume", "aborted")),
     )
-    return array.view(np.recarray)
+    return as_records(array)
 
 
 def _sections(message: list[str]) -> np.ndarray:
@@ -297,7 +298,7 @@ def _descriptors(texts: _Texts) -> np.ndarray:
             _first_secret(fields),
         )
         field += len(fields)
-    return array.view(np.recarray)
+    return as_records(array)
 
 
 @lru_cache
@@ -314,8 +315,8 @@ def v1_0_tables() -> tuple[WireTables, ValueTables]:
     wire = WireTables(
         _constructors(),
         descriptor,
-        np.array([(f.types, f.mandatory, f.multiple, f.disclosure, f.describes_peer) for f in fields], FIELD).view(
-            np.recarray
+        as_records(
+            np.array([(f.types, f.mandatory, f.multiple, f.disclosure, f.describes_peer) for f in fields], FIELD)
         ),
         by_code,
         np.frombuffer(texts.octets, np.uint8),

@@ -15,7 +15,7 @@ from codec.compiler.kernel import kernel
 from codec.conversation.states import blank, longer
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
-from codec.memory import sparse_zeros
+from codec.memory import as_records, sparse_zeros
 
 CHANNELS = 1 << 16  # a channel number is an unsigned short
 NONE = -1
@@ -121,15 +121,15 @@ class State(NamedTuple):
 
 
 def _pool(kind: np.dtype, count: int) -> np.ndarray:
-    return np.zeros(count, kind).view(np.recarray)
+    return as_records(np.zeros(count, kind))
 
 
 def new_state() -> State:
     """The state before the first row; only memory of channels in use is touched."""
     return State(
-        sparse_zeros(CHANNELS, SLOT).view(np.recarray), sparse_zeros(CHANNELS, np.int64), new_keyed(),
+        as_records(sparse_zeros(CHANNELS, SLOT)), sparse_zeros(CHANNELS, np.int64), new_keyed(),
         _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0), _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64),
-        np.zeros(TYPED + 1, np.int64), NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
+        np.zeros(TYPED + 1, np.int64), as_records(NEW_SLOT), as_records(NEW_LINK),
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
     `links`."""
     sizes = _sizes(touched, waiting, links, rows)
     kinds = (MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY)
-    of_kind = [np.empty(size, kind).view(np.recarray) for kind, size in zip(kinds, sizes, strict=True)]
+    of_kind = [as_records(np.empty(size, kind)) for kind, size in zip(kinds, sizes, strict=True)]
     messages, events, incarnation_rows, link_rows, replies = of_kind
     return Results(messages, events, incarnation_rows, link_rows, replies, np.zeros(len(kinds), np.int64))
 

@@ -26,6 +26,7 @@ from codec.conversation.sessions.state import (
     TIMEOUT,
     TUNING,
 )
+from codec.memory import as_records
 from codec.sides import SIDES
 
 VERSIONS = ("0-10", "1.0")
@@ -201,7 +202,7 @@ def compiled_roles() -> np.ndarray:
         assert set(role) <= set(ROLE_FIELDS)
         for field, value in role.items():
             rows[field][number] = value
-    return rows.view(np.recarray)
+    return as_records(rows)
 
 
 def outcome_numbers(names: tuple[str, ...]) -> np.ndarray:

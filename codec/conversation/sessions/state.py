@@ -17,6 +17,7 @@ from codec.conversation.settlement import ABORTED
 from codec.conversation.states import blank, longer
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
+from codec.memory import as_records
 
 NONE = -1
 CLIENT, SERVER, NEITHER = range(3)
@@ -265,7 +266,7 @@ class Pool(NamedTuple):
 
 def new_pool(record: np.ndarray) -> Pool:
     """A pool without records; `record`: a new one."""
-    return Pool(record[:0].view(np.recarray), np.zeros(2, np.int64), record.view(np.recarray))
+    return Pool(as_records(record[:0]), np.zeros(2, np.int64), as_records(record))
 
 
 def grown(pool: Pool, more: int) -> Pool:
