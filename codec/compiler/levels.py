@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,12 +55,17 @@ LEVELS = (
 
 @functools.cache
 def flags() -> frozenset[str]:
-    """What Linux says that this x86-64 processor has; nothing on other machines."""
+    """What this x86-64 processor has, as Linux calls it; nothing on other machines."""
     if platform.machine() != "x86_64":
         return frozenset()
     try:
         lines = PROCESSOR.read_text().splitlines()
-    except OSError:
+    except OSError:  # no /proc, as in a plain chroot: LLVM asks the processor
+        from llvmlite import binding
+
+        with suppress(RuntimeError):
+            found = binding.get_host_cpu_features()
+            return frozenset(FLAGS.get(name, name) for name, has in found.items() if has)
         return frozenset()
     found = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
     return frozenset(found.split())

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from llvmlite import binding
 
 from codec.compiler import levels
 
@@ -48,8 +49,32 @@ def test_a_processor_gets_the_machine_code_that_it_can_run(carried: Path, proces
     assert (found and found.name) == expected
 
 
-def test_without_linux_there_is_no_machine_code(carried: Path) -> None:
-    assert levels.level() is None  # no cpuinfo
+@pytest.mark.parametrize(
+    ("processor", "expected"), [(f"{HASWELL} sha_ni", "x86-64-v3-sha"), (HASWELL, "x86-64-v3"), (IVY_BRIDGE, None)]
+)
+def test_without_proc_llvm_says_what_a_processor_has(
+    carried: Path, monkeypatch: pytest.MonkeyPatch, processor: str, expected: str | None
+) -> None:
+    called = {linux: llvm for llvm, linux in levels.FLAGS.items()}
+    has = {called.get(flag, flag): True for flag in processor.split()} | {"avx512f": False}
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: has)
+    found = levels.level()
+    assert (found and found.name) == expected
+
+
+def test_llvm_and_linux_say_the_same_of_this_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_linux = levels.flags()
+    levels.flags.cache_clear()
+    monkeypatch.setattr(levels, "PROCESSOR", Path("nowhere"))
+    of_llvm = levels.flags()
+    levels.flags.cache_clear()
+    needed = {levels.FLAGS.get(feature, feature) for level in levels.LEVELS for feature in level.features}
+    assert needed & of_llvm == needed & of_linux
+
+
+def test_elsewhere_than_on_x86_64_there_is_no_machine_code(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert levels.level() is None
 
 
 def test_who_names_a_processor_gets_kernels_compiled_for_it(carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
