@@ -188,7 +188,10 @@ def exit_code_of(words: Sequence[str], jobs: Sequence[str]) -> int:
                 return USAGE
             leaves = arguments.stopped
             set_quiet(arguments.quiet)
-            return run_job(arguments, words, stop_request)
+            try:
+                return run_job(arguments, words, stop_request)
+            finally:
+                set_quiet(False)
     except (KeyboardInterrupt, Stopped):
         print(f"wirehare: stopped; {leaves}", file=sys.stderr, flush=True)
         return INTERRUPTED
