@@ -31,14 +31,14 @@ from udfs.arrow.rows import stretches
 from udfs.decode.processes import FlowProcesses
 from udfs.source.files import error_line, locate
 
-GROUP_BYTES = 1 << 24  # of payload
+GROUP_BYTES = 1 << 23  # of payload
 GROUP_SEGMENTS = 1 << 17
 CARRIED = -1  # instead of the number of a file: runs that carry their payloads
 OPEN_FILES = 16
 SHORTER = "has become shorter while it was read"
 # Payloads so near to each other in the file are read at once, with the bytes between them, which is faster than one by
 # one; all bytes between the payloads of a group are at most the second number.
-GAP_BYTES, GAPS_BYTES = 8 << 10, 48 << 20
+GAP_BYTES, GAPS_BYTES = 8 << 10, 24 << 20
 
 
 class Group(NamedTuple):
