@@ -466,18 +466,15 @@ def _observe_whole(session: Session, side: Side) -> None:
 
 def renamed(old: Side, new: Side) -> Iterator[str]:
     """Give applications of `new` that have no counterpart the name of the one before that uses the same queues and
-    exchanges, or of the only other one. Yields what was done."""
-    gone = sorted(set(old.connections) - set(new.connections))
-    come = sorted(set(new.connections) - set(old.connections))
-    pairs = dict[str, str]()
-    ranked = sorted(
-        ((-len(old.does[a] & new.does[b]), a, b) for a in gone for b in come),
-        key=lambda each: (each[0], each[1], each[2]),
-    )
-    for common, a, b in ranked:
-        only = len(gone) == len(come) == 1
-        if (common or only) and a not in pairs.values() and b not in pairs:
+    exchanges, or of the only other one. Yields what was done. Of many names, which clients choose, those with most
+    messages are looked at: each is compared with each."""
+    gone, come = _without_counterpart(old, new), _without_counterpart(new, old)
+    only = len(gone) == len(come) == 1
+    pairs, named = dict[str, str](), set[str]()
+    for common, a, b in sorted((-len(old.does[a] & new.does[b]), a, b) for a in gone for b in come):
+        if (common or only) and a not in named and b not in pairs:
             pairs[b] = a
+            named.add(a)
     for b, a in pairs.items():
         why = (
             "both use the same queues, exchanges or addresses"
@@ -487,6 +484,12 @@ def renamed(old: Side, new: Side) -> Iterator[str]:
         yield f"{b!r} after is compared with {a!r} before: {why}."
     if pairs:
         _rename(new, pairs)
+
+
+def _without_counterpart(side: Side, other: Side) -> list[str]:
+    """The applications of a side that the other one does not have, at most MOST_SUBJECTS."""
+    names = side.connections.keys() - other.connections.keys()
+    return sorted(names, key=lambda name: (-side.messages.get(name, 0), name))[:MOST_SUBJECTS]
 
 
 def _rename(side: Side, names: Mapping[str, str]) -> None:
@@ -512,6 +515,7 @@ class Compared:
 
     def __init__(self, old: Side, new: Side) -> None:
         self.old, self.new = old, new
+        self.stated = tuple({(key.measure, key.subject) for key in side.facts} for side in (old, new))
         self.certain: list[Difference] = []
         self.candidates: list[tuple[Difference, bool]] = []  # with whether there are units enough for a test
         self.tests: list[float] = []  # p-values of all tests, those without an effect that matters included
@@ -559,7 +563,7 @@ class Compared:
         group = self.old.groups.get(key, self.new.groups.get(key, ""))
         asked = side.asked.get(key._replace(item=group), 0)
         if not asked:
-            if key.family and any(each.measure == key.measure and each.subject == key.subject for each in side.facts):
+            if key.family and (key.measure, key.subject) in self.stated[side is self.new]:
                 self.other_family.add(key.subject)
             return None
         if asked > stating and measure.id not in ("rule", "methods_sent"):

@@ -18,6 +18,7 @@ from scipy import stats
 
 from jobs.cli import main
 from pipeline.diff import (
+    MOST_SUBJECTS,
     Compared,
     Comparison,
     Difference,
@@ -297,3 +298,15 @@ def test_a_limit_is_not_decided_by_few_messages() -> None:
         sides.append(side)
     failed, undecided = Threshold.of("confirm_latency.p99=+5%").judged(sides[0], sides[1], [])
     assert (failed, len(undecided)) == ([], 1)
+
+
+def test_many_names_of_clients_are_not_compared_each_with_each() -> None:
+    """100,000 names on either side: each with each would be 10**10 comparisons. Those with most messages count."""
+    old, new = Side(), Side()
+    for side, word in ((old, "before"), (new, "after")):
+        for number in range(100_000):
+            side.connections[f"{word} {number}"], side.messages[f"{word} {number}"] = 1, float(number)
+            side.does[f"{word} {number}"] = {f"publish {number}"}
+    done = [*renamed(old, new)]
+    assert any("'after 99999' after is compared with 'before 99999' before" in line for line in done)
+    assert len(done) <= MOST_SUBJECTS

@@ -22,7 +22,6 @@ from make_snaplen_golden import GOLDEN, NAMES, SNAPLEN
 from wire import CLIENT, SERVER, Wire
 
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.rows import values_cut
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.performatives import performatives
 
@@ -252,4 +251,4 @@ def test_an_acknowledgement_whose_end_is_missing_settles_nothing() -> None:
     assert [row["arguments"] for row in acks] == [{"delivery_tag": 7}, {"delivery_tag": 8, "multiple": True}]
     assert [row["error"] for row in acks] == [CUT_VALUES, None]
     batch = pa.RecordBatch.from_pydict({name: [row[name] for row in acks] for name in ("status", "error")})
-    assert values_cut(batch).tolist() == [True, False]
+    assert FrameBatch(batch).cut.tolist() == [True, False]

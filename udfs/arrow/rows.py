@@ -11,8 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.notes import note_names
-from codec.amqp.versions import E_MISSING_VALUES, ERRORS
 from codec.hashes.pairs import Pairs
 from codec.memory import fixed
 from udfs.arrow.dictionaries import missing
@@ -104,16 +102,6 @@ def numbered(column: Column, values: Collection[str]) -> NDArray[np.int64]:
         return numbers_of(pc.index_in(texts, known), null=-1) + 1
     indices = np.append(numbers_of(pc.index_in(texts.dictionary, known), null=-1), -1) + 1
     found: NDArray[np.int64] = indices.take(codes_of(texts), mode="wrap")
-    return found
-
-
-def is_noted(notes: Column, note: int) -> NDArray[np.bool_]:
-    """Rows that have a note (of codec.amqp.notes)."""
-    lists = in_one(notes)
-    found = np.zeros(len(lists), bool)
-    if lists.null_count < len(lists):
-        names = note_names(note) or []
-        found[numbers_of(pc.list_parent_indices(lists))[is_among(pc.list_flatten(lists), *names)]] = True
     return found
 
 
@@ -210,12 +198,3 @@ class Index(Pairs):
     def of(cls, rows: pa.Table | pa.RecordBatch, frame: str = "frame_no") -> Index:
         """Of the frames that columns `connection_id` and `frame` name."""
         return cls(numbers_of(rows["connection_id"]), numbers_of(rows[frame]))
-
-
-def values_cut(frames: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Frames (with `status`, `error`) that lost bytes of their arguments: for example, the range of an acknowledgement
-    may be missing."""
-    cut: NDArray[np.bool_] = is_among(frames["status"], "partial")
-    if cut.any():
-        cut &= is_among(frames["error"], str(ERRORS[E_MISSING_VALUES]))
-    return cut
