@@ -750,6 +750,37 @@ FINDINGS = Table(
            "direction only' 'segments out of order'"),
 ))  # fmt: skip
 
+STALLS = Table(
+    "stalls", "time in which a side could not send, or did not get on: why, how long, and what began it", (
+    Column("connection_id", LONG, "TCP connection"),
+    Column("channel", INT, "channel number, as in channels; null: the whole connection"),
+    Column("channel_life", LONG, "which incarnation of the channel number, see channels"),
+    Column("link", STRING, "consumer tag, destination of a subscription, or name of the link, as in messages; null: "
+           "all of the channel"),
+    Column("kind", STRING, "'zero-window': the TCP receive window of the other side was closed; 'retransmission': "
+           "bytes were lost, until they were sent again; 'nagle': a small segment waited for the acknowledgement of "
+           "the one before; 'no-credit': no link credit (0-10, 1.0); 'prefetch-full': as many deliveries "
+           "unacknowledged as basic.qos allows; 'session-window': the incoming-window of the other side was 0 (1.0); "
+           "'connection-blocked': by connection.blocked; 'channel-flow': by channel.flow; 'unanswered-request': no "
+           "reply, or a late one; 'silence': no data for longer than this side promised by its heartbeat or the "
+           "idle time-out of the other side"),
+    Column("side", STRING, "'client' or 'server': the one that could not send, or did not get on"),
+    Column("from_ts", TIMESTAMP, "when it began", dictionary=False),
+    Column("until_ts", TIMESTAMP, "when it ended", dictionary=False),
+    Column("from_ns", LONG, "when it began, ns since 1970-01-01 UTC", unit=EPOCH_NS, dictionary=False),
+    Column("until_ns", LONG, "when it ended, ns since 1970-01-01 UTC; where it never did, the end of what it was about "
+           "(link, channel, connection), or of the capture", unit=EPOCH_NS, dictionary=False),
+    Column("stall_ns", LONG, "how long it was: until_ns - from_ns, without the short breaks in it, ns", unit=NS,
+           dictionary=False),
+    Column("resumed", BOOLEAN, "true: it went on after that; false: it never did"),
+    Column("bytes", LONG, "TCP payload that came late: sent again, or retained by Nagle's algorithm; null: not known",
+           unit=BYTES),
+    Column("messages", LONG, "messages that waited; null: not known"),
+    Column("frame_no", LONG, "frame that began it; null: no frame did, as in TCP", dictionary=False),
+    Column("packet_no", LONG, "packet that began it", dictionary=False),
+    Column("capture_file", STRING, "URI of the capture that holds packet_no"),
+))  # fmt: skip
+
 MESSAGE_FLOWS = Table(
     "message_flows",
     "pair of a publish and a delivery of its message from one queue, across connections and "
@@ -858,7 +889,7 @@ RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        CAPTURES, FRAMES, STREAMS, CONNECTIONS, CHANNELS, LINKS, METHODS, MESSAGES, MESSAGE_FLOWS,
+        CAPTURES, FRAMES, STREAMS, CONNECTIONS, CHANNELS, LINKS, METHODS, MESSAGES, STALLS, MESSAGE_FLOWS,
     )
 }  # fmt: skip
 # What is derived from the others; workers make the other tables from the frames of one connection.
@@ -867,7 +898,7 @@ WORKER_TABLES = tuple(name for name in TABLES if name not in DERIVED_TABLES)
 # In a lake a final row is in the partition of its day: that of its end, so that the days from some day on have all rows
 # that were still open on that day. Tables without such a column: `streams` are in the day of their connection,
 # `message_flows` in that of the later message.
-DAY_COLUMNS = ("last_ts", "closed_ts", "ts")
+DAY_COLUMNS = ("last_ts", "closed_ts", "until_ts", "ts")
 DAY_OF = {name: next((day for day in DAY_COLUMNS if day in table.names), None) for name, table in TABLES.items()}
 # What people see: the tables that jobs write, then those that exist only in a Spark session.
 ALL_TABLES = {**TABLES, FINDINGS.name: FINDINGS, PACKETS.name: PACKETS}

@@ -45,6 +45,7 @@ class Tables:
     links: DataFrame
     methods: DataFrame
     messages: DataFrame
+    stalls: DataFrame
     message_flows: DataFrame
     persisted: tuple[DataFrame, ...] = ()
     directory: str | None = None  # from which they are read unchanged

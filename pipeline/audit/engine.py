@@ -41,7 +41,7 @@ CONNECTION_KEYS = ("client_product", "user", "vhost")
 PER_CHANNEL = ("channel", "link", "message")
 CAPTURE = "capture"  # scope of what belongs to no connection
 PER_THING = (CAPTURE, "link", "message")
-UNREAD = ("message_flows",)  # by rules
+UNREAD = ("stalls", "message_flows")  # by rules
 STRETCH_FRAMES = 1000  # shorter stretches of a channel are not worth a row of their own
 
 

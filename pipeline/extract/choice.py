@@ -8,6 +8,7 @@ returned it. Rows of other tables select:
     channels, links         the frames of the channel in that time
     frames, methods         the frame
     messages                the message
+    stalls                  the frames of the channel in that time, without a channel the connection
     message_flows           the publish and the deliveries
     findings                the frame, else the packet, else the connection. The packet gets a comment.
 
@@ -45,6 +46,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "frames": ("connection_id", "frame_no"),
     "methods": ("connection_id", "frame_no"),
     "messages": ("connection_id", "first_frame_no"),
+    "stalls": ("connection_id", "channel", "from_ts", "until_ts"),
     "message_flows": ("publish_connection_id", "publish_frame_no", "deliver_connection_id", "deliver_frame_no"),
     "findings": ("connection_id", "frame_no", "capture_file", "packet_no", "rule_id", "severity", "summary"),
 }
@@ -71,8 +73,9 @@ class Choice:
             self.frames.update(keys)
         elif table == "messages":
             self.messages.update(keys)
-        elif table in ("channels", "links"):
-            self.channels.update(keys)
+        elif table in ("channels", "links", "stalls"):
+            self.channels.update(key for key in keys if key[1] is not None)
+            self.connections.update(connection for connection, channel, *_ in keys if channel is None)
         elif table == "message_flows":
             self.messages.update(end for key in keys for end in (key[:2], key[2:]) if end[1] is not None)
         else:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 # Columns (ns or TIMESTAMP) with begin and end of rows, by DAY_OF: rows that overlap the time span are selected.
 # Of tables without such columns, the rows of selected connections are.
-SPANS = {"last_ts": ("first_ts", "last_ts"), "closed_ts": ("opened_ts", "closed_ts"), "ts": ("ts_ns", "ts_ns")}
+SPANS = {
+    "last_ts": ("first_ts", "last_ts"), "closed_ts": ("opened_ts", "closed_ts"), "until_ts": ("from_ns", "until_ns"),
+    "ts": ("ts_ns", "ts_ns"),
+}  # fmt: skip
 TIME_COLUMNS = {name: SPANS[day] for name, day in DAY_OF.items() if day}
 
 
