@@ -809,8 +809,23 @@ MESSAGE_FLOWS = Table(
     Column("broker_latency_ns", LONG, "deliver_ts_ns - publish_ts_ns; null where the delivery was captured first",
            unit=NS),
     Column("ack_latency_ns", LONG, "last delivery complete until it was settled, ns", unit=NS),
-    Column("total_latency_ns", LONG, "publish begun until the last delivery was settled (presettled: complete), ns",
+    Column("total_latency_ns", LONG, "publish begun until the last delivery was settled (presettled: complete), ns; "
+           "without a publish from when the broker took the message, as it states (messages.broker_ts_ns); the sum of "
+           "the next eight", unit=NS),
+    Column("send_ns", LONG, "of the total: the publish on the wire, first to last byte, without network_ns; null: no "
+           "publish", unit=NS),
+    Column("network_ns", LONG, "of the total: TCP held up the publish, its confirm, the delivery or its settlement: it "
+           "was retransmitted, waited for a closed receive window or for an acknowledgement (Nagle)", unit=NS),
+    Column("confirm_wait_ns", LONG, "of the total: publish complete until the broker confirmed it; null: not confirmed "
+           "before its delivery, and queue_ready_ns contains the time that the broker took", unit=NS),
+    Column("queue_blocked_ns", LONG, "of the total: then until the delivery began, while no consumer of the queue (in "
+           "the capture) could take a message: none attached, prefetch full, no credit", unit=NS),
+    Column("queue_ready_ns", LONG, "of the total: the rest of the time until the delivery began", unit=NS),
+    Column("redelivery_ns", LONG, "of the total: first delivery begun until the last one began; 0: delivered once",
            unit=NS),
+    Column("delivery_ns", LONG, "of the total: the last delivery on the wire, first to last byte, without network_ns",
+           unit=NS),
+    Column("consumer_ns", LONG, "of the total: last delivery complete until the consumer settled it", unit=NS),
     Column("redeliveries", LONG, "how often it was delivered from that queue again"),
     Column("outcome", STRING, "of the last delivery, as in messages; without a delivery, of the publish"),
     Column("transaction", STRING, "'committed' 'rolled-back', of the publish; one that was rolled back reached no "

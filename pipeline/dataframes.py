@@ -178,7 +178,8 @@ class PlannedTables(Tables):
             from pipeline.tables.flows import message_flows
 
             to_pair = self._persist(self.messages.select(*MESSAGE_COLUMNS))
-            return message_flows(to_pair, self.connections, stream_queues(self.frames))
+            streams = stream_queues(self.frames)
+            return message_flows(to_pair, self.connections, streams, self.links, self.stalls)
         return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), SCHEMAS[name])
 
     @cached_property

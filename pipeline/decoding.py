@@ -38,7 +38,7 @@ ONE_TASK_FILES = 64
 COLD_BYTES = 10 << 20
 
 # Tables that message_flows are made of.
-FLOW_INPUTS = ("messages", "connections")
+FLOW_INPUTS = ("messages", "connections", "links", "stalls")
 
 
 Time = int | str | datetime

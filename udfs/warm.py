@@ -284,6 +284,7 @@ def warm_pairing() -> None:
     """Compile the pairing engine, with a delivery from a stream that was dead-lettered before, and the growth of its
     tables."""
     from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
+    from codec.pairing.intervals import Intervals
     from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import messages_to_pair
@@ -295,7 +296,7 @@ def warm_pairing() -> None:
         "transaction", "trace_id", "span_id",
     )  # fmt: skip
     numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "queue_offset")
-    sizes = ("body_size", "priority", "settled_ts_ns")
+    sizes = ("body_size", "priority", "settled_ts_ns", "broker_ts_ns")
     texts = dict.fromkeys((*names, *copied, "version", "server", "broker", "vhost", "streams"), pa.array(["a"]))
     texts["batch_index"] = pa.array([0], pa.int32())
     truths = dict.fromkeys(("browsed", "redelivered", "lossy", "ids_repeat"), pa.array([True]))
@@ -309,6 +310,8 @@ def warm_pairing() -> None:
     partitioned += PlaceMessages(partitioner)(in_streams)
     list(PairMessages(table_of("flows", ("flow_id", LONG)))(iter(partitioned)))
     with_room(new_keyed(), FIRST_ENTRIES)
+    one = np.ones(1, np.int64)
+    Intervals.of(one, one, one).last_begun(one, one)
 
 
 def warm_checks() -> None:

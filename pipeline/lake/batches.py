@@ -179,8 +179,8 @@ class Batch:
         changes = {name: self._connection_table(name, written, gone) for name in OF_CONNECTIONS}
         changes["states"], open_connections, state_bytes = self._states(states, written, gone)
         cutoff_ns = (self.newest_ns or 0) - int(self.options.pair_within * NS)
-        open_messages = [file for file in self._after(changes["messages"], "messages") if file.open]
-        if (flows := self.work.flows(self.number, written, open_messages, cutoff_ns)) is not None:
+        files = {name: self._after(changes[name], name) for name in ("messages", "links", "stalls")}
+        if (flows := self.work.flows(self.number, written, files, cutoff_ns)) is not None:
             changes["message_flows"] = flows
             for name in ("pairing", "brokers"):
                 changes[name] = Change(written.files[name], self.log.files(name))

@@ -22,6 +22,7 @@ from pipeline.lake.files import lake_file, read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
+from pipeline.lake.reading import Span
 from pipeline.output.place import PRIVATE, Place
 from pipeline.tables.exchange import planned, task_numbers
 from pipeline.tables.flows import paired, row_groups, shares
@@ -32,7 +33,8 @@ from udfs.decode.key_logs import SecretFiles
 from udfs.pairing.brokers import brokers_of
 from udfs.pairing.flows import PairMessages
 from udfs.pairing.lake import MESSAGE_IDS, SIDES, KeepMessages, WriteFlows
-from udfs.pairing.schemas import CONNECTION_COLUMNS
+from udfs.pairing.schemas import CONNECTION_COLUMNS, LINK_COLUMNS, STALL_COLUMNS
+from udfs.pairing.stalls import stalled_rows
 from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
 from udfs.source.lake import StateFiles, partition_of
 
@@ -115,9 +117,12 @@ class LakeWork:
         with planned(spark):
             return task_numbers(spark, tasks).then(EndConnections(writer, tasks), WRITTEN).collected()
 
-    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
-        """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns
-        the change of message_flows."""
+    def flows(
+        self, number: int, written: Written, files: Mapping[str, Sequence[LakeFile]], cutoff_ns: int
+    ) -> Change | None:
+        """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. `files` of
+        tables messages, links and stalls after this batch. Returns the change of message_flows."""
+        open_messages = [file for file in files["messages"] if file.open]
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
         closed = [file for file in written.files["messages"] if not file.open]
         final = [*self._paths("pairing", before), *self._paths("messages", closed)]
@@ -125,7 +130,7 @@ class LakeWork:
         number_of = sum(file.rows for file in (*before, *closed, *open_messages))
         scratch = root.child("pairing").child(f"{number:08}")  # the commit deletes files that no log names
         create_directory(root, f"pairing/{number:08}", PRIVATE)
-        brokers = self._brokers(written)
+        brokers, since = self._brokers(written), Span(since_ns=cutoff_ns)
         spark = self._local(number_of * MESSAGE_BYTES) if number_of <= LOCAL_MESSAGES else self.spark
         with planned(spark, pairing=True):
             known = brokers_of(brokers.select(CONNECTION_COLUMNS), _streams(brokers))
@@ -133,7 +138,12 @@ class LakeWork:
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )
             write_flows = WriteFlows(folders, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
-            of_flows = paired(spark, groups, present, known, scratch).then(write_flows, WRITTEN)
+            links, stalls = (
+                self._rows(name, [file for file in files[name] if since.may_contain(name, file)], columns)
+                for name, columns in (("links", LINK_COLUMNS), ("stalls", STALL_COLUMNS))
+            )
+            stalled = list(stalled_rows(known, brokers, links, stalls))
+            of_flows = paired(spark, groups, present, known, stalled, scratch).then(write_flows, WRITTEN)
             written.add(self._written(of_flows.collected()))
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]

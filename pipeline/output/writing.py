@@ -171,7 +171,7 @@ def _write(
             with planned(spark, small=small, one_partition=one_partition, pairing=True):
                 flows, target = written.directory.child("flows"), stage.child("message_flows")
                 streams = written.part(STREAM_QUEUES, "connection_id", "queue")
-                files = write_flows(spark, folders["messages"], folders["connections"], streams, flows)
+                files = write_flows(spark, folders, streams, flows)
             if files:
                 flows.move_to(target)
                 target.keep(files)

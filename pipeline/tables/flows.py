@@ -3,14 +3,14 @@
 Messages are matched at their broker (and its virtual host) by a key: the message-id, or else a fingerprint
 of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
 kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
-(`pipeline.tables.exchange`).
+(`pipeline.tables.exchange`). What held them up (`udfs.pairing.stalls`) goes to all of them.
 
 Importing this loads kernels, which takes a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -43,12 +43,15 @@ from udfs.pairing.schemas import (
     BROKERS_DDL,
     CONNECTION_COLUMNS,
     ID_COLUMNS,
+    LINK_COLUMNS,
     MESSAGE_COLUMNS,
     PARTITIONED,
     REPEATED,
     REPEATED_DDL,
     REPLY_COLUMNS,
+    STALL_COLUMNS,
 )
+from udfs.pairing.stalls import ToEachBucket, stalled_of_tables, stalled_rows
 from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
 from udfs.sink.parquet import WRITTEN
 
@@ -71,9 +74,15 @@ class Present(NamedTuple):
     streams: bool
 
 
-def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
-    """Tables `messages` (columns MESSAGE_COLUMNS; read three times, four times if bytes are lost), `connections`, and
-    `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
+def message_flows(
+    messages: DataFrame,
+    connections: DataFrame,
+    streams: DataFrame | None = None,
+    links: DataFrame | None = None,
+    stalls: DataFrame | None = None,
+) -> DataFrame:
+    """Tables `messages` (columns MESSAGE_COLUMNS; read three times, four times if bytes are lost), `connections`,
+    `streams` (`udfs.conversation.methods.STREAMS`), `links` and `stalls` -> table message_flows."""
     from pyspark.sql import functions as F
 
     inputs = connections.select(*CONNECTION_COLUMNS, F.lit(None).cast("string").alias("queue"))
@@ -91,25 +100,34 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
     repeats = ids.by_bucket().then(repeated, REPEATED_DDL).rows.distinct().withColumn("ids_repeat", F.lit(True))
     # Repeats are joined last: Spark would consider a join of joins too large to broadcast.
     rows = messages.join(brokers, "connection_id").join(F.broadcast(repeats), AT, "left")
-    found = _by_bucket(partial(read, rows), buckets, Present(requests=True, streams=True))
+    held_up = connections.select(*CONNECTION_COLUMNS, F.lit("connections").alias("table"))
+    for name, table, columns in (("links", links, LINK_COLUMNS), ("stalls", stalls, STALL_COLUMNS)):
+        if table is not None:
+            own = table.select(*columns, F.lit(name).alias("table"))
+            held_up = held_up.unionByName(own, allowMissingColumns=True)
+    stalled = OnSpark(held_up.repartition(1).mapInArrow(stalled_of_tables, PARTITIONED))
+    found = _by_bucket(partial(read, rows), buckets, Present(requests=True, streams=True), stalled)
     return found.then(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS).rows
 
 
 def write_flows(
-    spark: SparkSession | LocalProcesses,
-    messages: Place,
-    connections: Place,
-    streams: pa.Table | None,
-    directory: Place,
+    spark: SparkSession | LocalProcesses, tables: Mapping[str, Place], streams: pa.Table | None, directory: Place
 ) -> set[str]:
-    """Write the table into `directory`, which must not exist; return the names of its files, perhaps none. Retried
-    tasks may leave other files there. Workers read the messages from their files."""
+    """Write the table into `directory`, which must not exist, from the `tables` FLOW_INPUTS; return the names of its
+    files, perhaps none. Retried tasks may leave other files there. Workers read the messages from their files."""
+    messages = tables["messages"]
     groups, present = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
-    brokers = brokers_of(parquet.read(connections, CONNECTION_COLUMNS, where=MAY_HAVE_MESSAGES), streams)
+    connections = parquet.read(tables["connections"], CONNECTION_COLUMNS, where=MAY_HAVE_MESSAGES)
+    brokers = brokers_of(connections, streams)
+    links, stalls = (
+        parquet.read(tables[name], columns) for name, columns in (("links", LINK_COLUMNS), ("stalls", STALL_COLUMNS))
+    )
+    stalled = list(stalled_rows(brokers, connections, links, stalls))
     beside = directory.parent.child("brokers")
     beside.create()
     writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
-    return {row["file"] for row in paired(spark, groups, present, brokers, beside).then(writer, WRITTEN).collected()}
+    flows = paired(spark, groups, present, brokers, stalled, beside).then(writer, WRITTEN)
+    return {row["file"] for row in flows.collected()}
 
 
 def paired(
@@ -117,10 +135,11 @@ def paired(
     groups: Sequence[tuple[str, int]],
     present: Present,
     brokers: pa.Table,
+    stalled: Sequence[pa.RecordBatch],
     beside: Place,
 ) -> Rows:
-    """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
-    Data for the workers is written into the directory `beside`."""
+    """Messages in these row groups, with their `brokers` (BROKERS) and what held them up (`stalled_rows`), partitioned
+    for `udfs.pairing.flows.PairMessages`. Data for the workers is written into the directory `beside`."""
     tasks, buckets = shares(spark, groups), _buckets(spark)
 
     def read(of: str, partition: Partition) -> Rows:
@@ -132,7 +151,7 @@ def paired(
         repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_DDL).collected()
         brokers = with_repeats(brokers, pa.Table.from_pylist(repeats, REPEATED))
     pq.write_table(brokers, f"{beside.path}/{FILE}", filesystem=beside.files)
-    return _by_bucket(partial(read, FILE), buckets, present)
+    return _by_bucket(partial(read, FILE), buckets, present, given(spark, stalled) if stalled else None)
 
 
 def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], Present]:
@@ -174,6 +193,13 @@ def shares(spark: SparkSession | LocalProcesses, groups: Sequence[tuple[str, int
     return OnSpark(spark.createDataFrame(rows).repartitionById(number, "share").drop("share"))
 
 
+def given(spark: SparkSession | LocalProcesses, batches: Sequence[pa.RecordBatch]) -> Rows:
+    """Rows that this process has."""
+    if isinstance(spark, LocalProcesses):
+        return Local(spark, [Source(batches)])
+    return OnSpark(spark.createDataFrame(pa.Table.from_batches(batches)))
+
+
 def _partitions(spark: SparkSession | LocalProcesses) -> int:
     if isinstance(spark, LocalProcesses):
         return spark.number
@@ -189,8 +215,9 @@ def _ids(buckets: int) -> Partition:
     return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, buckets))
 
 
-def _by_bucket(read: Callable[[Partition], Made], buckets: int, present: Present) -> Made:
-    """The input of `udfs.pairing.flows`: messages, replies if there are requests, and places in streams."""
+def _by_bucket(read: Callable[[Partition], Made], buckets: int, present: Present, stalled: Made | None) -> Made:
+    """The input of `udfs.pairing.flows`: messages, replies if there are requests, places in streams, and in each bucket
+    what held messages up."""
     partitioner = HashPartitioner(TO_PAIR, buckets)
     rows = read(Partition(MESSAGE_COLUMNS, messages_to_pair, partitioner))
     if present.requests:
@@ -199,4 +226,6 @@ def _by_bucket(read: Callable[[Partition], Made], buckets: int, present: Present
     if present.streams:
         messages = read(Partition(MESSAGE_COLUMNS, stream_messages, HashPartitioner(STREAM_ROWS, buckets)))
         rows = rows.with_rows(messages.by_bucket().then(PlaceMessages(partitioner), PARTITIONED))
+    if stalled is not None:
+        rows = rows.with_rows(stalled.then(ToEachBucket(buckets), PARTITIONED))
     return rows.by_bucket()

@@ -19,16 +19,18 @@ from codec.memory import fixed
 from codec.pairing.engine import pairs_of
 from codec.pairing.state import ANY, DECIDED, DELIVERY, LABEL, NONE, PUBLISH, Pairs, Rows
 from codec.tables import Table
-from udfs.arrow.rows import Index, elapsed, in_one, numbers_of, picked
+from udfs.arrow.rows import Index, elapsed, in_one, numbers_of, picked, truth_of
 from udfs.arrow.types import arrow_schema, typed
 from udfs.pairing.hash_partitions import whole_keys
+from udfs.pairing.parts import Points, Stalled, parts_of, stalled_of
 from udfs.sink.parquet import write_folders
 
 # Sides that are no messages: the `rpc_latency_ns` of a request (connection_id, frame_no); the publish of a delivery
-# from a stream (`udfs.pairing.streams.PlaceMessages`).
-RPC_REPLY, IN_STREAM = 3, 4
+# from a stream (`udfs.pairing.streams.PlaceMessages`); the times in which nothing was sent (`udfs.pairing.stalls`).
+RPC_REPLY, IN_STREAM, STALLED = 3, 4, 5
 # Columns of messages that the kernel does not need. `identity`: a hash that identifies the message; `by_id`: its key is
-# a message-id; `lossy`: bytes are lost, so that the match is not certain.
+# a message-id; `lossy`: bytes are lost, so that the match is not certain; `taken_ns`: when the broker took it, as it
+# states; `queue_key`: which queue a delivery waited in.
 CARRIED = {
     "identity": pa.int64(),
     "connection_id": pa.int64(),
@@ -44,6 +46,8 @@ CARRIED = {
     "outcome": pa.string(),
     "transaction": pa.string(),
     "settled_ns": pa.int64(),
+    "taken_ns": pa.int64(),
+    "queue_key": pa.int64(),
     "dead_lettered": pa.string(),
     "trace_id": pa.string(),
     "span_id": pa.string(),
@@ -51,6 +55,7 @@ CARRIED = {
     "lossy": pa.bool_(),
     "rpc_latency_ns": pa.int64(),
 }
+NEVER = np.iinfo(np.int64).max
 UNKNOWN = "unknown"  # reason of dead letters
 SMALL = ("side", "kind", "family", "redelivered", "requeue_seen", "flag_optional", "refused")
 LISTED = ("shared", "shared_at", "shared_end")  # in TO_PAIR one column of lists
@@ -69,7 +74,8 @@ class PairMessages:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.schema)
         for rows in whole_keys(batches, TO_PAIR):
-            yield typed(_flows(rows), schema)
+            if pc.min(rows["side"]).as_py() != STALLED:
+                yield typed(_flows(rows), schema)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,8 @@ def _flows(rows: pa.Table) -> dict[str, pa.Array]:
     messages.pair_decided(pairs)
     firsts = np.flatnonzero((columns.side != PUBLISH) & (pairs.first == np.arange(len(pairs.first))))
     unpaired = np.flatnonzero((columns.side == PUBLISH) & (pairs.paired == 0))
-    return _columns(messages, pairs, firsts, unpaired) | {
+    stalled = stalled_of(rows.filter(pa.array(side == STALLED)))
+    return _columns(messages, pairs, firsts, unpaired, stalled) | {
         "rpc_latency_ns": _rpc_latencies(
             rows.filter(pa.array(is_reply)), messages, _appended(pairs.publish[firsts], unpaired)
         )
@@ -165,7 +172,7 @@ def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.
 
 
 def _columns(
-    messages: Messages, pairs: Pairs, firsts: NDArray[np.int64], unpaired: NDArray[np.int64]
+    messages: Messages, pairs: Pairs, firsts: NDArray[np.int64], unpaired: NDArray[np.int64], stalled: Stalled
 ) -> dict[str, pa.Array]:
     """The columns of the flows of first deliveries `firsts` and of `unpaired` publishes."""
     none = np.full(len(unpaired), NONE)
@@ -193,6 +200,7 @@ def _columns(
     own_route = pc.or_(pc.equal(first("origin_route"), 0), pc.equal(publish("route"), first("queue_route")))
     of_dead = pc.and_(paired, pc.invert(own_route.fill_null(True)))
     over = pc.coalesce(last("settled_ns"), pc.if_else(presettled, last_complete, None))
+    total = elapsed(pc.coalesce(publish("first_ns"), first("taken_ns")), over)
     return {
         "flow_id": _flow_ids(publish("identity"), first("identity")),
         "version": pc.coalesce(publish("version"), first("version")),
@@ -216,7 +224,8 @@ def _columns(
         "deliver_ts_ns": first("first_ns"),
         "broker_latency_ns": elapsed(publish_complete, first("first_ns")),
         "ack_latency_ns": elapsed(last_complete, last("settled_ns")),
-        "total_latency_ns": elapsed(publish("first_ns"), over),
+        "total_latency_ns": total,
+        **_parts(publish, first, last, pc.if_else(confirmed, publish("settled_ns"), None), over, total, stalled),
         "redeliveries": pa.array(_appended(pairs.redeliveries[firsts], none), mask=~delivered),
         "outcome": pc.coalesce(last("outcome"), publish("outcome")),
         "transaction": publish("transaction"),
@@ -224,6 +233,40 @@ def _columns(
         "match": pc.if_else(paired, pc.if_else(either("by_id"), "message-id", "fingerprint"), "none"),
         "ambiguous": pc.if_else(paired, ambiguous, None),
     }
+
+
+Picked = Callable[[str], pa.Array]
+
+
+def _parts(
+    publish: Picked,
+    first: Picked,
+    last: Picked,
+    confirmed_ns: pa.Array,
+    over: pa.Array,
+    total: pa.Array,
+    stalled: Stalled,
+) -> dict[str, pa.Array]:
+    """The parts of the `total` of flows, which are `over` then; null where there is no total."""
+    taken = first("taken_ns")
+    points = Points(
+        begun_ns=numbers_of(pc.coalesce(publish("first_ns"), taken)),
+        published_ns=numbers_of(pc.coalesce(publish("last_ns"), taken)),
+        confirmed_ns=numbers_of(confirmed_ns, NEVER),
+        delivered_ns=numbers_of(first("first_ns")),
+        last_begun_ns=numbers_of(last("first_ns")),
+        last_complete_ns=numbers_of(last("last_ns")),
+        settled_ns=numbers_of(over),
+        publish_connection=numbers_of(publish("connection_id"), NONE),
+        deliver_connection=numbers_of(first("connection_id"), NONE),
+        queue=numbers_of(first("queue_key")),
+    )
+    parts, confirmed = parts_of(points, stalled)
+    known = total.is_valid()
+    are_null = dict.fromkeys(parts, pc.invert(known))
+    are_null["send_ns"] = pc.or_(are_null["send_ns"], publish("first_ns").is_null())
+    are_null["confirm_wait_ns"] = pc.or_(are_null["confirm_wait_ns"], pa.array(~confirmed))
+    return {name: pa.array(numbers, mask=truth_of(are_null[name])) for name, numbers in parts.items()}
 
 
 def _flow_ids(publish: pa.Array, delivery: pa.Array) -> pa.Array:

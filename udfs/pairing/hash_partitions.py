@@ -24,6 +24,7 @@ from udfs.arrow.types import binary_column, typed
 from udfs.pairing.schemas import ARROW_PARTITIONED
 
 KEY = "key"  # the column that rows are partitioned by
+EVERYWHERE = np.iinfo(np.int64).min  # the key of rows that all keys of a bucket need; the callers write these
 BUFFER_BYTES = 32 << 20  # rows that the partitioner collects before it groups them
 BATCH_BYTES = 8 << 20
 # A larger bucket is partitioned again, by other bits of the key, into files.
@@ -59,7 +60,7 @@ class HashPartitioner:
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """PARTITIONED sorted by bucket -> tables with all rows of their keys, in any order."""
+    """PARTITIONED sorted by bucket -> tables with all rows of their keys, in any order, and those EVERYWHERE."""
     bucket_rows, current = Bucket(), None
     for batch in batches:
         for bucket, rows in zip(batch["bucket"].to_pylist(), batch["rows"], strict=True):
@@ -84,7 +85,8 @@ class Bucket:
         self._batches.append(rows)
         self._bytes += rows.nbytes
         if len(self._keys) < 2:
-            self._keys.update(rows[KEY].unique()[:2].to_pylist())
+            self._keys.update(rows[KEY].unique()[:3].to_pylist())
+            self._keys.discard(EVERYWHERE)
         if self._bytes > BUCKET_BYTES and self._level < LEVELS and len(self._keys) > 1:
             self._part()
 
@@ -108,6 +110,11 @@ class Bucket:
         if self._batches:
             rows = one_batch(self._batches)
             bits = numbers_of(rows[KEY]).view(np.uint64) >> np.uint64(BITS * self._level)
+            shared = numbers_of(rows[KEY]) == EVERYWHERE
+            if shared.any():
+                for part in self._parts:
+                    part.add(rows.take(pa.array(np.flatnonzero(shared))))
+                rows, bits = rows.filter(pa.array(~shared)), bits[~shared]
             for number, part in _split(rows, bits % np.uint64(1 << BITS)):
                 self._parts[number].add(
                     part.take(pa.array(np.arange(part.num_rows)))

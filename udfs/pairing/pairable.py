@@ -58,7 +58,11 @@ FULL = "maxlen"  # RabbitMQ's reason for dead letters of a full queue
 TOPIC = "topic://"  # the exchange of ActiveMQ's topics (`udfs.addresses`)
 TEMPORARY = "^temp-(queue|topic)://"
 # Columns of messages that files of earlier releases lack.
-ADDED = {"queue_offset": pa.int64(), "user_id": pa.string(), "expiration": pa.string(), "batch_index": pa.int32()}
+ADDED = {
+    **dict.fromkeys(("queue_offset", "broker_ts_ns"), pa.int64()),
+    **dict.fromkeys(("user_id", "expiration"), pa.string()),
+    "batch_index": pa.int32(),
+}
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
@@ -113,7 +117,7 @@ def routed(rows: Mapping[str, pa.Array]) -> Routed:
     named = pc.coalesce(queue, pc.if_else(address_queue.is_valid(), address_key, None))
     source = pc.coalesce(queue, address_queue)
     if pc.and_(delivered, source.is_null()).true_count:
-        source = pc.coalesce(source, _links(rows))
+        source = pc.coalesce(source, link_names(rows))
     destinations = (  # the first that is known
         (broker.dead_lettered, broker.original_exchange, broker.original_routing_key),
         (rows["exchange"].is_valid(), rows["exchange"], rows["routing_key"]),
@@ -137,7 +141,7 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     copied = truth_of(pc.or_(rows["browsed"].fill_null(False), of_stream))
     reader = pa.nulls(len(delivered), pa.string())
     if copied.any():
-        reader = pc.if_else(pa.array(copied), _links(rows), reader)
+        reader = pc.if_else(pa.array(copied), link_names(rows), reader)
     x_death = (pa.array(broker.x_death_count), broker.first_death["queue"])
     source_hash = hashed(source, pa.array(route), *x_death, reader, seed=SOURCE)
     by_address = pc.if_else(pc.equal(address_kind, "exchange"), TO_EXCHANGE, TO_ADDRESS)
@@ -182,11 +186,19 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
         **{name: rows[name] for name in ("queue", "outcome", "transaction", "trace_id", "span_id")},
         "settled_ns": rows["settled_ts_ns"],
+        "taken_ns": rows["broker_ts_ns"],
+        "queue_key": queue_keys(rows, source),
         "dead_lettered": reason,
         "by_id": by_id,
         # A message-id identifies a message although bytes are lost, unless ids repeat.
         "lossy": pc.and_(rows["lossy"], pc.or_(pc.coalesce(rows["ids_repeat"], False), pc.invert(by_id))),
     }
+
+
+def queue_keys(rows: Mapping[str, pa.Array], source: pa.Array) -> pa.Array:
+    """A key of the queue of each delivery that a consumer waited for; null for others."""
+    waited = pc.and_(pc.equal(rows["operation"], "deliver"), source.is_valid())
+    return pc.if_else(waited, pa.array(hashed(rows["broker"], rows["vhost"], source, seed=QUEUE)), None)
 
 
 def messages_to_pair(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -328,7 +340,7 @@ def each_text(texts: pa.Array) -> Iterator[tuple[str, pa.BooleanArray]]:
         yield encoded.dictionary[number].as_py(), pc.equal(encoded.indices, number).fill_null(False)
 
 
-def _links(rows: Mapping[str, pa.Array]) -> pa.Array:
+def link_names(rows: Mapping[str, pa.Array]) -> pa.Array:
     """A name for the link of each message."""
     parts = (rows[name].cast(pa.string()) for name in ("connection_id", "channel", "link"))
     return pc.binary_join_element_wise("link", *parts, "\0", null_handling="skip")
@@ -340,7 +352,7 @@ def _where(chosen: pa.Array, column: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pc.or_(pc.invert(chosen), column.is_null()))
 
 
-BY_ID, BY_BODY, IDENTITY, ROUTE, SOURCE, BODY, LABEL, COMMON = range(8)  # seeds: what a hash is of
+BY_ID, BY_BODY, IDENTITY, ROUTE, SOURCE, BODY, LABEL, COMMON, QUEUE = range(9)  # seeds: what a hash is of
 # Headers that brokers and their plugins add, change or remove; '*': any ending. RabbitMQ (its documentation: Dead
 # Letter Exchanges, Federation, Shovel, Sender-selected Distribution, Quorum Queues; plugins message-timestamp, delayed
 # exchange), Qpid (federation, ring queues).

@@ -12,7 +12,7 @@ MESSAGE_COLUMNS = (
     "exchange", "routing_key", "queue", "address", "link", "browsed", "queue_offset", "redelivered", "priority",
     "expiration", "message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "type", "user_id",
     "app_id", "headers", "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
-    "trace_id", "span_id",
+    "trace_id", "span_id", "broker_ts_ns",
 )  # fmt: skip
 # Of these, for: the pairing key, with the broker; requests and replies; streams; repeated message-ids.
 KEY_COLUMNS = (
@@ -30,8 +30,13 @@ CONNECTION_COLUMNS = (
     "undecoded_bytes", "sides_known_by", "tcp_origin", "opened_ts", "closed_ts", "handshake_ns", "client_ip",
     "client_port", "proxied_client_ip", "proxied_client_port", "user", "client_name", "client_packets",
     "server_packets", "client_bytes", "server_bytes", "client_frames", "server_frames", "messages_published",
-    "messages_delivered",
+    "messages_delivered", "tcp_end",
 )  # fmt: skip
+# Columns of tables links and stalls.
+LINK_COLUMNS = (
+    "connection_id", "channel", "channel_life", "kind", "name", "address", "queue", "opened_ts", "closed_ts",
+)  # fmt: skip
+STALL_COLUMNS = ("connection_id", "channel", "channel_life", "link", "kind", "side", "from_ns", "until_ns")
 # What is joined to messages. `broker`: its name, or else `server`; `lossy`: bytes of that broker are lost;
 # `ids_repeat`: a message-id occurs twice there without a redelivered flag; `streams`: names of queues, and facts about
 # them, each followed by a newline.

@@ -1,0 +1,119 @@
+"""When receivers had handled the deliveries that they settled together.
+
+An acknowledgement of several deliveries says when the last one was handled, not the others. These are taken to be
+handled one after the other, in equal time each, the first one from when it came, or when the deliveries before it were
+settled. That time is the longest in which all of them fit:
+
+    begin of delivery j of n, from 0 on:    the later of: delivery j came; those settled before were settled
+    time of each:                           least of (settled - begin of j) / (n - j)
+    handled:                                each begins when it came and the one before is handled
+
+Deliveries of a channel that are settled at the same time, in one packet, are settled together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from codec.conversation.settled import Frames
+from codec.conversation.states import blank
+from udfs.arrow.rows import Index, is_among, numbers_of
+from udfs.conversation.states import ConnectionRecords
+from udfs.roles import DELIVERIES
+
+HANDLED = "handled_ts_ns"
+DELIVERY = blank("connection frame_no channel last_ns").dtype
+SETTLED = blank("connection channel settled_ns").dtype  # the last settlement of a channel
+Integers = NDArray[np.int64]
+
+
+class Handled:
+    """Takes complete messages; tells of those that were settled when they were handled."""
+
+    def __init__(self) -> None:
+        self.deliveries, self.settled = ConnectionRecords(DELIVERY), ConnectionRecords(SETTLED)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows of table messages."""
+        delivered = is_among(rows["operation"], *DELIVERIES)
+        if not delivered.any():
+            return
+        found = np.zeros(int(delivered.sum()), DELIVERY)
+        names = {
+            "connection": "connection_id",
+            "frame_no": "first_frame_no",
+            "channel": "channel",
+            "last_ns": "last_ts_ns",
+        }
+        for name, column in names.items():
+            found[name] = numbers_of(rows[column], -1)[delivered]
+        # The messages of a batch are one delivery.
+        again = numbers_of(rows["batch_index"])[delivered] > 0
+        self.deliveries.add(found[~again] if again.any() else found)
+
+    def told(self, ends: pa.Table) -> pa.Table:
+        """Outcomes of messages (`connection_id`, `first_frame_no`, `settled_ts_ns`) with HANDLED: null for those that
+        were settled alone."""
+        handled, known = np.zeros(ends.num_rows, np.int64), np.zeros(ends.num_rows, bool)
+        deliveries = self.deliveries.all()
+        place = ends.column_names.index(HANDLED)
+        if len(deliveries):
+            index = Index(deliveries["connection"], deliveries["frame_no"])
+            at = index.find(numbers_of(ends["connection_id"]), numbers_of(ends["first_frame_no"]))
+            settled = numbers_of(ends["settled_ts_ns"], -1)
+            chosen = np.flatnonzero((at >= 0) & (settled >= np.append(deliveries["last_ns"], 0)[at]))
+            if len(chosen):
+                together, times = self._handled(deliveries[at[chosen]], settled[chosen])
+                handled[chosen], known[chosen] = times, together
+        return ends.set_column(place, HANDLED, pa.array(handled, mask=~known))
+
+    def _handled(self, deliveries: NDArray[np.void], settled: Integers) -> tuple[NDArray[np.bool_], Integers]:
+        """Which of these were settled with others, and when they were handled."""
+        order = np.lexsort((deliveries["frame_no"], settled, deliveries["channel"], deliveries["connection"]))
+        own, settled = deliveries[order], settled[order]
+        channels = np.ones(len(own), bool)
+        channels[1:] = (np.diff(own["connection"]) != 0) | (np.diff(own["channel"]) != 0)
+        starts = channels.copy()
+        starts[1:] |= np.diff(settled) != 0
+        first = np.flatnonzero(starts)
+        group, sizes = np.cumsum(starts) - 1, np.diff(np.append(first, len(own)))
+        before = np.where(channels[first], self._last_settled(own[first]), np.append(0, settled[first[1:] - 1]))
+        begins = np.maximum(own["last_ns"], np.minimum(before[group], settled))
+        turn = np.arange(len(own)) - first[group]
+        each = np.minimum.reduceat((settled - begins) // (sizes[group] - turn), first)
+        # The latest of: the begin of each one so far, and the time of all from there on.
+        ready, rank = np.unique(begins - turn * each[group], return_inverse=True)
+        latest = ready[np.maximum.accumulate(group * len(ready) + rank) - group * len(ready)]
+        handled = np.empty(len(own), np.int64)
+        handled[order] = np.minimum(latest + (turn + 1) * each[group], settled)
+        together = np.empty(len(own), bool)
+        together[order] = sizes[group] > 1
+        last = np.append(channels[1:], True)
+        self._settle(own[last], settled[last])
+        return together, handled
+
+    def _last_settled(self, deliveries: NDArray[np.void]) -> Integers:
+        """When the channels of these last settled before; 0: not known."""
+        known = self.settled.all()
+        if not len(known):
+            return np.zeros(len(deliveries), np.int64)
+        at = Index(known["connection"], known["channel"]).find(deliveries["connection"], deliveries["channel"])
+        return np.where(at >= 0, known["settled_ns"][at], 0)
+
+    def _settle(self, deliveries: NDArray[np.void], settled: Integers) -> None:
+        """The channels of these settled last at these times."""
+        known, latest = self.settled.all(), np.zeros(len(deliveries), SETTLED)
+        for name in ("connection", "channel"):
+            latest[name] = deliveries[name]
+        latest["settled_ns"] = settled
+        at = Index(latest["connection"], latest["channel"]).find(known["connection"], known["channel"])
+        self.settled.replace(np.concatenate([known[at < 0], latest]))
+
+    def retain(self, frames: Frames, open_ids: Integers) -> None:
+        """Keep only the deliveries at these frames, and channels of these connections."""
+        deliveries = self.deliveries.all()
+        if len(deliveries):
+            self.deliveries.replace(deliveries[frames.among(deliveries["connection"], deliveries["frame_no"])])
+        self.settled.only(open_ids)
