@@ -28,7 +28,7 @@ from codec.amqp.connections.lifecycle import NO_CONNECTION, EndedConnections, be
 from codec.amqp.connections.parts import heap_ends
 from codec.amqp.connections.state import ConnectionState
 from codec.amqp.framing import discard_incomplete
-from codec.layers.connection import Part
+from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stack import Layers
 from codec.memory import as_records, readonly
 from codec.net.segments import FLOW_BYTES, SEGMENT
@@ -111,16 +111,12 @@ class Decoder(RowBuffer):
             yield from self._feed_part(part)
 
     def _feed_part(self, part: Part) -> Iterator[Batch]:
-        flows, ends, c = readonly(part.flows), part.ends, self.state.connection[0]
+        flows, ends = readonly(part.flows), part.ends
         segments, payload = _for_kernels(part)
-        if part.layered is not None and part.layered.connection_id < 0:
-            part.layered.upgraded = bool(self._open and same_flow(self.state.openings, flows[0]) and c.offers > 0)
         if self.carried is None:
             yield from self._run(flows, ends, segments, payload)
         else:
             yield from self._run_carried(flows, ends, segments, payload, self.carried)
-        if part.layered is not None:
-            part.layered.connection_id = int(c.connection_id)
 
     def _run_carried(
         self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, carried: CarriedStates
@@ -168,11 +164,18 @@ class Decoder(RowBuffer):
         """The current flow has no more segments."""
         if not self._open:
             return
-        in_layers = self.layers is not None and self.layers.has_ended(int(self.state.connection[0].connection_id))
-        if self.carried and self.carried.keep and not in_layers:
+        if self.carried and self.carried.keep and not self.state.connection[0].layers:
             yield from self._save(self.carried)
-        else:
-            yield from self._end()
+            return
+        if self.layers is not None:
+            yield from self._end_layers(self.layers.take_suspended(self.state.openings.flow.tobytes()))
+        yield from self._end()
+
+    def _end_layers(self, layered: LayeredConnection | None) -> Iterator[Batch]:
+        """The current connection, which had these layers, ends."""
+        if layered is not None and self.layers is not None:
+            for part in self.layers.end(layered):
+                yield from self._run(readonly(part.flows), part.ends, *_for_kernels(part))
 
     def _end(self) -> Iterator[Batch]:
         """End the current connection."""
@@ -204,9 +207,7 @@ class Decoder(RowBuffer):
             return
         begins = self._returned + complete
         self._open_rows.append((begins, _NOT_YET))
-        if layered is not None and self.layers is not None:
-            for part in self.layers.end(layered):
-                yield from self._run(readonly(part.flows), part.ends, *_for_kernels(part))
+        yield from self._end_layers(layered)
         yield from self._end()
         self._open_rows.remove((begins, _NOT_YET))
         if self._rows_so_far > begins:
@@ -288,7 +289,7 @@ class Decoder(RowBuffer):
                 connections["limits"][at] |= self.limits.pop(connection, 0)
         directions = ended.directions[:count].copy()
         flows = ended.flows[:count].copy()
-        layers = self.layers.correct_ended(flows, connections, directions) if self.layers else {}
+        layers = self.layers.facts(flows, connections, directions) if self.layers else {}
         prefixes = ended.tls_prefixes[:tls_prefixes].copy()
         self.ended.append(EndedConnections(flows, connections, directions, prefixes, layers))
         ended.used[:] = 0

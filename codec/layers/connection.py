@@ -1,7 +1,8 @@
 """One connection whose AMQP is in TLS or WebSocket: its TCP in order, through its layers, as segments for the decoder.
 
 For each packet the output has a segment without payload, and before it a segment for each chunk that the packet
-completed. Sequence numbers continue those of the segments before the first layer.
+completed. Sequence numbers continue those of the segments before the first layer. At the end comes a summary of what
+was counted on the wire (`codec.amqp.connections.layered`).
 
 Until a layer has its first output it may turn out to be none: its input waits, with the events that completed it, and
 then passes unchanged (`Attempt`). A connection that ends meanwhile passes as well.
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from codec.amqp.connections.layered import SUMMARY, summary
 from codec.compiler.kernel import kernel
 from codec.layers.chunks import NO_CHUNKS, Attempt, Chunks, Layer, joined
 from codec.layers.http import COMPLETE, MORE, asks_for_websocket
@@ -24,49 +26,43 @@ from codec.layers.state import restore_attempt, restore_tcp, save_attempt, save_
 from codec.layers.tls.records import Tls
 from codec.layers.websocket import WebSocket
 from codec.memory import as_records
-from codec.net.segments import ACK, FLOW_BYTES, IS_LATE, IS_LOST, PEER_IS_LATE, SEGMENT, SYN, first_octet
+from codec.net.segments import (
+    ACK,
+    ENDS_LAYERS,
+    FLOW_BYTES,
+    IN_LAYERS,
+    IS_LATE,
+    IS_LOST,
+    PEER_IS_LATE,
+    SEGMENT,
+    SYN,
+    first_octet,
+)
 from codec.tcp.direction import DONE, TOO_SMALL, enlarge_stream
 from codec.tcp.reassembly import WRAP, anchor
 
-# Fields of a direction counted on the wire: what is added to those of the decoder.
-ADDED = ("retransmitted_bytes", "out_of_order", "conflicting_bytes", "outside_bytes", "zero_window_ns")
-CORRECTED = ("packets", "payload_bytes", *ADDED, "tls_bytes", "websocket_bytes", "decrypted_bytes")
-_CARRIED = ("connection_id", "upgraded")
 NO_EVENTS = as_records(np.zeros(0, SEGMENT))
 
 
 class Part(NamedTuple):
-    """Segments for the decoder, as `Decoder.feed_flows` takes them; `layered`: the connection that they are of. Of
-    connections that were read together most have none: see `codec.layers.stack.Layers`."""
+    """Segments for the decoder, as `Decoder.feed_flows` takes them; `layered`: the connection that they are of, unless
+    it was read together with others (`codec.layers.stack.Layers`)."""
 
     flows: np.ndarray
     ends: np.ndarray
     segments: np.ndarray
     payload: np.ndarray
-    layered: LayeredConnection | EndedLayers | None = None
+    layered: LayeredConnection | None = None
 
 
 @dataclass
 class EndedLayers:
-    """What remains of a connection that has ended. `facts`: for the columns of `codec.layers.stack`; `changes` int64
-    (len(CORRECTED), 2): to add to the fields of the decoder's records, by direction; `silence_ns`, `limits`: of both
-    directions; `is_tls`: nothing was decrypted."""
+    """What remains of a connection that has ended. `facts`: for the columns of `codec.layers.stack`; `counted` int64
+    (2, SUMMARY): by direction, for its summary; `is_tls`: nothing was decrypted."""
 
     facts: dict[str, Any]
-    changes: np.ndarray
-    silence_ns: np.ndarray
-    limits: np.ndarray
+    counted: np.ndarray
     is_tls: bool
-    connection_id: int = -1  # the decoder's, if its part was fed on its own
-
-    @property
-    def upgraded(self) -> bool:
-        """Whether it came after protocol headers of AMQP."""
-        return bool(self.facts["upgraded"])
-
-    @upgraded.setter
-    def upgraded(self, value: bool) -> None:
-        self.facts["upgraded"] = value
 
 
 @kernel
@@ -103,6 +99,7 @@ def merge(events, packets_from, event, direction, begin, size, totals, out):
                 else:
                     g.ack = (totals[BASE, 1 - side] + totals[OUTPUT, 1 - side] + g.ack) % WRAP
             totals[OUTPUT, side] += length
+            g["flags"] |= IN_LAYERS
             totals[SEGMENTS, side] += 1
             if is_packet:
                 break
@@ -163,17 +160,16 @@ class LayerStack:
         layer = self.stack[-1].layer
         return layer if isinstance(layer, WebSocket) else None
 
-    def facts(self, upgraded: bool) -> dict[str, Any]:
-        """Facts for the columns of `codec.layers.stack`. `upgraded`: after protocol headers of AMQP."""
+    def facts(self) -> dict[str, Any]:
+        """Facts for the columns of `codec.layers.stack`."""
         websocket = self.websocket
         return {
             "tls": dict(self.tls.facts()) if self.tls else None,
-            "upgraded": upgraded,
             "websocket": websocket is not None and websocket.accepted,
             "unread_because": next((reason for attempt in self.stack if (reason := attempt.layer.why_unread())), None),
         }
 
-    def ended(self, upgraded: bool, wire: Mapping[str, np.ndarray], totals: np.ndarray) -> EndedLayers:
+    def ended(self, wire: Mapping[str, np.ndarray], totals: np.ndarray) -> EndedLayers:
         """What remains of the connection, which has ended. `wire`: int64 (2,) each, fields of both directions of its
         TCP."""
         decrypted, captured = np.zeros(2, np.int64), totals[CAPTURED]
@@ -186,21 +182,17 @@ class LayerStack:
         limits = np.array(wire["limits"])
         for layer in layers:
             limits |= layer.limits
-        changes = {
+        counted = {
+            **wire,
             "packets": wire["packets"] - totals[SEGMENTS],
             "payload_bytes": payload + expansion - captured,
-            **{name: wire[name] for name in ADDED},
             "tls_bytes": payload - inside,
             "websocket_bytes": inside + expansion - captured,
             "decrypted_bytes": decrypted,
+            "limits": limits,
         }
-        return EndedLayers(
-            self.facts(upgraded),
-            np.array([changes[name] for name in CORRECTED]),
-            np.array(wire["max_silence_ns"]),
-            limits,
-            is_encrypted and not captured.any(),
-        )
+        columns = np.array([counted[name] for name in SUMMARY])
+        return EndedLayers(self.facts(), columns.T, is_encrypted and not captured.any())
 
 
 class LayeredConnection:
@@ -208,8 +200,6 @@ class LayeredConnection:
 
     def __init__(self, flow: bytes, segment: Any, layer: Layer, tcp: Tcp) -> None:
         self.flow, self.tcp = flow, tcp
-        self.connection_id = -1
-        self.upgraded = False  # after protocol headers of AMQP
         self.layers = LayerStack(layer)
         self.totals = np.zeros((len(TOTALS), 2), np.int64)
         self.totals[BASE] = NO_BASE
@@ -226,7 +216,6 @@ class LayeredConnection:
             "stack": [save_attempt(attempt) for attempt in self.layers.stack],
             "totals": self.totals.tolist(),
             "any_content": self.layers.any_content,
-            **{name: getattr(self, name) for name in _CARRIED},
         }
 
     @classmethod
@@ -241,8 +230,6 @@ class LayeredConnection:
         found.layers.stack = [restore_attempt(attempt) for attempt in state["stack"]]
         found.layers.any_content = state["any_content"]
         found.totals = np.array(state["totals"], np.int64)
-        for name in _CARRIED:
-            setattr(found, name, state[name])
         return found
 
     def _begin(self, direction: int, seq: int) -> None:
@@ -308,6 +295,9 @@ class LayeredConnection:
                 chunks.event[:] = np.searchsorted(used, chunks.event)
         else:
             self.held = NO_EVENTS
+        return self._of(segments, payload)
+
+    def _of(self, segments: np.ndarray, payload: np.ndarray) -> Part:
         flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_BYTES)
         return Part(flows, np.array([len(segments)]), segments, payload, self)
 
@@ -338,9 +328,15 @@ class LayeredConnection:
 
     def facts(self) -> dict[str, Any]:
         """See `LayerStack.facts`."""
-        return self.layers.facts(self.upgraded)
+        return self.layers.facts()
 
     def ended(self) -> EndedLayers:
         """See `LayerStack.ended`."""
         wire = self.tcp.directions.view(np.ndarray)
-        return self.layers.ended(self.upgraded, {name: wire[name] for name in WIRE}, self.totals)
+        return self.layers.ended({name: wire[name] for name in WIRE}, self.totals)
+
+    def summary(self, number: int, ended: EndedLayers) -> Part:
+        """The summary of the connection, whose facts have this number."""
+        segment = as_records(np.zeros(1, SEGMENT))
+        segment[0].order_ns, segment["flags"] = self.tcp.connection[0].now_ns, ENDS_LAYERS
+        return self._of(segment, summary(np.array([number]), ended.counted[None]))

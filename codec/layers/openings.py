@@ -35,7 +35,6 @@ from codec.layers.short import (
     DECIDED,
     FLOW,
     HEADER,
-    MAY_BE_UPGRADED,
     NO_ROOM,
     NOT_SHORT,
     OCTETS_FROM,
@@ -69,8 +68,7 @@ PROXY_BYTES = 536  # of a header of the PROXY protocol that spans segments: rece
 # Columns of `openings`: the above, bytes of a PROXY header, the first sequence number by a SYN, that after the payload
 # so far plus 1 (0: none).
 KIND, SEEN, BEGIN, NEXT = 0, 1, 2, 3
-HAS_MAGIC = 2  # row of `openings` whose first value is not 0 if a header of AMQP may have come in this flow
-OPENINGS = (3, 4)
+OPENINGS = (2, 4)
 PROXY_BEGINS = (TEXT[0], SIGNATURE[0])
 NO_CANDIDATE, IS_REQUEST, IS_HELLO, IS_MIDSTREAM, FULL = range(5)
 
@@ -327,14 +325,6 @@ def copy_openings(target, source):
 
 
 @kernel
-def has_byte(buf, at, end, byte):
-    """Whether `byte` is in `buf[at:end]`."""
-    while at < end and buf[at] != byte:
-        at += 1
-    return at < end
-
-
-@kernel
 def collect(s, r, ends, segments, payload, flow, i, header, kind, begun, openings, is_first, reasons, decided):
     """Read the TCP of the connection that begins like a layer at segment `i`: the index after it, NOT_SHORT or NO_ROOM.
     It is a row of `s`, or has its reason in `reasons`. `is_first`: no payload came before it."""
@@ -358,7 +348,7 @@ def collect(s, r, ends, segments, payload, flow, i, header, kind, begun, opening
             return after
     row = s.rows[s.used[0]]
     row[FLOW], row[AT], row[AFTER], row[WHAT], row[HEADER] = flow, i, after, kind, header
-    row[MAY_BE_UPGRADED], row[DECIDED] = openings[HAS_MAGIC, 0], decided[0]
+    row[DECIDED] = decided[0]
     copy_openings(s.openings[s.used[0]], openings)
     s.used[0] += 1
     return after
@@ -373,7 +363,7 @@ def next_candidate(
     segment from `i` on, which is in this flow, that begins a layer, or may do so, of a connection that is read on its
     own; FULL: `short` has no room for the next short one.
 
-    `openings` int64 OPENINGS: see KIND, SEEN, BEGIN, NEXT, HAS_MAGIC; `begun`: the first flow that begins in these
+    `openings` int64 OPENINGS: see KIND, SEEN, BEGIN, NEXT; `begun`: the first flow that begins in these
     segments, negative: all connections are read on their own; `midstream`: a flow that begins without SYN and has
     records of TLS is a candidate as well; `randoms` int64: sorted keys of the client randoms whose secrets are known,
     of all if `all_randoms`; `requests`, `head` uint8 (HELLO_HEAD,), `before` like `openings`: scratch; `reasons` int64
@@ -416,8 +406,5 @@ def next_candidate(
                     return found, flow, i, header
                 i = after
                 continue
-        at = int(g.payload_at)
-        if openings[HAS_MAGIC, 0] == 0 and has_byte(payload, at, at + int(g.cap_len), MAGIC[0]):
-            openings[HAS_MAGIC, 0] = 1
         i += 1
     return NO_CANDIDATE, flow, i, 0

@@ -22,13 +22,12 @@ SHORT_SEGMENTS = 512  # a connection of more is read on its own, which then cost
 SHORT_CONNECTIONS = 1024  # read at once
 NOT_SHORT, NO_ROOM = -1, -2
 # Columns of `rows`: the flow; the first segment and the one after the last; what it is, the size of a header of the
-# PROXY protocol before it; whether headers of AMQP may come before it in the connection; reasons decided so far; its
-# events, and where those of its first segment and those before its end stop; its chunks; its bytes, where those of
-# chunks begin at 0.
+# PROXY protocol before it; reasons decided so far; its events, and where those of its first segment and those before
+# its end stop; its chunks; its bytes, where those of chunks begin at 0.
 ROW = (
-    FLOW, AT, AFTER, WHAT, HEADER, MAY_BE_UPGRADED, DECIDED, EVENTS_FROM, FIRST_TO, FED_TO, EVENTS_TO, CHUNKS_FROM,
-    CHUNKS_TO, OCTETS_FROM, OCTETS_TO,
-) = range(15)  # fmt: skip
+    FLOW, AT, AFTER, WHAT, HEADER, DECIDED, EVENTS_FROM, FIRST_TO, FED_TO, EVENTS_TO, CHUNKS_FROM, CHUNKS_TO,
+    OCTETS_FROM, OCTETS_TO,
+) = range(14)  # fmt: skip
 # Fields of DIRECTION in `wire`.
 WIRE = (
     "packets", "payload_bytes", "retransmitted_bytes", "out_of_order", "conflicting_bytes", "outside_bytes",

@@ -3,7 +3,7 @@
     layers = Layers(secrets)
     for part in layers.feed(flows, ends, segments, payload):    # groups of flows, as for the decoder
         ...                                                     # part.segments go to the decoder
-    layers.correct_ended(connections, directions)               # corrects the counters of the decoder
+    layers.facts(flows, connections, directions)                # of connections that the decoder has ended
 
 Segments pass unchanged until a direction begins with a ClientHello whose secrets are known, or with a request of HTTP
 that asks for WebSocket, or may do so. From there on `codec.layers.connection` reads the connection. TLS without secrets
@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from codec.amqp.connections.facts import tls_prefixes
 from codec.amqp.connections.lifecycle import EndedConnections
 from codec.layers.chunks import Layer
-from codec.layers.connection import CORRECTED, EndedLayers, LayeredConnection, Part
+from codec.layers.connection import EndedLayers, LayeredConnection, Part
 from codec.layers.openings import (
     FULL,
-    HAS_MAGIC,
     HEADER_BYTES,
     HEADERS,
     HELLO_HEAD,
@@ -49,7 +48,7 @@ from codec.layers.openings import (
     next_candidate,
 )
 from codec.layers.ordered import Tcp, begin_anew, new_tcp
-from codec.layers.short import AFTER, AT, DECIDED, FLOW, HEADER, MAY_BE_UPGRADED, SEGMENTS, WHAT, clear, new_short
+from codec.layers.short import AFTER, AT, DECIDED, FLOW, HEADER, SEGMENTS, WHAT, clear, new_short
 from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
 from codec.layers.tls.keylog import SecretSource
@@ -91,11 +90,10 @@ def parted(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
 
 def part_of(
     flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, begin: int, end: int,
-    layered: LayeredConnection | EndedLayers | None = None,
 ) -> Part:  # fmt: skip
     """Segments `begin` to `end` of several flows, as a part."""
     some = slice(int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, end - 1, "right")) + 1)
-    return Part(flows[some], np.minimum(ends[some], end) - begin, segments[begin:end], payload, layered)
+    return Part(flows[some], np.minimum(ends[some], end) - begin, segments[begin:end], payload)
 
 
 class Layers:
@@ -113,12 +111,13 @@ class Layers:
         self._openings, self._before = np.zeros((2, *OPENINGS), np.int64)  # of the current flow; scratch
         self._current: LayeredConnection | None = None
         self._suspended: dict[bytes, LayeredConnection] = {}
-        self._ended: dict[int, EndedLayers] = {}
+        self._ended: dict[int, EndedLayers] = {}  # by number
+        self._count = 0  # of those that have ended
         self._unused: list[Tcp] = []  # arrays of connections that have ended
         self._short, self._requests = new_short(self._openings), new_requests()
         self._head = np.zeros(HELLO_HEAD, np.uint8)
-        # Connections that were read together, by flow, file and number of their last packet.
-        self._read: dict[tuple[bytes, int, int], EndedLayers] = {}
+        # Why connections with requests passed unchanged, by flow, file and number of their last packet.
+        self._reasons: dict[tuple[bytes, int, int], str] = {}
         self._randoms, self._all_randoms = np.zeros(0, np.int64), secrets is None
         self._octets = 0  # of segments
         self._trials = 0.0  # records on which all secrets were tried
@@ -167,7 +166,7 @@ class Layers:
         """The current flow continues a connection that had no layers: `directions` (DIRECTION) and `streams` of the
         decoder."""
         self._flow_key = flow
-        for opening, d, s in zip(self._openings[:HAS_MAGIC], directions, streams, strict=True):
+        for opening, d, s in zip(self._openings, directions, streams, strict=True):
             rest = int(d["payload_bytes"] - d["proxy_bytes"])
             first = int(s.bytes[int(d["pos"])]) if d["pos"] < d["end"] else 0
             begin = int(d["seq"] - d["next"]) % WRAP if d["syn"] else 0
@@ -184,8 +183,16 @@ class Layers:
     def end(self, layered: LayeredConnection) -> Iterator[Part]:
         """End a connection."""
         yield from layered.end()
-        self._ended[layered.connection_id] = layered.ended()
+        (number,) = self._numbered([layered.ended()])
+        yield layered.summary(number, self._ended[number])
         self.release(layered)
+
+    def _numbered(self, ended: list[EndedLayers]) -> range:
+        """Retain what remains of connections until the decoder has ended them, too: their numbers."""
+        first = self._count + 1
+        self._count += len(ended)
+        self._ended |= zip(range(first, self._count + 1), ended, strict=True)
+        return range(first, self._count + 1)
 
     def release(self, layered: LayeredConnection) -> None:
         """This connection needs its arrays no longer."""
@@ -222,7 +229,6 @@ class Layers:
                     yield from self._leave()
                     flow, begins = int(np.searchsorted(ends, i, "right")), True
                     self._openings[:] = 0
-                self._openings[HAS_MAGIC, 0] |= i < ends[flow]
                 continue
             kind, header, tried = IS_MIDSTREAM, 0, not self.resuming and self._may_try()
             if not (begins and tried) or segments["flags"][i] & SYN:
@@ -237,7 +243,7 @@ class Layers:
                     kind, flow, i, decided[0] = FULL, again[FLOW], again[AT] + 1, again[DECIDED]
                 for place, reason, last in reasons[: decided[0]].tolist():
                     key = flows[place].tobytes(), int(segments["file"][last]), int(segments["packet_no"][last])
-                    self._read[key] = OF_REASONS[reason]
+                    self._reasons[key] = REASONS[reason]
                 if layers:
                     end = i if again is None else again[AT]
                     yield from self._pass_together(flows, ends, segments, payload, begin, end, layers)
@@ -273,38 +279,25 @@ class Layers:
         self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, begin: int, end: int,
         layers: list[Layer],
     ) -> Iterator[Part]:  # fmt: skip
-        """Segments `begin` to `end`; those of the first connections in `self._short` with the contents of their layers.
-        A connection is found again by its last packet. One that may be upgraded, or has another SYN, at which the
-        decoder may begin another connection, is a part of its own, so that the decoder says which it is."""
-        rows, read = self._short.rows[: len(layers)].tolist(), read_all(self._short, layers)
+        """Segments `begin` to `end`; those of the first connections in `self._short` with the contents of their
+        layers."""
+        rows, read = self._short.rows[: len(layers)].tolist(), read_all(self._short, layers, self._count + 1)
+        self._numbered(read.ended)
         read.segments["payload_at"] += len(payload)
         sizes = np.diff(np.clip(ends, begin, end), prepend=begin)
-        syns = np.cumsum(segments["flags"][begin:end] & SYN != 0).tolist()
         plain = segments.view(SEGMENT, np.ndarray)
-        pieces, at, size, first, apart = list[np.ndarray](), begin, 0, 0, list[tuple[int, int, EndedLayers | None]]()
-        for k, (row, last) in enumerate(zip(rows, read.ends.tolist(), strict=True)):
+        pieces, at, first = list[np.ndarray](), begin, 0
+        for row, last in zip(rows, read.ends.tolist(), strict=True):
             pieces.append(plain[at : row[AT]])
-            size += row[AT] - at
             if row[HEADER]:
                 pieces.append(parted(segments[row[AT] : row[AT] + 1], row[HEADER])[0].view(SEGMENT, np.ndarray))
-                size += 1
             pieces.append(read.segments[first:last])
-            if row[MAY_BE_UPGRADED] or syns[row[AFTER] - 1 - begin] > syns[row[AT] - begin]:
-                apart.append((size, size + last - first, read.ended[k]))
-            else:
-                self._read[flows[row[FLOW]].tobytes(), *read.last[k]] = read.ended[k]
-            size += last - first
             sizes[row[FLOW]] += last - first + bool(row[HEADER]) - (row[AFTER] - row[AT])
             at, first = row[AFTER], last
         merged = as_records(np.concatenate([*pieces, plain[at:end]]))
-        octets, stops, start = np.concatenate([payload, read.payload]), np.cumsum(sizes), 0
-        for begins, stop, layered in [*apart, (len(merged), len(merged), None)]:
-            if start < begins:
-                yield part_of(flows, stops, merged, octets, start, begins)
-            if layered is not None:
-                yield part_of(flows, stops, merged, octets, begins, stop, layered)
-                self._ended[layered.connection_id] = layered
-            start = stop
+        octets = np.concatenate([payload, read.payload])
+        if len(merged):
+            yield part_of(flows, np.cumsum(sizes), merged, octets, 0, len(merged))
 
     def _begin(
         self, flow: np.ndarray, layer: Layer, segments: np.ndarray, payload: np.ndarray, i: int, header: int
@@ -365,45 +358,26 @@ class Layers:
                     break
         return None
 
-    def has_ended(self, connection: int) -> bool:
-        """Whether this connection had layers and has ended."""
-        return connection in self._ended
-
-    def correct_ended(
-        self, flows: np.ndarray, connections: np.ndarray, directions: np.ndarray
-    ) -> dict[int, Mapping[str, Any]]:
-        """Correct the records of ended connections; the facts of those that had layers, by place."""
-        if not self._ended and not self._read:
-            return {}
-        found = {
-            place: self._ended.pop(connection)
-            for place, connection in enumerate(connections["connection_id"].tolist())
-            if connection in self._ended
-        }
-        if self._read:
+    def facts(self, flows: np.ndarray, connections: np.ndarray, directions: np.ndarray) -> dict[int, Mapping[str, Any]]:
+        """The facts of ended connections that had layers, by place, once; where nothing was decrypted, `directions` are
+        of TLS."""
+        found: dict[int, Mapping[str, Any]] = {}
+        if self._reasons:
             packets = zip(connections["last_file"].tolist(), connections["last_packet"].tolist(), strict=True)
-            keys = [(flow.tobytes(), *last) for flow, last in zip(flows, packets, strict=True)]
-            found |= {place: self._read.pop(key) for place, key in enumerate(keys) if key in self._read}
-        places, ended = list(found), list(found.values())
-        if ended:
-            changes = np.array([each.changes for each in ended])
-            for number, name in enumerate(CORRECTED):
-                directions[name][places] += changes[:, number]
-            directions["limits"][places] |= np.array([each.limits for each in ended])
-            silences = directions["max_silence_ns"]
-            silences[places] = np.maximum(silences[places], [each.silence_ns for each in ended])
-            directions["mode"][[place for place, each in found.items() if each.is_tls]] = TLS
-        return {place: each.facts for place, each in found.items()}
-
-
-NOTHING_CHANGED, OF_NEITHER = np.zeros((len(CORRECTED), 2), np.int64), np.zeros(2, np.int64)
-OF_REASONS = [
-    EndedLayers(
-        {"tls": None, "upgraded": False, "websocket": False, "unread_because": reason or None},
-        NOTHING_CHANGED, OF_NEITHER, OF_NEITHER, False,
-    )
-    for reason in REASONS
-]  # fmt: skip
+            for place, (flow, packet) in enumerate(zip(flows, packets, strict=True)):
+                reason = self._reasons.pop((flow.tobytes(), *packet), None)
+                if reason is not None:
+                    found[place] = {"tls": None, "websocket": False, "unread_because": reason or None}
+        numbers = connections["layers"]
+        for place in np.flatnonzero(numbers).tolist():
+            ended = self._ended.pop(int(numbers[place]))
+            found[place] = ended.facts
+            if ended.is_tls:
+                directions["mode"][place] = TLS
+        last = int(numbers.max(initial=0))
+        for number in [number for number in self._ended if number < last]:
+            del self._ended[number]  # of connections that had layers once more
+        return found
 
 
 def layer_facts(ended: EndedConnections) -> dict[int, dict[str, Any]]:
@@ -420,8 +394,7 @@ def layer_facts(ended: EndedConnections) -> dict[int, dict[str, Any]]:
         if facts["tls"] is not None:
             found[place] = facts["tls"]
     for place, known in found.items():
-        header_first = bool(ended.connections["offers"][place]) and place not in ended.layers
-        upgraded = ended.layers[place]["upgraded"] if place in ended.layers else header_first
+        upgraded = ended.connections["upgraded" if place in ended.layers else "offers"][place]
         known["mode"] = "upgraded" if upgraded else "implicit"
     return found
 

@@ -9,32 +9,33 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.amqp.connections.layered import SUMMARY_BYTES, summary
 from codec.compiler.kernel import kernel
 from codec.layers import short as S
 from codec.layers.chunks import NO_CHUNKS, Chunks, Layer
 from codec.layers.connection import EndedLayers, LayerStack, merge
 from codec.layers.short import Short
 from codec.memory import as_records
-from codec.net.segments import SEGMENT
+from codec.net.segments import ENDS_LAYERS, SEGMENT
 
 FROM, TO, PACKETS_FROM, OF, CHUNKS, STEP_COLUMNS = 0, 1, 2, 3, 4, 5  # columns of `steps`
 
 
 class Read(NamedTuple):
-    """`segments`: of all connections, those of one up to its `ends` (int64); `payload`: their bytes; `ended`: what
-    remains of each; `last`: (file, number) of the last packet of each, as the decoder reads them."""
+    """`segments`: of all connections, those of one up to its `ends` (int64), with its summary; `payload`: their bytes;
+    `ended`: what remains of each."""
 
     segments: np.ndarray
     ends: np.ndarray
     payload: np.ndarray
     ended: list[EndedLayers]
-    last: list[tuple[int, int]]
 
 
 @kernel
-def merge_all(events, steps, event, direction, begin, size, totals, out, ends):
+def merge_all(events, steps, event, direction, begin, size, totals, payload_at, out, ends):
     """`merge` for each row of `steps` int64 (n, STEP_COLUMNS): events, the first whose packets are written, the index
-    of its connection in `totals` int64 (m, TOTALS, 2), the end of its chunks. `ends` int64 (m,): of its segments."""
+    of its connection in `totals` int64 (m, TOTALS, 2), the end of its chunks. Then its summary: that of the first
+    connection has its payload at `payload_at`. `ends` int64 (m,): of its segments."""
     count = first = 0
     for k in range(len(steps)):
         step = steps[k]
@@ -43,6 +44,12 @@ def merge_all(events, steps, event, direction, begin, size, totals, out, ends):
             events[step[FROM] : step[TO]], int(step[PACKETS_FROM]), event[first:end], direction[first:end],
             begin[first:end], size[first:end], totals[of], out[count:],
         )  # fmt: skip
+        if k + 1 == len(steps) or steps[k + 1, OF] != of:
+            out[count] = events[step[TO] - 1]
+            g = out[count]
+            g.wire_len, g.cap_len, g.payload_at = 0, 0, payload_at + SUMMARY_BYTES * of
+            g["flags"] = ENDS_LAYERS
+            count += 1
         ends[of] = count
         first = end
 
@@ -66,8 +73,8 @@ class _Output:
         self.steps.append((begin, end, packets_from, of, self.chunks))
 
 
-def read_all(short: Short, layers: Sequence[Layer]) -> Read:
-    """Read the first connections of `short`, which begin with these layers."""
+def read_all(short: Short, layers: Sequence[Layer], number: int) -> Read:
+    """Read the first connections of `short`, which begin with these layers; their facts are numbered from `number`."""
     out, stacks, count = _Output(), list[LayerStack](), len(layers)
     rows, packets = short.rows[:count].tolist(), short.wire[:count, :, 0].tolist()
     for k, (row, layer) in enumerate(zip(rows, layers, strict=True)):
@@ -81,17 +88,17 @@ def read_all(short: Short, layers: Sequence[Layer]) -> Read:
         if len(rest.event):
             out.add(rest, first, end + 1, end + 1 - first, k)
     event, direction, begin, size = (np.concatenate(column) for column in zip(*out.columns, strict=True))
-    payload = np.concatenate([np.zeros(0, np.uint8), *out.octets])
-    segments = np.empty(out.chunks + int(short.tcp.used[0]), SEGMENT)
+    segments = np.empty(out.chunks + int(short.tcp.used[0]) + count, SEGMENT)
     ends, totals = np.zeros(count, np.int64), short.totals[:count]
-    merge_all(short.tcp.out, np.array(out.steps), event, direction, begin, size, totals, as_records(segments), ends)
+    merge_all(
+        short.tcp.out, np.array(out.steps), event, direction, begin, size, totals, out.used, as_records(segments), ends
+    )
     ended = [
-        stack.ended(False, dict(zip(S.WIRE, wire, strict=True)), of)
+        stack.ended(dict(zip(S.WIRE, wire, strict=True)), of)
         for stack, wire, of in zip(stacks, short.wire[:count].transpose(0, 2, 1), totals, strict=True)
     ]
-    final = segments[ends - 1]
-    last = list(zip(final["file"].tolist(), final["packet_no"].tolist(), strict=True))
-    return Read(segments[: ends[-1]], ends, payload, ended, last)
+    summaries = summary(np.arange(number, number + count), np.array([each.counted for each in ended]))
+    return Read(segments[: ends[-1]], ends, np.concatenate([*out.octets, summaries]), ended)
 
 
 def _steps(short: Short, row: list[int]) -> Iterator[tuple[int, Chunks]]:

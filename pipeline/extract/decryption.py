@@ -34,7 +34,7 @@ from codec.memory import as_records, readonly
 from codec.net.identity import IPV4_MAPPED
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs
-from codec.net.segments import FIN, FLOW_KEY_BYTES, RST, SYN
+from codec.net.segments import ENDS_LAYERS, FIN, FLOW_KEY_BYTES, RST, SYN
 from pipeline.extract.choice import Choice, Packet, with_keys
 from pipeline.extract.frames import numbered
 from pipeline.extract.headers import FULL, folded, word_sum
@@ -174,10 +174,10 @@ def _collect(
             opened = np.array([found.connections[place].opened_us for place in places])
             at = np.maximum(np.searchsorted(opened, segments["order_ns"] // 1000, "right") - 1, 0)
             for number, place in enumerate(places):
-                mine = segments[at == number]
+                mine = segments[(at == number) & (segments["flags"] & ENDS_LAYERS == 0)]
                 if len(mine) and found.connections[place].connection_id in wanted:
                     found.pieces.setdefault(place, []).append(Piece(mine.copy(), part.payload))
-                    if isinstance(part.layered, LayeredConnection):
+                    if part.layered is not None:
                         found.layers[place] = part.layered
 
 

@@ -64,7 +64,8 @@ def of_each(runs: list[Run], log: Any) -> tuple[Any, Any]:
     batches = [*together.feed_flows(keys, ends, np.concatenate(moved), octets), *together.finish()]
     other = rows_and_facts(together, batches)
     assert together.layers is not None
-    assert not together.layers._read, "facts of no connection"
+    assert not together.layers._reasons, "reasons of no connection"
+    assert not together.layers._ended, "facts of no connection"
     return one, other
 
 
@@ -140,3 +141,33 @@ def test_a_segment_that_has_copies_of_bytes_before_it_begins_no_layer() -> None:
         client = facts["client"]
         assert client["payload_bytes"] == len(proxy) + len(hello) - 1
         assert client["retransmitted_bytes"] == 1
+
+
+@pytest.mark.parametrize("late", [CLIENT, SERVER])
+def test_a_late_syn_inside_of_a_layer_leaves_each_packet_and_byte_counted_once(late: int) -> None:
+    """After a header of the PROXY protocol TLS does not begin at the SYN, a copy of which comes late: layers begin
+    twice in what is one connection."""
+    forged, wire = Forged(), Wire()
+    hello, answer = forged.hello(), forged.answer()
+    for sent in [
+        (CLIENT, b"PROXY UNKNOWN\r\n"),
+        hello,
+        answer,
+        forged.finished(),
+        (CLIENT, forged.client.record(AMQP)),
+    ]:
+        wire.add(*sent)
+    first = wire.segments[0 if late == CLIENT else 1]
+    at = len(wire.segments) + 1
+    wire.segments.append((at, at, at, *first[3:]))
+    for _ in range(3):
+        wire.add(CLIENT, forged.client.record(FRAME))
+        wire.add(SERVER, forged.server.record(AMQP))
+    one, other = of_each([wire.arrays(), wire.arrays()], lambda: KeyLog(b"".join(forged.lines())))
+    assert other == one
+    for _, facts in one[1]:
+        for side, direction in (("client", CLIENT), ("server", SERVER)):
+            own = [segment for segment in wire.segments if segment[11] == direction]
+            assert facts[side]["packets"] == len(own)
+            assert facts[side]["payload_bytes"] == sum(segment[6] for segment in own)
+            assert facts[side]["tls_bytes"] >= 0

@@ -58,6 +58,9 @@ CONNECTION = np.dtype(
         ("end_ack", "i8"),  # acknowledgement number of the FIN or RST that was captured first
         ("limits", "i8"),  # reached, see codec.compiler.limits.REACHED
         ("proxy_header", "u1", STORED_BYTES),  # the first header of the PROXY protocol, followed by zeros
+        ("in_layers", "u1"),  # its bytes come out of layers (codec.amqp.connections.layered)
+        ("upgraded", "u1"),  # these came after protocol headers
+        ("layers", "i8"),  # the number of the facts of layers that have ended, 0 none
         ("tls_prefix_at", "i8"),  # of an ended connection: its place in EndedRecords.tls_prefixes, -1 none
     ],
     align=True,

@@ -12,11 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp.classic.contents import reset_contents
+from codec.amqp.connections.layered import begin_layers, end_layers, is_summary
 from codec.amqp.connections.lifecycle import NO_CONNECTION, begin_connection, begin_flow, record_end, same_flow
 from codec.amqp.connections.transport import opens_connection, take_segment
 from codec.amqp.stream import can_continue, drain, end_connection, has_more, has_waiting_bytes
 from codec.amqp.v1_0.delivery_slots import reset_deliveries
 from codec.compiler.kernel import kernel
+from codec.net.segments import IN_LAYERS
 from codec.tcp.direction import DONE, NEED_ROWS
 
 PLACE, DRAIN, DRAIN_PEER, ENDING = range(4)  # phases of the current segment; NO_CONNECTION is between two connections
@@ -61,6 +63,10 @@ def run(state, flows, ends, segments, payload, flow, i):
         direction = int(np.int64(g.direction))
         d = state.directions[direction]
         peer = state.directions[1 - direction]
+        if is_summary(g):
+            end_layers(c, state.directions, g, payload)
+            i += 1
+            continue
         if c.phase == NO_CONNECTION:
             begin_connection(state.openings, state.connection, state.directions, g, int(state.rows.used[0]))
             for side in range(2):
@@ -69,9 +75,12 @@ def run(state, flows, ends, segments, payload, flow, i):
                 state.spans.used[side] = 0
             c.phase = PLACE
         if c.phase == PLACE:
-            if opens_connection(d, peer, g):
+            in_layers = g["flags"] & IN_LAYERS != 0
+            if not (in_layers and c.in_layers) and opens_connection(d, peer, g):
                 c.phase = ENDING
                 continue
+            if in_layers:
+                begin_layers(c)
             code = take_segment(c, d, peer, direction, state.streams[direction], state.rows, g, payload)
             if code != DONE:
                 return code, flow, i, direction
