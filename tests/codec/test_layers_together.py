@@ -145,8 +145,8 @@ def test_a_segment_that_has_copies_of_bytes_before_it_begins_no_layer() -> None:
 
 @pytest.mark.parametrize("late", [CLIENT, SERVER])
 def test_a_late_syn_inside_of_a_layer_leaves_each_packet_and_byte_counted_once(late: int) -> None:
-    """After a header of the PROXY protocol TLS does not begin at the SYN, a copy of which comes late: layers begin
-    twice in what is one connection."""
+    """After a header of the PROXY protocol TLS does not begin at the SYN, which comes late, before another ClientHello:
+    layers begin twice in what is one connection."""
     forged, wire = Forged(), Wire()
     hello, answer = forged.hello(), forged.answer()
     for sent in [
@@ -157,9 +157,9 @@ def test_a_late_syn_inside_of_a_layer_leaves_each_packet_and_byte_counted_once(l
         (CLIENT, forged.client.record(AMQP)),
     ]:
         wire.add(*sent)
-    first = wire.segments[0 if late == CLIENT else 1]
-    at = len(wire.segments) + 1
+    first, at = wire.segments.pop(0 if late == CLIENT else 1), len(wire.segments) + 1
     wire.segments.append((at, at, at, *first[3:]))
+    wire.add(*hello)
     for _ in range(3):
         wire.add(CLIENT, forged.client.record(FRAME))
         wire.add(SERVER, forged.server.record(AMQP))
