@@ -6,8 +6,8 @@
 Rules are data (`catalogue`), and so are the conditions that break them (`detectors`), in DuckDB's SQL. A context is a
 set of rows that detectors read, made once for all of them (`contexts`). `engine` makes one program of all that, which
 `udfs.findings` runs for groups of connections: in this process, on the files that one task of a decode has written
-(`findings_in`, `groups`), or in tasks of Spark (`findings`). `config` adds rules of the user. Importing this loads
-none of them: the catalogue is read by commands that search nothing.
+(`findings_in`, `groups`), or in tasks of Spark (`findings`, `on_spark`). `config` adds rules of the user. Importing
+this loads none of them: the catalogue is read by commands that search nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -59,49 +58,15 @@ def findings(
 
     `config`: thresholds, disabled rules, accepted exceptions, custom rules (`config.read`); `today`: the day on which
     exceptions must be valid, by default the current day (UTC). `extra`: custom rules with their detectors (`config`).
-    Raises ValueError for unknown ids and for an invalid `extra`. Spark spreads groups of connections over its tasks;
-    their rows are written to disk until they have answered, and so are the findings.
+    Raises ValueError for unknown ids and for an invalid `extra`. Spark spreads groups of connections over its tasks
+    (`on_spark`); the findings are on its disks.
     """
-    import pyarrow as pa
-    from pyspark import StorageLevel
-    from pyspark.sql import DataFrame
-
+    from pipeline.audit.on_spark import findings_of
     from pipeline.dataframes import empty
-    from udfs.findings.evaluation import OF_GROUPS, Question, findings_across
-    from udfs.findings.transport import PACKED, AnswerRows, PackRows, pack, unpacked, unpacked_findings
     from udfs.spark_schemas import spark_schema
 
-    spark = tables.frames.sparkSession
     wanted = wanted_program(rules, disable, config, today, extra)
-    if wanted is None:
-        return empty(spark, spark_schema(FINDINGS))
-    columns = spark_schema(PACKED)
-    number = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    packed = [
-        rows.mapInArrow(PackRows(name, number), columns) for name, rows in tables.items() if name in wanted.tables
-    ]
-    groups = reduce(DataFrame.unionAll, packed).repartitionById(number, "group_no").persist(StorageLevel.DISK_ONLY)
-    answers = groups.mapInArrow(AnswerRows(wanted, Question(0)), columns).persist(StorageLevel.DISK_ONLY)
-
-    def ask(question: Question) -> list[dict[str, pa.Table]]:
-        """What the groups answer; their findings stay where they are."""
-        asked = answers if question.stage == 0 else groups.mapInArrow(AnswerRows(wanted, question), columns)
-        rows = asked.filter(f"name != '{OF_GROUPS}'").toArrow()
-        return [
-            {name: unpacked(octets.as_buffer())}
-            for name, octets in zip(rows["name"].to_pylist(), rows["octets"], strict=True)
-        ]
-
-    (across,) = findings_across(ask, wanted)
-    found = answers.filter(f"name = '{OF_GROUPS}'")
-    if across.num_rows:
-        one = pa.Table.from_batches([pack(OF_GROUPS, across)])
-        found = found.unionAll(spark.createDataFrame(one, columns))
-    found = found.mapInArrow(unpacked_findings, spark_schema(FINDINGS)).persist(StorageLevel.DISK_ONLY)
-    found.count()
-    for each in (groups, answers):
-        each.unpersist()
-    return found
+    return findings_of(tables, wanted) if wanted else empty(tables.frames.sparkSession, spark_schema(FINDINGS))
 
 
 def findings_in(

@@ -9,7 +9,7 @@ whose connections are spread over its batches: DuckDB spills what does not fit.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
 
@@ -27,47 +27,52 @@ def groups_of(files: Files, most_bytes: int = GROUP_BYTES) -> list[Files]:
     sizes = {path: os.path.getsize(path) for paths in files.values() for path in paths}
     if sum(sizes.values()) <= most_bytes:
         return [files]
-    leads = joined_files(files)
-    of_group: dict[str, list[str]] = {}
+    groups = grouped(sizes, joined_files(pairs_of(files)), most_bytes)
+    return [{name: [path for path in paths if path in group] for name, paths in files.items()} for group in groups]
+
+
+def grouped(sizes: Mapping[str, int], leads: Mapping[str, str], most_bytes: int) -> list[set[str]]:
+    """The paths (`sizes`: bytes) in groups of up to `most_bytes`, those with the same lead in one; at least one group.
+    Paths without a lead, which have no connections, are in the first."""
+    of_lead: dict[str, list[str]] = {}
     for path in sizes:
-        of_group.setdefault(leads.get(path, ""), []).append(path)
-    bins: list[tuple[int, set[str]]] = []
-    rest = of_group.pop("", [])  # without connections
-    for paths in sorted(of_group.values(), key=lambda paths: sum(map(sizes.__getitem__, paths))):
-        size = sum(map(sizes.__getitem__, paths))
-        if bins and bins[-1][0] + size <= most_bytes:
-            bins[-1] = (bins[-1][0] + size, bins[-1][1] | {*paths})
-        else:
-            bins.append((size, {*paths}))
-    first = bins[0][1] if bins else set[str]()
-    first |= {*rest}
-    return [
-        {name: [path for path in paths if path in group] for name, paths in files.items()}
-        for group in (paths for _, paths in bins or [(0, first)])
-    ]
+        of_lead.setdefault(leads.get(path, ""), []).append(path)
+    rest = of_lead.pop("", [])
+    groups, size = [set[str]()], 0
+    for of_paths, paths in sorted((sum(map(sizes.__getitem__, paths)), paths) for paths in of_lead.values()):
+        if groups[-1] and size + of_paths > most_bytes:
+            groups.append(set())
+            size = 0
+        groups[-1].update(paths)
+        size += of_paths
+    groups[0].update(rest)
+    return groups
 
 
-def joined_files(files: Files) -> dict[str, str]:
-    """Each file with rows of a connection -> one of the files that have rows of the same connections, directly or
-    through others."""
+def pairs_of(files: Files) -> Iterable[tuple[str, str]]:
+    """Pairs of files that have rows of the same connection: each file with the first that has it."""
     read = " UNION ".join(
         f"SELECT DISTINCT filename, connection_id FROM ({reading(paths, with_names=True)})"
         for name, paths in files.items()
         if paths and "connection_id" in TABLES[name].names
     )
     if not read:
-        return {}
+        return []
+    with duckdb.connect() as connection:
+        return connection.execute(f"""
+            SELECT DISTINCT min(filename) OVER (PARTITION BY connection_id), filename
+            FROM ({read}) WHERE connection_id IS NOT NULL""").fetchall()
+
+
+def joined_files(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Each file in pairs -> one of the files that it is in a pair with, directly or through others."""
     leads: dict[str, str] = {}
 
     def lead(path: str) -> str:
         while leads.setdefault(path, path) != path:
-            path = leads[path]
+            leads[path] = path = leads[leads[path]]
         return path
 
-    with duckdb.connect() as connection:
-        pairs = connection.execute(f"""
-            SELECT DISTINCT min(filename) OVER (PARTITION BY connection_id), filename
-            FROM ({read}) WHERE connection_id IS NOT NULL""").fetchall()
     for first, other in pairs:
         leads[lead(other)] = lead(first)
     return {path: lead(path) for path in leads}

@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -29,13 +30,13 @@ from codec.tables import FINDINGS, TABLES
 from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
-from pipeline.audit.groups import groups_of
+from pipeline.audit.groups import grouped, groups_of, joined_files
 from pipeline.output import scratch
 from udfs.arrow.types import arrow_schema
 from udfs.findings import evaluation
 from udfs.findings.evaluation import Question, Resources, Run, connected, findings_across, findings_of
 from udfs.findings.program import Program
-from udfs.findings.transport import AnswerRows, PackRows, unpacked
+from udfs.findings.transport import FILES, AnswerFiles, AnswerRows, PackRows, ReadConnections, unpacked
 from udfs.sink.parquet import ParquetFiles
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,34 @@ def test_rows_that_came_to_tasks_give_the_same_findings(files: dict[str, list[st
 
     assert len({row["group_no"][0].as_py() for row in packed}) == PARTS
     assert counted(pa.concat_tables(findings_across(ask, a_program()))) == found
+
+
+def test_tasks_that_read_the_files_of_a_group_give_the_same_findings(
+    files: dict[str, list[str]], found: Counter[str], tmp_path: Path
+) -> None:
+    """As Spark calls it, without Spark: each task is given the paths of its group; some files are on another system."""
+    spread = by_connection(files, tmp_path, PARTS)
+    paths = {path: name for name in a_program().tables for path in spread[name]}
+    elsewhere = pyarrow.fs.SubTreeFileSystem("/", pyarrow.fs.LocalFileSystem())
+    read = pa.Table.from_batches(ReadConnections(elsewhere)(iter([files_in(paths)])))
+    assert {*read["connection_id"].to_pylist()} - {None} == connections_in(spread["frames"])
+    firsts: dict[int, str] = {}
+    pairs = [(firsts.setdefault(each["connection_id"], each["path"]), each["path"]) for each in read.to_pylist()]
+    groups = grouped(dict.fromkeys(paths, 1), joined_files(pairs), 1)
+    assert len(groups) == PARTS
+
+    def ask(question: Question) -> Iterator[dict[str, pa.Table]]:
+        for system, group in zip(cycle([elsewhere, pyarrow.fs.LocalFileSystem()]), groups, strict=False):
+            task = AnswerFiles(a_program(), question, system)
+            for row in task(iter([files_in({path: paths[path] for path in group})])):
+                yield {row["name"][0].as_py(): unpacked(row["octets"][0].as_buffer())}
+
+    assert counted(pa.concat_tables(findings_across(ask, a_program()))) == found
+
+
+def files_in(paths: Mapping[str, str]) -> pa.RecordBatch:
+    """FILES of the tables in these paths."""
+    return pa.record_batch([pa.repeat(0, len(paths)), pa.array(paths.values()), pa.array(paths)], names=FILES.names)
 
 
 def test_groups_are_files_with_the_same_connections(files: dict[str, list[str]], tmp_path: Path) -> None:

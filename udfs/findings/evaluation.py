@@ -52,6 +52,7 @@ from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
 from udfs.sink.parquet import ParquetFiles
 
 BATCH_ROWS = 32_768
+CHECKED_ROWS = 8_192  # of methods at once: checks take 3 KB for each, in case all are odd
 Files = Mapping[str, "Sequence[str] | pa.Table"]
 
 
@@ -447,7 +448,7 @@ def _make_oddities(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], 
                                   WHERE transaction_command = 'discharge') USING (connection_id, frame_no))
                 USING (connection_id, frame_no)
             WHERE version IN {versions} AND frame_type IN {METHOD_FRAMES!s}
-            ORDER BY connection_id, frame_no""").to_arrow_reader(BATCH_ROWS)
+            ORDER BY connection_id, frame_no""").to_arrow_reader(CHECKED_ROWS)
         found = pa.Table.from_batches(odd_rows(batches), schema)
     connection.register("arrow_oddities", found)
     connection.execute("CREATE TABLE oddities AS FROM arrow_oddities")
