@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Name -> the module that it is imported from when it is first used.
 HOMES = {"Config": "config", "Detector": "detectors", "Rule": "catalogue"}
-AT_ONCE_BYTES = 512 << 20  # of memory for groups that are audited at once; beside it each checks sequences of frames
+AT_ONCE_BYTES = 256 << 20  # of memory for groups that are audited at once; beside it each checks sequences of frames
 __all__ = [*HOMES, "chosen_rules", "findings", "findings_in"]
 
 

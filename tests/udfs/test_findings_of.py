@@ -200,6 +200,16 @@ def test_files_that_are_missing_are_empty_tables(files: dict[str, list[str]]) ->
     assert findings_in(only).num_rows > 0
 
 
+def test_a_version_that_only_connection_start_states_is_that_of_the_frames(tmp_path: Path) -> None:
+    """RabbitMQ 3.10.8 speaks 0-9-1, of which connection.start says 0-9; the server refused the client's header, which
+    was early data of TLS."""
+    capture = ROOT / "tests" / "captures" / "tls13_early_data_refused.pcapng"
+    assert main(["decode", str(capture), "--output", str(tmp_path)]) == 0
+    decoded = {name: sorted(map(str, (tmp_path / name).glob("*.parquet"))) for name in TABLES}
+    assert pq.read_table(decoded["frames"])["version"].unique().to_pylist() == ["0-9-1"]
+    assert findings_in(decoded, rules=["SEC-03"]).num_rows == 0
+
+
 def test_only_rows_that_count_are_read(files: dict[str, list[str]]) -> None:
     of_1_0 = "connection_id IN (SELECT connection_id FROM connections WHERE version = '1.0')"
     found = findings_in(files, dict.fromkeys(TABLES, of_1_0) | {"connections": "version = '1.0'", "captures": "true"})

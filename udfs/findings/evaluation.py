@@ -76,7 +76,7 @@ Ask = Callable[[Question], Iterable[Answer]]
 USUAL = Resources()
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 PARALLEL_QUERIES = 2  # nearly all are planned for longer than they run, and DuckDB plans a query in one thread
-TASK_BYTES = 1 << 30  # of memory for a run; beyond it DuckDB spills
+TASK_BYTES = 512 << 20  # of memory for a run; beyond it DuckDB spills
 OF_GROUPS, CENSUS, HITS = "findings", "census", "hits"  # in answers, beside facts
 
 

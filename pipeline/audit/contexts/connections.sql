@@ -140,6 +140,8 @@ FROM frames GROUP BY connection_id, sender, version, ts_ns // 1000000000;
 --     start, both         captured from its beginning; in both directions
 --     order               no segment was captured out of order: the capture shows which side sent first
 --     loss_from_ns        time from which bytes are missing; null: none
+--     version             a connection.start of 0-9-1 says 0-9: where the header of the client was not captured, as in
+--                         early data that the server refused, the version is that of the frames
 --     asked, answered     first protocol header of the client, and of the server, as in versions_offered
 --     refused             the server answered with a protocol header of its own, and did not go on, or only to say why
 --     failed_login        the login failed
@@ -147,7 +149,8 @@ FROM frames GROUP BY connection_id, sender, version, ts_ns // 1000000000;
 --                         first row that is a frame
 --     c                   the first row of each kind (first_rows)
 CREATE TABLE known_connections AS
-SELECT * EXCLUDE (version, client_ip, client_port), coalesce(version, answered) AS version,
+SELECT * EXCLUDE (version, framed_version, client_ip, client_port),
+       coalesce(version, framed_version, answered) AS version,
        coalesce(proxied_client_ip, client_ip) AS client_ip,
        CASE WHEN proxied_client_ip IS NULL THEN client_port ELSE proxied_client_port END AS client_port,
        client_ip AS tcp_client_ip, client_port AS tcp_client_port,
@@ -166,7 +169,8 @@ FROM (SELECT *, epoch_us(opened_ts) * 1000 AS opened_ns, epoch_us(closed_ts) * 1
                  AS "order",
              offered(versions_offered, 'client %') AS asked, offered(versions_offered, 'server %') AS answered
       FROM connections)
-LEFT JOIN (SELECT connection_id, min(min_frame) AS first_frame, min(loss_from_ns) AS loss_from_ns,
+LEFT JOIN (SELECT connection_id, min(version) FILTER (WHERE framed IS NOT NULL) AS framed_version,
+                  min(min_frame) AS first_frame, min(loss_from_ns) AS loss_from_ns,
                   min(loss_frame) AS loss_frame,
                   min(min_frame) FILTER (WHERE sender = 'client') AS client_min_frame,
                   max(max_frame) FILTER (WHERE sender = 'client') AS client_max_frame,
