@@ -40,6 +40,7 @@ from udfs.spark_schemas import spark_schema
 # Their rows, and the function for `mapInArrow` that answers a question for one.
 Groups = tuple[DataFrame, Callable[[Question], AnswerFiles | AnswerRows]]
 COLUMNS = spark_schema(PACKED)
+LARGEST_SHARE, TASKS = 2, 16  # of a group, in equal shares of the tasks, or of so many
 
 
 def findings_of(tables: Tables, program: Program) -> DataFrame:
@@ -81,8 +82,8 @@ def groups_of_rows(tables: Tables, program: Program) -> Groups:
 
 
 def groups_in_files(tables: Tables, program: Program) -> Groups | None:
-    """FILES of all tables, a group of connections in each partition; None: the tables are not those in files, or most
-    of their connections are in files with others."""
+    """FILES of all tables, a group of connections in each partition; None: the tables are not those in files, or a
+    group has much more than its share, so that other tasks would wait for it."""
     spark = tables.frames.sparkSession
     paths, system = files_of(tables, program)
     if not paths or system is None:
@@ -96,7 +97,7 @@ def groups_in_files(tables: Tables, program: Program) -> Groups | None:
     sizes = {info.path: info.size or 0 for info in system.get_file_info([*paths])}
     size = sum(sizes.values())
     groups = grouped(sizes, leads, min(GROUP_BYTES, size // number))
-    if max(sum(map(sizes.__getitem__, group)) for group in groups) > max(GROUP_BYTES, size // 2):
+    if max(sum(map(sizes.__getitem__, group)) for group in groups) > LARGEST_SHARE * size / min(number, TASKS):
         return None
     rows = rows_of([(paths[path], path, number) for number, group in enumerate(groups) for path in sorted(group)])
     of_groups = spark.createDataFrame(rows).repartitionById(len(groups), "group_no")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from audit_support import counted
 from golden import CAPTURES
-from standalone_cluster import ROOT, Cluster, decode_here, wait_for
+from standalone_cluster import ROOT, Cluster, cluster, decode_here, end, wait_for
 
 from benchmarks.eventlog import events, settings
 from codec.tables import TABLES
@@ -45,13 +45,15 @@ def found(tables: Path) -> Counter[str]:
 
 
 def seconds_by_executor(log: Path) -> list[Counter[str]]:
-    """Of each stage the seconds that tasks ran in each executor."""
+    """Of each stage with several tasks the seconds that they ran in each executor."""
     found: dict[int, Counter[str]] = defaultdict(Counter)
+    tasks = Counter[int]()
     for kind, event in events(log):
         if kind == "SparkListenerTaskEnd" and event.get("Task Metrics"):
             seconds = event["Task Metrics"]["Executor Run Time"] / 1000
             found[event["Stage ID"]][event["Task Info"]["Executor ID"]] += seconds
-    return list(found.values())
+            tasks[event["Stage ID"]] += 1
+    return [seconds for stage, seconds in found.items() if tasks[stage] > 1]
 
 
 def test_both_executors_look_for_the_findings_of_one_machine(
@@ -79,3 +81,18 @@ def test_a_process_that_dies_while_looking_changes_no_finding(
     assert counted(pq.read_table(file)) == found
     log = on_loopback.log_of(file).read_text()
     assert ("Lost task" if victim == "python_workers" else "Lost executor") in log
+
+
+def test_a_worker_that_is_lost_while_it_looks_changes_no_finding(
+    tables: Path, found: Counter[str], tmp_path: Path
+) -> None:
+    """With its executors, their Python workers, and what they have answered so far."""
+    file = tmp_path / "findings.parquet"
+    with cluster(tmp_path, {"PYTHONPATH": str(ROOT)}) as own:
+        with own.submitted(APPLICATION, file, str(tables), str(file)) as job:
+            wait_for("the audit", own.python_workers)
+            end(own.daemons[0])
+            assert not file.exists()
+            assert job.wait() == 0
+        assert "Lost executor" in own.log_of(file).read_text()
+    assert counted(pq.read_table(file)) == found
