@@ -714,6 +714,10 @@ MESSAGES = Table(
            "when it was done; for a returned publish when it was returned, which is before its confirm; for a "
            "presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC", unit=EPOCH_NS,
            late=True, dictionary=False),
+    Column("handled_ts_ns", LONG, "of deliveries that were settled together (by one acknowledgement, or in one "
+           "packet): when the receiver had handled this one, if it handled one after the other, each in the same time; "
+           "an estimate, at most settled_ts_ns; null: settled alone; ns since 1970-01-01 UTC", unit=EPOCH_NS, late=True,
+           dictionary=False),
     Column("settle_latency_ns", LONG, "settled_ts_ns - ts_ns; null where the settlement was captured first", unit=NS,
            late=True, dictionary=False),
     Column("transaction", STRING, "'committed' 'rolled-back': the transaction of the publish, or of the "
@@ -811,7 +815,7 @@ MESSAGE_FLOWS = Table(
     Column("ack_latency_ns", LONG, "last delivery complete until it was settled, ns", unit=NS),
     Column("total_latency_ns", LONG, "publish begun until the last delivery was settled (presettled: complete), ns; "
            "without a publish from when the broker took the message, as it states (messages.broker_ts_ns); the sum of "
-           "the next eight", unit=NS),
+           "the next nine", unit=NS),
     Column("send_ns", LONG, "of the total: the publish on the wire, first to last byte, without network_ns; null: no "
            "publish", unit=NS),
     Column("network_ns", LONG, "of the total: TCP held up the publish, its confirm, the delivery or its settlement: it "
@@ -825,7 +829,10 @@ MESSAGE_FLOWS = Table(
            unit=NS),
     Column("delivery_ns", LONG, "of the total: the last delivery on the wire, first to last byte, without network_ns",
            unit=NS),
-    Column("consumer_ns", LONG, "of the total: last delivery complete until the consumer settled it", unit=NS),
+    Column("consumer_ns", LONG, "of the total: last delivery complete until the consumer had handled it: until it "
+           "settled it, or before by ack_held_ns", unit=NS),
+    Column("ack_held_ns", LONG, "of the total: then until it settled it together with others; an estimate, see "
+           "messages.handled_ts_ns; null: settled alone", unit=NS),
     Column("redeliveries", LONG, "how often it was delivered from that queue again"),
     Column("outcome", STRING, "of the last delivery, as in messages; without a delivery, of the publish"),
     Column("transaction", STRING, "'committed' 'rolled-back', of the publish; one that was rolled back reached no "

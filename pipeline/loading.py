@@ -120,8 +120,9 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
         from pipeline.tables.flows import message_flows  # not above: it loads kernels
 
         streams = stream_queues(found["methods"]) if read["methods"] else None
-        tables = (found[name] for name in ("messages", "connections"))
-        found["message_flows"] = message_flows(*tables, streams, found["links"], found["stalls"])
+        found["message_flows"] = message_flows(
+            found["messages"], found["connections"], streams, found["links"], found["stalls"]
+        )
     loaded = _arrowed(reading.within(found, span), _byte_size(named))
     return loaded if by_folder or span.bounded else replace(loaded, directory=base)
 

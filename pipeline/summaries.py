@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.dataframes import timestamp
+from pipeline.text import PART_NAMES
 from udfs.roles import DELIVERIES
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 OF_PUBLISH = ("confirm_latency_ns", "rpc_latency_ns")
 OF_PAIR = ("broker_latency_ns", "ack_latency_ns", "total_latency_ns")
+TOTAL = "total_latency_ns"
+PARTS = tuple(f"{name}_ns" for name in PART_NAMES)  # of the total
 PERCENTILES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999}
 # percentile_approx is off by at most one rank in so many.
 ACCURACY = 10_000
@@ -29,9 +32,13 @@ LINK = (*CHANNEL, "link")
 RATES = ("published", "published_bytes", "delivered", "delivered_bytes")
 
 
-def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
+def latency(tables: Tables, by: Sequence[str] = (), *, parts: bool = False) -> DataFrame:
     """Latencies of messages: `by`, `measure` ('confirm' 'broker' 'ack' 'total' 'rpc'), `count`, and in ns `p50_ns`,
     `p90_ns`, `p99_ns`, `p999_ns`, `max_ns`.
+
+    With `parts` the measures are those that add up to 'total', which is the first one: 'send' 'network' 'confirm_wait'
+    'queue_blocked' 'queue_ready' 'redelivery' 'delivery' 'consumer' 'ack_held' (columns of message_flows), and there
+    are `mean_ns` and `share`, of the time of all messages. A part that is unknown counts as 0: another one contains it.
 
     `by`: columns of table message_flows, or of table connections (of the publishing connection, or without one of the
     delivering one). `queue` falls back to the address, as in 1.0, unless `address` is in `by`. A confirm or a reply
@@ -39,6 +46,8 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
     Raises ValueError for any other column.
     """
     flows = _flows(tables, by)
+    if parts:
+        return _of_parts(flows, by)
     found = _summarised(flows, by, OF_PAIR).unionAll(_summarised(_published(flows, by), by, OF_PUBLISH))
     return found.orderBy(*by, "measure")
 
@@ -67,7 +76,29 @@ def _summarised(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> 
 
 
 def _short(measure: str) -> str:
-    return measure.removesuffix("_latency_ns")
+    return measure.removesuffix("_ns").removesuffix("_latency")
+
+
+def _of_parts(flows: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`latency` of the total and its parts."""
+    known = flows.filter("total_latency_ns IS NOT NULL").withColumns(
+        {name: F.coalesce(name, F.lit(0)) for name in PARTS}
+    )
+    found = _summarised(known, by, (TOTAL, *PARTS))
+    sums = known.groupBy(*by).agg(*(F.sum(F.col(name).cast("double")).alias(name) for name in (TOTAL, *PARTS)))
+    places = {_short(name): place for place, name in enumerate((TOTAL, *PARTS))}
+    each = ", ".join(f"struct('{_short(name)}' AS measure, {name} AS whole, {TOTAL} AS of)" for name in (TOTAL, *PARTS))
+    shares = sums.select(*by, F.expr(f"inline(array({each}))"))
+    same = F.lit(True)
+    for name in ("measure", *by):
+        same = same & F.col(f"found.{name}").eqNullSafe(F.col(f"shares.{name}"))
+    joined = found.alias("found").join(shares.alias("shares"), same)
+    place = F.element_at(
+        F.create_map(*(F.lit(value) for pair in places.items() for value in pair)), F.col("found.measure")
+    )
+    mean = (F.col("whole") / F.col("count")).cast("long").alias("mean_ns")
+    share = F.when(F.col("of") > 0, F.col("whole") / F.col("of")).alias("share")
+    return joined.orderBy(*(f"found.{name}" for name in by), place).select("found.*", mean, share)
 
 
 def _flows(tables: Tables, by: Sequence[str]) -> DataFrame:

@@ -25,6 +25,18 @@ MEASURE_NAMES = {
     "total": "publish to settlement",
     "rpc": "request to reply",
 }
+# Parts of the total, in the order in which a message meets them: the columns of message_flows that add up to it.
+PART_NAMES = {
+    "send": "publish on the wire",
+    "network": "held up by TCP",
+    "confirm_wait": "until confirmed",
+    "queue_blocked": "no consumer could take it",
+    "queue_ready": "in the queue otherwise",
+    "redelivery": "until redelivered",
+    "delivery": "delivery on the wire",
+    "consumer": "at the consumer",
+    "ack_held": "handled, until it was settled with others",
+}
 KILO = 1024
 # Shown for null.
 NOTHING = "\u2013"

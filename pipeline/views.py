@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.summaries import PARTS
+
 if TYPE_CHECKING:
     from pipeline import Tables
 
@@ -123,7 +125,8 @@ def otel(tables: Tables, *, flows: bool = True) -> DataFrame:
     `error.type` of a publish.
 
     `trace_id`, `span_id`: the trace context in the message, to join the spans of applications. With `flows` deliveries
-    have `queue_time_ns`, the time in the broker, from table message_flows."""
+    have `queue_time_ns`, the time in the broker, and PARTS of the time from publish to settlement, from table
+    message_flows."""
     messages = tables.messages.filter("operation != 'return'")
     rows = messages.alias("m").join(tables.connections.alias("c"), "connection_id")
     settled = rows.filter("m.settled_ts_ns IS NOT NULL")
@@ -131,13 +134,14 @@ def otel(tables: Tables, *, flows: bool = True) -> DataFrame:
         return _named(rows, OTEL).unionByName(_named(settled, SETTLED))
     pairs = tables.message_flows.filter("publish_frame_no IS NOT NULL")
     delivered = (f"deliver_{name}" for name in ("connection_id", "frame_no", "batch_index"))
-    waited = pairs.select(*delivered, "broker_latency_ns").alias("f")
+    waited = pairs.select(*delivered, "broker_latency_ns", *PARTS).alias("f")
     of_flow = F.expr(
         "c.connection_id = f.deliver_connection_id AND m.first_frame_no = f.deliver_frame_no"
         " AND m.batch_index <=> f.deliver_batch_index"
     )
-    started = _named(rows.join(waited, of_flow, "left"), {**OTEL, "queue_time_ns": "f.broker_latency_ns"})
-    return started.unionByName(_named(settled, {**SETTLED, "queue_time_ns": "CAST(NULL AS BIGINT)"}))
+    of_flows = {"queue_time_ns": "f.broker_latency_ns", **{name: f"f.{name}" for name in PARTS}}
+    started = _named(rows.join(waited, of_flow, "left"), {**OTEL, **of_flows})
+    return started.unionByName(_named(settled, {**SETTLED, **dict.fromkeys(of_flows, "CAST(NULL AS BIGINT)")}))
 
 
 def ecs(tables: Tables) -> DataFrame:

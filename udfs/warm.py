@@ -296,7 +296,7 @@ def warm_pairing() -> None:
         "transaction", "trace_id", "span_id",
     )  # fmt: skip
     numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "queue_offset")
-    sizes = ("body_size", "priority", "settled_ts_ns", "broker_ts_ns")
+    sizes = ("body_size", "priority", "settled_ts_ns", "broker_ts_ns", "handled_ts_ns")
     texts = dict.fromkeys((*names, *copied, "version", "server", "broker", "vhost", "streams"), pa.array(["a"]))
     texts["batch_index"] = pa.array([0], pa.int32())
     truths = dict.fromkeys(("browsed", "redelivered", "lossy", "ids_repeat"), pa.array([True]))

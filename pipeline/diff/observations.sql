@@ -130,7 +130,8 @@ WITH settled AS (
             CASE WHEN operation != 'publish' OR exchange = '' THEN routing_key END AS routing_key, m.queue, m.address,
            bin_of(settle_latency_ns) AS bin, count(*) AS n
     FROM messages AS m JOIN members USING (connection_id)
-    WHERE settle_latency_ns >= 0 AND outcome != 'presettled' AND operation != 'return'
+    -- A publish of 0-10 that needs no answer has one: its command is completed.
+    WHERE settle_latency_ns >= 0 AND (outcome != 'presettled' OR operation = 'publish') AND operation != 'return'
       AND management_operation IS NULL AND management_status IS NULL
     GROUP BY ALL),
 sizes AS (
@@ -143,7 +144,8 @@ sizes AS (
     GROUP BY ALL),
 flows AS (
     SELECT coalesce(deliver_connection_id, publish_connection_id) AS connection_id, publish_ts_ns,
-           queue_or_exchange(NULL, NULL, queue, address) AS subject, broker_latency_ns
+           queue_or_exchange(NULL, NULL, queue, address) AS subject, broker_latency_ns, network_ns, queue_blocked_ns,
+           queue_ready_ns
     FROM message_flows WHERE NOT ambiguous OR ambiguous IS NULL)
 SELECT connection_id, application, family, slice,
        CASE operation WHEN 'publish' THEN 'confirm_latency' ELSE 'ack_latency' END AS measure,
@@ -157,6 +159,12 @@ UNION ALL BY NAME
 SELECT connection_id, application, family, slice_of(publish_ts_ns) AS slice,
        'broker_latency' AS measure, without_ids(subject) AS subject, bin_of(broker_latency_ns) AS bin, count(*) AS n
 FROM flows JOIN members USING (connection_id) WHERE broker_latency_ns >= 0 GROUP BY ALL
+UNION ALL BY NAME
+SELECT connection_id, application, family, slice_of(publish_ts_ns) AS slice, part AS measure,
+       without_ids(subject) AS subject, bin_of(ns) AS bin, count(*) AS n
+FROM (FROM flows UNPIVOT (ns FOR part IN (network_ns AS 'network', queue_blocked_ns AS 'queue_blocked',
+                                          queue_ready_ns AS 'queue_ready')))
+     JOIN members USING (connection_id) WHERE broker_latency_ns >= 0 GROUP BY ALL
 UNION ALL BY NAME
 SELECT connection_id, application, family, slice_of(publish_ts_ns) AS slice,
        'rpc_latency' AS measure, without_ids(subject) AS subject, bin_of(rpc_latency_ns) AS bin, count(*) AS n

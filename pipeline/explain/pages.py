@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from pipeline.text import duration, plain_text
+from pipeline.text import PART_NAMES, duration, plain_text
 
 if TYPE_CHECKING:
     from pipeline.explain import Answer, Event
@@ -17,11 +17,19 @@ WIDTH = 100
 LONGEST = 300  # characters of a value
 PLACE = re.compile(r"\{(\w+)(?::(\w+))?\}")
 LARGE = 10_000
+MOST_PARTS = 3
 
 
 def filled(text: str, row: Mapping[str, Any]) -> str:
     """`text` with the values that it names in braces, as `{name}` or `{name:kind}`."""
     return PLACE.sub(lambda place: written(row, place[1], place[2]), text)
+
+
+def _parts(means: Mapping[str, float | None]) -> str:
+    """The largest parts of the latency of messages."""
+    longest = sorted(((int(ns), name) for name, ns in means.items() if ns), reverse=True)[:MOST_PARTS]
+    parts = ", ".join(f"{duration(ns)} {PART_NAMES[name]}" for ns, name in longest)
+    return f" From publish to settlement: {parts}." if parts else ""
 
 
 def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
@@ -51,6 +59,8 @@ def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
             return f", and consumers settle each within {duration(value)} (median)" if value is not None else ""
         case "after":
             return f" after {duration(value)}" if value is not None else ""
+        case "parts":
+            return _parts(value or {})
         case "time":
             return moment(value) if value is not None else "that time"
         case "shorter":

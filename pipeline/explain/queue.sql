@@ -36,6 +36,17 @@ SELECT getvariable('subject') AS queue,
        (SELECT count(*) FROM waits) AS waited,
        (SELECT count(*) FROM waits
         WHERE publish_ts_ns < (SELECT epoch_us(min(opened_ts)) * 1000 FROM consumers)) AS before_consumers,
+       (SELECT {send: sum(coalesce(send_ns, 0)) / count(*), network: sum(coalesce(network_ns, 0)) / count(*),
+                confirm_wait: sum(coalesce(confirm_wait_ns, 0)) / count(*),
+                queue_blocked: sum(coalesce(queue_blocked_ns, 0)) / count(*),
+                queue_ready: sum(coalesce(queue_ready_ns, 0)) / count(*),
+                redelivery: sum(coalesce(redelivery_ns, 0)) / count(*),
+                delivery: sum(coalesce(delivery_ns, 0)) / count(*),
+                consumer: sum(coalesce(consumer_ns, 0)) / count(*),
+                ack_held: sum(coalesce(ack_held_ns, 0)) / count(*)}
+        FROM message_flows
+        WHERE (queue = getvariable('subject') OR queue IS NULL AND address = getvariable('subject'))
+          AND total_latency_ns IS NOT NULL HAVING count(*) > 0) AS parts,
        (SELECT count(*) FROM consumers) AS consumers,
        (SELECT count(*) FROM consumers WHERE closed_ts IS NULL AND tcp_end = 'none') AS open_consumers,
        (SELECT count(DISTINCT (connection_id, channel, channel_life)) FROM consumers

@@ -1,4 +1,4 @@
-"""Latencies: their distribution, and how they change over time."""
+"""Latencies: their distribution, how they change over time, and the parts of which they are the sum."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pipeline.plots import chart
 from pipeline.summaries import ACCURACY, PERCENTILES, measured
 from pipeline.summaries import latency as summary
-from pipeline.text import MEASURE_NAMES, duration, plain_text, time_unit
-from pipeline.theme import DASHES, LIGHT, logarithmic, logarithmic_ms, scale
+from pipeline.text import MEASURE_NAMES, PART_NAMES, duration, plain_text, time_unit
+from pipeline.theme import DASHES, LIGHT, SERIES, logarithmic, logarithmic_ms, scale
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -152,6 +152,63 @@ def latency_over_time(
     )  # fmt: skip
     line = f"by {chart.length(width)} of publishing; the grey bar reaches from the median to the longest"
     return chart.titled(alt.vconcat(above, below, spacing=8).resolve_scale(x="shared"), title, line)
+
+
+def latency_parts(tables: Tables, where: str | None = None, *, by: str = "queue", most: int = 8) -> Any:
+    """Who takes the time from publish to settlement: the mean of each part, by `by` (a column of message_flows or
+    connections), for its `most` values whose messages take the longest time in all: an `altair.LayerChart`.
+
+    `where`: SQL over message_flows. Two Spark jobs. Raises ValueError for an unknown column, and for a `most` less
+    than 1.
+    """
+    chart.require_positive(most)
+    found = summary(chart.filtered_tables(tables, where, "message_flows"), [by], parts=True).persist()
+    time = F.col("mean_ns") * F.col("count")
+    totals = found.filter("measure = 'total'").orderBy(F.desc(time), by).limit(most + 1).collect()
+    title = "Latency: who takes the time"
+    if not totals:
+        found.unpersist()
+        return chart.empty(title, "no message was seen from its publish to its settlement")
+    shown = totals[:most]
+    parts = found.filter(chart.is_one_of(by, [row[by] for row in shown])).filter("measure != 'total'").collect()
+    found.unpersist()
+    names = chart.unique_names(
+        {
+            row[by]: f"{plain_text(row[by], chart.NAME_CHARACTERS)} · {duration(row['mean_ns'])} · {row['count']:,}"
+            for row in shown
+        }
+    )
+    bars = chart.layer(
+        {
+            "name": names[row[by]],
+            "part": PART_NAMES[row["measure"]],
+            "place": list(PART_NAMES).index(row["measure"]),
+            "ms": row["mean_ns"] / 1e6,
+        }
+        for row in parts
+    )
+    drawn = bars.mark_bar().encode(
+        chart.name_rows(names.values()),
+        alt.X("ms:Q", title="milliseconds, mean"),
+        alt.Color("part:N", scale=scale_of_parts(), legend=alt.Legend(columns=3)),
+        alt.Order("place:Q"),
+    )
+    more = f"the {most} values of {by} with the longest time in all" if len(totals) > most else None
+    line = "mean from publish to settlement, and the number of messages"
+    return chart.titled(drawn.properties(width=chart.WIDTH, height=alt.Step(26)), title, line, more)
+
+
+def scale_of_parts() -> alt.Scale:
+    """A colour for each part: the palette, and the same colours in light."""
+    palette = [LIGHT[name] for name in SERIES]
+    colours = [*palette, *map(lighter, palette), LIGHT["muted"]]
+    return alt.Scale(**scale(list(PART_NAMES.values()), colours))
+
+
+def lighter(colour: str) -> str:
+    """A colour halfway to white."""
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{(part + 255) // 2:02x}" for part in parts)
 
 
 def of_measure(measure: str | None) -> Column:

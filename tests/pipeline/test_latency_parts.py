@@ -15,7 +15,7 @@ from pipeline.tables.processes import LocalProcesses
 V = "0-9-1"
 PARTS = (
     "send_ns", "network_ns", "confirm_wait_ns", "queue_blocked_ns", "queue_ready_ns", "redelivery_ns", "delivery_ns",
-    "consumer_ns",
+    "consumer_ns", "ack_held_ns",
 )  # fmt: skip
 CONTENT = b"twelve bytes"
 Row = dict[str, Any]
@@ -92,7 +92,7 @@ def test_parts_of_a_message_that_waits_for_a_consumer(tmp_path: Path) -> None:
     assert parts(row) == (
         times.published - times.begun, 0, times.confirmed - times.published, blocked,
         times.delivered - microseconds(times.consuming), 0, times.complete - times.delivered,
-        times.settled - times.complete,
+        times.settled - times.complete, None,
     )  # fmt: skip
     assert blocked > 300_000_000
 
@@ -108,7 +108,7 @@ def test_redelivery_is_a_part_of_its_own(tmp_path: Path) -> None:
     times = Times()
     (row,) = flows(tmp_path, published(times, confirm_after=0.02), consumed(times, begins=0.5, work=0.04, again=0.1))
     assert row["redeliveries"] == 1
-    assert parts(row)[5:] == (
+    assert parts(row)[5:8] == (
         times.again - times.delivered,
         times.complete - times.again,
         times.settled - times.complete,

@@ -143,6 +143,25 @@ def spoken(ended: Tables) -> Any:
     return plots.versions(ended)
 
 
+def test_the_parts_of_latency_are_bars_side_by_side(spark: SparkSession) -> None:
+    flows = [
+        {
+            "flow_id": n,
+            "queue": queue,
+            "total_latency_ns": 4 * MILLISECOND,
+            "queue_ready_ns": MILLISECOND,
+            "consumer_ns": 3 * MILLISECOND,
+        }
+        for n, queue in enumerate(["q", "q", "r"])
+    ]
+    chart = plots.latency_parts(tables_of(spark, message_flows=flows))
+    bars = {(bar["name"], bar["part"]): bar["ms"] for bar in points(chart)}
+    assert bars["q · 4.0 ms · 2", "at the consumer"] == 3
+    assert bars["r · 4.0 ms · 1", "in the queue otherwise"] == 1
+    assert "at the consumer" in svg(chart)
+    assert "no message was seen" in svg(plots.latency_parts(tables_of(spark, message_flows=flows), "queue = 'none'"))
+
+
 def test_connections_say_how_they_ended_and_by_whom(ended: Tables, connection_chart: Any) -> None:
     chart = connection_chart
     bars = {int(p["connection_id"]): p for p in points(chart) if "connection_id" in p}

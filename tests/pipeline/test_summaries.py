@@ -123,3 +123,25 @@ def test_consumers_with_the_time_that_their_prefetch_was_used_up(tables: Tables)
 def test_an_unknown_column_is_an_error_that_lists_the_columns(tables: Tables) -> None:
     with pytest.raises(ValueError, match=r"no column 'shoe'.*routing_key"):
         pipeline.latency(tables, by=["shoe"])
+
+
+def test_parts_of_the_total(spark: SparkSession, tables: Tables) -> None:
+    """Two messages of queue a take 100 and 300 ns, of which the consumer has 60 and 180; one of b takes 10."""
+    flows = [
+        flow(1, 11, queue="a", total_latency_ns=100, send_ns=30, network_ns=0, queue_ready_ns=10, consumer_ns=60),
+        flow(2, 12, queue="a", total_latency_ns=300, send_ns=None, network_ns=100, queue_ready_ns=20, consumer_ns=180),
+        flow(3, 13, queue="b", total_latency_ns=10, queue_ready_ns=10),
+        flow(4, 14, queue="b"),
+    ]
+    own = tables.having(message_flows=rows(spark, TABLES["message_flows"], *flows))
+    found = (
+        pipeline.latency(own, ["queue"], parts=True).select("queue", "measure", "count", "mean_ns", "share").collect()
+    )
+    assert [row["measure"] for row in found[:3]] == ["total", "send", "network"]
+    known = {(row["queue"], row["measure"]): tuple(row)[2:] for row in found}
+    assert known["a", "total"] == (2, 200, 1.0)
+    assert known["a", "send"] == (2, 15, 0.075)
+    assert known["a", "network"] == (2, 50, 0.25)
+    assert known["a", "consumer"] == (2, 120, 0.6)
+    assert known["b", "queue_ready"] == (1, 10, 1.0)
+    assert known["b", "consumer"] == (1, 0, 0.0)

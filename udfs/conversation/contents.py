@@ -55,8 +55,8 @@ OF_METHOD = ("connection_id", "sender", "capture_file", "packet_no", "ts", "ts_n
 OF_TRACKER = ("frame_no", "version")
 # Columns that are filled once a message is settled.
 SETTLEMENT = (
-    "outcome", "outcome_error", "outcome_info", "settled_ts_ns", "settle_latency_ns", "settled_frame_no", "transaction",
-    "returned_frame_no",
+    "outcome", "outcome_error", "outcome_info", "settled_ts_ns", "handled_ts_ns", "settle_latency_ns",
+    "settled_frame_no", "transaction", "returned_frame_no",
 )  # fmt: skip
 LINK_OF_FRAME = "handle"  # argument that tells the contents of a channel apart
 # Bodies in one batch of messages.

@@ -55,7 +55,7 @@ OUTCOMES = pa.schema(
     [
         ("connection_id", _NUMBER), ("first_frame_no", _NUMBER), ("address", _TEXT), ("browsed", _TRUTH),
         ("topic", _TEXT), ("outcome", _TEXT), ("outcome_error", _TEXT), ("outcome_info", _TEXT),
-        ("settled_ts_ns", _NUMBER), ("settled_frame_no", _NUMBER), ("transaction", _TEXT),
+        ("settled_ts_ns", _NUMBER), ("settled_frame_no", _NUMBER), ("handled_ts_ns", _NUMBER), ("transaction", _TEXT),
     ]
 )  # fmt: skip
 
@@ -183,6 +183,7 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
             "outcome_info": texts.column(outcomes.info),
             "settled_ts_ns": _known(outcomes.settled_ns),
             "settled_frame_no": _known(outcomes.settled_frame_no),
+            "handled_ts_ns": pa.nulls(len(messages), _NUMBER),
             "transaction": _one_of(semantics.TRANSACTIONS, outcomes.transaction - 1),
         }
     )

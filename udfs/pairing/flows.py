@@ -46,6 +46,7 @@ CARRIED = {
     "outcome": pa.string(),
     "transaction": pa.string(),
     "settled_ns": pa.int64(),
+    "handled_ns": pa.int64(),
     "taken_ns": pa.int64(),
     "queue_key": pa.int64(),
     "dead_lettered": pa.string(),
@@ -256,6 +257,7 @@ def _parts(
         delivered_ns=numbers_of(first("first_ns")),
         last_begun_ns=numbers_of(last("first_ns")),
         last_complete_ns=numbers_of(last("last_ns")),
+        handled_ns=numbers_of(last("handled_ns"), NEVER),
         settled_ns=numbers_of(over),
         publish_connection=numbers_of(publish("connection_id"), NONE),
         deliver_connection=numbers_of(first("connection_id"), NONE),
@@ -265,6 +267,7 @@ def _parts(
     known = total.is_valid()
     are_null = dict.fromkeys(parts, pc.invert(known))
     are_null["send_ns"] = pc.or_(are_null["send_ns"], publish("first_ns").is_null())
+    are_null["ack_held_ns"] = pc.or_(are_null["ack_held_ns"], last("handled_ns").is_null())
     are_null["confirm_wait_ns"] = pc.or_(are_null["confirm_wait_ns"], pa.array(~confirmed))
     return {name: pa.array(numbers, mask=truth_of(are_null[name])) for name, numbers in parts.items()}
 

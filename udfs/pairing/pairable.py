@@ -59,7 +59,7 @@ TOPIC = "topic://"  # the exchange of ActiveMQ's topics (`udfs.addresses`)
 TEMPORARY = "^temp-(queue|topic)://"
 # Columns of messages that files of earlier releases lack.
 ADDED = {
-    **dict.fromkeys(("queue_offset", "broker_ts_ns"), pa.int64()),
+    **dict.fromkeys(("queue_offset", "broker_ts_ns", "handled_ts_ns"), pa.int64()),
     **dict.fromkeys(("user_id", "expiration"), pa.string()),
     "batch_index": pa.int32(),
 }
@@ -186,6 +186,7 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
         **{name: rows[name] for name in ("queue", "outcome", "transaction", "trace_id", "span_id")},
         "settled_ns": rows["settled_ts_ns"],
+        "handled_ns": rows["handled_ts_ns"],
         "taken_ns": rows["broker_ts_ns"],
         "queue_key": queue_keys(rows, source),
         "dead_lettered": reason,

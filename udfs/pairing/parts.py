@@ -15,6 +15,8 @@ A flow is a line in time with these points, each moved between its neighbours, s
       delivery_ns
     last delivery complete
       consumer_ns
+    handled                       null ack_held_ns: settled alone, so that it was handled when it was settled
+      ack_held_ns
     settled
 
 TCP holds up a part if it cannot send during it, or until it ends: a publish or delivery that was lost is on its way
@@ -38,7 +40,7 @@ CLIENT_SENDS, SERVER_SENDS = 0, 1  # of `network_keys`
 
 
 class Points(NamedTuple):
-    """The points of flows in time, int64 (n,); a confirm that is not known is after all others. What they wait for: the
+    """The points of flows in time, int64 (n,); one that is not known is after all others. What they wait for: the
     connections of publish and delivery, and the `queue`, a key of `Stalled.blocked`."""
 
     begun_ns: Integers
@@ -47,6 +49,7 @@ class Points(NamedTuple):
     delivered_ns: Integers
     last_begun_ns: Integers
     last_complete_ns: Integers
+    handled_ns: Integers
     settled_ns: Integers
     publish_connection: Integers
     deliver_connection: Integers
@@ -98,6 +101,7 @@ def parts_of(points: Points, stalled: Stalled) -> tuple[dict[str, Integers], NDA
     deliver_sent = _held_up_since(network, to_consumer, confirmed, delivered)
     consumed = _held_up_until(network, to_consumer, last_complete, settled)
     settle_sent = _held_up_since(network, by_consumer, consumed, settled)
+    handled = np.clip(points.handled_ns, consumed, settle_sent)
     sending = network.covered_ns(by_publisher, begun, published)
     delivering = network.covered_ns(to_consumer, last_begun, last_complete)
     blocked = stalled.blocked.covered_ns(points.queue, confirmed, deliver_sent)
@@ -115,7 +119,8 @@ def parts_of(points: Points, stalled: Stalled) -> tuple[dict[str, Integers], NDA
         "queue_ready_ns": deliver_sent - confirmed - blocked,
         "redelivery_ns": last_begun - delivered,
         "delivery_ns": last_complete - last_begun - delivering,
-        "consumer_ns": settle_sent - consumed,
+        "consumer_ns": handled - consumed,
+        "ack_held_ns": settle_sent - handled,
     }
     return parts, is_confirmed
 

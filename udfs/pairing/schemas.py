@@ -12,7 +12,7 @@ MESSAGE_COLUMNS = (
     "exchange", "routing_key", "queue", "address", "link", "browsed", "queue_offset", "redelivered", "priority",
     "expiration", "message_id", "correlation_id", "reply_to", "content_type", "content_encoding", "type", "user_id",
     "app_id", "headers", "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
-    "trace_id", "span_id", "broker_ts_ns",
+    "trace_id", "span_id", "broker_ts_ns", "handled_ts_ns",
 )  # fmt: skip
 # Of these, for: the pairing key, with the broker; requests and replies; streams; repeated message-ids.
 KEY_COLUMNS = (

@@ -67,6 +67,7 @@ from udfs.tables.channels import (
     link_columns,
     maps_of,
 )
+from udfs.tables.handled import Handled
 from udfs.tables.settled import ENDS, RETURNS, Known, Returns, ends_of, unknown_ends
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
@@ -90,13 +91,16 @@ class Conversation:
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
         self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in families()]
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("content_frame_no", "frame_no")
-        self._returns = Returns()
+        self._returns, self._handled = Returns(), Handled()
         self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
         self._events = ConnectionRecords(EVENT)
         self._incarnations = ConnectionRecords(INCARNATION)  # incarnations that are over
         self._counts = ConnectionRecords(COUNT)
         self._declared = ConnectionRecords(DECLARED)
-        self._records = (self._events, self._incarnations, self._counts, self._returns.items, self._declared)
+        self._records = (
+            self._events, self._incarnations, self._counts, self._returns.items, self._declared,
+            self._handled.deliveries, self._handled.settled,
+        )  # fmt: skip
         self._known = Known()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None
         self._event_bytes = self._events_left = self._sessions_left = 0
@@ -190,6 +194,7 @@ class Conversation:
                 self._declared.replace(first_declarations(self._declared.all()))
             if contents.may_return:
                 self._returns.add(batch)
+            self._handled.add(batch)
         if "event" in found:
             self._events.add(found["event"])
             self._event_bytes += found["event"].nbytes
@@ -232,7 +237,9 @@ class Conversation:
         self._event_bytes = 0
         self._events_left, self._sessions_left = found.events.nbytes, self._sessions.record_bytes
         settled = ends_of(found.settled, self._channel_tracker.texts) if len(found.settled.frame_no) else None
-        known = self._known.and_also(Known(settled, of_sessions.messages))
+        known = self._known.and_also(
+            Known(*(ends and self._handled.told(ends) for ends in (settled, of_sessions.messages)))
+        )
         begun = Frames.of(*(contents.incomplete for contents in self._contents))
         certain = until.copy()
         at = places(open_ids, begun.connection)
@@ -245,6 +252,7 @@ class Conversation:
         )
         yield from (("messages", rows) for rows in self._messages.release(outstanding, known.outcomes()))
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
+        self._handled.retain(outstanding, open_ids)
         may_be = Frames.of(requests, final.requests, final.commands.without(given_up))
         yield from self._answered(may_be, of_sessions.replies)
         yield from self._channels({"channels": of_sessions.channels, "links": of_sessions.links}, open_ids)

@@ -47,6 +47,7 @@ ENDS = pa.schema(
         ("outcome", pa.string()),
         ("settled_ts_ns", pa.int64()),
         ("settled_frame_no", pa.int64()),
+        ("handled_ts_ns", pa.int64()),
         ("transaction", pa.string()),
     ]
 )
@@ -67,6 +68,7 @@ def ends_of(settled: Settled, texts: Mapping[str, Numbers]) -> pa.Table:
         "outcome": texts["outcomes"].column(settled.outcome),
         "settled_ts_ns": pa.array(settled.settled_ns, mask=is_open),
         "settled_frame_no": pa.array(settled.settled_frame_no, mask=is_open),
+        "handled_ts_ns": pa.nulls(len(settled.frame_no), pa.int64()),
         "transaction": texts["transactions"].column(transaction),
     }
     return pa.table(columns, schema=ENDS)
@@ -131,6 +133,7 @@ def _settled(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBat
             "settled_ts_ns": settled_ns,
             "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
             "settled_frame_no": picked(ends["settled_frame_no"], at),
+            "handled_ts_ns": picked(ends["handled_ts_ns"], at),
             "transaction": picked(ends["transaction"], at),
         },
     )
