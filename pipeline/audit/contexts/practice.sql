@@ -77,20 +77,24 @@ FULL JOIN (SELECT connection_id, count(*) AS leaked
            ANTI JOIN links USING (connection_id, channel, channel_life)
            GROUP BY connection_id) USING (connection_id);
 
--- The same with `shots`, connections of the same application and host that sent one message and nothing else, and
--- `products` of the same user. `first_shot`, `first_of_user`: the first such connection.
+-- The same with `shots`, connections of the same application and host that sent one message and nothing else.
+-- `first_shot`: the first such connection; `products` of the same user, where it is the first connection of that user: a
+-- list at each of them would make their number squared.
 CREATE VIEW context_habits AS
+WITH habits AS (
+    SELECT *
+    FROM (SELECT connection_id, version, ts_ns, first_frame, opened_ns, client_ip, client_name, client_product, "user",
+                 messages_published, messages_delivered, server_ip, server_port, vhost
+          FROM fact_connections WHERE content = 'amqp')
+    LEFT JOIN fact_habits USING (connection_id))
 SELECT *, count_if(messages_published = 1 AND messages_delivered = 0) OVER of_client AS shots,
-       row_number() OVER (of_client ORDER BY opened_ns, connection_id) = 1 AS first_shot,
-       list_sort(coalesce(list(DISTINCT client_product) FILTER (WHERE client_product IS NOT NULL) OVER of_user, []))
-           AS products,
-       row_number() OVER (of_user ORDER BY opened_ns, connection_id) = 1 AS first_of_user
-FROM (SELECT connection_id, version, ts_ns, first_frame, opened_ns, client_ip, client_name, client_product, "user",
-             messages_published, messages_delivered, server_ip, server_port, vhost
-      FROM fact_connections WHERE content = 'amqp')
-LEFT JOIN fact_habits USING (connection_id)
-WINDOW of_client AS (PARTITION BY client_ip, client_name, server_ip, server_port, vhost),
-       of_user AS (PARTITION BY "user", server_ip, server_port, vhost);
+       row_number() OVER (of_client ORDER BY opened_ns, connection_id) = 1 AS first_shot
+FROM habits
+LEFT JOIN (SELECT arg_min(connection_id, {'ns': opened_ns, 'of': connection_id}) AS connection_id,
+                  list_sort(list(DISTINCT client_product) FILTER (WHERE client_product IS NOT NULL)) AS products
+           FROM habits WHERE "user" IS NOT NULL
+           GROUP BY "user", server_ip, server_port, vhost) USING (connection_id)
+WINDOW of_client AS (PARTITION BY client_ip, client_name, server_ip, server_port, vhost);
 
 -- One row per declaration or binding that a connection repeats: `times`, and frame_no and ts_ns of the first.
 CREATE VIEW context_repeats AS
@@ -172,8 +176,8 @@ LEFT JOIN (SELECT connection_id, channel, channel_life, min(acked_frame) AS acke
            WHERE acked_frame > "of".first_frame_no AND tag = "of".delivery_tag
            GROUP BY connection_id, channel, channel_life) USING (connection_id, channel, channel_life);
 
--- Messages that were unsettled when RabbitMQ 4.3 or later cancelled their consumer; `known` identifies them. A queue that
--- was deleted does not deliver.
+-- Messages that were unsettled when RabbitMQ 4.3 or later cancelled their consumer, the first time after their delivery;
+-- `known` identifies them. A queue that was deleted does not deliver.
 CREATE VIEW fact_taken_back AS
 WITH cancels AS (
     SELECT connection_id, channel, frame_no, ts_ns, version, server_ip, server_port, vhost,
@@ -184,8 +188,9 @@ SELECT cancels.*, channel_life, queue, first_frame_no, since_ns, known
 FROM (SELECT connection_id, channel, channel_life, link, queue, first_frame_no, ts_ns AS since_ns, settled_frame_no,
              coalesce(message_id, body_sha256) AS known
       FROM messages WHERE operation = 'deliver' AND outcome != 'presettled' AND queue IS NOT NULL) AS held
-JOIN cancels USING (connection_id, channel, link)
-WHERE first_frame_no < frame_no AND coalesce(settled_frame_no > frame_no, true);
+ASOF JOIN cancels ON held.connection_id = cancels.connection_id AND held.channel = cancels.channel
+                     AND held.link = cancels.link AND held.first_frame_no < cancels.frame_no
+WHERE coalesce(settled_frame_no > frame_no, true);
 
 CREATE VIEW taken_keys AS SELECT DISTINCT server_ip, server_port, vhost, queue, known FROM fact_taken_back;
 
@@ -203,8 +208,11 @@ SEMI JOIN taken_keys USING (server_ip, server_port, vhost, queue, known);
 CREATE VIEW context_cancelled AS
 SELECT connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns,
        count(DISTINCT first_frame_no) AS messages, min(since_ns) AS since_ns, min(again_frame) AS again_frame
-FROM fact_taken_back JOIN fact_delivered_again USING (server_ip, server_port, vhost, queue, known)
-WHERE again_ns >= ts_ns
+FROM (SELECT back.*, again_frame
+      FROM fact_taken_back AS back
+      ASOF JOIN fact_delivered_again AS again
+          ON back.server_ip = again.server_ip AND back.server_port = again.server_port AND back.vhost = again.vhost
+             AND back.queue = again.queue AND back.known = again.known AND back.ts_ns <= again.again_ns)
 GROUP BY connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns;
 
 -- One row per link of 1.0 over which a client publishes to RabbitMQ: `messages` without a header section.
