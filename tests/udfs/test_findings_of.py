@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from audit_support import by_connection, counted
+from audit_support import by_connection, connection, counted
 from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.tables import FINDINGS, TABLES
+from codec.variant.python_values import decode
 from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
@@ -311,3 +312,18 @@ def many_times(files: dict[str, list[str]], folder: Path, number: int) -> dict[s
         file.close(arrow_schema(TABLES[name]))
         many[name] = sorted(map(str, (folder / name).iterdir()))
     return many
+
+
+def of_connections(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Findings of these rows of `connections`, with little memory."""
+    table = pa.Table.from_pylist(list(rows), arrow_schema(TABLES["connections"]))
+    return findings_of({"connections": table}, a_program(), Resources(memory_bytes=256 << 20))
+
+
+def test_as_many_products_as_connections_of_a_user_need_no_memory_for_each_pair() -> None:
+    """Anybody who connects chooses the name of his product."""
+    rows = [connection(number, f"product-{number:06}", content="amqp") for number in range(6_000)]
+    found = of_connections(rows).filter(pc.field("rule_id") == "PR-04").to_pylist()
+    assert len(found) == 1
+    observed = decode(**found[0]["evidence"])["observed"]
+    assert observed == ", ".join(f"product-{number:06}" for number in range(20)) + ", 5980 more"
