@@ -65,6 +65,21 @@ def test_rows_of_a_capture(decoded: dict[str, Path], name: str) -> None:
     assert row_digests.digests(rows) == of_tables(SHIPPED_DIGESTS[name], payload=True)
 
 
+PARTS = (
+    "send_ns", "network_ns", "confirm_wait_ns", "queue_blocked_ns", "queue_ready_ns", "redelivery_ns", "delivery_ns",
+    "consumer_ns", "ack_held_ns",
+)  # fmt: skip
+
+
+def test_parts_of_latency_add_up_in_every_flow(decoded: dict[str, Path]) -> None:
+    for directory in decoded.values():
+        for row in pq.read_table(directory / "message_flows", columns=["total_latency_ns", *PARTS]).to_pylist():
+            total, *parts = row.values()
+            known = [part for part in parts if part is not None]
+            assert total == (sum(known) if known else None), row
+            assert all(part >= 0 for part in known), row
+
+
 def test_findings_of_all_captures(decoded: dict[str, Path]) -> None:
     found = row_digests.findings_of(decoded, CAPTURES, row_digests.find_here)
     assert {name: row_digests.digests({FINDINGS: rows}) for name, rows in found.items()} == {
