@@ -755,10 +755,13 @@ FINDINGS = Table(
 ))  # fmt: skip
 
 STALLS = Table(
-    "stalls", "time in which a side could not send, or did not get on: why, how long, and what began it", (
+    "stalls", "time of a millisecond or more in which a side could not send, or did not get on: why, how long, and "
+    "what began it", (
     Column("connection_id", LONG, "TCP connection"),
-    Column("channel", INT, "channel number, as in channels; null: the whole connection"),
-    Column("channel_life", LONG, "which incarnation of the channel number, see channels"),
+    Column("channel", INT, "channel number, as in channels; of 'session-window', that of the side that announced the "
+           "window; null: the whole connection"),
+    Column("channel_life", LONG, "which incarnation of the channel number, see channels; null: not known, as of "
+           "'session-window' and 'unanswered-request'"),
     Column("link", STRING, "consumer tag, destination of a subscription, or name of the link, as in messages; null: "
            "all of the channel"),
     Column("kind", STRING, "'zero-window': the TCP receive window of the other side was closed; 'retransmission': "
@@ -766,7 +769,7 @@ STALLS = Table(
            "the one before; 'no-credit': no link credit (0-10, 1.0); 'prefetch-full': as many deliveries "
            "unacknowledged as basic.qos allows; 'session-window': the incoming-window of the other side was 0 (1.0); "
            "'connection-blocked': by connection.blocked; 'channel-flow': by channel.flow; 'unanswered-request': no "
-           "reply, or a late one; 'silence': no data for longer than this side promised by its heartbeat or the "
+           "reply within a second; 'silence': no data for longer than this side promised by its heartbeat or the "
            "idle time-out of the other side"),
     Column("side", STRING, "'client' or 'server': the one that could not send, or did not get on"),
     Column("from_ts", TIMESTAMP, "when it began", dictionary=False),
@@ -774,8 +777,8 @@ STALLS = Table(
     Column("from_ns", LONG, "when it began, ns since 1970-01-01 UTC", unit=EPOCH_NS, dictionary=False),
     Column("until_ns", LONG, "when it ended, ns since 1970-01-01 UTC; where it never did, the end of what it was about "
            "(link, channel, connection), or of the capture", unit=EPOCH_NS, dictionary=False),
-    Column("stall_ns", LONG, "how long it was: until_ns - from_ns, without the short breaks in it, ns", unit=NS,
-           dictionary=False),
+    Column("stall_ns", LONG, "how long it was: until_ns - from_ns, without breaks in it: of up to a millisecond, or a "
+           "quarter of the stall before, at most 50 ms; ns", unit=NS, dictionary=False),
     Column("resumed", BOOLEAN, "true: it went on after that; false: it never did"),
     Column("bytes", LONG, "TCP payload that came late: sent again, or retained by Nagle's algorithm; null: not known",
            unit=BYTES),
@@ -783,6 +786,11 @@ STALLS = Table(
     Column("frame_no", LONG, "frame that began it; null: no frame did, as in TCP", dictionary=False),
     Column("packet_no", LONG, "packet that began it", dictionary=False),
     Column("capture_file", STRING, "URI of the capture that holds packet_no"),
+))  # fmt: skip
+
+STALL = Table("stall", "stall as workers collect it: columns of stalls, and `since_ns`", (
+    *(column for column in STALLS.columns if column.type != TIMESTAMP),
+    Column("since_ns", LONG, "since when it lasts; null: it is over", unit=EPOCH_NS),
 ))  # fmt: skip
 
 MESSAGE_FLOWS = Table(
@@ -887,6 +895,7 @@ DECODED = Table("decoded", "what the decoder emits: frames, facts of connections
     Column("kind", STRING, "'frame', 'connection' (with facts) or 'capture' (account in arguments)"),
     *FRAMES.columns,
     Column("facts", ListOf(FACTS), "of a connection, one element; null on other rows"),
+    Column("stalls", ListOf(STALL), "of a connection, those of its TCP; null on other rows"),
     Column("inside", ListOf(INSIDE), "messages in the batch of Azure that the frame completes; null: no batch"),
 ))  # fmt: skip
 

@@ -120,6 +120,7 @@ REACHES_STAGE = {
 REACHED_BY_BOTH = {"open": "open", "close": "closed"}  # once both sides have sent it
 OPENED = ("connection.open-ok",)
 CLOSES_CONNECTION = ("connection.close", "close")
+CLOSES_CHANNEL = ("channel.close", "end", "session.detach", "session.detached")
 BLOCKS = {"connection.blocked": True, "connection.unblocked": False}
 # 1.0: a window of 0 blocks a session, as long as its side does not announce another one, or ends the session.
 ANNOUNCES_WINDOW, ENDS_WINDOW, WINDOW = ("begin", "flow"), ("end",), "incoming_window"
@@ -157,7 +158,8 @@ HOT_ARGUMENTS = {
     "prefetch_count": "int",
     "prefetch_size": "bigint",
 }
-READ_ARGUMENTS = {**HOT_ARGUMENTS, "name": "string"}  # in one pass; the name is that of a link
+# In one pass; the name is that of a link.
+READ_ARGUMENTS = {**HOT_ARGUMENTS, "name": "string", "global": "boolean", "active": "boolean"}
 
 
 @lru_cache
@@ -202,6 +204,7 @@ FLAGS = {
     "deletes": ("queue.delete",),
     "closes_link": ("basic.cancel", "file.cancel", "stream.cancel"),
     "prefetch": ("basic.qos", "file.qos", "stream.qos"),
+    "flows": ("channel.flow",),
     "settles_all": SETTLES_ALL,
     "outside_transactions": SETTLES_ALL,
     "closes_connection": CLOSES_CONNECTION,

@@ -7,6 +7,7 @@
     for batch in decoder.finish():
         ...
     decoder.take_ended()                                # codec.amqp.connections.facts makes columns of them
+    decoder.take_stalls()                               # rows of codec.stalls, of TCP
 
 The kernels of `codec.amqp.connections.flows` do the work. This class enlarges arrays when a kernel asks for it, and
 returns full batches. Memory is bounded by `Limits`: there is one connection at a time, with the bytes that wait for the
@@ -20,13 +21,14 @@ from typing import Protocol
 
 import numpy as np
 
+from codec import stalls
 from codec.amqp import rows as R
 from codec.amqp.batches import BATCH_ROWS, Batch, RowBuffer
 from codec.amqp.connections.facts import limits_of_rows
 from codec.amqp.connections.flows import ENDING, run
 from codec.amqp.connections.lifecycle import NO_CONNECTION, EndedConnections, begin_flow, same_flow
 from codec.amqp.connections.parts import heap_ends
-from codec.amqp.connections.state import ConnectionState
+from codec.amqp.connections.state import NO_STALLS, ConnectionState
 from codec.amqp.framing import discard_incomplete
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stack import Layers
@@ -87,6 +89,9 @@ class Decoder(RowBuffer):
         self._open_rows: list[tuple[int, int]] = []  # (first, end): these change if their connection continues
         self._returned = 0
         self._first_row = 0  # of the current connection
+        # Stalls: some whose connections may still have rows in the buffer, and those before.
+        self._later_stalls, self._stalls = list[np.ndarray](), list[np.ndarray]()
+        self._ends_for_now = False  # the current connection, which goes on in another capture
         self._channels = 0  # above the channels of its rows that were returned
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
@@ -193,13 +198,14 @@ class Decoder(RowBuffer):
         layered = self.layers.take_suspended(flow) if self.layers is not None else None
         if layered is not None:  # no late copies follow
             state.directions["retained_from"] = state.directions["pos"]
-        found = ConnectionState.of(state, carried.files.names, limits, channels, complete)
+        found = ConnectionState.of(state, carried.files.names, limits, channels, complete, self._open_stalls())
         if layered is not None:
             found = replace(found, layers=layered.state(carried.files.names))
             if not carried.open_rows and self.layers is not None:
                 self.layers.release(layered)
         self._saved[connection] = found
         if not carried.open_rows:
+            self._later_stalls = [each[each[:, stalls.STILL_OPEN] == 0] for each in self._later_stalls]
             rows.used[:] = complete, *heap_ends(rows, complete)
             state.connection[0].phase = NO_CONNECTION
             if len(self._saved) >= MOST_SAVED:
@@ -207,8 +213,11 @@ class Decoder(RowBuffer):
             return
         begins = self._returned + complete
         self._open_rows.append((begins, _NOT_YET))
+        self._ends_for_now = True
         yield from self._end_layers(layered)
         yield from self._end()
+        self._collect_stalls()
+        self._ends_for_now = False
         self._open_rows.remove((begins, _NOT_YET))
         if self._rows_so_far > begins:
             self._open_rows.append((begins, self._rows_so_far))
@@ -229,6 +238,7 @@ class Decoder(RowBuffer):
         row_from = int(self.state.rows.used[0])
         found.restore_into(self.state, carried.files.number)
         self._channels = found.channels
+        self._later_stalls.append(found.stall_rows(carried.files.number))
         self.state.connection[0].keep_payload = self.keep_payload
         self.state.connection[0].row_from = row_from
         if found.limits:
@@ -265,6 +275,59 @@ class Decoder(RowBuffer):
         ended, self.ended = self.ended, []
         return ended
 
+    def take_stalls(self) -> np.ndarray:
+        """Stalls (rows of `codec.stalls`) since the last call, all of whose rows before were returned."""
+        found, self._stalls = self._stalls, []
+        return np.concatenate([NO_STALLS, *found])
+
+    def _add_stalls(self, rows: np.ndarray) -> None:
+        """Add stalls of the current connection, or, from the kernels, of any."""
+        if len(rows):
+            if self._ends_for_now:
+                rows[rows[:, stalls.CONNECTION] == self.state.connection[0].connection_id, stalls.STILL_OPEN] = 1
+            self._later_stalls.append(rows)
+
+    def _collect_stalls(self) -> bool:
+        """Take the stalls out of the arrays of the kernels; whether there were any."""
+        rows = self.state.rows
+        count = int(rows.stall_count[0])
+        self._add_stalls(rows.stalls[:count].copy())
+        rows.stall_count[0] = 0
+        return count > 0
+
+    def _open_stalls(self) -> np.ndarray:
+        """The stalls of the current connection whose sides are not known yet; they are marked as still open."""
+        self._collect_stalls()
+        connection, found = self.state.connection[0], [NO_STALLS]
+        for rows in self._later_stalls:
+            own = rows[:, stalls.CONNECTION] == connection.connection_id
+            if connection.client >= 0:
+                set_sides(rows, own, int(connection.client))
+            unknown = own & (rows[:, stalls.SIDE] >= stalls.UNKNOWN_SIDE)
+            found.append(rows[unknown])
+            rows[unknown, stalls.STILL_OPEN] = 1
+        return np.concatenate(found)
+
+    def _release_stalls(self) -> None:
+        """All complete rows are returned: so may be the stalls whose sides are known."""
+        self._collect_stalls()
+        if not self._later_stalls:
+            return
+        rows = np.concatenate(self._later_stalls)
+        ended = self.state.ended.connections[: int(self.state.ended.used[0])]
+        clients = dict(zip(ended["connection_id"].tolist(), ended["client"].tolist(), strict=True))
+        c = self.state.connection[0]
+        if self._open and c.client >= 0:
+            clients[int(c.connection_id)] = int(c.client)
+        for connection in np.unique(rows[rows[:, stalls.SIDE] >= stalls.UNKNOWN_SIDE, stalls.CONNECTION]).tolist():
+            if connection in clients:
+                set_sides(rows, rows[:, stalls.CONNECTION] == connection, clients[connection])
+        later = rows[:, stalls.SIDE] >= stalls.UNKNOWN_SIDE
+        if self._open and (c.client < 0 or c.scoring):
+            later |= rows[:, stalls.CONNECTION] == c.connection_id
+        self._stalls.append(rows[~later])
+        self._later_stalls = [rows[later]] if later.any() else []
+
     @property
     def _open(self) -> bool:
         return int(self.state.connection[0].phase) != NO_CONNECTION
@@ -282,6 +345,7 @@ class Decoder(RowBuffer):
         ended = self.state.ended
         count, tls_prefixes = (int(used) for used in ended.used)
         if not count:
+            self._release_stalls()
             return
         connections = ended.connections[:count].copy()
         if self.limits:
@@ -292,6 +356,7 @@ class Decoder(RowBuffer):
         layers = self.layers.facts(flows, connections, directions) if self.layers else {}
         prefixes = ended.tls_prefixes[:tls_prefixes].copy()
         self.ended.append(EndedConnections(flows, connections, directions, prefixes, layers))
+        self._release_stalls()
         ended.used[:] = 0
 
     def _make_room(self, code: int, direction: int) -> Iterator[Batch]:
@@ -300,7 +365,7 @@ class Decoder(RowBuffer):
             self._enlarge_stream(code, direction)
             return
         used = int(self.state.ended.used[0])
-        returned = False
+        returned = self._collect_stalls()
         for batch in self._flush():
             returned = True
             yield batch
@@ -338,6 +403,12 @@ class Decoder(RowBuffer):
                 found = np.zeros(stop - first, bool) if found is None else found
                 found[begin - first : end - first] = True
         return found
+
+
+def set_sides(rows: np.ndarray, own: np.ndarray, client: int) -> None:
+    """Set the sides of the stalls in `own` rows, of which only directions are known; `client`: that of the client."""
+    own = own & (rows[:, stalls.SIDE] >= stalls.UNKNOWN_SIDE)
+    rows[own, stalls.SIDE] = rows[own, stalls.SIDE] - stalls.UNKNOWN_SIDE != client
 
 
 def _for_kernels(part: Part) -> tuple[np.ndarray, np.ndarray]:

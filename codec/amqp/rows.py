@@ -17,6 +17,7 @@ from codec.amqp.versions import E_MISSING_INSIDE, PARTIAL, fact_table
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
 from codec.memory import sparse_zeros
+from codec.stalls import CELLS as STALL_CELLS
 from codec.tcp.direction import FRAMES, INSIDE
 from codec.variant.writer import copy_bytes
 
@@ -43,6 +44,7 @@ BATCH, LARGE_BATCH = 2, 3
 KNOWN_BY = (None, "syn", "header", "method", "port")
 BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(1, len(KNOWN_BY))
 SPARE_ROWS = LIMITS.detect_spans + 16  # the most that one step of the decoder appends: all pending spans and a few more
+STALLS, SPARE_STALLS = 1 << 12, 16  # the most that one step may append: twice those of both directions
 SPARE_OCTETS = LIMITS.partial_bytes + 64  # the most octets of a frame that lost bytes
 # After this many rows that do not identify the client, the ports decide, and frames are no longer scored to find the
 # classic version.
@@ -69,13 +71,16 @@ NAMES = _names()
 
 class Rows(NamedTuple):
     """`cells` int64 (rows, columns), in Fortran order; `digest` uint8 (rows, 32); `octets`, `payload` uint8 heaps;
-    `used` int64 (3,): rows, end of octets, end of payload."""
+    `used` int64 (3,): rows, end of octets, end of payload. `stalls` int64 (n, CELLS of `codec.stalls`): of TCP;
+    `stall_count` int64 (1,): how many there are."""
 
     cells: np.ndarray
     digest: np.ndarray
     octets: np.ndarray
     payload: np.ndarray
     used: np.ndarray
+    stalls: np.ndarray
+    stall_count: np.ndarray
 
 
 def new_rows(capacity: int, octets: int, payload: int) -> Rows:
@@ -86,6 +91,8 @@ def new_rows(capacity: int, octets: int, payload: int) -> Rows:
         sparse_zeros(octets, np.uint8),
         sparse_zeros(payload, np.uint8),
         np.zeros(3, np.int64),
+        sparse_zeros((STALLS, len(STALL_CELLS)), np.int64),
+        np.zeros(1, np.int64),
     )
 
 

@@ -28,6 +28,7 @@ from codec.amqp.classic.tables import ClassicTables
 from codec.amqp.connections import connection as C
 from codec.amqp.connections import lifecycle as L
 from codec.amqp.connections.connection import own_version
+from codec.amqp.connections.stalls import end_stalls, has_room
 from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window
 from codec.amqp.detection import detect_direction, enter, save_tls_prefix, scan_from, search, stop_decoding
 from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
@@ -335,6 +336,8 @@ def end_connection(state):
     """End the connection: both directions stop waiting. Call again after NEED_*."""
     c = state.connection[0]
     first, second = state.directions[0], state.directions[1]
+    if not has_room(state.rows):
+        return D.NEED_ROWS
     c.ended = 1
     again = True
     while again:
@@ -372,6 +375,8 @@ def end_connection(state):
         d.closed = 1
     if c.client < 0:
         R.resolve_likely(state.rows, c)
+    end_stalls(c, first, second, 0, state.rows)
+    end_stalls(c, second, first, 1, state.rows)
     return D.DONE
 
 

@@ -156,6 +156,28 @@ class Limits:
     queue_types: int = 4096
     # Connections of one flow that begin with equal packets are distinguished among this many later ones.
     flow_openings: int = 4096
+    # A shorter stall has no row: a receive window, or the credit of a link, is often used up for some microseconds.
+    stall_ns: int = 1_000_000
+    # A stall goes on after a shorter break: the next message is delivered some hundred microseconds after the last one
+    # was acknowledged. A longer one is bridged ...
+    stall_break_ns: int = 1_000_000
+    # ... if it is less than a quarter of the stall before it, and shorter than this.
+    stall_longest_break_ns: int = 50_000_000
+    # A request that is answered later did not get on: brokers answer within some milliseconds.
+    answer_ns: int = 1_000_000_000
+    # An acknowledgement that came later was delayed, so that a small segment may have waited for it (Nagle): Linux
+    # delays them by 40 ms, others by up to 200 ms ...
+    delayed_ack_ns: int = 10_000_000
+    # ... and the segment follows at once, within the time that packets take to its sender and back, and this.
+    nagle_ns: int = 1_000_000
+    # A segment that fills a hole within this time, or within the round trip time, was overtaken, not sent again; as
+    # Wireshark has it.
+    overtaken_ns: int = 3_000_000
+    # A copy of a segment within this time is one packet that was captured twice, if neither IP nor TCP tell (see
+    # `codec.net.segments`): two sniffers differ by so much, and a sender waits 200 ms for an acknowledgement.
+    duplicate_ns: int = 20_000_000
+    # Silences of a direction that are compared with what its side promised: heartbeats are stated in seconds.
+    silence_ns: int = 1_000_000_000
     # Publishes of one key that are compared with a delivery. Without a match among them the delivery, and all
     # deliveries of its queue with that key, are ambiguous.
     pairing_probes: int = 1024

@@ -181,6 +181,7 @@ def order(t, segments, payload, i):
         if c.phase == PLACE:
             if opens_connection(d, peer, g):
                 return NEW_CONNECTION, i, direction
+            t.rows.stall_count[0] = 0  # the decoder has none of connections in layers
             code = take_segment(c, d, peer, direction, t.streams[direction], t.rows, g, payload)
             if code != DONE:
                 return code, i, direction

@@ -24,6 +24,9 @@ from codec.net.headers import enter_space, header, link
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.net.tunnels import tunnel
 
+IDENTIFICATION = 8  # bytes from it to the source address, in the header of IPv4
+TIMESTAMP, TIMESTAMP_BYTES = 0x0101080A, 12  # two bytes of padding, kind, length; with the values
+MIXERS = (40503, 25173, 13849)  # any odd numbers
 HEADROOM = (P.MAX_TUNNELS + 1) * DATAGRAM_BYTES  # one packet can complete a datagram at each level
 
 
@@ -174,7 +177,21 @@ def _tcp(block, state, segments, i):
     segments["payload_at"][i] = payload_at
     segments["wire_len"][i] = wire_len
     segments["cap_len"][i] = max(0, min(wire_len, state[P.END] - payload_at))
+    segments["sent_id"][i] = _sent_id(block, state, at, payload_at)
     return P.TCP
+
+
+@kernel
+def _sent_id(block, state, at, payload_at):
+    """See `codec.net.segments`. The timestamp (RFC 7323) is looked for where senders put it: as the first option, after
+    two of padding."""
+    found, end = 0, state[P.END]
+    if state[P.VERSION] == 4:
+        found = u16(block, state[P.SOURCE] - IDENTIFICATION, end) * MIXERS[0]
+    options = at + P.TCP_BYTES
+    if options + TIMESTAMP_BYTES <= min(payload_at, end) and u32(block, options, end) == TIMESTAMP:
+        found += u16(block, options + 4, end) * MIXERS[1] + u16(block, options + 6, end) * MIXERS[2] + 1
+    return 0 if found == 0 else max(found & 0xFFFF, 1)
 
 
 @kernel
@@ -186,6 +203,7 @@ def _no_segment(segments, i):
     segments["payload_at"][i] = 0
     segments["wire_len"][i] = 0
     segments["cap_len"][i] = 0
+    segments["sent_id"][i] = 0
 
 
 @kernel

@@ -22,6 +22,9 @@ SEGMENT = np.dtype(
         ("window", "u2"),
         ("flags", "u2"),  # FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32
         ("direction", "u1"),  # 0: sent by the low endpoint of the flow key, 1: by the high one
+        # what differs when a segment is sent again, not when it is captured twice: a hash of the identification of IPv4
+        # and of the timestamp of TCP; 0: it has neither
+        ("sent_id", "u2"),
         ("space", "u4"),  # hash of interface, VLANs and tunnels (`codec.net.spaces`); 0: the first interface, no others
     ],
     align=True,

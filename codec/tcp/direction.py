@@ -12,12 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.memory import as_records
+from codec.stalls import FIELDS, TCP_KINDS
 
 DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS = range(6)
 TOO_SMALL = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}  # arrays of a `Stream`
 
 # Modes of the framing of a direction (codec.amqp.stream).
 START, FRAMES, INSIDE, LOST, TLS, FOREIGN = range(6)
+
+# Of a segment in the ring: stream offsets, time, packet, what tells it from a copy.
+SENT_FIELDS = ("sent_start", "sent_end", "sent_ns", "sent_packet", "sent_id", "sent_file")
+SENT = 16  # segments that are not acknowledged are known one by one
 
 COUNTERS = (
     "packets", "payload_bytes", "retransmitted_bytes", "out_of_order", "missing_bytes", "conflicting_bytes",
@@ -65,6 +70,20 @@ DIRECTION = np.dtype(
         *((name, "i8") for name in COUNTERS),
         ("zero_window_ns", "i8"),  # time in which it announced a receive window of zero
         ("closed_window_ns", "i8"),  # when the receive window became zero, -1: it is open
+        *((name, "i8", (TCP_KINDS,)) for name in FIELDS),  # `codec.stalls`, of what this side could not send
+        # segments with data that are not acknowledged, as a ring: `sent_count` from `sent_at` on; the last one stands
+        # for several if there are more
+        *((name, "i8", (SENT,)) for name in SENT_FIELDS),
+        ("sent_at", "i8"),
+        ("sent_count", "i8"),
+        ("sent_to", "i8"),  # stream offset after all data so far
+        ("last_sent_packet", "i8"),  # the last packet with data: of `last_data_ns`
+        ("last_sent_file", "i8"),
+        ("last_sent_id", "i8"),
+        ("last_sent_size", "i8"),
+        ("largest_sent", "i8"),  # data of the largest segment
+        ("all_acked_ns", "i8"),  # when an acknowledgement without data acknowledged all, -1: data came since
+        ("ordered", "u1"),  # its segments come out of layers, not as they were captured
         ("limits", "i8"),  # reached, see codec.compiler.limits.REACHED
         # the byte ledger
         *((name, "i8") for name in LEDGER),

@@ -46,11 +46,13 @@ from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.memory import as_records, fixed
 from codec.sides import SIDES
+from codec.stalls import LINK
 from udfs.arrow.dictionaries import Numbers, nullable
 from udfs.arrow.rows import picked
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import method_frames, queue_types
 from udfs.conversation.states import NO_NUMBERS, Tracker
+from udfs.decode.stall_rows import stall_rows
 from udfs.roles import NEEDS_NO_ACK, QUEUE_TYPES_BY, SETTLEMENTS, TEXTS, WITHOUT_REPLY, method_roles
 
 Records = NDArray[Any]
@@ -87,6 +89,9 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
 }  # fmt: skip
 
 
+STALL = "stall"  # rows of `codec.stalls`, for `ChannelTracker.stalls`
+
+
 def _schema(kind: str) -> pa.Schema:
     """The schema of `ChannelTracker.to_arrow`."""
     types = {"number": pa.int64(), "number or null": pa.int64(), "truth": pa.bool_()}
@@ -95,11 +100,11 @@ def _schema(kind: str) -> pa.Schema:
 
 MESSAGES, REPLIES = _schema("message"), _schema("reply")
 # Columns of frames, and fields of their arguments, that the tracker reads.
-OF_FRAMES = ("connection_id", "frame_no", "ts_ns", "channel")
+OF_FRAMES = ("connection_id", "frame_no", "ts_ns", "channel", "packet_no")
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
 NUMBER_ARGUMENTS = (
     "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait", "no_ack",
-    "exclusive",
+    "exclusive", "active",
 )  # fmt: skip
 # The number of each of NAMES among the methods with a role, from 1 on, and at last of no name; 0: it has none.
 _NAME_NUMBERS = np.array([Numbers(method_roles()).numbers.get(name, 0) for name in (*NAMES, "")])
@@ -160,7 +165,8 @@ class ChannelTracker(Tracker):
         texts = {name: self._texts.of(picked(batch.arguments[name], of_arguments)) for name in TEXT_ARGUMENTS}
         texts["queue_type"] = self._texts.of(types)
         numbers = {name: np.append(batch.arguments.numbers(name), -1)[of_arguments] for name in NUMBER_ARGUMENTS}
-        numbers |= {name: batch.cells(name)[at] for name in OF_FRAMES}
+        numbers["is_global"] = np.append(batch.arguments.numbers("global"), -1)[of_arguments]
+        numbers |= {name: batch.cells(name)[at] for name in OF_FRAMES} | {"file": batch.files[at]}
         numbers["no_ack"] = np.where(batch.are("name", *NEEDS_NO_ACK)[at], 1, numbers["no_ack"])
         marks = {
             "sender": batch.are("sender", SIDES[1])[at],
@@ -237,11 +243,15 @@ class ChannelTracker(Tracker):
         columns = {name: made[holds](np.ascontiguousarray(records[field])) for name, field, holds in KINDS[kind]}
         return pa.RecordBatch.from_pydict(columns)
 
+    def stalls(self, rows: Records) -> pa.RecordBatch:
+        """Records of kind STALL as rows of `codec.tables.STALL`."""
+        return stall_rows(rows, links=self._texts.column(np.maximum(rows[:, LINK], 0)))
+
 
 def _records(results: Results) -> dict[str, Records]:
     """Copies of the records of each kind that has any."""
-    records = (results.messages, results.events, results.incarnations, results.links, results.replies)
-    counts = zip(KINDS, records, results.counts, strict=True)
+    records = (results.messages, results.events, results.incarnations, results.links, results.replies, results.stalls)
+    counts = zip((*KINDS, STALL), records, [*results.counts, results.stall_count[0]], strict=True)
     return {kind: rows[:count].copy() for kind, rows, count in counts if count}
 
 

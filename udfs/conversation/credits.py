@@ -12,6 +12,7 @@ from codec.conversation.sessions.state import CLIENT, COMPLETIONS, MAPS, NONE, S
 from codec.conversation.settlement import Settled
 from codec.conversation.states import blank
 from codec.memory import as_records, fixed
+from codec.stalls import LINK, NO_CREDIT, last_rows, new_rows
 from udfs.arrow.rows import Index
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.places import Begins
@@ -58,6 +59,7 @@ class Credits:
 
     def __init__(self) -> None:
         self.uses, self.known = ConnectionRecords(USE), ConnectionRecords(CREDIT)
+        self.stalls: list[Integers] = []  # rows of `codec.stalls`, with indices of links in their records
 
     def apply(
         self, records: SessionRecords, completed: Settled, octets: Integers, ended: bool = False
@@ -92,6 +94,9 @@ class Credits:
             "zeroes": (own["zeroes"], np.where(flushed, semantics.FLUSHED, 0)),
             "flow_mode": (own["flow_mode"], nothing + NONE),
             "cancels": (own["cancels"], nothing),
+            "losses": (own["losses"], nothing + NONE),
+            "packet_no": (own["packet_no"], nothing + NONE),
+            "file": (own["file"], nothing + NONE),
         }
         whole = {name: np.concatenate(parts) for name, parts in columns.items()}
         credits = self._by_link(records)
@@ -99,7 +104,10 @@ class Credits:
         np.minimum.at(first, own["link"], own["losses"])
         credits["losses"] = np.where((credits["losses"] == NONE) & (first != LATER), first, credits["losses"])
         order = np.lexsort([whole["frame_no"], whole["link"]])
-        apply_changes(Changes(*(fixed(whole[name][order]) for name in Changes._fields)), as_records(credits))
+        rows, count = new_rows(len(order)), np.zeros(1, np.int64)
+        changes_in_order = Changes(*(fixed(whole[name][order]) for name in Changes._fields))
+        apply_changes(changes_in_order, as_records(credits), rows, count)
+        self.stalls.append(rows[: count[0]])
         self._store(records, credits, uses[~back])
         return now, over
 
@@ -113,6 +121,14 @@ class Credits:
         whole = (credits["losses"] != NONE) & (losses <= credits["losses"])
         found: Integers = np.where(whole, credits["idle_ns"] + rest, NONE)
         return found
+
+    def take_stalls(self, records: SessionRecords, over: Truths) -> Integers:
+        """Remove and return the stalls since the last call, with those of links that are `over`: rows of
+        `codec.stalls`, with indices of links in `records`."""
+        found, self.stalls = self.stalls, []
+        until_ns = records.sessions["closed_ns"][records.links["session"]]
+        last = last_rows(self._by_link(records), NO_CREDIT, np.full(len(until_ns), SERVER), until_ns)
+        return np.concatenate([new_rows(0), *found, last[over[last[:, LINK]]]])
 
     def drop(self, records: NDArray[np.void]) -> None:
         """Forget the connections of these records."""

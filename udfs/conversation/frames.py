@@ -20,6 +20,7 @@ from codec.sides import SIDES
 from udfs import roles
 from udfs.arrow.fields import Fields, Values, fields, inside, values_of
 from udfs.arrow.rows import is_there, numbered, numbers_of, one_of, picked
+from udfs.conversation.capture_files import numbers_of_files
 
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
@@ -28,7 +29,7 @@ CELLS = {
     "connection_id": R.CONNECTION, "frame_no": R.FRAME_NO, "content_frame_no": R.CONTENT, "ts_ns": R.TS,
     "channel": R.CHANNEL, "class_id": R.CLASS, "method_id": R.METHOD_ID, "body_size": R.BODY_SIZE,
     "payload_size": R.PAYLOAD_SIZE, "sender": R.SENDER, "version": R.VERSION, "frame_type": R.TYPE, "name": R.NAME,
-    "status": R.STATUS, "error": R.ERROR, "notes": R.NOTES,
+    "status": R.STATUS, "error": R.ERROR, "notes": R.NOTES, "packet_no": R.PACKET,
 }  # fmt: skip
 TEXTS: Mapping[str, tuple[str | None, ...]] = {
     "sender": SIDES, "version": VERSIONS, "frame_type": FRAME_TYPES, "name": NAMES, "status": STATUSES,
@@ -117,6 +118,11 @@ class FrameBatch:
     def are_methods(self) -> Flags:
         """True for frames with a method, control, command or performative."""
         return self.are("frame_type", *roles.METHOD_FRAMES)
+
+    @cached_property
+    def files(self) -> Integers:
+        """The capture file of each frame, as a number (`udfs.conversation.capture_files`)."""
+        return numbers_of_files(self["capture_file"])
 
     @cached_property
     def unfinished(self) -> Flags:

@@ -137,7 +137,8 @@ class Performatives:
         }  # fmt: skip
         return Rows(
             frame_no=frame_no,
-            **{each: fixed(self.cells(each)) for each in ("connection_id", "ts_ns", "channel", "content_frame_no")},
+            **{each: fixed(self.cells(each)) for each in FROM_CELLS},
+            file=fixed(self.batch.files[self.at]),
             **{each: self.texts.of(column) for each, column in texts.items()},
             **{each: fixed(column.astype(np.int64, copy=False)) for each, column in found.items()},
         )
@@ -309,6 +310,9 @@ class Performatives:
             numbers[~of_sets] = own[single]
             found.append(numbers)
         return np.concatenate([[0], np.cumsum(counts)]), found[0], found[1]
+
+
+FROM_CELLS = ("connection_id", "ts_ns", "channel", "content_frame_no", "packet_no")
 
 
 def objects_as_text(values: Values) -> pa.Array:

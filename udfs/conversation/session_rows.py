@@ -21,6 +21,7 @@ from codec.conversation.sessions.state import (
     RECEIVER,
     REQUEST_CELLS,
     REQUEST_FRAME,
+    REQUEST_LOSSES,
     REQUESTS,
     SENDER,
     SERVER,
@@ -29,6 +30,8 @@ from codec.conversation.sessions.state import (
 )
 from codec.conversation.settled import Frames
 from codec.sides import SIDES
+from codec.stalls import CHANNEL, INCARNATION, LINK, NO_CREDIT, last_rows
+from codec.stalls import CONNECTION as CONNECTION_CELL
 from udfs.addresses import named_by
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
@@ -225,6 +228,23 @@ def waiting_requests(records: SessionRecords, numbers: Integers) -> Frames:
     return Frames.of(*(_frames_of(connection, cells[:, REQUEST_FRAME::REQUEST_CELLS]) for connection, cells in found))
 
 
+def waiting_at_end(records: SessionRecords) -> Frames:
+    """Frames of requests that wait when their connections end, of sessions and links that are open then; none after a
+    loss."""
+    sessions, links = records.sessions, records.links
+    open_sessions = sessions["closed_ns"] == NONE
+    open_links = open_sessions[links["session"]] & (links["closing_ns"] == NONE)
+    found = []
+    for rows, losses in (
+        (sessions[open_sessions], sessions["losses"][open_sessions]),
+        (links[open_links], sessions["losses"][links["session"][open_links]]),
+    ):
+        cells = rows["waiting"].copy()
+        cells[:, REQUEST_FRAME::REQUEST_CELLS] *= cells[:, REQUEST_LOSSES::REQUEST_CELLS] == losses[:, None]
+        found.append(_frames_of(rows["connection"], cells[:, REQUEST_FRAME::REQUEST_CELLS]))
+    return Frames.of(*found)
+
+
 def _frames_of(connection: Integers, frames: Integers) -> Frames:
     """`frames` (n, m): 1 + the numbers of frames of each connection, 0 for none."""
     at, _ = waits = np.nonzero(frames)
@@ -267,9 +287,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     links = records.links
     session = records.sessions[links["session"]]
     of_1_0, known = links["kind"] != SUBSCRIPTION, links["known"] == 1
-    # A link that is attached when its session has already ended ends at once.
-    with_session = np.where(session["closed_ns"] == NONE, NONE, np.maximum(session["closed_ns"], links["opened_ns"]))
-    closed_ns = np.where(links["closing_ns"] != NONE, links["closing_ns"], with_session)
+    closed_ns = _closed(links, session)
     snd_mode, rcv_mode = _modes(links, of_1_0 & known)
     no_ack = pc.if_else(
         pa.array(of_1_0), pc.equal(snd_mode, "settled"), pa.array(links["no_ack"] == 1, mask=links["no_ack"] == NONE)
@@ -347,6 +365,33 @@ def _modes(links: NDArray[np.void], have_modes: NDArray[np.bool_]) -> list[pa.Ar
         mode = np.where(attached == 1, *_by_side(links, client_decides, name))
         found.append(_one_of(modes, np.where(have_modes, np.where(mode == NONE, default, mode), NONE)))
     return found
+
+
+def _closed(links: NDArray[np.void], session: NDArray[np.void]) -> Integers:
+    """When each link ended, NONE: it did not."""
+    # A link that is attached when its session has already ended ends at once.
+    with_session = np.where(session["closed_ns"] == NONE, NONE, np.maximum(session["closed_ns"], links["opened_ns"]))
+    closed_ns: Integers = np.where(links["closing_ns"] != NONE, links["closing_ns"], with_session)
+    return closed_ns
+
+
+def link_stalls(records: SessionRecords) -> Integers:
+    """The last stalls of links of 1.0 (`codec.stalls.last_rows`), as far as their credit is known."""
+    links, session = records.links, records.sessions[records.links["session"]]
+    sides = np.where(links["kind"] == SENDER, CLIENT, SERVER)
+    rows = last_rows(links, NO_CREDIT, sides, _closed(links, session))
+    whole = (_starved(links, session, _closed(links, session)) != NONE) & (links["initial_count"] != NONE)
+    found: Integers = rows[whole[rows[:, LINK]]]
+    return found
+
+
+def with_links(rows: Integers, records: SessionRecords) -> Integers:
+    """Rows of `codec.stalls` with indices of links in `records`, with the names of these."""
+    links = records.links[rows[:, LINK]]
+    session = records.sessions[links["session"]]
+    rows[:, CONNECTION_CELL], rows[:, LINK] = links["connection"], links["name"]
+    rows[:, CHANNEL], rows[:, INCARNATION] = session["channel"], session["incarnation"]
+    return rows
 
 
 def _starved(links: NDArray[np.void], session: NDArray[np.void], closed_ns: Integers) -> Integers:

@@ -42,6 +42,7 @@ from codec.conversation.sessions.state import (
     retain,
     take_ended,
     take_replies,
+    take_stalls,
     with_room,
 )
 from codec.conversation.sessions.state import COUNT as COUNT_CELL
@@ -49,6 +50,7 @@ from codec.conversation.sessions.tracker import end_connection
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from codec.conversation.states import spread
+from codec.stalls import LINK, new_rows
 from udfs.arrow.rows import joined
 from udfs.conversation.credits import Credits, Octets
 from udfs.conversation.frames import FrameBatch
@@ -61,12 +63,16 @@ from udfs.conversation.session_rows import (
     command_replies,
     counted,
     link_rows,
+    link_stalls,
     links_are_known,
     message_outcomes,
     request_replies,
+    waiting_at_end,
     waiting_requests,
+    with_links,
 )
 from udfs.conversation.states import ConnectionRecords, Tracker
+from udfs.decode.stall_rows import stall_rows
 
 Integers = NDArray[np.int64]
 FEW_PLACES = 1 << 10
@@ -110,6 +116,8 @@ class SessionTracker(Tracker):
         super().__init__(LAYOUT, new_state(), keep, records)
         self._places_left = 0  # `_places()` when ended ones were last looked for
         self._replies: list[NDArray[np.void]] = []  # since the last `final`
+        self._stalls: list[Integers] = []  # rows of `codec.stalls`, since `take_stalls`
+        self._waiting: list[Frames] = []  # requests that waited at the end of their connections, since `take_waiting`
 
     def feed(self, frames: FrameBatch) -> pa.Table | None:
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
@@ -134,6 +142,7 @@ class SessionTracker(Tracker):
         follow_connections(self._state, self._roles, rows, ends, LAYOUT.records_of(before), room)
         after = self._store(ids, room)
         self._replies.append(take_replies(self._state))
+        self._stalls.append(take_stalls(self._state))
         if self._states is None:
             records = current_records(self._state)
             return records._replace(messages=records.messages[first:])
@@ -156,6 +165,8 @@ class SessionTracker(Tracker):
         completed = joined_settled(begins.settled(self._completed), outcomes.completed)
         self._credits.apply(records, completed, octets, ended=True)
         idle_ns = self._credits.idle_times(records)
+        self._end_stalls(records, np.ones(len(records.links), bool))
+        self._waiting.append(waiting_at_end(records))
         self._credits.drop(records.sessions)
         counts = counted(records, outcomes, records.messages["command"] == 0)
         begins.add(self._counts, counts)
@@ -253,6 +264,7 @@ class SessionTracker(Tracker):
         completed = joined_settled(begins.settled(self._completed), completed)
         octets, at = self._octets.by_change(records.changes)
         applied, over = self._credits.apply(records, completed, octets)
+        self._end_stalls(records, np.zeros(len(records.links), bool))
         self._octets.keep((at >= 0) & ~np.append(applied, False)[at])
         self._completed.replace(begins.completed(Settled(*(column[~over] for column in completed))))
         self._keep("changes", ~applied)
@@ -269,6 +281,7 @@ class SessionTracker(Tracker):
             self._put_states(states)
             self._places_left = self._places()
             return None, None
+        self._end_stalls(records, ended.links)
         begins, counts = SessionPlaces(records.sessions), np.zeros((len(records.sessions), *COUNTS), np.int64)
         begins.add(self._counts, counts)
         channels = records._replace(sessions=records.sessions[ended.sessions])
@@ -288,6 +301,22 @@ class SessionTracker(Tracker):
         self._put_states(states)
         self._places_left = self._places()
         return rows
+
+    def _end_stalls(self, records: SessionRecords, over: NDArray[np.bool_]) -> None:
+        """Take the stalls of subscriptions, and the last ones of links that are `over`."""
+        last = link_stalls(records)
+        rows = np.concatenate([self._credits.take_stalls(records, over), last[over[last[:, LINK]]]])
+        self._stalls.append(with_links(rows, records))
+
+    def take_waiting(self) -> Frames:
+        """Remove and return the requests of sessions and links that waited at the end of their connections."""
+        found, self._waiting = Frames.of(*self._waiting), []
+        return found
+
+    def take_stalls(self) -> pa.RecordBatch:
+        """Remove and return stalls (`codec.tables.STALL`): those of the rows so far, and of links that have ended."""
+        rows, self._stalls = np.concatenate([new_rows(0), *self._stalls]), []
+        return stall_rows(rows, links=self._texts.column(rows[:, LINK]))
 
     def _places(self) -> int:
         """How many sessions and links open connections have."""

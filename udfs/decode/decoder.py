@@ -7,15 +7,19 @@ connection and a group of runs. Kernels do the work; Python code runs once per g
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from codec.amqp.batches import Batch
 from codec.amqp.decoder import Decoder
+from codec.conversation.states import places
 from codec.layers.stack import Layers
 from codec.variant import encode
+from udfs.arrow.rows import changed, numbers_of
 from udfs.arrow.types import padded, variants
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
@@ -23,6 +27,7 @@ from udfs.decode.key_logs import SecretFiles
 from udfs.decode.processes import FlowProcesses
 from udfs.decode.runs import Files, flows_in_order
 from udfs.decode.spaces import AddressSpaces
+from udfs.decode.stall_rows import ARROW_STALLS, stall_rows
 
 
 def account_row(account: dict[str, Any]) -> pa.RecordBatch:
@@ -35,6 +40,32 @@ def account_row(account: dict[str, Any]) -> pa.RecordBatch:
     return padded(columns, ARROW_DECODED)
 
 
+class StallsOfConnections:
+    """Collects the stalls of TCP until their connections have ended."""
+
+    def __init__(self) -> None:
+        self._rows = ARROW_STALLS.empty_table()
+
+    def add(self, rows: NDArray[np.int64], files: Sequence[str]) -> None:
+        """Take rows of `codec.stalls`; `files`: capture files by number."""
+        if len(rows):
+            self._rows = pa.concat_tables([self._rows, pa.Table.from_batches([stall_rows(rows, files)])])
+
+    def on(self, connections: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of kind 'connection' with their stalls."""
+        at = places(numbers_of(connections["connection_id"]), numbers_of(self._rows["connection_id"]))
+        if not (at >= 0).any():
+            return connections
+        order = np.argsort(at, kind="stable")[np.count_nonzero(at < 0) :]
+        counts = np.bincount(at[order], minlength=connections.num_rows)
+        own = self._rows.take(pa.array(order)).combine_chunks().to_batches()[0]
+        self._rows = self._rows.filter(pa.array(at < 0))
+        kind = connections.schema.field("stalls").type
+        values = pa.StructArray.from_arrays(own.columns, fields=list(own.schema))
+        column = pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(counts)), pa.int32()), values).cast(kind)
+        return changed(connections, {"stalls": column})
+
+
 def decode_runs(
     payload: bool = False, secrets: SecretFiles | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -44,10 +75,13 @@ def decode_runs(
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(payload, layers=Layers(secrets.open() if secrets else None))
         files, spaces, processes = Files(), AddressSpaces(), FlowProcesses()
+        stalls = StallsOfConnections()
 
         def rows_of(decoded: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
             yield from (frame_rows(batch, files.names, payload) for batch in decoded)
-            yield from (connection_rows(ended, files.names, processes) for ended in decoder.take_ended())
+            stalls.add(decoder.take_stalls(), files.names)
+            for ended in decoder.take_ended():
+                yield stalls.on(connection_rows(ended, files.names, processes))
 
         for part in flows_in_order(batches, files, processes):
             if isinstance(part, str):

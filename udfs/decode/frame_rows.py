@@ -133,6 +133,7 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "content_frame_no": lambda rows: nullable(rows.numbers(R.CONTENT)),
     "body_sha256": lambda rows: _digests(rows.batch.digest, rows.cells[:, R.DIGEST] > 0),
     "facts": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("facts").type),
+    "stalls": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("stalls").type),
     "inside": lambda rows: _inside(rows.batch),
 }
 

@@ -4,8 +4,9 @@
 
 `runs`: batches of TCP_RUNS (`codec.tables`), flow by flow and in order (`udfs.decode.runs`); `config`:
 `pipeline.decoding.config(payload=...)`. Rows are batches with the columns of `codec.tables.TABLES[table]`:
-`frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`. Two more are not tables: ACCOUNTS, what
-each split of a capture held (DECODED rows of kind 'capture', of which Spark makes `captures`), and STATES.
+`frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`, `stalls`. Two more are not tables:
+ACCOUNTS, what each split of a capture held (DECODED rows of kind 'capture', of which Spark makes `captures`), and
+STATES.
 
 Connections that outlive their captures:
 
@@ -42,13 +43,14 @@ from numpy.typing import NDArray
 
 from codec.amqp.batches import Batch
 from codec.amqp.connections.lifecycle import EndedConnections
-from codec.amqp.connections.state import ConnectionState, restore_states, save_states
+from codec.amqp.connections.state import NO_STALLS, ConnectionState, restore_states, save_states
 from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.net.segments import FLOW_KEY_BYTES
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
+from codec.stalls import CONNECTION, STILL_OPEN
 from codec.tables import Column, Table
-from udfs.arrow.rows import from_spark, numbers_of
+from udfs.arrow.rows import changed, from_spark, numbers_of
 from udfs.arrow.types import arrow_schema
 from udfs.config import ACCOUNTS, STATES, Config
 from udfs.conversation.batches import INSIDE
@@ -60,13 +62,15 @@ from udfs.decode.key_logs import SecretFiles
 from udfs.decode.processes import FlowProcesses
 from udfs.decode.runs import Files, Group, flows_in_order
 from udfs.decode.spaces import AddressSpaces, Groups, flow_of
+from udfs.decode.stall_rows import stall_rows
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
+from udfs.tables.stalls import Stalls
 from udfs.tables.states import LAYOUT, layout_digest, state_rows, unread_rows
 
 # What is made together.
-OF_CONVERSATION = {"methods", "messages", "channels", "links"}
-OF_CONNECTIONS = {"connections", "streams"}
+OF_CONVERSATION = {"methods", "messages", "channels", "links", "stalls"}
+OF_CONNECTIONS = {"connections", "streams", "stalls"}
 NEED_CONVERSATION = OF_CONVERSATION | {"connections"}  # whose `limits` say whether too much was outstanding
 READ_TOGETHER, READ_BYTES = 1 << 10, 1 << 24  # states
 ENDED_TOGETHER = 1 << 10  # connections that have ended whose rows are made at once
@@ -123,12 +127,13 @@ class Tables:
 
     def __init__(self, config: Config, keep: bool = False) -> None:
         self._frame_columns = config.schemas["frames"].names
+        self._stalls = Stalls(arrow_schema(config.schemas["stalls"]))
         self._with_conversation = bool(config.tables & NEED_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
-        self._conversation = Conversation(config, keep)
+        self._conversation = Conversation(config, keep, self._stalls)
         self._keep = keep
         schemas = {name: arrow_schema(config.schemas[name]) for name in ("connections", "streams")}
-        self._connections = Connections(schemas)
+        self._connections = Connections(schemas, self._stalls)
 
     def feed(self, frames: FrameBatch) -> Rows:
         """Frames, with the column INSIDE -> table, rows."""
@@ -140,20 +145,36 @@ class Tables:
         if self._with_conversation:
             yield from self._conversation.feed(frames)
 
+    def add_stalls(self, rows: pa.RecordBatch) -> None:
+        """Stalls of TCP (STALL), behind the frames before them."""
+        self._stalls.add(self._connections.without_usual_silence(rows))
+
     def end(self, facts: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'connection', behind the frames of these connections."""
+        of_tcp = facts["stalls"]
+        if of_tcp.null_count < len(of_tcp):
+            counts = pc.list_value_length(of_tcp).fill_null(0)
+            rows = pa.RecordBatch.from_struct_array(pc.list_flatten(of_tcp))
+            ids = numbers_of(facts["connection_id"]).repeat(numbers_of(counts))
+            self.add_stalls(changed(rows, {"connection_id": pa.array(ids)}))
         if self._keep and facts.num_rows:
             yield from self._conversation.end(numbers_of(facts["connection_id"]))
+        # As long as it is known what the sides of connections have promised.
+        self._stalls.close(facts, self._conversation.open_ids, self._connections.without_usual_silence)
         if facts.num_rows and self._with_connections:
             yield from self._connections.rows(facts, self._conversation.gave_up)
+        self._stalls.close(facts, self._conversation.open_ids)
+        yield from (("stalls", rows) for rows in self._stalls.release())
 
     def settle(self) -> Rows:
         """Final rows of open connections."""
         yield from self._conversation.settle()
+        yield from (("stalls", rows) for rows in self._stalls.release())
 
     def finish(self) -> Rows:
         """There are no more frames."""
         yield from self._conversation.finish()
+        yield from (("stalls", rows) for rows in self._stalls.release())
 
     @cached_property
     def schemas(self) -> list[pa.Schema]:
@@ -181,6 +202,7 @@ class _Decoding:
         if states is not None:
             self._carried = _Carried(self._tables, states, keep_open, self.files, self.processes)
         self._open_frames: list[FrameBatch] = []
+        self._open_stalls = NO_STALLS  # that change if their connections continue
         self._ended_connections: list[EndedConnections] = []  # whose rows are not made yet
         self._decoder = Decoder(config.payload, self._carried, layers)
         self._spaces = AddressSpaces(self._carried.groups if self._carried else None)
@@ -220,6 +242,11 @@ class _Decoding:
         """Rows of connections that have ended, if they are at least `fewest`, and of those whose states were saved."""
         if self._carried is not None:
             yield from self._carried.errors()
+        stalls = self._decoder.take_stalls()
+        if len(stalls):
+            still_open = stalls[:, STILL_OPEN] == 1
+            self._open_stalls = np.concatenate([self._open_stalls, stalls[still_open]])
+            self._tables.add_stalls(stall_rows(stalls[~still_open], self.files.names))
         saved = self._carried.take_saved() if self._carried is not None else []
         self._ended_connections += self._decoder.take_ended()
         count = sum(len(ended.flows) for ended in self._ended_connections)
@@ -241,6 +268,9 @@ class _Decoding:
         frames, self._open_frames = self._open_frames, []
         for each in frames:
             yield from _parts(self._tables.feed(each), True)
+        of_saved = np.isin(self._open_stalls[:, CONNECTION], ids)
+        self._tables.add_stalls(stall_rows(self._open_stalls[of_saved], self.files.names))
+        self._open_stalls = self._open_stalls[~of_saved]
         yield from _parts(self._tables.end(facts.filter(pa.array(open_still))), True)
 
 

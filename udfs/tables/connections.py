@@ -17,22 +17,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec import stalls as S
 from codec.amqp.connections.facts import limit_names
 from codec.compiler.limits import OUTSTANDING
 from codec.conversation.states import blank, places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from codec.tables import ATTRIBUTES, FACTS, LEDGER
-from udfs.arrow.rows import elapsed, in_one, in_one_text, numbers_of, picked, timestamps, truth_of
+from udfs.arrow.rows import elapsed, in_one, in_one_text, is_among, numbers_of, picked, timestamps, truth_of
 from udfs.arrow.types import bound
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.decode.stall_rows import stall_rows
 from udfs.roles import RABBITMQ, REACHED_BY_BOTH, SASL_CODES, STAGES, STEPS
 from udfs.tables.handshakes import (
     COUNTED,
     HANDSHAKE_COLUMNS,
     MEASURES,
+    NO_CHANNEL,
     attributes_of,
     blocks_of,
     capabilities,
@@ -41,8 +44,13 @@ from udfs.tables.handshakes import (
     merged,
     windows_of,
 )
+from udfs.tables.stalls import Stalls
 
 Integers = NDArray[np.int64]
+SILENCE = S.KINDS[S.SILENCE]
+UNKNOWN_NS = np.iinfo(np.int64).max
+BEATS = 2  # without any for so many intervals a side is given up (0-9-1, 4.2.7)
+S_NS, MS_NS = 10**9, 10**6
 PIECES = 64  # of a connection, after which they are summed up
 HANDSHAKE_ROWS, HANDSHAKE_BYTES = 1 << 12, 1 << 22  # frames with attributes that are read together
 KEY = "connection_id"
@@ -51,7 +59,12 @@ NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of 
 NAMES = ("connection_name", "client_container_id", "client_program", "client_product client_version")
 AGREED = ("channel_max", "frame_max", "heartbeat_s")  # limits that both sides state
 STATED_BY_BOTH = ("1.0",)  # versions in which each side announces its limits, and the smaller one applies
-BLOCK = blank(f"{KEY} channel ts_ns on blocked_ns").dtype
+# `on`: 1 blocked, 0 not, ENDED: what it is about has ended. `from_*`: of a block, what began it.
+BLOCK = blank(
+    f"{KEY} side channel ts_ns frame_no packet_no file on blocked_ns from_ts_ns from_frame_no from_packet_no from_file"
+).dtype
+ENDED = -1
+OF_EVENT = ("ts_ns", "frame_no", "packet_no", "file")
 # Column -> fields of the byte ledger: one column a side, or the sum over both.
 BY_SIDE = {
     "packets": "packets",
@@ -70,8 +83,8 @@ SUMMED = {
 class Connections:
     """Collects attributes and counts of connections; see the module's text."""
 
-    def __init__(self, schemas: Mapping[str, pa.Schema]) -> None:
-        self._schemas = schemas
+    def __init__(self, schemas: Mapping[str, pa.Schema], stalls: Stalls) -> None:
+        self._schemas, self._stalls = schemas, stalls
         self._attributes, self._counts = list[pa.Table](), list[pa.Table]()
         self._handshakes = list[pa.RecordBatch]()  # frames whose attributes are not read yet
         self._blocks = ConnectionRecords(BLOCK, KEY)
@@ -85,12 +98,11 @@ class Connections:
         if len(chosen):
             rows = frames.rows.select(HANDSHAKE_COLUMNS).take(chosen)
             self._handshakes.append(rows)
-            ids, *changes = blocks_of(rows)
-            self._block(ids, np.zeros(len(ids), np.int64), *changes)
+            self._block(blocks_of(rows))
             count, size = sum(map(len, self._handshakes)), sum(each.nbytes for each in self._handshakes)
             if count >= HANDSHAKE_ROWS or size >= HANDSHAKE_BYTES:
                 self._attributes = [self._all_attributes()]
-        self._block(*windows_of(frames))
+        self._block(windows_of(frames))
 
     def rows(self, facts: pa.RecordBatch, gave_up: set[int]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Facts of connections that have ended (DECODED rows of kind 'connection') -> table, rows. Removes
@@ -140,13 +152,39 @@ class Connections:
         sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
         return pa.table([sums[KEY], *(sums[f"{name}_sum"] for name in MEASURES)], schema=COUNTED)
 
-    def _block(self, ids: Integers, channels: Integers, ts_ns: Integers, on: Integers) -> None:
-        """Collect blocked and unblocked connections (channel 0) and sessions; blocks that have ended are summed up."""
-        if len(ids):
-            more = np.zeros(len(ids), BLOCK)
-            more[KEY], more["channel"], more["ts_ns"], more["on"] = ids, channels, ts_ns, on
+    def without_usual_silence(self, stalls: pa.RecordBatch) -> pa.RecordBatch:
+        """Stalls (STALL) without silences that their sides may make: shorter ones than promised, and those that began
+        before the connection was open."""
+        silent = is_among(stalls["kind"], SILENCE)
+        if not silent.any():
+            return stalls
+        attributes = self._all_attributes()
+        self._attributes = [attributes]
+        at = places(numbers_of(attributes[KEY]), numbers_of(stalls["connection_id"]))
+        opened = [picked(attributes[name], at) for name in ("open_ns", "client_open_ns", "server_open_ns")]
+        opened_ns = numbers_of(pc.coalesce(opened[0], pc.max_element_wise(*opened[1:], skip_nulls=False)), UNKNOWN_NS)
+        by_client = is_among(stalls["side"], SIDES[0])
+        # A side of 1.0 sends within the time-out of the other one; else it is given up after two heartbeats.
+        beats = numbers_of(picked(attributes["heartbeat_s"], at)) * BEATS * S_NS
+        other = [numbers_of(picked(attributes[f"{side}_idle_timeout_ms"], at)) * MS_NS for side in SIDES[::-1]]
+        promised = np.where(beats > 0, beats, np.where(by_client, *other))
+        lasted = numbers_of(stalls["stall_ns"])
+        lasts = stalls["until_ns"].is_null()
+        broken = (promised > 0) & (numbers_of(stalls["from_ns"]) >= opened_ns) & (truth_of(lasts) | (lasted > promised))
+        return stalls.filter(pa.array(~silent | broken))
+
+    def _block(self, events: dict[str, Integers]) -> None:
+        """Collect blocked and unblocked connections (channel -1) and sessions; blocks that have ended are summed up."""
+        if len(events[KEY]):
+            more = np.zeros(len(events[KEY]), BLOCK)
+            for name, column in events.items():
+                more[name] = column
+            for name in OF_EVENT:
+                more[f"from_{name}"] = more[name]
             self._blocks.add(more)
-            self._blocks.replace(_over(self._blocks.all()))
+            left, over = _over(self._blocks.all())
+            self._blocks.replace(left)
+            self._stalls.add(over)
 
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
         """Remove and return the attributes and counts of these connections."""
@@ -161,7 +199,10 @@ class Connections:
         if len(blocks):
             at = places(ids, blocks[KEY])
             still = np.maximum(closed_ns[at] - blocks["ts_ns"], 0)
-            np.maximum.at(found, at, blocks["blocked_ns"] + np.where(blocks["on"] == 1, still, 0))
+            of_client = blocks["side"] == 0
+            spans = np.where(of_client, blocks["blocked_ns"] + np.where(blocks["on"] == 1, still, 0), 0)
+            np.maximum.at(found, at, spans)
+            self._stalls.add(_stalls(blocks[blocks["on"] == 1], None))
             self._blocks.drop(ids)
         return found
 
@@ -292,14 +333,38 @@ def _field(struct: pa.StructArray, *path: str) -> pa.Array:
     return in_one(pc.struct_field(struct, list(path)))
 
 
-def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
-    """One row a connection and channel: its last block, and the total time of the others; without any, none."""
-    blocks = blocks[np.lexsort([blocks["channel"], blocks[KEY]])]
-    same = (blocks[KEY][1:] == blocks[KEY][:-1]) & (blocks["channel"][1:] == blocks["channel"][:-1])
-    spans = np.where(same & (blocks["on"][:-1] == 1), np.diff(blocks["ts_ns"]), 0)
+def _over(blocks: NDArray[np.void]) -> tuple[NDArray[np.void], pa.RecordBatch]:
+    """One row a connection, side and channel: its last block, and the total time of the others; without any, none. And
+    the stalls (STALL) that have ended."""
+    blocks = blocks[np.lexsort([blocks["channel"], blocks["side"], blocks[KEY]])].copy()
+    same = np.logical_and.reduce([blocks[name][1:] == blocks[name][:-1] for name in (KEY, "side", "channel")])
+    on = blocks["on"] == 1
+    spans = np.where(same & on[:-1], np.diff(blocks["ts_ns"]), 0)
     spans = np.append(spans, 0) + blocks["blocked_ns"]
+    goes_on = np.append(False, same & on[:-1])
+    begins = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(blocks))))
+    before = np.maximum(np.arange(len(blocks)) - 1, 0)
+    for name in OF_EVENT:
+        blocks[f"from_{name}"] = np.where(on & goes_on, blocks[f"from_{name}"][begins], blocks[f"from_{name}"])
+    stops = np.flatnonzero(goes_on & ~on)
+    stalls = _stalls(blocks[before[stops]], blocks[stops])
     ends = np.flatnonzero(np.append(~same, True))
     found: NDArray[np.void] = blocks[ends].copy()
     found["blocked_ns"] = np.add.reduceat(spans, np.concatenate([[0], ends[:-1] + 1]))
     blocked: NDArray[np.bool_] = (found["on"] == 1) | (found["blocked_ns"] > 0)
-    return found[blocked]
+    return found[blocked], stalls
+
+
+def _stalls(blocks: NDArray[np.void], stops: NDArray[np.void] | None) -> pa.RecordBatch:
+    """Stalls (STALL) of blocks, and of what ended each; None: they last."""
+    rows = np.full((len(blocks), len(S.CELLS)), S.NONE)
+    cells = {S.CONNECTION: KEY, S.SIDE: "side", S.CHANNEL: "channel"}
+    cells |= dict(zip((S.FROM, S.FRAME, S.PACKET, S.FILE), (f"from_{name}" for name in OF_EVENT), strict=True))
+    for cell, name in cells.items():
+        rows[:, cell] = blocks[name]
+    rows[:, S.KIND] = np.where(blocks["channel"] == NO_CHANNEL, S.CONNECTION_BLOCKED, S.SESSION_WINDOW)
+    rows[:, S.LASTED], rows[:, S.RESUMED] = 0, 0
+    if stops is not None:
+        rows[:, S.UNTIL], rows[:, S.RESUMED] = stops["ts_ns"], stops["on"] != ENDED
+        rows[:, S.LASTED] = np.maximum(stops["ts_ns"] - blocks["from_ts_ns"], 0)
+    return stall_rows(rows)

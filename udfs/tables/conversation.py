@@ -51,7 +51,7 @@ from udfs.arrow.rows import (
 )
 from udfs.arrow.types import arrow_schema, bound
 from udfs.config import Config
-from udfs.conversation.channels import REPLIES, ChannelTracker
+from udfs.conversation.channels import REPLIES, STALL, ChannelTracker
 from udfs.conversation.contents import Contents
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import REPLY, method_rows
@@ -69,6 +69,8 @@ from udfs.tables.channels import (
 )
 from udfs.tables.handled import Handled
 from udfs.tables.settled import ENDS, RETURNS, Known, Returns, ends_of, unknown_ends
+from udfs.tables.stalls import Stalls
+from udfs.tables.unanswered import Closings, unanswered
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 WAITING_BYTES = 32 << 20  # of rows or of events, above which final rows are sought
@@ -85,21 +87,23 @@ NO_CONNECTIONS = np.zeros(0, np.int64)
 class Conversation:
     """Follows connections; see the module's text."""
 
-    def __init__(self, config: Config, keep: bool = False) -> None:
-        self._keep, self._with_methods = keep, "methods" in config.tables
+    def __init__(self, config: Config, keep: bool = False, stalls: Stalls | None = None) -> None:
+        self._keep, self._stalls = keep, stalls or Stalls(arrow_schema(config.schemas["stalls"]))
+        self._with_methods = bool({"methods", "stalls"} & config.tables)
+        self._closings = Closings()
         self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
         self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in families()]
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("content_frame_no", "frame_no")
         self._returns, self._handled = Returns(), Handled()
-        self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
+        self.open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
         self._events = ConnectionRecords(EVENT)
         self._incarnations = ConnectionRecords(INCARNATION)  # incarnations that are over
         self._counts = ConnectionRecords(COUNT)
         self._declared = ConnectionRecords(DECLARED)
         self._records = (
             self._events, self._incarnations, self._counts, self._returns.items, self._declared,
-            self._handled.deliveries, self._handled.settled,
+            self._handled.deliveries, self._handled.settled, self._closings.records, self._closings.losses,
         )  # fmt: skip
         self._known = Known()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None
@@ -109,11 +113,12 @@ class Conversation:
     def feed(self, frames: FrameBatch) -> Rows:
         """Take frames, at least one -> table, rows."""
         connections = frames.cells("connection_id")
-        open_ids = np.union1d(self._open_ids, connections) if self._keep else connections[-1:].copy()
+        open_ids = np.union1d(self.open_ids, connections) if self._keep else connections[-1:].copy()
         if self._with_methods:
             methods, requests = method_rows(frames, self._schemas["methods"])
             yield "methods", methods
             self._requests.add(requests)
+            self._closings.add(frames)
         found = self._channel_tracker.feed(frames)
         own = self._channel_tracker.to_arrow("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
@@ -124,27 +129,27 @@ class Conversation:
         )
         yield from self._take(found, messages)
         # Connections follow one another: whether another one came before the last one, here or in an earlier batch.
-        ended = not self._keep and (connections[0] != open_ids[0] or bool((self._open_ids != open_ids).any()))
+        ended = not self._keep and (connections[0] != open_ids[0] or bool((self.open_ids != open_ids).any()))
         if ended or self._is_much():
             yield from self._concluded(open_ids)
-        self._open_ids = open_ids
+        self.open_ids = open_ids
 
     def finish(self) -> Rows:
         """End all connections."""
         self._sessions.finish()
-        yield from self.end(self._open_ids)
+        yield from self.end(self.open_ids)
 
     def end(self, ids: Integers) -> Rows:
         """End these connections: they have no more frames."""
-        open_ids = np.setdiff1d(self._open_ids, ids)
+        open_ids = np.setdiff1d(self.open_ids, ids)
         messages = ((contents, rows) for contents in self._contents for rows in contents.end(open_ids))
         yield from self._take(self._channel_tracker.end(ids), messages)
         yield from self._concluded(open_ids)
 
     def settle(self) -> Rows:
         """Yield the rows that are final."""
-        if len(self._open_ids):
-            yield from self._concluded(self._open_ids)
+        if len(self.open_ids):
+            yield from self._concluded(self.open_ids)
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the states of these connections, which stay; call `settle` before."""
@@ -163,7 +168,7 @@ class Conversation:
 
     def restore(self, ids: Integers, reader: Reader) -> None:
         """Add connections that `save` wrote."""
-        self._open_ids = np.union1d(self._open_ids, ids)
+        self.open_ids = np.union1d(self.open_ids, ids)
         self._channel_tracker.restore(ids, reader)
         self._sessions.restore(ids, reader)
         for records in self._records:
@@ -202,6 +207,8 @@ class Conversation:
             self._incarnations.add(found["incarnation"])
         if "reply" in found:
             self._replies = joined(self._replies, self._channel_tracker.to_arrow("reply", found["reply"]))
+        if STALL in found:
+            self._stalls.add(self._channel_tracker.stalls(found[STALL]))
         if "link" in found:
             columns = link_columns(found["link"], self._channel_tracker)
             yield "links", bound(columns, self._schemas["links"], OF_SESSION_LINKS)
@@ -254,16 +261,23 @@ class Conversation:
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
         self._handled.retain(outstanding, open_ids)
         may_be = Frames.of(requests, final.requests, final.commands.without(given_up))
-        yield from self._answered(may_be, of_sessions.replies)
+        yield from self._answered(may_be, of_sessions.replies, open_ids)
         yield from self._channels({"channels": of_sessions.channels, "links": of_sessions.links}, open_ids)
-        self._open_ids = open_ids
+        self._stalls.add(self._sessions.take_stalls())
+        self.open_ids = open_ids
         self._channel_tracker.forget_texts()
         self._sessions.forget_texts()
 
-    def _answered(self, may_be: Frames, of_commands: pa.Table | None) -> Rows:
+    def _answered(self, may_be: Frames, of_commands: pa.Table | None, open_ids: Integers) -> Rows:
         """Requests with their replies, without those that may still be answered; `of_commands`: more replies."""
-        answered = answered_by(joined(self._replies, of_commands))
-        yield from (("methods", rows) for rows in self._requests.release(may_be, answered))
+        replies, waiting = joined(self._replies, of_commands), self._sessions.take_waiting()
+        answers = Frames.of()
+        if replies is not None:
+            answers = Frames(numbers_of(replies["connection_id"]), numbers_of(replies["reply_frame_no"]))
+        for rows in self._requests.release(may_be, answered_by(replies)):
+            self._stalls.add(unanswered(rows, self._closings, open_ids, waiting, answers))
+            yield "methods", rows
+        self._closings.forget(open_ids, may_be)
         self._replies = None
 
     def _channels(self, of_sessions: Mapping[str, pa.Table | None], open_ids: Integers) -> Rows:

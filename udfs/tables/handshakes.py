@@ -26,6 +26,7 @@ from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import in_one, is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls, with_parts
+from udfs.conversation.capture_files import numbers_of_files
 from udfs.conversation.frames import FrameBatch
 
 INT64 = np.iinfo(np.int64)
@@ -43,7 +44,11 @@ SPEAKS = tuple(
     )
 )  # fmt: skip
 
-HANDSHAKE_COLUMNS = ("connection_id", "ts_ns", "sender", "frame_type", "name", "status", "arguments")  # that are read
+Events = dict[str, NDArray[np.int64]]  # columns of `udfs.tables.connections.BLOCK`
+NO_CHANNEL = -1
+EVENT_COLUMNS = ("connection_id", "ts_ns", "frame_no", "packet_no", "capture_file")
+# Those that are read.
+HANDSHAKE_COLUMNS = (*EVENT_COLUMNS, "sender", "frame_type", "name", "status", "arguments")
 
 
 def handshake_frames(frames: FrameBatch) -> pa.Int64Array:
@@ -121,26 +126,37 @@ def merged(attributes: pa.Table) -> pa.Table:
     return pa.table(found)
 
 
-def blocks_of(frames: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Connections that a broker blocks or unblocks, when, and which of both (1, 0)."""
+def blocks_of(frames: pa.RecordBatch) -> Events:
+    """Connections that a broker blocks or unblocks (`on` 1, 0): the client cannot publish."""
     kinds = numbered(frames["name"], tuple(roles.BLOCKS))
     at = np.flatnonzero(kinds)
     on = np.array([0, *map(int, roles.BLOCKS.values())])
-    return numbers_of(frames["connection_id"])[at], numbers_of(frames["ts_ns"])[at], on[kinds[at]]
+    none = np.zeros(len(at), np.int64)
+    return {**_events(frames, at), "side": none, "channel": none + NO_CHANNEL, "on": on[kinds[at]]}
 
 
-def windows_of(frames: FrameBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Sessions of 1.0 whose server announces a window or ends them: connection, channel, when, and 1 if it is 0."""
+def windows_of(frames: FrameBatch) -> Events:
+    """Sessions of 1.0 of which a side announces a window (`on`: 1 if it is 0) or ends them (-1): the other side cannot
+    send."""
     ends = frames.are("name", *roles.ENDS_WINDOW)
-    of_server = (ends | frames.are("name", *roles.ANNOUNCES_WINDOW)) & frames.are("sender", SIDES[1])
-    at = np.flatnonzero(of_server & frames.are("frame_type", "amqp") & ~frames.unfinished)
+    announces = ends | frames.are("name", *roles.ANNOUNCES_WINDOW)
+    at = np.flatnonzero(announces & frames.are("frame_type", "amqp") & ~frames.unfinished)
     if not len(at):
-        return (NOTHING,) * 4
-    rows = frames.rows.select(("connection_id", "channel", "ts_ns", "arguments")).take(pa.array(at))
-    window = Fields(values_of(rows["arguments"]), {roles.WINDOW: "bigint"}).numbers(roles.WINDOW, -1)
-    told = ends[at] | (window >= 0)
-    columns = (numbers_of(rows[name])[told] for name in ("connection_id", "channel", "ts_ns"))
-    return (*columns, ((window == 0) & ~ends[at])[told].astype(np.int64))  # type: ignore[return-value]
+        return {"connection_id": NOTHING}
+    values = values_of(frames["arguments"]).taken(at)
+    window = Fields(values, {roles.WINDOW: "bigint"}).numbers(roles.WINDOW, -1)
+    stated = ends[at] | (window >= 0)
+    at, window = at[stated], window[stated]
+    rows = frames.rows.select(EVENT_COLUMNS).take(pa.array(at))
+    on = np.where(ends[at], -1, window == 0)
+    side = frames.are("sender", SIDES[0])[at].astype(np.int64)
+    return {**_events(rows, np.arange(len(at))), "side": side, "channel": frames.cells("channel")[at], "on": on}
+
+
+def _events(frames: pa.RecordBatch, at: NDArray[np.int64]) -> Events:
+    """What identifies these frames."""
+    found = {name: numbers_of(frames[name])[at] for name in ("connection_id", "ts_ns", "frame_no", "packet_no")}
+    return {**found, "file": numbers_of_files(frames["capture_file"])[at]}
 
 
 def _closes(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:

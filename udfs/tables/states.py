@@ -34,6 +34,7 @@ from udfs.roles import STAGES, TEXTS, method_roles
 from udfs.tables.channels import COUNT
 from udfs.tables.connections import BLOCK
 from udfs.tables.settled import ITEM
+from udfs.tables.unanswered import CLOSING
 
 LAYOUT = 6  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
 
@@ -59,7 +60,7 @@ def digest(layout: Any) -> bytes:
 
 def layout_digest(schemas: Sequence[pa.Schema]) -> bytes:
     """A digest of all that the meaning of states with the tables `schemas` depends on."""
-    records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS, USE, CREDIT]
+    records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS, USE, CREDIT, CLOSING]
     kinds = [*CHANNELS.kinds.items(), *SESSIONS.kinds.items(), *records]
     roles = [list(method_roles()), TEXTS, semantics.OUTCOMES, semantics.NAMES]
     handshake = [list(ATTRIBUTES), STAGES]

@@ -32,7 +32,7 @@ ENDED, TLS_STREAMS = 1 << 12, 1 << 8  # ended connections, and encrypted ones am
 UNKNOWN_CONNECTION = ("client", "syn_ns", "synack_ns", "rtt_ns", "tcp_end_by", "end_ack", "tls_prefix_at")
 UNKNOWN_DIRECTION = (
     "acked", "fin_at", "span_from", "last_data_ns", "hole_at", "expected_seq", "closed_window_ns", "unseen_seq",
-    "outside_ack",
+    "outside_ack", "stall_from", "stall_since", "last_sent_packet", "last_sent_file", "all_acked_ns",
 )  # fmt: skip
 FIRST_PACKET = np.dtype([(name, "i8") for name in ("ts_ns", "seq", "earlier", "previous")], align=True)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from codec import stalls
 from codec.amqp import rows as R
 from codec.amqp.classic.contents import NOTHING
 from codec.amqp.v0_10.assemblies import BLOCK, GROWING, PARTIAL_FLAGS, append, segment_slot, session_slot
@@ -24,6 +25,7 @@ Arrays = dict[str, np.ndarray]
 
 DIGEST = np.dtype([("words", "u4", 8), ("block", "u1", 64), ("length", "i8")])
 STREAM_ARRAYS = ("bytes", "marks", "pieces", "pool")
+_OF_ROWS = {"cells": (len(R.COLUMNS), R.FILE), "stalls": (len(stalls.CELLS), stalls.FILE)}  # their width, the file
 NO_PLACES, NO_OCTETS = np.zeros(0, np.int64), np.zeros(0, np.uint8)
 
 
@@ -257,21 +259,23 @@ def renumber_all(arrays: Arrays, places: np.ndarray) -> Arrays:
     changed = {}
     for name, array in arrays.items():
         fields = _file_fields(array.dtype)
-        if name == "cells" or (fields and len(array)):
+        if name in _OF_ROWS or (fields and len(array)):
             changed[name] = array = array.copy()
         for of_file in fields if len(array) else ():
             array[of_file] = _renumber(array[of_file], places)
-        if name == "cells":
-            cells = array.reshape(-1, len(R.COLUMNS))
-            cells[:, R.FILE] = _renumber(cells[:, R.FILE], places)
+        if name in _OF_ROWS:
+            width, file = _OF_ROWS[name]
+            cells = array.reshape(-1, width)
+            cells[:, file] = _renumber(cells[:, file], places)
     return arrays | changed
 
 
 def retain_used_files(arrays: Arrays, files: Sequence[str]) -> tuple[Arrays, tuple[str, ...]]:
     """The arrays with only those capture files numbered that occur in them, and the names of these."""
-    found = [array[name] for array in arrays.values() for name in _file_fields(array.dtype)]
-    if "cells" in arrays:
-        found.append(arrays["cells"].reshape(-1, len(R.COLUMNS))[:, R.FILE])
+    found = [array[name].reshape(-1) for array in arrays.values() for name in _file_fields(array.dtype)]
+    for name, (width, file) in _OF_ROWS.items():
+        if name in arrays:
+            found.append(arrays[name].reshape(-1, width)[:, file])
     used = sorted(number for number in set(np.concatenate(found).tolist()) if 0 <= number < len(files))
     if used == list(range(len(used))):
         return arrays, tuple(files[: len(used)])

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from codec import stalls
 from codec.amqp import rows as R
 from codec.amqp.classic.contents import CONTENT
 from codec.amqp.connections import parts as P
@@ -39,8 +40,9 @@ from codec.tcp.direction import DIRECTION, MARK, PIECE
 if TYPE_CHECKING:
     from codec.amqp.stream import State
 
-LAYOUT = 5  # raise it when the meaning of a field changes; a changed field changes the digest by itself
+LAYOUT = 6  # raise it when the meaning of a field changes; a changed field changes the digest by itself
 
+NO_STALLS = stalls.new_rows(0)
 _PLACE = np.dtype("i8")
 # Name -> type of the arrays of a state. A name that ends with `0` or `1` is of that direction.
 _ARRAYS: dict[str, np.dtype] = {
@@ -68,6 +70,7 @@ _ARRAYS: dict[str, np.dtype] = {
     "row_digests": np.dtype("u1"),
     "octets": np.dtype("u1"),
     "payload": np.dtype("u1"),
+    "stalls": np.dtype("i8"),  # rows of `codec.stalls` whose sides are not known yet
 }  # fmt: skip
 _FLOW, _NUMBER, _TEXT = np.dtype(f"V{FLOW_BYTES}"), np.dtype("i8"), np.dtype("u1")
 
@@ -129,9 +132,12 @@ class ConnectionState:
         return restore_states(Reader([unsealed(octets, LAYOUT, layout())]))[0]
 
     @classmethod
-    def of(cls, state: State, files: Sequence[str], limits: int, channels: int, first_row: int = 0) -> ConnectionState:
+    def of(
+        cls, state: State, files: Sequence[str], limits: int, channels: int, first_row: int = 0,
+        stall_rows: np.ndarray = NO_STALLS,
+    ) -> ConnectionState:  # fmt: skip
         """The state of the current connection. The channels of its rows so far are below `channels`; its incomplete
-        rows are those of `state.rows` from `first_row` on."""
+        rows are those of `state.rows` from `first_row` on, and `stall_rows`."""
         directions = np.array(state.directions)
         arrays: dict[str, np.ndarray] = {"connection": np.array(state.connection), "directions": directions}
         arrays["spaces"] = np.zeros(0, GROUP)
@@ -143,7 +149,7 @@ class ConnectionState:
             own["spans"] = np.array(state.spans.pending[side][: state.spans.used[side]])
             arrays |= {f"{name}{side}": array for name, array in own.items()}
         arrays |= P.save_contents(state, channels) | P.save_assemblies(state, channels)
-        arrays |= P.save_rows(state.rows, first_row)
+        arrays |= P.save_rows(state.rows, first_row) | {"stalls": stall_rows.reshape(-1)}
         arrays, used = P.retain_used_files(arrays, files)
         openings = [list(opening) for opening in first_packets_of(state.openings)]
         return cls(state.openings.flow.tobytes(), openings, limits, used, arrays)
@@ -170,6 +176,11 @@ class ConnectionState:
         P.restore_contents(state, arrays)
         P.restore_assemblies(state, arrays)
         P.restore_rows(state.rows, arrays)
+
+    def stall_rows(self, number: Callable[[str], int]) -> np.ndarray:
+        """Its stalls whose sides are not known yet; `number` as for `restore_into`."""
+        rows = P.renumber_all({"stalls": self.arrays["stalls"]}, P.file_numbers(self.files, number))["stalls"]
+        return rows.reshape(-1, len(stalls.CELLS))
 
     def capacities(self) -> dict[str, int]:
         """The room that `restore_into` needs: items of each array of a stream (the larger of both directions), octets

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from codec.amqp import rows as R
 from codec.amqp.connections.connection import END_FIN, END_NONE, END_RST
+from codec.amqp.connections.stalls import (
+    forget_acked,
+    has_room,
+    note_acknowledgement,
+    note_data,
+    window_closes,
+    window_opens,
+)
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import STRAY_SEGMENT
-from codec.net.segments import ACK, FIN, IS_LATE, IS_LOST, PEER_IS_LATE, RST, SYN
+from codec.net.segments import ACK, FIN, IN_LAYERS, IS_LATE, IS_LOST, PEER_IS_LATE, RST, SYN
 from codec.tcp import reassembly as T
-from codec.tcp.direction import DONE, FOREIGN, TLS
+from codec.tcp.direction import DONE, FOREIGN, NEED_ROWS, TLS
 from codec.tcp.pieces import drop_first_piece, piece_room, store_piece
 
 FAR = 1 << 62  # a stream offset behind all others
@@ -72,6 +80,7 @@ def note_flags(c, d, peer, direction, rows, g):
         acked = T.offset_of(peer, int(g.ack))
         if abs(acked - int(peer.next)) < T.OUT_OF_WINDOW:
             peer.acked = max(int(peer.acked), acked)
+            forget_acked(peer)
         else:
             peer.outside_ack = int(g.ack)
     elif g["flags"] & ACK and not g["flags"] & RST:
@@ -95,15 +104,17 @@ def note_flags(c, d, peer, direction, rows, g):
 
 
 @kernel
-def note_window(d, g):
+def note_window(c, d, peer, direction, rows, g):
     """Measure how long the sender of the segment announces a receive window of zero (RFC 9293, section 3.8.6). Windows
     of SYN and RST segments do not count."""
     if g["flags"] & (SYN | RST) or not g["flags"] & ACK:
         return
     if g.window == 0 and d.closed_window_ns < 0:
         d.closed_window_ns = g.ts_ns
+        window_closes(c, peer, 1 - direction, rows, g)
     elif g.window > 0 and d.closed_window_ns >= 0:
         open_window(d, int(g.ts_ns))
+        window_opens(peer, int(g.ts_ns))
 
 
 @kernel
@@ -124,6 +135,8 @@ def take_segment(c, d, peer, direction, s, rows, g, payload):
     code = piece_room(d, s, size)
     if code != DONE:
         return code
+    if not has_room(rows):
+        return NEED_ROWS
     ts = int(g.ts_ns)
     c.arrival += 1
     c.now_ns = g.order_ns
@@ -132,7 +145,8 @@ def take_segment(c, d, peer, direction, s, rows, g, payload):
     c.last_packet = g.packet_no
     c.last_file = g.file
     note_flags(c, d, peer, direction, rows, g)
-    note_window(d, g)
+    note_window(c, d, peer, direction, rows, g)
+    note_acknowledgement(d, peer, g)
     first = (int(g.seq) + (1 if g["flags"] & SYN else 0)) % T.WRAP
     if g.wire_len > 0:
         if g["flags"] & RST:
@@ -148,6 +162,10 @@ def take_segment(c, d, peer, direction, s, rows, g, payload):
                 return DONE
             start = T.skip_to(c, d, first)
         note_order(d, peer, g)
+        if g["flags"] & IN_LAYERS:
+            d.ordered = 1
+        else:
+            note_data(c, d, direction, rows, g, start)
         needs = T.acked_offset(peer, int(g.ack)) if g["flags"] & ACK else 0
         place_payload(c, d, s, g, payload, start, needs)
     if g["flags"] & FIN and d.anchored and d.fin_at < 0:

@@ -15,17 +15,17 @@ from codec.conversation.states import NUMBERS, Integers, Layout, Parts
 from codec.hashes.keyed import empty, put
 
 NO_FRAME = np.iinfo(np.int64).max
-CELLS = S.TYPED + 1  # of `State.numbers`
+CELLS = S.CELLS  # of `State.numbers`
 PARTS = {
     "numbers": NUMBERS, "touched": NUMBERS, "slots": S.SLOT, "keys": NUMBERS, "values": NUMBERS,
     "request_queues": S.REQUEST_QUEUE, "requests": S.REQUEST, "links": S.LINK, "pendings": S.PENDING,
-    "declared": NUMBERS,
+    "declared": NUMBERS, "unacked": S.UNACKED_DELIVERY,
 }  # fmt: skip
 # What a row may add to a part.
 GROWTH = {"touched": 1, "slots": 1, "keys": 2, "values": 2} | dict.fromkeys(list(PARTS)[5:], 1)
 (
     OF_NUMBERS, OF_TOUCHED, OF_SLOTS, OF_KEYS, OF_VALUES, OF_REQUEST_QUEUES, OF_REQUESTS, OF_LINKS, OF_PENDINGS,
-    OF_DECLARED,
+    OF_DECLARED, OF_UNACKED,
 ) = range(len(PARTS))  # fmt: skip
 TEXT_FIELDS = (
     ("slots", "close_text"), ("slots", "declared"), ("requests", "queue"), ("requests", "queue_type"), ("links", "tag"),
@@ -35,7 +35,9 @@ _TAG = (1 << LINK_CHANNEL_SHIFT) - 1
 
 
 class Records(
-    namedtuple("Records", "numbers touched slots keys values request_queues requests links pendings declared ends")
+    namedtuple(
+        "Records", "numbers touched slots keys values request_queues requests links pendings declared unacked ends"
+    )
 ):
     """The parts of connections, and where each connection begins in them: `ends` int64 (connections + 1, parts)."""
 
@@ -94,6 +96,7 @@ def load_connection(s, r, j):
     _load(s.links, r.links, first[OF_LINKS], numbers[S.LINKS])
     _load(s.pendings, r.pendings, first[OF_PENDINGS], numbers[S.PENDINGS])
     _load(s.declared, r.declared, first[OF_DECLARED], numbers[S.DECLARED])
+    _load(s.unacked, r.unacked, first[OF_UNACKED], numbers[S.UNACKED])
 
 
 @kernel
@@ -120,6 +123,7 @@ def save_connection(s, r, j):
     _save(s.links, r.links, ends, OF_LINKS, numbers[S.LINKS])
     _save(s.pendings, r.pendings, ends, OF_PENDINGS, numbers[S.PENDINGS])
     _save(s.declared, r.declared, ends, OF_DECLARED, numbers[S.DECLARED])
+    _save(s.unacked, r.unacked, ends, OF_UNACKED, numbers[S.UNACKED])
 
 
 @kernel

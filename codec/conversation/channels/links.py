@@ -13,6 +13,7 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.conversation.channels import state as S
 from codec.conversation.channels.results import write_link
+from codec.conversation.channels.stalls import end_link_stall
 from codec.conversation.channels.state import allocate, release
 from codec.hashes.keyed import found, put, remove
 
@@ -37,6 +38,9 @@ def _new_link(s, slot, channel, tag):
     link.channel = channel
     link.incarnation = slot.incarnation
     link.tag = tag
+    s.numbers[S.SERIAL] += 1
+    link.serial = s.numbers[S.SERIAL]
+    link.prefetch = slot.prefetch_new
     link.next = slot.links
     if slot.links != S.NONE:
         s.links[slot.links].previous = at
@@ -173,6 +177,7 @@ def end_links(s, out, slot, head):
     at = head
     while at != S.NONE:
         link = s.links[at]
+        end_link_stall(s, out, slot, link)
         if slot.used:
             write_link(out, s.numbers[S.CONNECTION], slot, link, s.declared)
         key = link_key(link.channel, link.tag)

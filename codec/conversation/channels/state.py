@@ -16,16 +16,22 @@ from codec.conversation.states import blank, longer
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
 from codec.memory import as_records, sparse_zeros
+from codec.stalls import FIELDS, new_rows
 
 CHANNELS = 1 << 16  # a channel number is an unsigned short
 NONE = -1
 
 
+# Stalls of a channel (`codec.stalls`): of its deliveries by a limit of all of them, and of what each side sends by a
+# flow; of a link the first one, of its deliveries.
+OF_ALL, FLOW_OF_CLIENT, OF_SLOT = 0, 1, 3
+STALL_FIELDS = tuple(f"{name}?" for name in FIELDS)
+
 # What a method does: one row a name, row 0 does nothing.
 ROLE = blank(
     "operation reply_group is_request is_reply opens_channel opened_channel closes_channel closed_channel mode "
     "proves_mode ends_transaction declares deletes opens_link closes_link prefetch settles_all outside_transactions "
-    "closes_connection"
+    "closes_connection flows"
 ).dtype
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)
@@ -41,16 +47,22 @@ NEW_SLOT = blank(
     "prefetch_count? prefetch_size? published delivered returned opened_sent opened_received confirm_from? "
     "confirm_losses declared lost_client lost_server tx_first tx_last tx_head? tx_losses links? closed_first? "
     "closed_last? named_sent? named_received? doubted received_tag? doubtful_sent? doubtful_received? loss_of_server? "
-    "loss_of_client?"
+    "loss_of_client? prefetch_new prefetch_all unacked unacked_head? unacked_tail? unacked_losses?",
+    "",
+    **dict.fromkeys(STALL_FIELDS, OF_SLOT),
 )
 NEW_LINK = blank(
     "channel incarnation tag kind opened_ns? queue queue_type no_ack? exclusive? accepted closing_ns? closing_sender? "
-    "closing_name closing_frame? transfers previous? next?"
+    "closing_name closing_frame? transfers previous? next? serial prefetch unacked",
+    "",
+    **dict.fromkeys(STALL_FIELDS, 1),
 )
 SLOT, LINK = NEW_SLOT.dtype, NEW_LINK.dtype
 REQUEST_QUEUE = blank("incarnation losses head tail").dtype
 REQUEST = blank("frame_no ts_ns queue queue_type no_ack link declares result tx_first tx_last tx_head next").dtype
 PENDING = blank("frame_no map_no first last outcome next").dtype
+# A delivery that is not acknowledged, by the link with a serial number; of a channel in the order of their tags.
+UNACKED_DELIVERY = blank("tag link serial next").dtype
 
 # Results.
 MESSAGE = blank("connection frame_no channel incarnation operation queue link tag outcome").dtype
@@ -69,8 +81,9 @@ REPLY = blank("connection frame_no reply_frame_no reply_name latency_ns").dtype
 # have closed the connection; TYPED: the number of the last queue whose type became known.
 (
     CONNECTION, STARTED, EPOCH, LOSSES, LOST_CLIENT, LOST_SERVER, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS,
-    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, CLOSED, DECLARED, TYPED,
-) = range(18)  # fmt: skip
+    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, CLOSED, DECLARED, TYPED, UNACKED, FREE_UNACKED, SERIAL,
+) = range(21)  # fmt: skip
+CELLS = SERIAL + 1
 
 
 class Roles(NamedTuple):
@@ -85,15 +98,17 @@ class Rows(
         "Rows",
         "connection_id frame_no ts_ns channel sender name loss on_connection peer_late late consumer_tag queue "
         "queue_type delivery_tag multiple requeue no_wait no_ack exclusive prefetch_count prefetch_size reply_code "
-        "reply_text",
+        "reply_text packet_no file is_global active",
     )
 ):
     """Methods and losses by connection and frame_no: columns int64 (n,). Absent truth values and numbers are -1, names
-    and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.amqp.notes) are 0 or 1."""
+    and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.amqp.notes) are 0 or 1. `file`: a number of the
+    caller, -1 for none."""
 
 
 class Results(NamedTuple):
-    """Records of MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY; `counts` int64 (5,): how many of each there are."""
+    """Records of MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY; `counts` int64 (5,): how many of each there are.
+    `stalls` int64 (n, CELLS of `codec.stalls`), their links as texts; `stall_count` int64 (1,)."""
 
     messages: np.ndarray
     events: np.ndarray
@@ -101,6 +116,8 @@ class Results(NamedTuple):
     links: np.ndarray
     replies: np.ndarray
     counts: np.ndarray
+    stalls: np.ndarray
+    stall_count: np.ndarray
 
 
 class State(NamedTuple):
@@ -115,6 +132,7 @@ class State(NamedTuple):
     links: np.ndarray
     pendings: np.ndarray
     declared: np.ndarray
+    unacked: np.ndarray
     numbers: np.ndarray
     new_slot: np.ndarray
     new_link: np.ndarray
@@ -129,7 +147,7 @@ def new_state() -> State:
     return State(
         as_records(sparse_zeros(CHANNELS, SLOT)), sparse_zeros(CHANNELS, np.int64), new_keyed(),
         _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0), _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64),
-        np.zeros(TYPED + 1, np.int64), as_records(NEW_SLOT), as_records(NEW_LINK),
+        _pool(UNACKED_DELIVERY, 0), np.zeros(CELLS, np.int64), as_records(NEW_SLOT), as_records(NEW_LINK),
     )  # fmt: skip
 
 
@@ -143,6 +161,7 @@ def with_room(state: State, rows: int) -> State:
         links=longer(state.links, int(numbers[LINKS]), rows),
         pendings=longer(state.pendings, int(numbers[PENDINGS]), rows),
         declared=longer(state.declared, int(numbers[DECLARED]), rows),
+        unacked=longer(state.unacked, int(numbers[UNACKED]), rows),
     )
 
 
@@ -151,16 +170,18 @@ def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
     `links`."""
     sizes = _sizes(touched, waiting, links, rows)
     kinds = (MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY)
-    of_kind = [as_records(np.empty(size, kind)) for kind, size in zip(kinds, sizes, strict=True)]
+    of_kind = [as_records(np.empty(size, kind)) for kind, size in zip(kinds, sizes, strict=False)]
     messages, events, incarnation_rows, link_rows, replies = of_kind
-    return Results(messages, events, incarnation_rows, link_rows, replies, np.zeros(len(kinds), np.int64))
+    counts, room = np.zeros(len(kinds), np.int64), new_rows(sizes[-1])
+    return Results(messages, events, incarnation_rows, link_rows, replies, counts, room, np.zeros(1, np.int64))
 
 
 def with_results(results: Results, touched: int, waiting: int, links: int, rows: int) -> Results:
     """`results` without records, or others with more room, as `new_results` has it."""
     needed = _sizes(touched, waiting, links, rows)
     results.counts[:] = 0
-    if all(size <= len(room) for size, room in zip(needed, results, strict=False)):
+    results.stall_count[:] = 0
+    if all(size <= len(room) for size, room in zip(needed, [*results[:5], results.stalls], strict=True)):
         return results
     return new_results(touched, waiting, links, rows)
 
@@ -170,7 +191,9 @@ def _sizes(touched: int, waiting: int, links: int, rows: int) -> tuple[int, ...]
     incarnations = touched + 2 * rows
     # An incarnation ends with two events for its transaction, and two for what is outstanding. A waiting settlement has
     # one at the request for a commit, and one at its reply.
-    return rows, 4 * rows + 2 * waiting + 4 * incarnations, incarnations, links + rows, rows
+    # A row may begin a stall of its link and one of its channel after others, and ends those of an incarnation.
+    stalls = links + 3 * rows + OF_SLOT * incarnations
+    return rows, 4 * rows + 2 * waiting + 4 * incarnations, incarnations, links + rows, rows, stalls
 
 
 @kernel

@@ -35,6 +35,13 @@ from codec.conversation.channels.links import (
 )
 from codec.conversation.channels.requests import add_request, drop_transaction, keep_since_loss, roll_back, take_request
 from codec.conversation.channels.results import map_of, queue_name, write_event, write_incarnation, write_message
+from codec.conversation.channels.stalls import (
+    change_flow,
+    change_prefetch,
+    count_delivery,
+    count_settlement,
+    end_channel_stalls,
+)
 from codec.conversation.channels.state import allocate, begin_incarnation, release
 from codec.conversation.settlement import NO_RESULT, PRESETTLED, SPARES, UNKNOWN, UNSETTLED
 from codec.hashes.keyed import empty
@@ -61,6 +68,7 @@ def _end_incarnation(s, out, channel, reopened):
         write_incarnation(out, numbers[S.CONNECTION], channel, slot)
     end_links(s, out, slot, slot.links)
     end_links(s, out, slot, slot.closed_first)
+    end_channel_stalls(s, out, slot, channel)
     release(s.pendings, slot.tx_head, numbers, S.FREE_PENDING)
 
 
@@ -97,9 +105,10 @@ def _begin_connection(s, connection):
         S.CLOSED,
         S.DECLARED,
         S.TYPED,
+        S.UNACKED,
     ):
         numbers[cell] = 0
-    for cell in (S.LOST_CLIENT, S.LOST_SERVER, S.FREE_REQUEST, S.FREE_LINK, S.FREE_PENDING):
+    for cell in (S.LOST_CLIENT, S.LOST_SERVER, S.FREE_REQUEST, S.FREE_LINK, S.FREE_PENDING, S.FREE_UNACKED):
         numbers[cell] = S.NONE
 
 
@@ -138,6 +147,9 @@ def _state_changes(s, out, rows, i, role, slot):
     if role.prefetch:
         slot.prefetch_count = rows.prefetch_count[i]
         slot.prefetch_size = rows.prefetch_size[i]
+        change_prefetch(s, rows, i, slot)
+    if role.flows:
+        change_flow(s, out, rows, i, slot)
     if role.closes_channel and slot.close_ns == S.NONE:
         if slot.mode == S.TX and not slot.doubted:
             roll_back(s, out, rows, i, rows.channel[i], slot)
@@ -216,9 +228,12 @@ def _deliver(s, out, rows, i, role, slot, request):
         queue, no_ack = 0, S.NONE
         if rows.consumer_tag[i] > S.EMPTY:
             text = rows.consumer_tag[i]
-            link = s.links[link_of(s, slot, channel, text)]
+            link_at = link_of(s, slot, channel, text)
+            link = s.links[link_at]
             link.transfers += 1
             queue, no_ack = link.queue, link.no_ack
+            if no_ack == 0 and not rows.late[i]:
+                count_delivery(s, out, rows, i, slot, link_at)
     elif request != S.NONE:
         asked = s.requests[request]
         queue = resolve_queue(slot, asked.queue) if asked.queue else queue
@@ -255,6 +270,8 @@ def _settle(s, out, rows, i, role, slot, outcome):
     if of == S.SENT:
         _prove_mode(slot, S.CONFIRM)
     map_no = map_of(rows.channel[i], slot.incarnation, of)
+    if of == S.RECEIVED and sender == S.CLIENT:
+        count_settlement(s, slot, first, last, rows.ts_ns[i])
     if rows.late[i] and last == HIGHEST:  # some of what is outstanding here was sent after it
         _note_unknown(s, out, rows.channel[i], slot.incarnation, of, rows.frame_no[i], LOWEST, HIGHEST)
         return

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec import stalls
 from codec.compiler.kernel import kernel
 from codec.conversation.sessions.semantics import DEFAULT_FLOW_MODE, FLUSHED, FLUSHES, ZEROES
-from codec.conversation.sessions.state import NO_LIMIT, NONE
+from codec.conversation.sessions.state import NO_LIMIT, NONE, SERVER, STALL_FIELDS
 from codec.conversation.states import blank
 
 WINDOW = DEFAULT_FLOW_MODE
@@ -25,7 +26,9 @@ WINDOW = DEFAULT_FLOW_MODE
 # flush waits for its completion; `later_*`: what was given since.
 NEW_CREDIT = blank(
     "connection link messages octets all_messages all_octets zeroed window over since_ns? idle_ns losses? "
-    "flushing later_messages later_octets later_all_messages later_all_octets"
+    "flushing later_messages later_octets later_all_messages later_all_octets",
+    "",
+    **dict.fromkeys(STALL_FIELDS, 1),
 )
 NEW_CREDIT["window"] = WINDOW
 CREDIT = NEW_CREDIT.dtype
@@ -33,7 +36,8 @@ CREDIT = NEW_CREDIT.dtype
 
 class Changes(NamedTuple):
     """Changes of credit by subscription and frame_no: columns int64 (n,). `sent_frame_no`: of returned credit, the
-    transfer that used it, else -1. `zeroes`: 0, or one of semantics.ZEROES, FLUSHES, FLUSHED."""
+    transfer that used it, else -1. `zeroes`: 0, or one of semantics.ZEROES, FLUSHES, FLUSHED. `losses`: those before
+    it, -1 of returned credit."""
 
     link: np.ndarray
     frame_no: np.ndarray
@@ -44,6 +48,9 @@ class Changes(NamedTuple):
     zeroes: np.ndarray
     flow_mode: np.ndarray
     cancels: np.ndarray
+    losses: np.ndarray
+    packet_no: np.ndarray
+    file: np.ndarray
 
 
 @kernel
@@ -52,8 +59,34 @@ def _balance(limitless, left):
 
 
 @kernel
-def apply_changes(changes, credits):
-    """Apply changes to `credits`, CREDIT by link: later ones continue there."""
+def _change_stall(changes, i, credit, link, nothing, ts_ns, rows, count):
+    """The server has no credit for a subscription, or has some; `i`: what changed that. After a loss its credit is not
+    known."""
+    if changes.losses[i] > credit.losses:
+        stalls.forget(credit, 0)
+        return
+    if nothing and not credit.over:
+        if stalls.apart(credit, 0, ts_ns):
+            write_stall(rows, count, credit, link, NONE)
+        stalls.begin(credit, 0, ts_ns, changes.frame_no[i], changes.packet_no[i], changes.file[i])
+    elif nothing:
+        write_stall(rows, count, credit, link, ts_ns)
+    else:
+        stalls.end(credit, 0, ts_ns)
+
+
+@kernel
+def write_stall(rows, count, credit, link, until_ns):
+    """Write the stall of a subscription."""
+    n = stalls.write(rows, count, credit, 0, stalls.NO_CREDIT, SERVER, until_ns)
+    if n != NONE:
+        rows[n, stalls.LINK] = link
+
+
+@kernel
+def apply_changes(changes, credits, rows, count):
+    """Apply changes to `credits`, CREDIT by link: later ones continue there. Stalls are written to `rows`
+    (`codec.stalls`; one for each change at most), with the indices of links."""
     n, i = len(changes.link), 0
     while i < n:
         link, frame_no = changes.link[i], changes.frame_no[i]
@@ -95,4 +128,5 @@ def apply_changes(changes, credits):
         if credit.since_ns != NONE:
             credit.idle_ns += ts_ns - credit.since_ns
         credit.since_ns = ts_ns if nothing and not credit.over else NONE
+        _change_stall(changes, i, credit, link, nothing, ts_ns, rows, count)
         i = end

@@ -10,6 +10,7 @@ Messages with an undefined handle or destination belong to a link that is not `k
 
 from __future__ import annotations
 
+from codec import stalls
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.replies import ask, reply, request_cell
 from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, key_of
@@ -232,9 +233,28 @@ def _since_attach(rows, i, link, ahead):
     return (count + ahead - link.initial_count) % SERIAL
 
 
+@kernel
+def _change_stall(s, rows, i, link, ts_ns):
+    """The sender of the link has no credit any longer, or has some again. After a loss its credit is not known."""
+    if link.losses != losses(s.numbers):
+        stalls.forget(link, 0)
+    elif not link.starves:
+        stalls.end(link, 0, ts_ns)
+    else:
+        if stalls.apart(link, 0, ts_ns):
+            side = CLIENT if link.kind == SENDER else SERVER
+            n = stalls.write(s.stalls, s.stall_count, link, 0, stalls.NO_CREDIT, side, NONE)
+            if n != NONE:
+                row, session = s.stalls[n], s.sessions.rows[link.session]
+                row[stalls.CONNECTION], row[stalls.LINK] = link.connection, link.name
+                row[stalls.CHANNEL], row[stalls.INCARNATION] = session.channel, session.incarnation
+        stalls.begin(link, 0, ts_ns, rows.frame_no[i], rows.packet_no[i], rows.file[i])
+
+
 @inlined
-def credit_link(rows, i, role, link):
+def credit_link(s, rows, i, role, link):
     """Update the credit of a link, and how long it had none until its first detach."""
+    starved = link.starves
     ts_ns = rows.ts_ns[i] if link.closing_ns == NONE else link.closing_ns
     if link.starves:
         link.starved_ns += ts_ns - link.last_ns
@@ -252,6 +272,8 @@ def credit_link(rows, i, role, link):
                 link.drained = counted - link.transfers
     link.starves = 1 if link.allowed - link.transfers - link.drained <= 0 else 0
     link.last_ns = ts_ns
+    if link.starves != starved:
+        _change_stall(s, rows, i, link, ts_ns)
 
 
 @kernel
@@ -292,6 +314,8 @@ def change_subscription(s, rows, i, role, place, at):
     change.session = place
     change.link = at
     change.frame_no = rows.frame_no[i]
+    change.packet_no = rows.packet_no[i]
+    change.file = rows.file[i]
     change.ts_ns = rows.ts_ns[i]
     change.messages = -1 if role.transfers else 0
     change.octets = 0

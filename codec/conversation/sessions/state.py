@@ -18,6 +18,7 @@ from codec.conversation.states import blank, longer
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
 from codec.memory import as_records
+from codec.stalls import FIELDS, new_rows
 
 NONE = -1
 CLIENT, SERVER, NEITHER = range(3)
@@ -45,6 +46,8 @@ ROLE_FIELDS = (
 
 
 ROLE = blank(" ".join(ROLE_FIELDS)).dtype
+
+STALL_FIELDS = tuple(f"{name}?" for name in FIELDS)  # of a link (`codec.stalls`): the first one, by its credit
 
 # Exchanges of requests and replies, from 1 on: those of a connection, of a session, of a link (the first of them).
 OPENING, CLOSING = 1, 2
@@ -81,7 +84,9 @@ NEW_LINK = blank(
     "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
     "closing_losses? failed condition description losses transfers credit? unlimited allowed assumed_count? drained "
     "last_ns? starves starved_ns cancel_id? over closed next?",
+    "",
     waiting=2 * OF_LINK * REQUEST_CELLS,
+    **dict.fromkeys(STALL_FIELDS, 1),
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
@@ -106,7 +111,9 @@ NEW_EVENT = blank(
 # begin of transaction `key`, by the answer to command `number`, or in a session; without a key, what closes a control
 # link, or all of a session, or (without a map) of the connection.
 NEW_TX_END = blank("connection map_no? frame_no ts_ns key result client_hidden link? number? on_branch")
-NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
+NEW_CHANGE = blank(
+    "connection session link frame_no packet_no file ts_ns messages octets sent zeroes flow_mode cancels losses"
+)
 NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
 NEW_REPLY = blank("connection frame_no ts_ns reply_frame_no reply_ts_ns name")
@@ -130,7 +137,7 @@ class Rows(
         "default_outcome copies filters target_address coordinator number settled more aborted tag resume "
         "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value sync "
         "coordinates closed lists_all declared about outcome final by_sender error_text info key ends asks "
-        "range_at range_first range_last",
+        "range_at range_first range_last packet_no file",
     )
 ):
     """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values
@@ -146,7 +153,7 @@ class Rows(
 
 class State(NamedTuple):
     """Pools of records; `found_by` finds those of the current connection. `replies` are those since they were taken, of
-    any connection."""
+    any connection; so are `stalls` int64 (n, CELLS of `codec.stalls`), their links as texts, and `stall_count` (1,)."""
 
     sessions: Pool
     links: Pool
@@ -158,6 +165,8 @@ class State(NamedTuple):
     changes: Pool
     refusals: Pool
     replies: Pool
+    stalls: np.ndarray
+    stall_count: np.ndarray
     found_by: Keyed
     numbers: np.ndarray
 
@@ -184,14 +193,20 @@ KEYS_A_ROW = 6
 def new_state() -> State:
     """The state before the first row."""
     pools = {name: new_pool(record) for name, record in NEW_RECORDS.items()}
-    return State(found_by=new_keyed(), numbers=np.zeros(CELLS, np.int64), replies=new_pool(NEW_REPLY), **pools)
+    return State(
+        found_by=new_keyed(), numbers=np.zeros(CELLS, np.int64), replies=new_pool(NEW_REPLY), stalls=new_rows(0),
+        stall_count=np.zeros(1, np.int64), **pools,
+    )  # fmt: skip
 
 
 def with_room(state: State, rows: int, ranges: int) -> State:
     """`state` with room for what so many rows, with so many ranges, add."""
     pools: dict[str, Any] = {name: grown(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
     replies = grown(state.replies, 2 * rows)  # a flow may be the reply to one of its session, and to one of its link
-    return state._replace(found_by=keyed_with_room(state.found_by, KEYS_A_ROW * rows), replies=replies, **pools)
+    keys, stalls = keyed_with_room(state.found_by, KEYS_A_ROW * rows), state.stalls
+    if int(state.stall_count[0]) + rows > len(stalls):  # a row may begin one after another one
+        stalls = np.concatenate([stalls[: state.stall_count[0]], new_rows(int(state.stall_count[0]) + rows)])
+    return state._replace(found_by=keys, replies=replies, stalls=stalls, **pools)
 
 
 def growth(name: str, rows: int, ranges: int) -> int:
@@ -239,6 +254,13 @@ def take_replies(state: State) -> np.ndarray:
     replies = np.array(state.replies.rows[: state.replies.cells[COUNT]])
     state.replies.cells[COUNT] = 0
     return replies
+
+
+def take_stalls(state: State) -> np.ndarray:
+    """Remove and return the stalls."""
+    found = state.stalls[: state.stall_count[0]].copy()
+    state.stall_count[0] = 0
+    return found
 
 
 @kernel

@@ -112,7 +112,7 @@ def _on_handle(s, rows, i, role, place, session, begins):
     if begins:
         link.transfers += 1
     if link.known:
-        credit_link(rows, i, role, link)
+        credit_link(s, rows, i, role, link)
         pair(s, rows, i, place, link.waiting, role.replies, rows.asks[i])
     elif rows.sender[i] == CLIENT:
         link.client_handle = rows.handle[i]
