@@ -64,7 +64,9 @@ class Capture:
             ack = (self.first[1 - segment.direction] + segment.ack) % WRAP if segment.flags & ACK else 0
             wire = len(segment.data) if segment.wire is None else segment.wire
             captured, flags = len(segment.data), segment.flags
-            numbered.append((ns, ns, i + 1, len(payload), seq, ack, wire, captured, 0, 0, flags, segment.direction, 0))
+            numbered.append(
+                (ns, ns, i + 1, len(payload), seq, ack, wire, captured, 0, 0, flags, segment.direction, 0, 0)
+            )
             payload += segment.data
         return np.array(numbered, SEGMENT), np.frombuffer(bytearray(payload or b"\0"), np.uint8)
 

@@ -119,10 +119,11 @@ OF_PACKETS = {
 
 @cache
 def without_packets(name: str) -> Rows:
-    """The rows of a capture but for packets and times; of times and latencies only whether there are any."""
+    """The rows of a capture but for packets and times; of times and latencies only whether there are any. Stalls are
+    about both."""
     found: Rows = {}
     for table, _, rows in tables_of(runs(name).to_batches(max_chunksize=64), config(payload=True)):
-        for row in rows.to_pylist() if table != ACCOUNTS else ():
+        for row in rows.to_pylist() if table not in (ACCOUNTS, "stalls") else ():
             values = {name: value is None if name.endswith("_ns") else value for name, value in row.items()}
             text = as_text({name: value for name, value in values.items() if name not in OF_PACKETS})
             found.setdefault(table, Counter())[text] += 1

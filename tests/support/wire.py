@@ -67,7 +67,7 @@ class Wire:
         ack = self.seq[1 - direction] if flags & ACK else 0
         at, seq, size = len(self.payload), self.seq[direction], len(data)
         there = data[:captured]
-        self.segments.append((ns, ns, number, at, seq, ack, size, len(there), 0, window, flags, direction, 0))
+        self.segments.append((ns, ns, number, at, seq, ack, size, len(there), 0, window, flags, direction, 0, 0))
         self.payload += there
         self.seq[direction] += size + (1 if flags & SYN else 0)
 
