@@ -170,7 +170,7 @@ def write_capture(
     packets = []
     for index, wire in enumerate(wires):
         ends = {CLIENT: (CLIENT_ADDRESS, first_port + index), SERVER: (SERVER_ADDRESS, SERVER_PORT)}
-        for ns, _, number, at, seq, ack, size, *_, flags, direction, _ in wire.segments:
+        for ns, _, number, at, seq, ack, size, _, _, _, flags, direction, _, _ in wire.segments:
             data = bytes(wire.payload[at : at + size])
             packet = tcp_packet(ends[direction], ends[1 - direction], seq, ack, flags, data)
             packets.append((START_S * 10**9 + index * apart_ns + number * 1000 + ns - number, packet))
