@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     from pipeline import plots as plots
     from pipeline import rates as rates
     from pipeline import to_arrow as to_arrow
-    from pipeline import views as views
     from pipeline import write as write
     from pipeline.diff import diff as diff
     from pipeline.explain import explain as explain
-    from pipeline.session import session as session
-    from pipeline.tables.processes import LocalProcesses as LocalProcesses
+    from pipeline.run.processes import LocalProcesses as LocalProcesses
+    from pipeline.run.session import session as session
     from udfs import register as register
 
 # Name -> the module that it is imported from; a module itself has an empty name there.
@@ -55,11 +54,11 @@ FROM_PIPELINE = (
 HOMES = {
     **{name: ("pipeline", name) for name in FROM_PIPELINE},
     "plots": ("pipeline.plots", ""),
-    "views": ("pipeline.views", ""),
+    "views": ("pipeline.explore.views", ""),
     "diff": ("pipeline.diff", "diff"),
     "explain": ("pipeline.explain", "explain"),
-    "session": ("pipeline.session", "session"),
-    "LocalProcesses": ("pipeline.tables.processes", "LocalProcesses"),
+    "session": ("pipeline.run.session", "session"),
+    "LocalProcesses": ("pipeline.run.processes", "LocalProcesses"),
     "register": ("udfs", "register"),
     "WirehareError": ("codec.errors", "WirehareError"),
 }
@@ -71,7 +70,7 @@ def __getattr__(name: str) -> Any:
     if name not in HOMES:
         hint = ""
         if not name.startswith("_"):  # asked for by tools
-            from udfs.source.suggestions import meant
+            from udfs.source.options import meant
 
             hint = meant(name, HOMES)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=None)

@@ -29,7 +29,7 @@ from benchmarks.processes import peaks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.processes import LocalProcesses
+    from pipeline.run.processes import LocalProcesses
 
 # The fields that come closest to the columns of `frames`. Of the arguments and properties only the hot ones: `frames`
 # has them all, tshark would be slower.
@@ -110,10 +110,10 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def floor(task: Task) -> None:
     """The same source, the same shuffle and sort, every batch through Python as it is, and thrown away."""
     from codec.tables import TCP_RUNS
-    from pipeline.decoding import places_of, sorted_runs, source_options
-    from udfs.spark_schemas import spark_schema
+    from pipeline.tables.decoding import anchored_paths, sorted_runs, source_options
+    from udfs.arrow.spark_schemas import spark_schema
 
-    runs = sorted_runs(spark(task), source_options(places_of(str(task.capture)), {}))
+    runs = sorted_runs(spark(task), source_options(anchored_paths(str(task.capture)), {}))
     runs.mapInArrow(identity, spark_schema(TCP_RUNS)).write.format("noop").mode("overwrite").save()
 
 
@@ -140,7 +140,7 @@ def write_tables(task: Task) -> None:
 
 @functools.cache
 def processes() -> LocalProcesses:
-    from pipeline.tables.processes import LocalProcesses
+    from pipeline.run.processes import LocalProcesses
 
     return LocalProcesses()
 

@@ -41,15 +41,15 @@ class Connection:
             for side in (0, 1):
                 with contextlib.suppress(ssl.SSLWantReadError):
                     done[side] = done[side] or self.ends[side].do_handshake() is None
-                octets = self.outputs[side].read()
-                if octets:
-                    flights.append((side, octets))
-                    self.inputs[1 - side].write(octets)
+                data = self.outputs[side].read()
+                if data:
+                    flights.append((side, data))
+                    self.inputs[1 - side].write(data)
         return flights
 
-    def encrypted(self, side: int, octets: bytes) -> bytes:
-        """`octets` as records."""
-        self.ends[side].write(octets)
+    def encrypted(self, side: int, data: bytes) -> bytes:
+        """`bytes` as records."""
+        self.ends[side].write(data)
         return self.outputs[side].read()
 
 
@@ -69,8 +69,8 @@ def encrypt(clear: BinaryIO, out: BinaryIO, contexts: tuple[ssl.SSLContext, ssl.
     out.write(clear.read(24))
     connections: dict[tuple[bytes, bytes], Connection] = {}
     while record := clear.read(RECORD_HEAD):
-        octets = clear.read(struct.unpack_from("<I", record, 8)[0])
-        head, payload = octets[:PACKET_HEAD], octets[PACKET_HEAD:]
+        data = clear.read(struct.unpack_from("<I", record, 8)[0])
+        head, payload = data[:PACKET_HEAD], data[PACKET_HEAD:]
         here, there = head[26:30] + head[34:36], head[30:34] + head[36:38]
         flags = head[47]
         if flags & SYN and (here, there) not in connections and (there, here) not in connections:

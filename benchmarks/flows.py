@@ -28,10 +28,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pipeline
-from pipeline.dataframes import shaped
 from pipeline.output import parquet
-from pipeline.session import session
-from udfs.spark_schemas import TABLES
+from pipeline.run.session import session
+from pipeline.tables.dataframes import shaped
+from udfs.arrow.spark_schemas import TABLES
 
 MILLION = 10**6
 KINDS = ("ids", "bodies", "hot", "equal", "rpc")

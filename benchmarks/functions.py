@@ -23,7 +23,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 import udfs
 from benchmarks.profiles import FAMILIES, streams
-from pipeline.session import session
+from pipeline.run.session import session
 from udfs.functions import decoding
 from udfs.functions import names as naming
 
@@ -32,19 +32,19 @@ MILLION = 10**6
 KEY = bytes(range(32))
 
 
-def split(octets: bytes, family: str) -> list[bytes]:
+def split(data: bytes, family: str) -> list[bytes]:
     """A stream of complete frames, frame by frame."""
     found, at = [], 0
-    while at < len(octets):
-        if octets[at : at + 4] == b"AMQP":
+    while at < len(data):
+        if data[at : at + 4] == b"AMQP":
             size = 8
         elif family == "0-10":
-            size = int.from_bytes(octets[at + 2 : at + 4], "big")
+            size = int.from_bytes(data[at + 2 : at + 4], "big")
         elif family == "1.0":
-            size = int.from_bytes(octets[at : at + 4], "big")
+            size = int.from_bytes(data[at : at + 4], "big")
         else:
-            size = int.from_bytes(octets[at + 3 : at + 7], "big") + 8
-        found.append(octets[at : at + size])
+            size = int.from_bytes(data[at + 3 : at + 7], "big") + 8
+        found.append(data[at : at + size])
         at += size
     return found
 

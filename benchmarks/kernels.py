@@ -21,17 +21,21 @@ import numpy as np
 
 from benchmarks.processes import MEGA
 from benchmarks.profiles import FAMILIES, streams
-from codec.amqp import batches
-from codec.amqp import decoder as decoding
 from codec.amqp import rows as R
-from codec.amqp.connections.flows import run
-from codec.amqp.values import decode_values
+from codec.amqp.stream import run
 from codec.amqp.versions import BODY
 from codec.capture.records import RECORD
 from codec.compiler.kernel import njit
-from codec.hashes.digest import begin, finish, new_digests, update
-from codec.net.layers import dissect
-from codec.net.segments import ACK, SEGMENT, SYN
+from codec.decode import batches
+from codec.decode import decoder as decoding
+from codec.decode.batches import decode_values
+from codec.hashes.sha256 import (
+    begin,
+    finish,
+    new_digests,
+    update,
+)
+from codec.net.layers import ACK, SEGMENT, SYN, dissect
 from udfs.warm import packets
 
 SEGMENT_BYTES = 1448
@@ -84,11 +88,11 @@ class Spent:
 
 
 @njit
-def hash_each(digests, octets, sizes, out):
-    """SHA-256 of one body after the other; all begin at the first of `octets`."""
+def hash_each(digests, data, sizes, out):
+    """SHA-256 of one body after the other; all begin at the first of `bytes`."""
     for size in sizes:
         begin(digests, 0)
-        update(digests, 0, octets, 0, size)
+        update(digests, 0, data, 0, size)
         finish(digests, 0, out)
 
 

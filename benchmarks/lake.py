@@ -37,8 +37,8 @@ from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
-from pipeline.session import session
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
+from pipeline.run.session import session
 
 VERSION, HEARTBEAT = "0-9-1", bytes([8, 0, 0, 0, 0, 0, 0, 0xCE])
 SPAN = 10  # batches that a figure is the median of
@@ -141,9 +141,9 @@ def states(directory: Path, number: int) -> None:
                 took = take(path)
             log = Log(open_lake(str(lake)))
             there = sum(file.rows for file in log.files("states"))
-            octets = sum(file.size for file in log.files("states")) / MEGA
+            data = sum(file.size for file in log.files("states")) / MEGA
             print(
-                f"{there:6} states, {octets:6.1f} MB, {talking:3} with packets: "
+                f"{there:6} states, {data:6.1f} MB, {talking:3} with packets: "
                 f"{took:6.2f} s, {seen.processor:6.2f} s of processors, " + seen.peak_line(DRIVER, JVM, WORKER),
                 flush=True,
             )

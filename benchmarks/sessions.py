@@ -63,10 +63,10 @@ BEFORE_TRANSFERS = 3
 CREDIT_MESSAGES, CREDIT_BYTES, UNLIMITED = 0, 1, 0xFFFFFFFF
 COMPLETED, ACCEPTED, ACCEPTED_LAST = marker(0, 4), marker(1, 4), marker(2, 4)
 HEADER_0_10 = b"AMQP\1\1\0\x0a"
-CONNECTION_OCTETS, MESSAGE_OCTETS = marker(5, 4), marker(6, 4)
-# A message-id of 16 octets, of which eight differ.
-MESSAGE_UUID = UUID(bytes=b"\xbe\x7c\x40\x11\x8a\x00\x4b\x5c" + CONNECTION_OCTETS + MESSAGE_OCTETS)
-IN_UUID = {CONNECTION_OCTETS: Counter(of_connection=True), MESSAGE_OCTETS: Counter()}
+CONNECTION_BYTES, MESSAGE_BYTES = marker(5, 4), marker(6, 4)
+# A message-id of 16 bytes, of which eight differ.
+MESSAGE_UUID = UUID(bytes=b"\xbe\x7c\x40\x11\x8a\x00\x4b\x5c" + CONNECTION_BYTES + MESSAGE_BYTES)
+IN_UUID = {CONNECTION_BYTES: Counter(of_connection=True), MESSAGE_BYTES: Counter()}
 TABLE = {"tenant": ("str16", "acme"), "trace": ("str16", "9f86d081")}
 
 

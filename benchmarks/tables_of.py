@@ -14,7 +14,7 @@ import time
 
 import pyarrow as pa
 
-from pipeline.decoding import config, source_options
+from pipeline.tables.decoding import config, source_options
 from udfs.source.sources import in_run_order, read_runs
 from udfs.tables import tables_of
 

@@ -56,7 +56,7 @@ class Patch:
     kind: Counter | Text
 
 
-def octets(kind: Counter | Text, width: int, messages: Integers, connections: Integers) -> Bytes:
+def raw_bytes(kind: Counter | Text, width: int, messages: Integers, connections: Integers) -> Bytes:
     """The replacements: (connections, messages, `width`), 1 in a dimension that they do not depend on."""
     if isinstance(kind, Text):
         return letters(np.uint64(kind.key) ^ mixed((connections[:, None] << 32 | messages).astype(np.uint64)), width)
@@ -87,7 +87,7 @@ def apply(rows: Bytes, patches: list[Patch], connections: Integers) -> None:
     """Patch `rows`, the same stream for each of the connections: (connections, bytes)."""
     for patch in patches:
         places = patch.at[:, None] + np.arange(patch.width)
-        rows[:, places] = octets(patch.kind, patch.width, patch.messages, connections)
+        rows[:, places] = raw_bytes(patch.kind, patch.width, patch.messages, connections)
 
 
 CLIENT, SERVER = 0, 1
@@ -130,13 +130,13 @@ TEXT = re.compile(FILLER + b"{8,}")
 
 
 def marker(number: int, width: int) -> bytes:
-    """Octets in place of a counter while a unit is encoded; no encoding shortens them as a number."""
+    """Bytes in place of a counter while a unit is encoded; no encoding shortens them as a number."""
     return bytes([0x7A, 0xC3, 0x96, 0xE1, 0x5B, 0xD4, 0x8F][: width - 1]) + bytes([number])
 
 
-def numbered(octets: bytes) -> int:
+def numbered(raw_bytes: bytes) -> int:
     """A marker as a number."""
-    return int.from_bytes(octets, "big")
+    return int.from_bytes(raw_bytes, "big")
 
 
 def unit(data: bytes, kinds: Mapping[bytes, Counter | Text]) -> Unit:
@@ -145,14 +145,14 @@ def unit(data: bytes, kinds: Mapping[bytes, Counter | Text]) -> Unit:
     Raises ValueError if the marker of a counter does not occur exactly once.
     """
     patches: list[tuple[int, int, Counter | Text]] = []
-    for octets, kind in kinds.items():
+    for raw_bytes, kind in kinds.items():
         if isinstance(kind, Text):
             pieces = enumerate(TEXT.finditer(data))
             patches += [(place.start(), len(place[0]), Text(kind.key + piece)) for piece, place in pieces]
-        elif data.count(octets) != 1:
-            raise ValueError(f"marker {octets.hex()} occurs {data.count(octets)} times in a unit; expected one")
+        elif data.count(raw_bytes) != 1:
+            raise ValueError(f"marker {raw_bytes.hex()} occurs {data.count(raw_bytes)} times in a unit; expected one")
         else:
-            patches.append((data.index(octets), len(octets), kind))
+            patches.append((data.index(raw_bytes), len(raw_bytes), kind))
     return Unit(np.frombuffer(data, np.uint8), tuple(patches))
 
 

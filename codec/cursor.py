@@ -16,7 +16,7 @@ ANY = -1  # in a pattern of `begins`
 
 
 @kernel
-def octet(buf, at):
+def byte_at(buf, at):
     """The byte at `at`; the caller guarantees that it is inside the buffer."""
     return int(np.int64(buf[at]))
 
@@ -29,7 +29,7 @@ def fits(at, size, end):
 
 @inlined
 def begins(buf, at, end, pattern):
-    """Whether the octets from `at` on match `pattern`, a tuple of octets and ANY, as far as they are before `end`."""
+    """Whether the bytes from `at` on match `pattern`, a tuple of bytes and ANY, as far as they are before `end`."""
     for i in range(min(end - at, len(pattern))):
         if pattern[i] != ANY and buf[at + i] != pattern[i]:
             return False
@@ -38,10 +38,10 @@ def begins(buf, at, end, pattern):
 
 @kernel
 def u8(buf, at, end):
-    """Unsigned octet, or SHORT."""
+    """Unsigned byte, or SHORT."""
     if end - at < 1:
         return SHORT
-    return octet(buf, at)
+    return byte_at(buf, at)
 
 
 @kernel
@@ -49,7 +49,7 @@ def u16(buf, at, end):
     """Unsigned 16-bit integer, or SHORT."""
     if end - at < 2:
         return SHORT
-    return (octet(buf, at) << 8) | octet(buf, at + 1)
+    return (byte_at(buf, at) << 8) | byte_at(buf, at + 1)
 
 
 @kernel
@@ -57,7 +57,7 @@ def u32(buf, at, end):
     """Unsigned 32-bit integer, or SHORT."""
     if end - at < 4:
         return SHORT
-    return (octet(buf, at) << 24) | (octet(buf, at + 1) << 16) | (octet(buf, at + 2) << 8) | octet(buf, at + 3)
+    return (byte_at(buf, at) << 24) | (byte_at(buf, at + 1) << 16) | (byte_at(buf, at + 2) << 8) | byte_at(buf, at + 3)
 
 
 @kernel
@@ -70,7 +70,7 @@ def signed(value, bits):
 
 @kernel
 def i64(buf, at, end):
-    """Eight octets as a two's complement integer: a signed value, the bits of a double, or an unsigned value, which
+    """Eight bytes as a two's complement integer: a signed value, the bits of a double, or an unsigned value, which
     `exceeds_i64` checks. 0 when they pass `end`: check `fits` first."""
     if end - at < 8:
         return 0
@@ -87,10 +87,10 @@ def exceeds_i64(bits):
 def is_ascii(buf, start, end):
     """Whether no byte of `buf[start:end]` has its high bit set."""
     # an index from 0 on needs no check for negative values, so LLVM vectorises this loop
-    octets = buf[start:end]
+    data = buf[start:end]
     seen = 0
-    for i in range(len(octets)):
-        seen |= octets[i]
+    for i in range(len(data)):
+        seen |= data[i]
     return seen < 0x80
 
 
@@ -102,7 +102,7 @@ def is_utf8(buf, start, end):
         return True
     at = start
     while at < end:
-        lead = octet(buf, at)
+        lead = byte_at(buf, at)
         at += 1
         if lead < 0x80:
             continue
@@ -113,10 +113,10 @@ def is_utf8(buf, start, end):
             return False
         low = 0xA0 if lead == 0xE0 else (0x90 if lead == 0xF0 else 0x80)
         high = 0x9F if lead == 0xED else (0x8F if lead == 0xF4 else 0xBF)
-        if octet(buf, at) < low or octet(buf, at) > high:
+        if byte_at(buf, at) < low or byte_at(buf, at) > high:
             return False
         for i in range(at + 1, at + more):
-            if octet(buf, i) & 0xC0 != 0x80:
+            if byte_at(buf, i) & 0xC0 != 0x80:
                 return False
         at += more
     return True

@@ -1,4 +1,4 @@
-"""Arrays as kernels need them, and large ones of which little is used."""
+"""Arrays as kernels need them, large ones of which little is used, and copies of bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from codec.compiler.kernel import kernel
 
-def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
+
+def as_kernel_array(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """The values, read-only and contiguous: kernels are compiled for one kind of array."""
     values = np.ascontiguousarray(values)
     values.flags.writeable = False
@@ -38,3 +40,12 @@ def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike, order: Literal["
         return np.zeros(shape, kind, order)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(pages, kind).reshape(shape, order=order)
+
+
+@kernel
+def copy_bytes(to, at, buf, start, end):
+    """`to[at:]` = `buf[start:end]`."""
+    # indexes from 0 on need no check for negative values, so LLVM vectorises these loops
+    source, target = buf[start:end], to[at : at + end - start]
+    for i in range(len(source)):
+        target[i] = source[i]

@@ -1,13 +1,13 @@
-"""Arrays of many connections as octets of each, written and read part by part for all connections at once.
+"""Arrays of many connections as bytes of each, written and read part by part for all connections at once.
 
     writer = Writer(connections)
     writer.put(values, counts)              # connection i has the next counts[i] of `values`
-    octets = writer.octets()                # bytes of each connection
+    bytes = writer.bytes()                # bytes of each connection
 
-    reader = Reader(octets)
+    reader = Reader(bytes)
     values = reader.take(dtype, counts)     # what was put, of these connections
 
-Cost per part and per octet, not per connection: a kernel copies. `sealed` octets begin with MAGIC, a layout version, a
+Cost per part and per byte, not per connection: a kernel copies. `sealed` bytes begin with MAGIC, a layout version, a
 digest of the layout and a checksum of the rest, which is compressed; `unsealed` never misreads others.
 """
 
@@ -31,12 +31,12 @@ _COUNT = np.dtype("<u4")
 
 
 class StateError(WirehareError, ValueError):
-    """Octets that are not the state of a connection, or not of this layout."""
+    """Bytes that are not the state of a connection, or not of this layout."""
 
 
 @kernel
 def _copy(source, source_at, target, target_at, sizes):
-    """Copy `sizes[i]` octets for each connection, and advance `source_at` and `target_at`."""
+    """Copy `sizes[i]` bytes for each connection, and advance `source_at` and `target_at`."""
     for i in range(len(sizes)):
         size, begin, to = sizes[i], source_at[i], target_at[i]
         for k in range(size):
@@ -54,21 +54,21 @@ class Writer:
 
     def put(self, values: NDArray[Any], counts: Integers) -> None:
         """Append `counts[i]` items to connection i."""
-        octets = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
-        self._parts.append((octets, np.asarray(counts, np.int64) * values.dtype.itemsize))
+        data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+        self._parts.append((data, np.asarray(counts, np.int64) * values.dtype.itemsize))
 
     def put_counted(self, values: NDArray[Any], counts: Integers) -> None:
         """The same, with the counts before them."""
         self.put(counts.astype(_COUNT), np.ones(self._connections, np.int64))
         self.put(values, counts)
 
-    def octets(self) -> list[bytes]:
+    def data(self) -> list[bytes]:
         """What was put, by connection."""
         sizes = sum((sizes for _, sizes in self._parts), np.zeros(self._connections, np.int64))
         ends = np.cumsum(sizes)
         at, heap = ends - sizes, np.empty(int(sizes.sum()), np.uint8)
-        for octets, own in self._parts:
-            _copy(octets, np.cumsum(own) - own, heap, at, own)
+        for data, own in self._parts:
+            _copy(data, np.cumsum(own) - own, heap, at, own)
         whole = heap.tobytes()
         return [whole[end - size : end] for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
 
@@ -76,11 +76,11 @@ class Writer:
 class Reader:
     """Takes parts in the order in which they were put."""
 
-    def __init__(self, octets: Sequence[bytes]) -> None:
-        self._heap = np.frombuffer(b"".join(octets), np.uint8)
-        sizes = np.array([len(each) for each in octets], np.int64)
+    def __init__(self, data: Sequence[bytes]) -> None:
+        self._heap = np.frombuffer(b"".join(data), np.uint8)
+        sizes = np.array([len(each) for each in data], np.int64)
         self._at = np.cumsum(sizes) - sizes
-        self.connections = len(octets)
+        self.connections = len(data)
 
     def take(self, dtype: np.dtype[Any], counts: Integers) -> NDArray[Any]:
         """The next `counts[i]` items of connection i."""
@@ -95,23 +95,23 @@ class Reader:
         return self.take(dtype, counts), counts
 
 
-def sealed(octets: bytes, version: int, layout: bytes) -> bytes:
-    """Octets with a head."""
-    body = zlib.compress(octets, 1)
+def seal(data: bytes, version: int, layout: bytes) -> bytes:
+    """Bytes with a head."""
+    body = zlib.compress(data, 1)
     return _HEAD.pack(MAGIC, version, layout, zlib.crc32(body)) + body
 
 
-def unsealed(octets: bytes, version: int, layout: bytes) -> bytes:
-    """What was sealed; `StateError` for octets of another layout, and damaged ones."""
-    if len(octets) < _HEAD.size or octets[:4] != MAGIC:
+def unseal(data: bytes, version: int, layout: bytes) -> bytes:
+    """What was sealed; `StateError` for bytes of another layout, and damaged ones."""
+    if len(data) < _HEAD.size or data[:4] != MAGIC:
         raise StateError("not the state of a connection")
-    _, other, digest, checksum = _HEAD.unpack_from(octets)
+    _, other, digest, checksum = _HEAD.unpack_from(data)
     if (other, digest) != (version, layout):
         raise StateError(
             f"the state of a connection has layout {other}-{digest.hex()}, this release reads "
             f"{version}-{layout.hex()} only"
         )
-    body = octets[_HEAD.size :]
+    body = data[_HEAD.size :]
     if zlib.crc32(body) != checksum:
         raise StateError("the state of a connection is damaged: its checksum differs")
     return zlib.decompress(body)

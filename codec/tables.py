@@ -1,8 +1,8 @@
 """The columns of all tables, as plain data: the public contract, and the only list of columns.
 
 A column is said once: its name, type, documentation and unit, where it comes from on the wire, and how a file stores
-it. Everything else is derived from this: Arrow's schemas (`udfs.arrow.types`) and Spark's (`udfs.spark_schemas`), the
-options of Parquet files (`udfs.sink.parquet`), `wirehare schema`, docs/tables.md, and the layouts of kernels.
+it. Everything else is derived from this: Arrow's schemas (`udfs.arrow.types`) and Spark's (`udfs.arrow.spark_schemas`),
+the options of Parquet files (`udfs.sink.parquet`), `wirehare schema`, docs/tables.md, and the layouts of kernels.
 
 The order here is the order of the columns in the tables. `*_ts` is TIMESTAMP (UTC, microseconds), `*_ts_ns` nanoseconds
 since 1970-01-01 UTC, other `*_ns` are durations. A null means that the capture does not show the value. A latency is
@@ -31,6 +31,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
+
+from codec.names import CLASSIC_VERSIONS
 
 # Types of columns: these, `ListOf`, `MapOf`, and a Table for a struct. As texts they are Spark's names.
 LONG, INT, STRING, BOOLEAN, BINARY = "bigint", "int", "string", "boolean", "binary"
@@ -169,7 +171,7 @@ FRAMES = Table("frames", "AMQP frame with its arguments, or span of bytes outsid
            "0-10 control command header body | 1.0 amqp sasl empty | spans: tls gap skipped foreign", statistics=False),
     Column("class_id", INT, "class of a method or content header; null elsewhere", statistics=False),
     Column("method_id", INT, "method within its class; null elsewhere", statistics=False),
-    Column("code", LONG, "descriptor of a 1.0 performative; 4 octets after AMQP of a protocol header; first 4 of HTTP, "
+    Column("code", LONG, "descriptor of a 1.0 performative; 4 bytes after AMQP of a protocol header; first 4 of HTTP, "
            "SSH, TLS"),
     Column("name", STRING, "'basic.publish', 'message.transfer', 'transfer'; the class name on content headers"),
     Column("arguments", VARIANT, "decoded arguments by field name, '_' for '-'; credentials left out",
@@ -180,9 +182,9 @@ FRAMES = Table("frames", "AMQP frame with its arguments, or span of bytes outsid
     Column("payload_size", LONG, "bytes inside the frame: content bytes of a body", unit=BYTES, statistics=False),
     Column("payload", BINARY, "the content bytes themselves; only with the option for payloads", dictionary=False,
            statistics=False),
-    Column("status", STRING, "'ok' 'partial' (bytes missing) 'malformed' (octets break the protocol) 'unknown'"),
+    Column("status", STRING, "'ok' 'partial' (bytes missing) 'malformed' (bytes break the protocol) 'unknown'"),
     Column("error", STRING, "what is wrong, when status is not 'ok'"),
-    Column("notes", STRINGS, "oddities of the octets: 'octets-left' 'reserved-set' 'weight' ...; null: none"),
+    Column("notes", STRINGS, "oddities of the bytes: 'octets-left' 'reserved-set' 'weight' ...; null: none"),
     Column("content_frame_no", LONG, "frame_no of the method whose content this frame carries or announces",
            dictionary=False),
     Column("body_sha256", STRING, "lower-case hex, on the frame that completes a content, if it was captured "
@@ -626,7 +628,7 @@ MESSAGES = Table(
     Column("link", STRING, "consumer tag, destination of a subscription, or name of the link"),
     Column("delivery_tag", LONG, "delivery tag; of a publish in confirm mode its number since confirm.select, 1-based",
            families=("classic",), dictionary=False),
-    Column("delivery_tag_hex", STRING, "1.0: delivery-tag, which may be any octets, lower-case hex", families=("0-10",
+    Column("delivery_tag_hex", STRING, "1.0: delivery-tag, which may be any bytes, lower-case hex", families=("0-10",
            "1.0")),
     Column("delivery_id", LONG, "1.0: delivery-id; 0-10: command id", families=("0-10", "1.0"), dictionary=False),
     Column("message_format", LONG, "1.0: message-format; 0: the sections of the specification", families=("0-10",
@@ -906,12 +908,12 @@ TCP_RUNS = Table(
     Column("order_ns", LONG, "running maximum of capture times at the first segment; null on accounts", unit=NS),
     Column("capture_file", STRING, "URI of the capture"),
     Column("first_packet_no", LONG, "packet number of the first segment; null on accounts", dictionary=False),
-    Column("segments", BINARY, "records of codec.net.segments.SEGMENT end to end, both directions"),
+    Column("segments", BINARY, "records of codec.net.layers.SEGMENT end to end, both directions"),
     Column("payload", BINARY, "captured TCP payloads end to end; null: segments say where in the file",
            dictionary=False, statistics=False),
     Column("account", STRING, "JSON of what the split held; null on runs"),
     Column("processes", STRINGS, "JSON of each process that these packets are about; null: none"),
-    Column("sightings", BINARY, "when they are: records of udfs.decode.processes.SIGHTING end to end; null: none"),
+    Column("sightings", BINARY, "when they are: records of udfs.source.processes.SIGHTING end to end; null: none"),
 ))  # fmt: skip
 
 # Runs of a flow are decoded in this order, however the captures were split and their runs cut.
@@ -991,6 +993,4 @@ def family(name: str, versions: Sequence[str], and_unknown: bool = False) -> Fam
 
 @cache
 def families() -> tuple[Family, ...]:
-    from codec.amqp.classic.tables import CLASSIC_VERSIONS  # not above: it loads numpy
-
     return family("classic", CLASSIC_VERSIONS, True), family("0-10", ("0-10",)), family("1.0", ("1.0",))

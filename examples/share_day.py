@@ -11,7 +11,7 @@ import sys
 
 from pyspark.sql import functions as F
 
-from pipeline.session import session
+from pipeline.run.session import session
 
 
 def share(tables: str, day: str, warehouse: str, *names: str) -> None:

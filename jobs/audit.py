@@ -65,7 +65,7 @@ def import_modules() -> None:
 def audit_tables(source: Place, wanted: report.Inputs, arguments: argparse.Namespace, started: float) -> int:
     """Audit the tables in `source`; return the exit code. `started`: start time of the job, from time.monotonic()."""
     from pipeline.output.swap import staged_child
-    from pipeline.output.writing import FINDINGS
+    from pipeline.tables.writing import FINDINGS
 
     with staged_child(arguments.tables, FINDINGS) as stage:
         write_findings(arguments, source, stage, wanted.config)
@@ -79,12 +79,12 @@ def write_findings(arguments: argparse.Namespace, source: Place, stage: Place, c
 
     from codec.tables import FINDINGS
     from pipeline.audit import findings_in
+    from pipeline.explore.sql import files_here, span_conditions
     from pipeline.lake.reading import Span
     from pipeline.output.parquet import write_rows
     from pipeline.output.place import TablesError
-    from pipeline.sql import files_here, span_conditions
     from udfs.findings.evaluation import Run
-    from udfs.source.files import first_line
+    from udfs.source.reading import first_line
 
     running = Run()
     span = Span(getattr(arguments, "since", None), getattr(arguments, "until", None))

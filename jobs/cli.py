@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from jobs import running
-from udfs.processes import collect_rarely
+from udfs.workers.processes import collect_rarely
 
 NAMES = (
     "decode", "explain", "diff", "audit", "report", "nightly", "sql", "cut", "ingest", "lake", "doctor", "rules",

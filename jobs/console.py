@@ -14,12 +14,12 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from udfs.progress import shown, time_left
+from udfs.workers.progress import shown, time_left
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.processes import LocalProcesses
+    from pipeline.run.processes import LocalProcesses
 
 LARGE = 10_000
 
@@ -68,7 +68,7 @@ class Status:
 
     def progress(self, spark: SparkSession | LocalProcesses | None) -> str:
         """Progress of the running stages, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty if unknown."""
-        from pipeline.text import size  # not above: --help needs no Spark
+        from pipeline.output.text import size  # not above: --help needs no Spark
 
         stages = active_stages(spark)
         self._seen += sorted(stage for stage in stages if stage not in self._seen)
@@ -101,7 +101,7 @@ def step(
 
 def active_stages(spark: SparkSession | LocalProcesses | None) -> dict[int, tuple[int, int]]:
     """Active stages: number -> (completed tasks, all tasks); empty if the session does not provide them."""
-    from pipeline.tables.processes import LocalProcesses  # not above: --help needs no Spark
+    from pipeline.run.processes import LocalProcesses  # not above: --help needs no Spark
 
     if spark is None:
         return {}

@@ -20,7 +20,7 @@ from jobs.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_
 from jobs.console import print_error, print_status, step
 from jobs.decode import start
 from jobs.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
-from udfs.source.suggestions import meant, unknown
+from udfs.source.options import meant, unknown
 
 if TYPE_CHECKING:
     from pipeline.extract import Choice, CutOptions, Result, Rows
@@ -193,8 +193,8 @@ def run(arguments: argparse.Namespace) -> int:
 def cut_options(arguments: argparse.Namespace) -> CutOptions:
     """The options of the cut. Raises UsageError."""
     from codec.pseudonyms import key_of
-    from pipeline.decoding import checked_key_logs
     from pipeline.extract import CutOptions
+    from pipeline.tables.decoding import checked_key_logs
 
     wanted = (arguments.connection, arguments.message, arguments.message_id, arguments.finding, arguments.where)
     if not any(wanted):
@@ -207,7 +207,7 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
     try:
         key = key_of(Path(arguments.anonymise).read_bytes()) if arguments.anonymise is not None else None
     except OSError as error:
-        from udfs.source.files import first_line
+        from udfs.source.reading import first_line
 
         raise UsageError(f"--anonymise {arguments.anonymise}: cannot be read ({first_line(error)})") from error
     except ValueError as error:
@@ -267,7 +267,7 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
     import pyarrow as pa
 
     from pipeline.extract import CutError, TablesError
-    from pipeline.text import endpoint_text
+    from pipeline.output.text import endpoint_text
 
     found: set[int] = set()
     for client, (one, other) in product(("client", "proxied_client"), ((0, 1), (1, 0))):
@@ -309,7 +309,7 @@ def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
             keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()
             return run_interruptibly(keys.toArrow, [spark])
     except (AnalysisException, ParseException) as error:
-        from udfs.source.files import first_line
+        from udfs.source.reading import first_line
 
         raise UsageError(f"--where: {first_line(error)}") from error
 
@@ -331,8 +331,8 @@ def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) ->
 
 def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """Print what was written to stderr: standard output may be the file."""
-    from pipeline.text import plural
-    from udfs.source.files import public_uri
+    from pipeline.output.text import plural
+    from udfs.source.reading import public_uri
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     print_status(

@@ -26,8 +26,8 @@ from jobs.running import EXIT_CODES, OK, UNREADABLE, run_interruptibly, run_stan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.processes import LocalProcesses
-    from udfs.source.files import CaptureFile
+    from pipeline.run.processes import LocalProcesses
+    from udfs.source.reading import CaptureFile
 
 
 EPILOG = f"""examples:
@@ -77,7 +77,7 @@ def add_input_and_output(parser: argparse.ArgumentParser) -> None:
 def table_names(text: str) -> list[str]:
     """The tables named in a comma-separated list."""
     from codec.tables import TABLES
-    from udfs.source.suggestions import unknown
+    from udfs.source.options import unknown
 
     names = [name for name in (part.strip() for part in text.split(",")) if name]
     for name in names:
@@ -97,7 +97,7 @@ def next_step(arguments: argparse.Namespace) -> str:
     """A command to run next on the tables."""
     if arguments.tables:
         return f"in Python, tables = wirehare.load(wirehare.session(), {arguments.output!r})"
-    from udfs.source.files import public_uri
+    from udfs.source.reading import public_uri
 
     return f"wirehare audit {shlex.quote(public_uri(arguments.output))} --report audit.html"
 
@@ -107,16 +107,16 @@ def decode_captures(
 ) -> tuple[SparkSession | None, int]:
     """Decode; return the Spark session that was started for it, if any, and the exit code. If it is decoded
     without Spark, `meanwhile` is called first."""
-    from udfs.processes import without_pandas
+    from udfs.workers.processes import without_pandas
 
     with without_pandas():
         import pipeline
     from codec.tables import TABLES
-    from pipeline.decoding import checked_key_logs, decoded_locally
     from pipeline.output.place import place
-    from pipeline.tables.processes import LocalProcesses
-    from udfs.source.files import LOCAL
+    from pipeline.run.processes import LocalProcesses
+    from pipeline.tables.decoding import checked_key_logs, decoded_locally
     from udfs.source.paths import require_capture, resolve
+    from udfs.source.reading import LOCAL
 
     started = time.monotonic()
     wanted = arguments.tables or list(TABLES)
@@ -132,7 +132,7 @@ def decode_captures(
 
     def begin() -> SparkSession | LocalProcesses:
         from codec.compiler.kernel import all_compiled
-        from pipeline.session import GATEWAY_PORT, has_session, on_one_machine
+        from pipeline.run.session import GATEWAY_PORT, has_session, on_one_machine
 
         submitted = GATEWAY_PORT in os.environ
         ready = all_compiled() or interpret_while_cold(files)
@@ -169,7 +169,7 @@ def decode_captures(
         sessions,
     )
     from jobs.summary import summarize, summary_text
-    from pipeline.sql import open_tables
+    from pipeline.explore.sql import open_tables
 
     output = place(arguments.output)
     with open_tables(arguments.output) as tables:
@@ -191,9 +191,9 @@ def decode_captures(
 def interpret_while_cold(files: Sequence[CaptureFile]) -> bool:
     """If the kernels are not compiled yet and decoding these captures is faster without compiling, run them
     interpreted, in this process and in those that it starts. Return whether that is so. Workers of a session that runs
-    already decide for themselves (`pipeline.decoding.tell_workers`)."""
+    already decide for themselves (`pipeline.tables.decoding.tell_workers`)."""
     from codec.compiler.kernel import all_compiled
-    from pipeline.session import has_session
+    from pipeline.run.session import has_session
 
     return not has_session() and not all_compiled() and interpreted_sooner(files)
 
@@ -202,7 +202,7 @@ def interpreted_sooner(files: Sequence[CaptureFile]) -> bool:
     """Tell the user that kernels are not compiled yet; interpret them if captures are decoded faster by that. Return
     whether that is so."""
     from codec.compiler.kernel import interpret
-    from pipeline import decoding
+    from pipeline.tables import decoding
 
     sooner = decoding.interpreted_sooner(files)
     if sooner:
@@ -244,8 +244,14 @@ def start(byte_size: int = 0) -> SparkSession:
 
 def start_quietly(byte_size: int = 0) -> SparkSession:
     """The same, without status lines."""
-    from pipeline.session import JOB_SETTINGS, QUICK_COMPILER, QUICK_COMPILER_BYTES, ignore_pandas_notice, session
-    from udfs.processes import without_pandas
+    from pipeline.run.session import (
+        JOB_SETTINGS,
+        QUICK_COMPILER,
+        QUICK_COMPILER_BYTES,
+        ignore_pandas_notice,
+        session,
+    )
+    from udfs.workers.processes import without_pandas
 
     import_for_connect()
     ignore_pandas_notice()

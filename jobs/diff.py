@@ -18,7 +18,7 @@ from jobs.sql import decoded, has_tables
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline.sql import Session
+    from pipeline.explore.sql import Session
 
 EPILOG = """examples:
   wirehare diff before.pcapng after.pcapng
@@ -105,7 +105,7 @@ def opened(source: str, day: str | None, arguments: argparse.Namespace) -> Itera
     """The tables of a source, of one day if it is given, and the exit code of decoding it. Captures are decoded and
     audited first."""
     from pipeline.diff import span_of
-    from pipeline.sql import open_tables
+    from pipeline.explore.sql import open_tables
 
     with ExitStack() as stack:
         directory, exit_code = source, OK
@@ -121,7 +121,7 @@ def audit(directory: str) -> None:
     from jobs.audit import write_findings
     from pipeline.output.place import place
     from pipeline.output.swap import staged_child
-    from pipeline.output.writing import FINDINGS
+    from pipeline.tables.writing import FINDINGS
 
     with staged_child(directory, FINDINGS) as stage:
         write_findings(argparse.Namespace(tables=directory), place(directory), stage, None)

@@ -50,9 +50,9 @@ def checks_of_captures(arguments: argparse.Namespace) -> Iterable[Check]:
     """Decode the captures and check them."""
     from jobs.sql import decoded
     from pipeline import doctor
+    from pipeline.explore.sql import connect, files_here
     from pipeline.lake.reading import Span
     from pipeline.output.place import place
-    from pipeline.sql import connect, files_here
     from udfs.source.paths import resolve
 
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def checks_of_captures(arguments: argparse.Namespace) -> Iterable[Check]:
 def print_checks(checks: Iterable[Check]) -> bool:
     """Print a line for each check; return whether there is a problem."""
     from pipeline.doctor import PROBLEM
-    from udfs.source.files import printable
+    from udfs.source.reading import printable
 
     found = False
     for check in checks:

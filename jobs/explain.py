@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pipeline.explain import explain, page
-    from pipeline.sql import connect
+    from pipeline.explore.sql import connect
 
     *subject, source = arguments.words
     if len(subject) > 1:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.lake.batches import Ingest
-    from pipeline.tables.processes import LocalProcesses
+    from pipeline.run.processes import LocalProcesses
 
 EPILOG = """examples:
   wirehare ingest captures/ --lake lake --every 60s
@@ -93,14 +93,14 @@ def length(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from udfs.processes import without_pandas
+    from udfs.workers.processes import without_pandas
 
     with without_pandas():
-        from pipeline.decoding import PacketFilter
         from pipeline.lake import open_ingest
+        from pipeline.tables.decoding import PacketFilter
     from pipeline.lake.layout import Options
-    from pipeline.session import has_session
-    from pipeline.tables.processes import LocalProcesses
+    from pipeline.run.processes import LocalProcesses
+    from pipeline.run.session import has_session
     from udfs.source.paths import PathError, resolve
 
     times = (arguments.settle, arguments.pair_within, arguments.forget_after, arguments.late_after)
@@ -159,7 +159,7 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
 
 
 def line(batch: dict[str, Any]) -> str:
-    from pipeline.text import duration, plural, size
+    from pipeline.output.text import duration, plural, size
 
     lag = "" if batch["lag_ns"] is None else f", {duration(batch['lag_ns'])} after the latest packet"
     parts = [

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake.files import compact, expire
     from pipeline.lake.log import Log
     from pipeline.lake.place import open_lake, open_to_change
-    from pipeline.text import plural
+    from pipeline.output.text import plural
 
     changes = arguments.compact or arguments.expire is not None
     log = Log((open_to_change if changes else open_lake)(arguments.lake), arguments.lake)
@@ -74,7 +74,7 @@ def overview(log: Log) -> str:
     """The lake's last batches, days, tables and open connections, as text."""
     from codec.tables import TABLES
     from pipeline.lake.files import read_rows
-    from pipeline.text import plural, size
+    from pipeline.output.text import plural, size
 
     last = log.batch("captures")
     if not last:

@@ -1,7 +1,7 @@
 """Make the report of an audit again, from the tables and the findings beside them.
 
 Runs as `wirehare report`. Counts, page and printed lines are those of `wirehare audit`, which calls this module when it
-has written the findings. Neither Spark nor Java starts: DuckDB counts in this process (`pipeline.sql`).
+has written the findings. Neither Spark nor Java starts: DuckDB counts in this process (`pipeline.explore.sql`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pipeline.audit.config import Config
+    from pipeline.explore.sql import Session
     from pipeline.output.place import Place
     from pipeline.report.baseline import Previous
     from pipeline.report.cards import Card
     from pipeline.report.facts import Facts
     from pipeline.report.formats import Audit
-    from pipeline.sql import Session
 
 EPILOG = """examples:
   wirehare report tables --report audit.html
@@ -136,7 +136,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check all arguments first, write the outputs last; return the exit code."""
     from pipeline.output.place import TablesError
-    from pipeline.output.writing import FINDINGS
+    from pipeline.tables.writing import FINDINGS
 
     started = time.monotonic()
     wanted = check_inputs(arguments)
@@ -158,7 +158,7 @@ def import_modules() -> None:
 
 def check_inputs(arguments: argparse.Namespace) -> Inputs:
     """Read the baseline and the configuration, and check the outputs. Raises UsageError."""
-    from udfs.processes import without_pandas
+    from udfs.workers.processes import without_pandas
 
     with without_pandas():
         import pyarrow.dataset  # noqa: F401  # tables are opened by it
@@ -168,7 +168,7 @@ def check_inputs(arguments: argparse.Namespace) -> Inputs:
         from pipeline.report import baseline
     from pyarrow.fs import FileType
 
-    from udfs.source.files import first_line
+    from udfs.source.reading import first_line
 
     outputs = {name: output_file(name) for name in (arguments.report, arguments.json) if name}
     previous = settings = None
@@ -202,7 +202,7 @@ def only(settings: Config, names: Sequence[str]) -> Config:
     from dataclasses import replace
 
     from pipeline.audit.catalogue import names_of, with_custom
-    from udfs.source.suggestions import meant
+    from udfs.source.options import meant
 
     rules = with_custom(rule for rule, _ in settings.rules)
     for name in names:
@@ -217,14 +217,14 @@ def only(settings: Config, names: Sequence[str]) -> Config:
 def report_of(source: Place, findings: Place | None, wanted: Inputs, arguments: argparse.Namespace) -> Written:
     """Count the tables of `source`, compare with the baseline, and make the page; nothing is written. `findings`: where
     the table is, if not beside the others. Raises TablesError if files cannot be read."""
+    from pipeline.explore.sql import QueryError, open_tables
     from pipeline.lake.reading import Span
     from pipeline.output.place import TablesError
     from pipeline.report.baseline import compare
     from pipeline.report.facts import count, coverage_check, rules_of
     from pipeline.report.formats import FORMATS, Audit
     from pipeline.report.page import page
-    from pipeline.sql import QueryError, open_tables
-    from udfs.source.files import first_line, public_uri
+    from udfs.source.reading import first_line, public_uri
 
     now = datetime.now(UTC)
     sessions: list[Session] = []
@@ -280,7 +280,7 @@ def write_report(
 
 def card_text(card: Card) -> str:
     """A broken rule for the terminal: what, how often, by whom, what happened, what to do."""
-    from pipeline.text import plain_text, plural
+    from pipeline.output.text import plain_text, plural
 
     names = [plain_text(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
     number = plural(card.findings, "finding")
@@ -305,7 +305,7 @@ def open_tables(directory: str) -> Place:
     from pipeline.lake.log import Log
     from pipeline.lake.place import is_lake, open_lake
     from pipeline.output.place import TablesError
-    from udfs.source.files import first_line
+    from udfs.source.reading import first_line
 
     source = tables_directory(directory)
     entries = source.entries() or []

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pipeline.audit.catalogue import catalogue, removed
-    from udfs.source.suggestions import meant
+    from udfs.source.options import meant
 
     name = arguments.rule.upper()
     if name in removed():

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from jobs.running import OK, UsageError
-from udfs.source.suggestions import unknown
+from udfs.source.options import unknown
 
 if TYPE_CHECKING:
     from pipeline.audit.catalogue import Rule

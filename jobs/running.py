@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
     def arguments(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words of a command line. Raises UsageError."""
-        from udfs.source.suggestions import meant, unknown
+        from udfs.source.options import meant, unknown
 
         command = next((word for word in words if not word.startswith("-")), None)
         if command is not None and command not in self.commands:
@@ -182,7 +182,7 @@ def exit_code_of(words: Sequence[str], jobs: Sequence[str]) -> int:
             try:
                 arguments = command_line(jobs).arguments(words)
             except UsageError as error:
-                from udfs.source.files import masked
+                from udfs.source.reading import masked
 
                 print_error(masked(str(error), *words))
                 return USAGE
@@ -208,7 +208,7 @@ def run_job(arguments: argparse.Namespace, words: Sequence[str], stop_request: S
     except Exception as error:  # including errors of Spark, Java and file systems
         if stop_request.requested:  # the error follows from the cancellation
             raise Stopped from error
-        from udfs.source.files import masked
+        from udfs.source.reading import masked
 
         code, line = outcome(error, arguments.exit_statuses)
         print_error(masked(f"{arguments.prog}: {line}", *words))

@@ -8,7 +8,7 @@ import textwrap
 
 from codec.tables import ALL_TABLES, Column, Table
 from jobs.running import OK, UsageError
-from udfs.source.suggestions import unknown
+from udfs.source.options import unknown
 
 EPILOG = "Without TABLE, all tables.\n"
 

@@ -1,7 +1,7 @@
 """Ask tables or captures a question in SQL.
 
-Runs as `wirehare sql`, with DuckDB: neither Spark nor Java starts. The work is done by `pipeline.sql`; here are its
-command line, its prompt, and the forms of a result.
+Runs as `wirehare sql`, with DuckDB: neither Spark nor Java starts. The work is done by `pipeline.explore.sql`; here are
+its command line, its prompt, and the forms of a result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobs.console import print_error, print_status, step, table
 from jobs.running import OK, UNREADABLE, USAGE, UsageError, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
-    from pipeline.sql import Session
+    from pipeline.explore.sql import Session
 
 EPILOG = """examples:
   wirehare sql tables "SELECT outcome, count(*) FROM messages GROUP BY ALL"
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pipeline.sql import connect
+    from pipeline.explore.sql import connect
 
     with ExitStack() as stack:
         directory, exit_code = arguments.source, OK
@@ -106,9 +106,9 @@ def decoded(arguments: argparse.Namespace, stack: ExitStack) -> tuple[str, int]:
     """Decode captures into a directory that `stack` removes; the exit code says whether they were whole."""
     from jobs.decode import interpret_while_cold
     from pipeline import write
-    from pipeline.decoding import checked_key_logs
-    from pipeline.output import scratch
-    from pipeline.tables.processes import LocalProcesses
+    from pipeline.run import scratch
+    from pipeline.run.processes import LocalProcesses
+    from pipeline.tables.decoding import checked_key_logs
     from udfs.source.paths import require_capture, resolve
 
     files = resolve([arguments.source])
@@ -251,7 +251,7 @@ class Prompt:
                 return None if text.split(" ")[0].rstrip(";") in (".quit", ".exit") else text
 
     def _execute(self, text: str) -> None:
-        from pipeline.sql import QueryError
+        from pipeline.explore.sql import QueryError
 
         try:
             if text.startswith("."):
@@ -268,7 +268,7 @@ class Prompt:
     def _command(self, words: list[str]) -> None:
         from codec.tables import TABLES
         from jobs.schema import table_text
-        from udfs.source.suggestions import unknown
+        from udfs.source.options import unknown
 
         match words:
             case [".tables"]:

@@ -25,43 +25,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline import views as views
     from pipeline.audit import findings as findings
-    from pipeline.dataframes import Tables as Tables
-    from pipeline.dataframes import to_arrow as to_arrow
-    from pipeline.decoding import decoded as decoded
+    from pipeline.explore import views
+    from pipeline.explore.loading import NoTables as NoTables
+    from pipeline.explore.loading import decode as decode
+    from pipeline.explore.loading import from_decoded as from_decoded
+    from pipeline.explore.loading import load as load
+    from pipeline.explore.summaries import backlog as backlog
+    from pipeline.explore.summaries import consumers as consumers
+    from pipeline.explore.summaries import heartbeats as heartbeats
+    from pipeline.explore.summaries import latency as latency
+    from pipeline.explore.summaries import rates as rates
     from pipeline.extract import cut as cut
     from pipeline.lake import ingest as ingest
-    from pipeline.loading import NoTables as NoTables
-    from pipeline.loading import decode as decode
-    from pipeline.loading import from_decoded as from_decoded
-    from pipeline.loading import load as load
-    from pipeline.output.writing import write as write
-    from pipeline.summaries import backlog as backlog
-    from pipeline.summaries import consumers as consumers
-    from pipeline.summaries import heartbeats as heartbeats
-    from pipeline.summaries import latency as latency
-    from pipeline.summaries import rates as rates
-    from udfs.spark_schemas import TABLES as TABLES
+    from pipeline.tables.dataframes import Tables as Tables
+    from pipeline.tables.dataframes import to_arrow as to_arrow
+    from pipeline.tables.decoding import decoded as decoded
+    from pipeline.tables.writing import write as write
+    from udfs.arrow.spark_schemas import TABLES as TABLES
 
 # Name -> the module that it is imported from when it is first used: a command that needs no Spark loads none of it.
 HOMES = {
-    **dict.fromkeys(("NoTables", "decode", "from_decoded", "load"), "pipeline.loading"),
-    **dict.fromkeys(("Tables", "to_arrow"), "pipeline.dataframes"),
-    **dict.fromkeys(("backlog", "consumers", "heartbeats", "latency", "rates"), "pipeline.summaries"),
-    "TABLES": "udfs.spark_schemas",
+    **dict.fromkeys(("NoTables", "decode", "from_decoded", "load"), "pipeline.explore.loading"),
+    **dict.fromkeys(("Tables", "to_arrow"), "pipeline.tables.dataframes"),
+    **dict.fromkeys(("backlog", "consumers", "heartbeats", "latency", "rates"), "pipeline.explore.summaries"),
+    "TABLES": "udfs.arrow.spark_schemas",
     "cut": "pipeline.extract",
-    "decoded": "pipeline.decoding",
+    "decoded": "pipeline.tables.decoding",
     "findings": "pipeline.audit",
     "ingest": "pipeline.lake",
-    "write": "pipeline.output.writing",
+    "write": "pipeline.tables.writing",
 }
 __all__ = [*HOMES, "views"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "views":
-        return importlib.import_module("pipeline.views")
+        return importlib.import_module("pipeline.explore.views")
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
     found = globals()[name] = getattr(importlib.import_module(HOMES[name]), name)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codec.compiler import CACHE_DIR, bases
-from pipeline.text import plural, size
+from pipeline.output.text import plural, size
 
 if TYPE_CHECKING:
-    from pipeline.sql import Session
-    from udfs.source.files import CaptureFile
+    from pipeline.explore.sql import Session
+    from udfs.source.reading import CaptureFile
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -100,7 +100,7 @@ def _writable(directory: Path) -> bool:
 
 
 def _java() -> Check:
-    from pipeline.session import OLDEST_JAVA, java_version
+    from pipeline.run.session import OLDEST_JAVA, java_version
 
     found = java_version()
     if found is None:
@@ -122,7 +122,7 @@ def available_memory() -> int | None:
 
 
 def _memory() -> Check:
-    from pipeline.tables.processes import PROCESS_MEMORY, memory_limit, most_processes
+    from pipeline.run.processes import PROCESS_MEMORY, memory_limit, most_processes
 
     whole, processes = memory_limit(), most_processes()
     free = min(whole, available_memory() or whole)
@@ -135,7 +135,7 @@ def _memory() -> Check:
 
 
 def _scratch() -> Check:
-    from pipeline.output import scratch
+    from pipeline.run import scratch
 
     directory = os.path.dirname(scratch.directories({}).partition(",")[0])
     try:
@@ -271,7 +271,7 @@ def _findings(paths: Mapping[str, Sequence[str]]) -> Iterator[Check]:
 def _packets(files: Iterable[CaptureFile], loopback: bool) -> Iterator[Check]:
     """Steps of the clock, and packets that were recorded before the network card cut them."""
     from codec.compiler.limits import LIMITS
-    from codec.net.filters import Filter
+    from codec.net.layers import Filter
     from udfs.source.splits import Account, Split, read_blocks
 
     for file in files:

@@ -1,9 +1,9 @@
 """Make the JVM's class archive: `python -m pipeline.warm samples`.
 
 Decodes and audits the given captures while the JVM records the loaded classes, and writes the archive
-(`pipeline.session.CLASS_ARCHIVE`, 190 MB) that speeds up later starts. It takes a minute, once per installation; `make
-kernels` does it. Measured on the captures in samples/: 6.7 instead of 9.9 CPU seconds to start the session, 51 instead
-of 61 until all tables are written.
+(`pipeline.run.session.CLASS_ARCHIVE`, 190 MB) that speeds up later starts. It takes a minute, once per installation;
+`make kernels` does it. Measured on the captures in samples/: 6.7 instead of 9.9 CPU seconds to start the session, 51
+instead of 61 until all tables are written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ import tempfile
 import pipeline
 from codec.compiler.kernel import all_compiled, interpret
 from pipeline.output import parquet
-from pipeline.session import CLASS_ARCHIVE, INTERPRETED, LOGGING, QUIET, session, settings
+from pipeline.run.session import (
+    CLASS_ARCHIVE,
+    INTERPRETED,
+    LOGGING,
+    QUIET,
+    session,
+    settings,
+)
 
 
 def make(captures: list[str]) -> None:

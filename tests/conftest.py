@@ -20,8 +20,8 @@ from once import Once, filled_once
 from pyspark.sql import SparkSession
 
 from codec.compiler.kernel import LazyKernel
-from pipeline import session as sessions
-from pipeline.session import INTERPRETED, JOB_SETTINGS, session
+from pipeline.run import session as sessions
+from pipeline.run.session import INTERPRETED, JOB_SETTINGS, session
 
 if TYPE_CHECKING:
     from audited import Audited
@@ -72,7 +72,7 @@ TEST_SETTINGS = {
     "spark.ui.enabled": "false",
     # Tests make hundreds of small plans; none is looked at afterwards.
     "spark.sql.ui.retainedExecutions": "1",
-    # What a laptop's session has as well (pipeline.session).
+    # What a laptop's session has as well (pipeline.run.session).
     "spark.driver.memory": "2g",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from udfs.processes import collect_less, interpret_while_cold, restore_umask
+from udfs.workers.processes import collect_less, interpret_while_cold, restore_umask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ def register(spark: SparkSession, key: str | bytes | None = None) -> None:
     """Make the SQL functions (`amqp_frame`, `amqp_redact` ... docs/functions.md) and the data source `pcap` known to a
     classic or Connect session.
 
-    `key`: 32 octets or a passphrase for amqp_anonymise_ip and amqp_pseudonym, where a query gives none.
+    `key`: 32 bytes or a passphrase for amqp_anonymise_ip and amqp_pseudonym, where a query gives none.
     """
     # workers that only decode captures need none of this
     from udfs.functions.catalogue import register

@@ -27,7 +27,7 @@ from codec.compiler import kernel as kernel_settings
 from codec.tables import LONG, table_of
 from codec.variant import encode
 from udfs.arrow.types import variants
-from udfs.progress import REFRESH_SECONDS, shown, time_left
+from udfs.workers.progress import REFRESH_SECONDS, shown, time_left
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
@@ -54,16 +54,16 @@ def packets(greeting: bytes) -> list[bytes]:
 
 def in_fragments(packet: bytes) -> list[bytes]:
     """One of the packets as two IP fragments: 8 bytes and more to come, the rest from unit 1 on."""
-    head, octets = packet[:34], packet[34:]
+    head, data = packet[:34], packet[34:]
     return [
         head[:16] + struct.pack(">HHH", 20 + len(part), 1, place) + head[22:] + part
-        for place, part in ((0x2000, octets[:8]), (1, octets[8:]))
+        for place, part in ((0x2000, data[:8]), (1, data[8:]))
     ]
 
 
 def pcap(recorded: list[bytes]) -> bytes:
     """A little-endian pcap of Ethernet packets, a microsecond apart."""
-    records = [struct.pack("<IIII", 0, i, len(octets), len(octets)) + octets for i, octets in enumerate(recorded)]
+    records = [struct.pack("<IIII", 0, i, len(data), len(data)) + data for i, data in enumerate(recorded)]
     return struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + b"".join(records)
 
 
@@ -76,48 +76,44 @@ def pcapng(recorded: list[bytes]) -> bytes:
     """The same as pcapng: a section, an interface, enhanced packet blocks."""
     section = _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
     interface = _block(1, struct.pack("<HHI", 1, 0, 65535))
-    blocks = [
-        _block(6, struct.pack("<IIIII", 0, 0, i, len(octets), len(octets)) + octets)
-        for i, octets in enumerate(recorded)
-    ]
+    blocks = [_block(6, struct.pack("<IIIII", 0, 0, i, len(data), len(data)) + data) for i, data in enumerate(recorded)]
     return section + interface + b"".join(blocks)
 
 
 def warm_values() -> None:
-    """Compile what turns octets into VARIANT, for every family, in rows and standalone."""
+    """Compile what turns bytes into VARIANT, for every family, in rows and standalone."""
     from codec.amqp import rows as R
-    from codec.amqp.batches import HEAP_BYTES
-    from codec.amqp.standalone import ValueDecoder
-    from codec.amqp.v1_0.azure_batches import end_of_messages, messages_inside
-    from codec.amqp.values import decode_values, definitions
+    from codec.amqp.v1_0_contents import end_of_messages, messages_inside
     from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1, V1_0_FAMILY
+    from codec.decode.batches import HEAP_BYTES, decode_values, definitions
+    from codec.decode.standalone import ValueDecoder
     from codec.variant import new_writer
 
     known = headers()
     rows = R.new_rows(len(known.version), HEAP_BYTES, 1)
     rows.cells[:, R.TYPE] = PROTOCOL_HEADER
     rows.cells[:, R.VERSION] = known.version
-    rows.cells[:, R.OCTETS_END] = range(4, 4 * len(known.version) + 1, 4)
-    decode_values(rows.cells, rows.octets, 0, len(known.version), definitions(), new_writer(), new_writer())
-    octets, offsets = np.zeros(4, np.uint8), np.array([0, 4])
-    list(ValueDecoder().tables(octets, offsets, V0_9_1))
-    list(ValueDecoder().values(octets, offsets))
+    rows.cells[:, R.BYTES_END] = range(4, 4 * len(known.version) + 1, 4)
+    decode_values(rows.cells, rows.data, 0, len(known.version), definitions(), new_writer(), new_writer())
+    data, offsets = np.zeros(4, np.uint8), np.array([0, 4])
+    list(ValueDecoder().tables(data, offsets, V0_9_1))
+    list(ValueDecoder().values(data, offsets))
     batch = bytes.fromhex("75 00531445 005375a005 005375a000")  # a transfer with a message in a data section
     rows.cells[0] = 0
-    rows.cells[0, R.OCTETS_END], rows.cells[0, R.DIGEST] = len(batch), R.BATCH
-    rows.octets[: len(batch)] = np.frombuffer(batch, np.uint8)
+    rows.cells[0, R.BYTES_END], rows.cells[0, R.DIGEST] = len(batch), R.BATCH
+    rows.data[: len(batch)] = np.frombuffer(batch, np.uint8)
     tables = definitions()[V1_0_FAMILY][1]
-    end_of_messages(rows.cells, rows.octets, 0, 1, tables[0])
-    messages_inside(rows.cells, rows.octets, 0, 1, *tables)
+    end_of_messages(rows.cells, rows.data, 0, 1, tables[0])
+    messages_inside(rows.cells, rows.data, 0, 1, *tables)
 
 
 def warm_stream() -> None:
     """Compile the stream decoder, for connections and for standalone frames, but not what decodes values."""
-    from codec.amqp.batches import Batch
     from codec.amqp.rows import Rows
-    from codec.amqp.standalone import StandaloneDecoder
     from codec.amqp.versions import V0_9_1
-    from codec.net.segments import FLOW_BYTES, SEGMENT
+    from codec.decode.batches import Batch
+    from codec.decode.standalone import StandaloneDecoder
+    from codec.net.layers import FLOW_BYTES, SEGMENT
 
     class RowsOnly(StandaloneDecoder):
         def _decoded(self, rows: Rows, count: int) -> Iterator[Batch]:
@@ -137,8 +133,8 @@ def warm_captures(decode: bool) -> None:
     from udfs.source.packets import PcapReader
     from udfs.source.sources import TcpRunsReader
 
-    greetings = [b"AMQP" + octets.tobytes() for octets in headers().octets]
-    recorded = [octets for greeting in greetings for octets in packets(greeting)]
+    greetings = [b"AMQP" + data.tobytes() for data in headers().data]
+    recorded = [data for greeting in greetings for data in packets(greeting)]
     recorded[-1:] = in_fragments(recorded[-1])
     with tempfile.TemporaryDirectory() as directory:
         for name, written in (("warm.pcap", pcap), ("warm.pcapng", pcapng)):
@@ -157,7 +153,7 @@ def warm_captures(decode: bool) -> None:
 def warm_states() -> None:
     """Compile what is called only for a connection that continues in another capture: here one of 0-10, cut within a
     content and within a segment."""
-    from codec.amqp.decoder import CarriedStates, Decoder
+    from codec.decode.decoder import CarriedStates, Decoder
     from codec.layers.stack import Layers
     from udfs.decode.runs import Files, flows_in_order
     from udfs.source.sources import read_runs
@@ -184,15 +180,22 @@ def warm_states() -> None:
 
 def warm_layers() -> None:
     """Compile what lies between TCP and AMQP: an upgrade to WebSocket, records of TLS, secrets in a pcapng."""
-    from codec.capture.secrets import SecretsWalker
+    from codec.capture.pcapng import SecretsWalker
     from codec.layers.chunks import Chunks, Output
     from codec.layers.stack import Layers
-    from codec.layers.tls.bulk import decrypt
-    from codec.layers.tls.ciphers import Aead, Keys
-    from codec.layers.tls.framing import clear_end, gather, ignored_end, possible_records, split
-    from codec.layers.tls.suites import SUITES
+    from codec.layers.tls_ciphers import (
+        SUITES,
+        Aead,
+        Keys,
+        clear_end,
+        decrypt,
+        gather,
+        ignored_end,
+        possible_records,
+        split,
+    )
     from codec.memory import as_records, readonly
-    from codec.net.segments import FLOW_BYTES, SEGMENT
+    from codec.net.layers import FLOW_BYTES, SEGMENT
 
     segments = as_records(np.zeros(4, SEGMENT))
     request, answer = b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x82", b"HTTP/1.1 101 Yes\r\n\r\n"
@@ -209,7 +212,7 @@ def warm_layers() -> None:
     aead = Aead(SUITES[0x1301], Keys(bytes(16), bytes(12)))
     records = split(chunks, (b"", b""))
     decrypt(records, 0, 1, (aead, None), [0, 0], Output(len(record)))
-    columns = records.octets, records.direction, records.at, records.size
+    columns = records.data, records.direction, records.at, records.size
     ignored_end(*columns, 0, np.zeros((2, 4), np.bool_), np.zeros((2, 256), np.bool_))
     gather(*columns, 0, np.empty(1, np.uint8))
     possible_records(record, 0, np.empty((1, 2), np.int64))
@@ -218,9 +221,9 @@ def warm_layers() -> None:
 
 def warm_settlement() -> None:
     """Compile the settlement engine: a message opened, noted, marked and settled, another left; and returns."""
-    from codec.conversation.channels.returns import matched
-    from codec.conversation.settled import settled_at_once
-    from codec.memory import fixed
+    from codec.conversation.channel_outcomes import matched
+    from codec.conversation.settlement import settled_at_once
+    from codec.memory import as_kernel_array
 
     events = {
         "connection": [1] * 6, "map_no": [1] * 6, "frame_no": range(6), "opens": [1, 1, 1, 0, 0, 0],
@@ -228,7 +231,7 @@ def warm_settlement() -> None:
         "final": [0, 0, 0, 0, 1, 1], "effective_ns": range(6), "transaction": [0, 0, 0, 0, 2, 0],
     }  # fmt: skip
     settled_at_once({name: np.array(column) for name, column in events.items()})
-    matched(*(fixed(np.array([0, 1])) for _ in range(4)))
+    matched(*(as_kernel_array(np.array([0, 1])) for _ in range(4)))
 
 
 def warm_conversations() -> None:
@@ -267,7 +270,7 @@ def warm_conversations() -> None:
             writer = Writer(1)
             channels.save(ids, writer)
             sessions.save(ids, writer)
-            reader = Reader(writer.octets())
+            reader = Reader(writer.data())
             channels.restore(ids, reader)
             sessions.restore(ids, reader)
         channels.finish()
@@ -283,7 +286,7 @@ def one_variant(arguments: dict[str, object]) -> pa.StructArray:
 def warm_pairing() -> None:
     """Compile the pairing engine, with a delivery from a stream that was dead-lettered before, and the growth of its
     tables."""
-    from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
+    from codec.hashes.maps import FIRST_ENTRIES, new_map, with_room
     from codec.pairing.intervals import Intervals
     from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
@@ -309,7 +312,7 @@ def warm_pairing() -> None:
     partitioned = [*partitioner(messages_to_pair(rows)), *partitioner(messages_to_pair(nothing))]
     partitioned += PlaceMessages(partitioner)(in_streams)
     list(PairMessages(table_of("flows", ("flow_id", LONG)))(iter(partitioned)))
-    with_room(new_keyed(), FIRST_ENTRIES)
+    with_room(new_map(), FIRST_ENTRIES)
     one = np.ones(1, np.int64)
     Intervals.of(one, one, one).last_begun(one, one)
 
@@ -332,12 +335,12 @@ def warm_functions() -> None:
     """Compile what only the SQL functions use; a protocol header of each family is enough."""
     from udfs.functions import decoding, names
 
-    octets = pa.array([b"AMQP" + octets.tobytes() for octets in headers().octets])
-    decoding.version_of(octets)
+    data = pa.array([b"AMQP" + data.tobytes() for data in headers().data])
+    decoding.version_of(data)
     for version in ("0-9-1", "0-10", "1.0"):
-        versions = pa.repeat(pa.scalar(version), len(octets))
+        versions = pa.repeat(pa.scalar(version), len(data))
         for function in (decoding.decode_frame, decoding.decode_arguments, decoding.decode_table, names.redact_frame):
-            function(octets, versions)
+            function(data, versions)
 
 
 KERNEL = re.compile(r"^@(?:kernel|inlined|outlined|njit)$", re.MULTILINE)

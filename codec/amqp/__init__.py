@@ -6,8 +6,8 @@
 
 The public names:
 
-    decode, Frame      decodes a few octets to readable frames, at a prompt
-    UnknownVersion     the error of `decode` for octets that are not AMQP, a `codec.errors.WirehareError`
+    decode, Frame      decodes a few bytes to readable frames, at a prompt
+    UnknownVersion     the error of `decode` for bytes that are not AMQP, a `codec.errors.WirehareError`
     VERSIONS           the names of the five versions in tables
     Decoder, Batch     decodes the segments of connections to batches of rows
 
@@ -20,20 +20,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codec.amqp.batches import Batch as Batch
-    from codec.amqp.decoder import Decoder as Decoder
-    from codec.amqp.readable import Frame as Frame
-    from codec.amqp.readable import UnknownVersion as UnknownVersion
-    from codec.amqp.readable import decode as decode
     from codec.amqp.versions import VERSIONS as VERSIONS
+    from codec.decode.batches import Batch as Batch
+    from codec.decode.decoder import Decoder as Decoder
+    from codec.decode.readable import Frame as Frame
+    from codec.decode.readable import UnknownVersion as UnknownVersion
+    from codec.decode.readable import decode as decode
 
 MODULES = {
-    "Batch": "codec.amqp.batches",
-    "Decoder": "codec.amqp.decoder",
-    "Frame": "codec.amqp.readable",
-    "UnknownVersion": "codec.amqp.readable",
+    "Batch": "codec.decode.batches",
+    "Decoder": "codec.decode.decoder",
+    "Frame": "codec.decode.readable",
+    "UnknownVersion": "codec.decode.readable",
     "VERSIONS": "codec.amqp.versions",
-    "decode": "codec.amqp.readable",
+    "decode": "codec.decode.readable",
 }
 __all__ = ["VERSIONS", "Batch", "Decoder", "Frame", "UnknownVersion", "decode"]
 

@@ -1,8 +1,8 @@
 """Fields with a secret, and fields next to one: what rows show of them. The fact tables' overlay lists the fields.
 
-A damaged length moves octets of a secret into the fields next to it. So a row has the name of a mechanism only if it
-has the form of one, and a short string after a secret only if its length is no octet of a secret, and none of its
-octets could be such a length. Of a SASL response, rows have the user name, and notes on an empty password and a token:
+A damaged length moves bytes of a secret into the fields next to it. So a row has the name of a mechanism only if it
+has the form of one, and a short string after a secret only if its length is no byte of a secret, and none of its
+bytes could be such a length. Of a SASL response, rows have the user name, and notes on an empty password and a token:
 
     PLAIN (RFC 4616)                authzid NUL authcid NUL passwd
     AMQPLAIN                        a field table without its length, with LOGIN and PASSWORD, each once
@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.amqp import notes as N
-from codec.amqp.classic import kinds as K
-from codec.amqp.classic.field_table import next_entry
+from codec.amqp import classic_tables as K
+from codec.amqp import rows as N
+from codec.amqp.classic_field_table import next_entry
 from codec.amqp.versions import overlay
 from codec.compiler.kernel import kernel
-from codec.cursor import octet
+from codec.cursor import byte_at
 from codec.variant import note
 
 # Of a field: all of it; the user name in it; its size; nothing; all of it, if it has the form of SASL mechanism names;
@@ -34,7 +34,7 @@ from codec.variant import note
 SHOW_ALL, SHOW_USER, SHOW_SIZE, HIDE, SHOW_SASL_NAMES, SHOW_SHORT_TEXT = range(6)
 SECRETS = (SHOW_USER, SHOW_SIZE, HIDE)
 
-MECHANISM_OCTETS = 20  # of the longest name (RFC 4422, section 3.1)
+MECHANISM_BYTES = 20  # of the longest name (RFC 4422, section 3.1)
 FIRST_PRINTABLE = 0x20
 FIRST_NOT_ASCII = 0x80
 _PLAIN = np.frombuffer(bytearray(b"PLAIN"), np.uint8)
@@ -62,7 +62,7 @@ def disclosure(entry: str, field: str) -> tuple[str, int]:
 
 
 def describes_peer(entry: str, field: str) -> bool:
-    """Whether a peer describes itself in `field`: octets that may be text are text there."""
+    """Whether a peer describes itself in `field`: bytes that may be text are text there."""
     return field in overlay()["describes_peer"].get(entry, ())
 
 
@@ -70,10 +70,10 @@ def describes_peer(entry: str, field: str) -> bool:
 def is_sasl_name(buf, start, end):
     """Whether `buf[start:end]` has the form of a SASL mechanism name: 1 to 20 upper-case letters, digits, hyphens,
     underscores (RFC 4422, section 3.1)."""
-    if end <= start or end - start > MECHANISM_OCTETS:
+    if end <= start or end - start > MECHANISM_BYTES:
         return False
     for i in range(start, end):
-        byte = octet(buf, i)
+        byte = byte_at(buf, i)
         is_letter = ord("A") <= byte <= ord("Z")
         if not (is_letter or ord("0") <= byte <= ord("9") or byte == ord("-") or byte == ord("_")):
             return False
@@ -83,7 +83,7 @@ def is_sasl_name(buf, start, end):
 @kernel
 def is_not_secret(buf, start, end):
     """Whether the short string `buf[start:end]` cannot be part of a secret before it: its length is not printable, and
-    none of its octets could be such a length."""
+    none of its bytes could be such a length."""
     return end - start < FIRST_PRINTABLE and _is_text(buf, start, end)
 
 
@@ -91,7 +91,7 @@ def is_not_secret(buf, start, end):
 def _is_text(buf, start, end):
     """Whether there are no control characters in `buf[start:end]`."""
     for i in range(start, end):
-        if octet(buf, i) < FIRST_PRINTABLE:
+        if byte_at(buf, i) < FIRST_PRINTABLE:
             return False
     return True
 
@@ -143,13 +143,13 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
 def _cram_span(buf, start, end):
     """The user of CRAM-MD5: printable, without a space; a space and the digest follow it."""
     space_at = end - _DIGEST_DIGITS - 1
-    if space_at <= start or octet(buf, space_at) != ord(" "):
+    if space_at <= start or byte_at(buf, space_at) != ord(" "):
         return NO_USER, NO_USER
     for i in range(start, space_at):
-        if octet(buf, i) <= FIRST_PRINTABLE:
+        if byte_at(buf, i) <= FIRST_PRINTABLE:
             return NO_USER, NO_USER
     for i in range(space_at + 1, end):
-        byte = octet(buf, i)
+        byte = byte_at(buf, i)
         if not (ord("0") <= byte <= ord("9") or ord("a") <= byte <= ord("f")):
             return NO_USER, NO_USER
     return start, space_at
@@ -159,23 +159,23 @@ def _cram_span(buf, start, end):
 def _attribute_end(buf, start, end):
     """The offset of the comma after the attribute at `start`, or `end`; NO_USER for a control character in it."""
     for i in range(start, end):
-        if octet(buf, i) == ord(","):
+        if byte_at(buf, i) == ord(","):
             return i
-        if octet(buf, i) < FIRST_PRINTABLE:
+        if byte_at(buf, i) < FIRST_PRINTABLE:
             return NO_USER
     return end
 
 
 @kernel
 def _names_attribute(buf, start, end, name):
-    return end - start > 2 and octet(buf, start) == name and octet(buf, start + 1) == ord("=")
+    return end - start > 2 and byte_at(buf, start) == name and byte_at(buf, start + 1) == ord("=")
 
 
 @kernel
 def _scram_span(buf, start, end):
     """The user in the first message of SCRAM: channel binding, authorization identity (may be empty), an extension that
     may be left out, user, nonce."""
-    binding = octet(buf, start) if end > start else 0
+    binding = byte_at(buf, start) if end > start else 0
     if not (binding == ord("n") or binding == ord("y") or binding == ord("p")):
         return NO_USER, NO_USER
     user, user_end, at = NO_USER, NO_USER, start
@@ -201,7 +201,7 @@ def _plain_spans(buf, start, end):
     """The user and the password: (start, end, start, end), or four times NO_USER."""
     first, second, found = start, start, 0
     for i in range(start, end):
-        if octet(buf, i) == 0:
+        if byte_at(buf, i) == 0:
             found += 1
             if found == 1:
                 first = i
@@ -226,7 +226,7 @@ def _moved(buf, start, first, second, end):
 def _is_blank(buf, start, end):
     """Whether `buf[start:end]` has nothing but spaces and control characters."""
     for i in range(start, end):
-        if octet(buf, i) > FIRST_PRINTABLE:
+        if byte_at(buf, i) > FIRST_PRINTABLE:
             return False
     return True
 
@@ -249,10 +249,10 @@ def _may_be_secret(buf, user, user_end, password, password_end):
         return True
     at = user_end - (password_end - password)
     if password < password_end and user < at:
-        return not _is_word(octet(buf, at - 1)) and _same(buf, at, user_end, password, password_end)
+        return not _is_word(byte_at(buf, at - 1)) and _same(buf, at, user_end, password, password_end)
     if _is_blank(buf, password, password_end):
         for i in range(user, user_end):
-            byte = octet(buf, i)
+            byte = byte_at(buf, i)
             if byte <= FIRST_PRINTABLE or byte in (ord(":"), ord(";"), ord(","), ord("|")):
                 return True
     return False
@@ -281,11 +281,11 @@ def _six_bits(byte):
 @kernel
 def _is_base64(buf, start, end):
     """Whether `buf[start:end]` is base64 of ASCII text that has a NUL or a colon."""
-    while end > start and octet(buf, end - 1) == ord("="):
+    while end > start and byte_at(buf, end - 1) == ord("="):
         end -= 1
     bits, held, separated = 0, 0, False
     for i in range(start, end):
-        six = _six_bits(octet(buf, i))
+        six = _six_bits(byte_at(buf, i))
         if six < 0:
             return False
         bits, held = ((bits << 6) | six) & 0xFFFF, held + 6
@@ -328,7 +328,7 @@ def _token_parts(buf, start, end):
         return 0, False
     parts, part_start, has_empty = 1, start, False
     for i in range(start, end):
-        byte = octet(buf, i)
+        byte = byte_at(buf, i)
         if byte == ord("."):
             has_empty = has_empty or i == part_start
             parts += 1

@@ -23,7 +23,7 @@ from codec.compiler.limits import LIMITS
 REJECT, ACCEPT, UNDECIDED = range(3)
 
 # Points of a frame. A method, header or performative parses exactly (about 60 bits of agreement); a body agrees only in
-# type, size and end octet (about 28 bits).
+# type, size and end byte (about 28 bits).
 POINTS_PARSED, POINTS_BODY, POINTS_BEGUN = 3, 2, 1
 # In a connection that is known to be AMQP one parsed frame is proof enough. Any other stream needs two, since another
 # protocol may carry the bytes of one AMQP frame. One suffices if all that is captured between two holes is this frame
@@ -67,7 +67,7 @@ def search(
     judge: Callable[..., tuple[int, int, int, int]], may_begin: Callable[..., bool], ends_with_body: bool
 ) -> tuple[Callable[..., Any], ...]:
     """The kernels `chain`, `find` and `is_cut` of a family. `may_begin(buf, p, end, frame_cap, channel_cap)`: false
-    where `judge` rejects a frame at `p` (< `end`) by octets that need no table, as at most places: passing the tables
+    where `judge` rejects a frame at `p` (< `end`) by bytes that need no table, as at most places: passing the tables
     to a kernel takes a hundred times as long. `ends_with_body`: a chain in a known connection may end with a frame that
     has nothing but a body."""
 
@@ -113,7 +113,7 @@ def search(
     @kernel
     def is_cut(buf, p, end, cut, t, c):  # type: ignore[no-untyped-def]
         """Whether whole frames from `p` on lead to one that continues beyond `end`, where the snaplen cut off `cut`
-        octets of a packet. A header alone is a frame only in a connection that is known to be AMQP, and only if the
+        bytes of a packet. A header alone is a frame only in a connection that is known to be AMQP, and only if the
         frame ends in its packet."""
         versions, frame_cap, channel_cap = negotiated(c)
         while True:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
-from codec.cursor import begins, octet, u16
+from codec.cursor import begins, byte_at, u16
 from codec.net.identity import IPV4_MAPPED
 
 NO_HEADER, INCOMPLETE = 0, -1
@@ -21,7 +21,7 @@ TEXT_BYTES = 107  # of the longest line, with its CR LF
 SIGNATURE = tuple(b"\r\n\r\n\0\r\nQUIT\n")  # section 2.2: binary
 FIXED_BYTES = 16  # signature, version and command, family, length of the rest
 VERSION_2 = 2
-PROXIED = {0x11: 4, 0x21: 16}  # address family and transport: TCP over IPv4, over IPv6; octets of an address
+PROXIED = {0x11: 4, 0x21: 16}  # address family and transport: TCP over IPv4, over IPv6; bytes of an address
 COMMAND_PROXY = 1
 STORED_BYTES = TEXT_BYTES + 1  # of a header, with both addresses
 CR, LF = 0x0D, 0x0A
@@ -32,15 +32,15 @@ def proxy_header(buf, p, end):
     """Size of the header at `p`; INCOMPLETE: it may end after `end`; NO_HEADER."""
     if begins(buf, p, end, TEXT):
         for at in range(p + len(TEXT), min(end, p + TEXT_BYTES)):
-            if octet(buf, at) == LF:
-                return at + 1 - p if octet(buf, at - 1) == CR else NO_HEADER
+            if byte_at(buf, at) == LF:
+                return at + 1 - p if byte_at(buf, at - 1) == CR else NO_HEADER
         return INCOMPLETE if end - p < TEXT_BYTES else NO_HEADER
     if not begins(buf, p, end, SIGNATURE):
         return NO_HEADER
     if end - p < FIXED_BYTES:
         return INCOMPLETE
     size = FIXED_BYTES + u16(buf, p + FIXED_BYTES - 2, end)
-    if octet(buf, p + len(SIGNATURE)) >> 4 != VERSION_2:
+    if byte_at(buf, p + len(SIGNATURE)) >> 4 != VERSION_2:
         return NO_HEADER
     return size if size <= end - p else INCOMPLETE
 
@@ -49,15 +49,15 @@ def without_addresses(size: int) -> NDArray[np.uint8]:
     """A header of `size` bytes of which the receiver ignores all but the length: version 1 with family UNKNOWN (section
     2.1), or version 2 with command LOCAL (section 2.2) if it is longer than a line."""
     if size <= TEXT_BYTES:
-        octets = b"PROXY UNKNOWN".ljust(size - 2, b" ") + b"\r\n"
+        data = b"PROXY UNKNOWN".ljust(size - 2, b" ") + b"\r\n"
     else:
-        octets = bytes(SIGNATURE) + bytes([VERSION_2 << 4, 0]) + (size - FIXED_BYTES).to_bytes(2, "big")
-        octets = octets.ljust(size, bytes(1))
-    return np.frombuffer(octets, np.uint8)
+        data = bytes(SIGNATURE) + bytes([VERSION_2 << 4, 0]) + (size - FIXED_BYTES).to_bytes(2, "big")
+        data = data.ljust(size, bytes(1))
+    return np.frombuffer(data, np.uint8)
 
 
 def proxied_ends(header: bytes) -> tuple[bytes, bytes] | None:
-    """The ends of the connection that a header speaks of, the client's first: each 16 octets of an address (IPv4
+    """The ends of the connection that a header speaks of, the client's first: each 16 bytes of an address (IPv4
     mapped) and two of a port. None: the load balancer's own connection, another transport, or no valid addresses."""
     if header.startswith(bytes(TEXT)):
         return _of_line(header.partition(b"\r\n")[0])

@@ -11,7 +11,9 @@ acknowledged (`codec.tcp.reassembly`). A direction is in one of six modes:
     TLS, FOREIGN   bytes are counted but not decoded
 
 Each step may stop for more room (codes `NEED_*`) and is called again; `State` has everything in between. It has one
-connection at a time, which `codec.amqp.connections.flows` begins and ends. Cost: linear in the bytes.
+connection at a time, which `codec.amqp.stream` begins and ends. Cost: linear in the bytes.
+
+Parts, in this order: stream, flows.
 """
 
 from __future__ import annotations
@@ -20,39 +22,52 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.amqp import notes as N
+from codec.amqp import connection as C
 from codec.amqp import rows as R
-from codec.amqp.classic.contents import Contents, new_contents
-from codec.amqp.classic.frames import DECODED, MODE_CHANGED, ROWS_FULL
-from codec.amqp.classic.tables import ClassicTables
-from codec.amqp.connections import connection as C
-from codec.amqp.connections import lifecycle as L
-from codec.amqp.connections.connection import own_version
-from codec.amqp.connections.stalls import end_stalls, has_room
-from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window
-from codec.amqp.detection import detect_direction, enter, save_tls_prefix, scan_from, search, stop_decoding
-from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
-from codec.amqp.framing import (
+from codec.amqp.classic_frames import DECODED, MODE_CHANGED, ROWS_FULL, Contents, new_contents, reset_contents
+from codec.amqp.classic_tables import ClassicTables
+from codec.amqp.connection import (
+    NO_CONNECTION,
+    begin_connection,
+    begin_flow,
+    own_version,
+    record_end,
+    same_flow,
+)
+from codec.amqp.detection import (
     PARTIAL_BYTES,
     begin_partial,
     decode_frames,
+    detect_direction,
     discard_incomplete,
+    enter,
     only_content_missing,
     partial_row,
+    save_tls_prefix,
+    scan_from,
+    search,
+    stop_decoding,
 )
-from codec.amqp.v0_10.assemblies import Assemblies, new_assemblies
-from codec.amqp.v0_10.tables import V0_10Tables, v0_10_tables
-from codec.amqp.v1_0.delivery_slots import Deliveries, new_deliveries
-from codec.amqp.v1_0.tables import WireTables, v1_0_tables
+from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
+from codec.amqp.layered import begin_layers, end_layers, is_summary
+from codec.amqp.tcp_stalls import end_stalls, has_room
+from codec.amqp.transport import NO_PIECE, deliver_piece, open_window, opens_connection, take_segment
+from codec.amqp.v0_10_frames import Assemblies, new_assemblies
+from codec.amqp.v0_10_tables import V0_10Tables, v0_10_tables
+from codec.amqp.v1_0_deliveries import Deliveries, new_deliveries, reset_deliveries
+from codec.amqp.v1_0_tables import WireTables, v1_0_tables
 from codec.amqp.versions import FOREIGN_SPAN, SKIPPED, TLS_SPAN, UNKNOWN_FAMILY, Headers
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import ORDER_OF_SIDES, SEARCH
 from codec.memory import as_records
-from codec.tcp import direction as D
-from codec.tcp.pieces import hole_ahead
+from codec.net.layers import IN_LAYERS
+from codec.tcp import reassembly as D
 from codec.tcp.reassembly import (
+    DONE,
+    NEED_ROWS,
+    assume_uncaptured_bytes,
     declare_missing,
-    expect_unseen,
+    hole_ahead,
     next_in_order,
     offset_of_pos,
     release,
@@ -81,14 +96,14 @@ class State(NamedTuple):
     wire: WireTables
     assemblies: Assemblies
     v0_10: V0_10Tables
-    openings: L.Openings
-    ended: L.EndedRecords
+    openings: C.Openings
+    ended: C.EndedRecords
 
 
 def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payload: bool = False) -> State:
     """A state without a connection."""
-    connection = as_records(np.zeros(1, C.CONNECTION))
-    connection["phase"] = L.NO_CONNECTION
+    connection = as_records(np.zeros(1, C.CONNECTION_RECORD))
+    connection["phase"] = C.NO_CONNECTION
     return State(
         connection,
         as_records(np.zeros(2, D.DIRECTION)),
@@ -96,7 +111,7 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payloa
         C.new_spans(),
         new_contents(),
         rows,
-        np.zeros((2, L.TLS_PREFIX_BYTES), np.uint8),
+        np.zeros((2, C.TLS_PREFIX_BYTES), np.uint8),
         np.zeros((2, PARTIAL_BYTES), np.uint8),
         headers,
         tables,
@@ -104,8 +119,8 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payloa
         v1_0_tables()[0],
         new_assemblies(),
         v0_10_tables(),
-        L.new_openings(keep_payload),
-        L.new_ended_records(),
+        C.new_openings(keep_payload),
+        C.new_ended_records(),
     )
 
 
@@ -208,9 +223,9 @@ def _note_order(cells, first, end, direction, d, peer):
         if cells[i, R.DIRECTION] != direction:
             continue
         if d.early > peer.ready:
-            cells[i, R.NOTES] |= N.PEER_LATE
+            cells[i, R.NOTES] |= R.PEER_LATE
         if cells[i, R.OFFSET] < peer.early:
-            cells[i, R.NOTES] |= N.CAPTURED_LATE
+            cells[i, R.NOTES] |= R.CAPTURED_LATE
             d.limits |= ORDER_OF_SIDES
 
 
@@ -350,7 +365,7 @@ def end_connection(state):
         # Bytes of the first direction may have been read while the second one was drained.
         again = (has_waiting_bytes(state.directions) and can_continue(state)) or first.ready + second.ready != ready
         if not again and c.family != UNKNOWN_FAMILY:
-            again = expect_unseen(first) or expect_unseen(second)
+            again = assume_uncaptured_bytes(first) or assume_uncaptured_bytes(second)
     for direction in range(2):
         d = state.directions[direction]
         open_window(d, int(c.last_ns))
@@ -435,3 +450,93 @@ def can_continue(state):
     if second.wait_from < second.mark_end and not waits(second, b, first):
         return True
     return stop_waiting(c, first, a, second, b)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Flows, one after the other: begins and ends their connections, and adds segments to them.
+#
+# `run` adds segments one by one in capture order (`codec.amqp.transport`). After each it drains both
+# directions (`codec.amqp.stream`), in turns where bytes of one wait for the other (`codec.tcp.reassembly`). It can stop
+# anywhere for more room (codes `NEED_*`) and is called again with the same segment; `State` has everything in between.
+# `State` has one connection at a time: the caller passes segments flow by flow. A connection ends when another one
+# begins or the flow has no more segments; then `State.ended` has its records.
+
+
+PLACE, DRAIN, DRAIN_PEER, ENDING = range(4)  # phases of the current segment; NO_CONNECTION is between two connections
+
+
+@kernel
+def end_current(state):
+    """End the current connection and store its records; DONE or NEED_*."""
+    code = end_connection(state)
+    if code != DONE:
+        return code
+    if not record_end(state.ended, state.openings.flow, state.connection, state.directions, state.tls_prefix):
+        return NEED_ROWS
+    state.connection[0].phase = NO_CONNECTION
+    return DONE
+
+
+@kernel
+def run(state, flows, ends, segments, payload, flow, i):
+    """Add `segments[i:]` (SEGMENT records, flow by flow, their bytes in `payload`): (code, index of the current flow,
+    of the current segment, direction that needs room or -1 for both). Flow f has key `flows[f]` and the segments before
+    `ends[f]`; the first flow may continue the current one. In phase ENDING the current connection ends first."""
+    c = state.connection[0]
+    known = -1  # index of the flow that is known to be the current one
+    while i < len(segments) or c.phase == ENDING:
+        if c.phase == ENDING:
+            code = end_current(state)
+            if code != DONE:
+                return code, flow, i, -1
+            known = -1
+            continue
+        if i >= ends[flow]:
+            flow += 1
+            continue
+        if flow != known and not same_flow(state.openings, flows[flow]):
+            if c.phase == PLACE:
+                c.phase = ENDING
+                continue
+            begin_flow(state.openings, flows[flow])
+        known = flow
+        g = segments[i]
+        direction = int(np.int64(g.direction))
+        d = state.directions[direction]
+        peer = state.directions[1 - direction]
+        if is_summary(g):
+            end_layers(c, state.directions, g, payload)
+            i += 1
+            continue
+        if c.phase == NO_CONNECTION:
+            begin_connection(state.openings, state.connection, state.directions, g, int(state.rows.used[0]))
+            for side in range(2):
+                reset_contents(state.contents, side)
+                reset_deliveries(state.deliveries, side)
+                state.spans.used[side] = 0
+            c.phase = PLACE
+        if c.phase == PLACE:
+            in_layers = g["flags"] & IN_LAYERS != 0
+            if not (in_layers and c.in_layers) and opens_connection(d, peer, g):
+                c.phase = ENDING
+                continue
+            if in_layers:
+                begin_layers(c)
+            code = take_segment(c, d, peer, direction, state.streams[direction], state.rows, g, payload)
+            if code != DONE:
+                return code, flow, i, direction
+            c.phase = DRAIN
+        while c.phase != PLACE:
+            side = direction if c.phase == DRAIN else 1 - direction
+            if has_more(state.directions[side]):
+                code = drain(state, side)
+                if code != DONE:
+                    return code, flow, i, side
+            if c.phase == DRAIN:
+                c.phase = DRAIN_PEER
+            elif has_waiting_bytes(state.directions) and can_continue(state):
+                c.phase = DRAIN
+            else:
+                c.phase = PLACE
+        i += 1
+    return DONE, flow, i, -1

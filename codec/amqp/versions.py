@@ -1,7 +1,7 @@
 """The five versions, their protocol headers, and the codes and texts of frame types, statuses and errors, as data.
 
 Codes are indexes into the tuples; `NONE` (0) is "unknown". Protocol headers come from the fact tables (section
-`protocol_header` of each): eight octets, "AMQP" and four more.
+`protocol_header` of each): eight bytes, "AMQP" and four more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VERSIONS = (None, "0-8", "0-9", "0-9-1", "0-10", "1.0")
 NONE, V0_8, V0_9, V0_9_1, V0_10, V1_0 = range(6)
 
 OFFERS = LIMITS.offers
-# Replaces the first octet of a protocol header (0 to 3) where an offer is the version in a connection.start.
+# Replaces the first byte of a protocol header (0 to 3) where an offer is the version in a connection.start.
 START_VERSION = 0xFF
 
 FAMILIES = (None, "classic", "0-10", "1.0")
@@ -84,10 +84,10 @@ ERRORS = (
 
 
 class Headers(NamedTuple):
-    """Known protocol headers: `octets` uint8 (n, 4) after "AMQP", `version` int64 (n,); `echoed` bool (n,): the server
+    """Known protocol headers: `bytes` uint8 (n, 4) after "AMQP", `version` int64 (n,); `echoed` bool (n,): the server
     sends it too, and frames that only one side may send follow, or (`either_side`) those of either side."""
 
-    octets: np.ndarray
+    data: np.ndarray
     version: np.ndarray
     echoed: np.ndarray
     either_side: np.ndarray
@@ -126,7 +126,7 @@ def headers() -> Headers:
             variants.setdefault(bytes.fromhex(form["hex"]), code)
     known = {**variants, **own}
     return Headers(
-        np.array([list(octets[4:]) for octets in known], np.uint8),
+        np.array([list(data[4:]) for data in known], np.uint8),
         np.array(list(known.values()), np.int64),
-        *(np.array([octets in of_mark for octets in known]) for of_mark in marked.values()),
+        *(np.array([data in of_mark for data in known]) for of_mark in marked.values()),
     )

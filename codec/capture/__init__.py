@@ -15,9 +15,8 @@ the file name. Cost: linear in records and blocks. The public names:
 
 from __future__ import annotations
 
-from codec.capture.pcap import MAGICS, PcapWalker
 from codec.capture.pcapng import SECTION_HEADER, PcapngWalker
-from codec.capture.records import NO_INTERFACE, NOT_A_PACKET, RECORD, CaptureError, Records, Walker
+from codec.capture.records import MAGICS, NO_INTERFACE, NOT_A_PACKET, RECORD, CaptureError, PcapWalker, Records, Walker
 
 __all__ = (
     "HEAD_BYTES", "NOT_A_PACKET", "NO_INTERFACE", "RECORD", "SNIFF_BYTES", "CaptureError", "Records", "Walker",

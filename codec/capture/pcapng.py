@@ -9,6 +9,8 @@ packet numbers agree.
 
 Times are 64 bits in units of the interface (section 4.2, options if_tsresol and if_tsoffset). They become nanoseconds
 within 63 bits: a damaged time ends at LAST_NS and does not wrap, nor does a difference of two times.
+
+Parts, in this order: pcapng, secrets.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from codec.capture.processes import (
     options_of,
     packet_options,
 )
+from codec.capture.records import read32, writable
 from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 
@@ -151,8 +154,8 @@ class PcapngWalker(R.Walker):
     def _byte_order(self) -> ByteOrder:
         return "big" if self.big_endian else "little"
 
-    def _number(self, octets: bytes) -> int:
-        return int.from_bytes(octets, self._byte_order)
+    def _number(self, data: bytes) -> int:
+        return int.from_bytes(data, self._byte_order)
 
     def _section_header(self, block: R.Bytes, at: int) -> int:
         """Begin a section, with its byte order and new interface numbers; returns its length, else 0."""
@@ -357,3 +360,59 @@ def _fill(records, count, offset, captured, wire, ts_ns, interface, link_type):
     records["ts_ns"][count] = ts_ns
     records["interface"][count] = interface
     records["link_type"][count] = link_type
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Decryption Secrets Blocks of pcapng (draft-ietf-opsawg-pcapng, section 4.7), anywhere in a file.
+#
+# A kernel finds them and skips all other blocks, of which it reads only the heads. Cost: constant per block.
+
+
+SECRETS_BLOCK = 0x0000000A
+TLS_KEY_LOG = 0x544C534B
+SECRETS_BYTES = LIMITS.secrets_bytes
+AT_ONCE = 256  # blocks that one call of the kernel finds
+HEAD_BYTES = 20  # type, length, secrets type, secrets length; of a section also its magic
+
+
+@njit
+def _key_logs(data, at, big, found):
+    """Write (begin, end) of key logs in complete blocks from the block at `at` on to `found` int64 (n, 2): (how many,
+    where the next block begins, whether its section is big-endian, whether no block begins there)."""
+    count = 0
+    while count < len(found) and at + HEAD_BYTES <= len(data):
+        kind = read32(data, at, big)
+        if kind == SECTION:
+            big = read32(data, at + 8, True) == BYTE_ORDER_MAGIC
+        length = read32(data, at + 4, big)
+        if length < BLOCK_BYTES or (kind != SECTION and length % 4):
+            return count, at, big, True
+        if kind == SECRETS_BLOCK and length <= SECRETS_BYTES:
+            if at + length > len(data):
+                break
+            if read32(data, at + 8, big) == TLS_KEY_LOG:
+                found[count, 0] = at + 16
+                found[count, 1] = at + min(16 + read32(data, at + 12, big), length - 4)
+                count += 1
+        at += length
+    return count, at, big, False
+
+
+class SecretsWalker:
+    """Reads one file; `bytes` of a call begin after the bytes that the last call consumed."""
+
+    def __init__(self) -> None:
+        self.damaged = False
+        self._big = False
+        self._ahead = 0  # bytes to skip before the next block
+
+    def walk(self, data: np.ndarray) -> tuple[list[bytes], int]:
+        """Key logs in complete blocks of `bytes` (uint8), and the number of bytes consumed."""
+        data = writable(data)
+        logs: list[bytes] = []
+        at, end, found, count = self._ahead, len(data), np.empty((AT_ONCE, 2), np.int64), AT_ONCE
+        while count == AT_ONCE and not self.damaged:
+            count, at, self._big, self.damaged = _key_logs(data, at, self._big, found)
+            logs += [data[first:last].tobytes() for first, last in found[:count].tolist() if first < last]
+        self._ahead = max(0, at - end)
+        return logs, min(at, end)

@@ -32,9 +32,8 @@ from numpy.typing import NDArray
 from codec.capture.records import Bytes, read32
 from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
-from codec.cursor import octet
-from codec.text import escaped
-from codec.userinfo import LONG, masked
+from codec.cursor import byte_at
+from codec.text import LONG, escaped, masked
 
 DARWIN_BLOCK = 0x80000001
 CUSTOM_BLOCKS = 0x0BAD, 0x40000BAD
@@ -191,14 +190,14 @@ class Processes:
         return number
 
 
-def options_of(octets: bytes, order: ByteOrder) -> Iterator[tuple[int, bytes]]:
+def options_of(data: bytes, order: ByteOrder) -> Iterator[tuple[int, bytes]]:
     """(code, value) of each complete option before the end mark."""
     at = 0
-    while at + 4 <= len(octets):
-        code, size = (int.from_bytes(octets[at + i : at + i + 2], order) for i in (0, 2))
-        if code == 0 or at + 4 + size > len(octets):
+    while at + 4 <= len(data):
+        code, size = (int.from_bytes(data[at + i : at + i + 2], order) for i in (0, 2))
+        if code == 0 or at + 4 + size > len(data):
             return
-        yield code, octets[at + 4 : at + 4 + size]
+        yield code, data[at + 4 : at + 4 + size]
         at += 4 + (size + 3) // 4 * 4
 
 
@@ -234,10 +233,10 @@ def commented(comments: Iterable[bytes]) -> Process:
     return Process(**{name: value for name, value in found.items() if value})  # type: ignore[arg-type]
 
 
-def _text(octets: bytes) -> str | None:
+def _text(data: bytes) -> str | None:
     """Text of a capture, with the userinfo of URIs masked; None: nothing."""
-    text = escaped(octets.rstrip(b"\0"))
-    if "@" in text or "%" in text or len(octets) >= LONG:
+    text = escaped(data.rstrip(b"\0"))
+    if "@" in text or "%" in text or len(data) >= LONG:
         text = masked(text)
     while len(text.encode()) > LIMITS.process_text_bytes:
         text = text[: LIMITS.process_text_bytes * len(text) // len(text.encode())]
@@ -284,7 +283,7 @@ def _is_about_process(block, at, end):
         return False
     for first in range(0, len(_PREFIXES), _PREFIX_BYTES):
         same = 0
-        while same < _PREFIX_BYTES and octet(block, at + same) == _PREFIXES[first + same]:
+        while same < _PREFIX_BYTES and byte_at(block, at + same) == _PREFIXES[first + same]:
             same += 1
         if same == _PREFIX_BYTES:
             return True
@@ -300,7 +299,7 @@ def group_equal(block, begins, ends, slots, multiplier, group_of, firsts):
     for i in range(len(begins)):
         mixed = multiplier
         for at in range(begins[i], ends[i]):
-            mixed = ((mixed ^ octet(block, at)) * multiplier) & 0xFFFFFFFF
+            mixed = ((mixed ^ byte_at(block, at)) * multiplier) & 0xFFFFFFFF
             mixed ^= mixed >> 15
         slot = mixed & mask
         while slots[slot] >= 0 and not _equal(block, begins, ends, firsts[slots[slot]], i):
@@ -319,6 +318,6 @@ def _equal(block, begins, ends, a, b):
     if ends[b] - begins[b] != size:
         return False
     for i in range(size):
-        if octet(block, begins[a] + i) != octet(block, begins[b] + i):
+        if byte_at(block, begins[a] + i) != byte_at(block, begins[b] + i):
             return False
     return True

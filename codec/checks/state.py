@@ -1,18 +1,28 @@
 """State of the checks: records of the current connection, and the oddities that were found.
 
 Records are those of `codec.conversation.states.blank`; NONE is "not known". Times are ns.
+
+Parts, in this order: state, records 0 10, records 1 0.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.conversation.states import blank, longer
-from codec.hashes.keyed import Keyed, empty, found, needs_room, new_keyed, put
-from codec.hashes.keyed import with_room as keyed_with_room
+from codec.conversation.states import blank, with_capacity
+from codec.hashes.maps import (
+    HashMap,
+    clear,
+    get,
+    needs_room,
+    new_map,
+    put,
+)
+from codec.hashes.maps import with_room as keyed_with_room
 
 NONE = -1
 CLIENT, SERVER = 0, 1
@@ -94,7 +104,7 @@ class State(NamedTuple):
 
     endpoints: np.ndarray
     links: np.ndarray
-    found_by: Keyed
+    found_by: HashMap
     hits: np.ndarray
     numbers: np.ndarray
     new_endpoint: np.ndarray
@@ -105,25 +115,25 @@ class State(NamedTuple):
 def new_state(endpoint: np.ndarray, link: np.ndarray) -> State:
     """The state before the first row; of a version's records when they are new."""
     numbers = np.zeros(NUMBERS, np.int64)
-    return State(endpoint[:0], link[:0], new_keyed(), NEW_HIT[:0], numbers, endpoint, link, NEW_HIT)
+    return State(endpoint[:0], link[:0], new_map(), NEW_HIT[:0], numbers, endpoint, link, NEW_HIT)
 
 
 def with_room(state: State, rows: int, keys_a_row: int) -> State:
     """`state` without its hits, with room for what so many rows add."""
     numbers = state.numbers
     endpoints, links = (
-        longer(records, int(numbers[cell]), rows)
+        with_capacity(records, int(numbers[cell]), rows)
         for records, cell in ((state.endpoints, ENDPOINTS), (state.links, LINKS))
     )
     hits = HITS_A_ROW * rows + HITS_A_RECORD * int(numbers[ENDPOINTS] + numbers[LINKS] + 2 * rows) + 1
     found_by = state.found_by
     if needs_room(found_by, keys_a_row * rows):
-        smaller = new_keyed(len(found_by.keys))
+        smaller = new_map(len(found_by.keys))
         smaller.used[1] = found_by.used[1]
         _refill(smaller, found_by)
         found_by = keyed_with_room(smaller, keys_a_row * rows)
     numbers[HITS] = 0
-    return state._replace(endpoints=endpoints, links=links, found_by=found_by, hits=longer(state.hits, 0, hits))
+    return state._replace(endpoints=endpoints, links=links, found_by=found_by, hits=with_capacity(state.hits, 0, hits))
 
 
 @kernel
@@ -131,7 +141,7 @@ def _refill(fresh, table):
     """Put the entries of `table` that have a place into `fresh`; of tags those whose delivery has one."""
     for i in range(len(table.keys)):
         stands = table.epochs[i] == table.used[1] and table.values[i] != GONE
-        if stands and (table.keys[i] >> KIND_SHIFT != K_TAG or found(table, table.values[i]) > 0):
+        if stands and (table.keys[i] >> KIND_SHIFT != K_TAG or get(table, table.values[i]) > 0):
             put(fresh, table.keys[i], table.values[i])
 
 
@@ -149,13 +159,13 @@ def hashed_key(kind, place, number):
 
 
 @kernel
-def place_in(s, key):
+def lookup(s, key):
     """The place of a key, or NONE. Places are stored from 1 on."""
-    return max(found(s.found_by, key), 0) - 1
+    return max(get(s.found_by, key), 0) - 1
 
 
 @kernel
-def lead(s, key, place):
+def bind(s, key, place):
     """Set the place of a key."""
     put(s.found_by, key, place + 1)
 
@@ -168,7 +178,7 @@ def begin_connection(s, connection):
     s.numbers[HITS] = hits
     s.numbers[STARTED] = 1
     s.numbers[CONNECTION] = connection
-    empty(s.found_by)
+    clear(s.found_by)
 
 
 @kernel
@@ -190,7 +200,7 @@ def add_link(s):
 
 
 @kernel
-def _hit(s, frame_no, ts_ns, sender, channel, incarnation, oddity, about):
+def _add_oddity(s, frame_no, ts_ns, sender, channel, incarnation, oddity, about):
     """Add an oddity of the current connection; returns its place."""
     at = s.numbers[HITS]
     s.numbers[HITS] += 1
@@ -210,7 +220,7 @@ def _hit(s, frame_no, ts_ns, sender, channel, incarnation, oddity, about):
 @kernel
 def note_at(s, rows, i, channel, incarnation, oddity, observed, expected, about):
     """Note an oddity of row `i`; NONE for no channel."""
-    at = _hit(s, rows.frame_no[i], rows.ts_ns[i], rows.sender[i], channel, incarnation, oddity, about)
+    at = _add_oddity(s, rows.frame_no[i], rows.ts_ns[i], rows.sender[i], channel, incarnation, oddity, about)
     s.hits[at].observed = observed
     s.hits[at].expected = expected
 
@@ -231,7 +241,7 @@ def note_wait(s, frame_no, since_ns, until_ns, sender, e, oddity, about):
 @kernel
 def note_end(s, frame_no, until_ns, sender, e, oddity, about, waited):
     """Note that `frame_no` had no answer until `until_ns`; returns the place of the oddity."""
-    at = _hit(s, frame_no, until_ns, sender, e.channel, e.incarnation, oddity, about)
+    at = _add_oddity(s, frame_no, until_ns, sender, e.channel, e.incarnation, oddity, about)
     s.hits[at].waited_ns = waited
     return at
 
@@ -247,3 +257,79 @@ def may_not_know(rows, i, since_ns):
 def after(number, other):
     """How far `number` is behind `other` (serial arithmetic): negative when it is before."""
     return (number - other + HALF) % SERIAL - HALF
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Columns of controls and commands of AMQP 0-10 that the checks read, and their records.
+#
+# A channel carries one session at a time; each side numbers its commands.
+
+
+NEW_CHANNEL = blank(
+    "channel incarnation transport attached name asked_attach detach_ns? detach_frame detacher detached_ns by_detached "
+    "tx dtx implicit failed? timeout_s left? flush_from? flush_to?",
+    of_sides="point expects next? sync_id? sync_ns sync_frame timely_ns? timely_frame known_to? known_ns done_to? "
+    "result_id? result_ns? result_frame",
+)
+# `left`: the channel of the session before, whose detach is not answered yet. `flush_from`, `flush_to`: ids of the
+# first and the last message.flush that is not completed.
+ASKED, READY, OVER = range(1, 4)  # `attached`, to channel `transport`
+BEGINNING, REST = 1, 2  # `expects`: what command-point announces for the next frame
+# `flush_id`: a message.flush that is not completed; `later`, `all_later`: messages that were allowed after it.
+NEW_SUBSCRIPTION = blank(
+    "active window messages all_messages byte_count stop_id? stopped zeroed_id? frame accept_none "
+    "flush_id? later all_later"
+)
+
+
+class Controls(
+    namedtuple(
+        "Rows",
+        "connection_id frame_no ts_ns grace_ns last_ns sender channel name channel_max is_command gives_result "
+        "of_connection command_id sync key force code error_code timely_reply destination accept_mode flow_mode unit "
+        "value command_offset timeout begins range_at range_first range_last",
+    )
+):
+    """Controls and commands by connection and frame_no: columns int64 (n,). Truth values and numbers -1 when not there.
+    `name`: `codec.checks.v0_10.NAMES`, from 1 on, 0 another one; `is_command`, `gives_result`: of its definition.
+    `key` (name of a session, xid) and `destination` are hashes. Ranges of ids of row i: from `range_at[i]` to
+    `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `grace_ns`, `last_ns` as in 1.0; `channel_max`: agreed
+    on, -1 not known. `begins`: 1 if a frame begins a command, 0 if it continues one; -1 for other frames."""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Columns of performatives of AMQP 1.0 that the checks read, and their records.
+#
+# An endpoint is one side of a session, from its begin to its end; the session has the channel number of the endpoint
+# that began it. Its incoming window is 0 since `shut_ns`. An end is one side of a link, from its attach to its detach;
+# two ends of one name and opposite roles are a link.
+
+
+NEW_ENDPOINT = blank(
+    "side channel incarnation mapped other? answered begun_ns begun_frame handle_max first_out sent allowed echo_ns? "
+    "echo_frame ended_ns? ended_frame end_answered last_delivery? first_link? next? shut_ns? shut_frame"
+)
+NEW_END = blank(
+    "endpoint attached receiver snd_mode rcv_mode max_size outcomes unsettled peer? attach_frame refused_ns? "
+    "detach_ns? detach_frame closed detach_answered initial open delivery_id tag message_format settled "
+    "byte_count frame count credit_to before_cut cut_ns drain_ns? drain_frame next awaiting "
+    "awaited_ns coordinator transactions work"
+)
+
+
+class Performatives(
+    namedtuple(
+        "Rows",
+        "connection_id frame_no ts_ns grace_ns last_ns sender channel name size payload_size error channel_max "
+        "max_frame_size remote_channel next_outgoing_id next_incoming_id incoming_window handle_max echo handle "
+        "link_name is_receiver snd_settle_mode rcv_settle_mode initial_delivery_count max_message_size has_source "
+        "has_target dynamic addressed outcomes unsettled delivery_count link_credit drain link_fields delivery_id tag "
+        "tag_size message_format settled more resume aborted closed first last state transaction coordinates "
+        "coordinator",
+    )
+):
+    """Performatives by connection and frame_no: columns int64 (n,). Truth values, numbers and texts as numbers -1 when
+    not there. `name`: NAMES, from 1 on. `grace_ns`: how long a frame of the other side may be on its way; `last_ns`:
+    end of the connection. `outcomes`: bits of the outcomes that a source allows, `state`: bit of an outcome, 0 of
+    another state. `tag` and `transaction` are hashes (0: none); `coordinates`: of a transfer, 1 if it declares a
+    transaction, 2 if it discharges one; `coordinator`: of an attach."""

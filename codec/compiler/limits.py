@@ -66,10 +66,10 @@ class Limits:
     fragment_datagrams: int = 256
     # A frame is buffered whole to decode it; larger ones (no frame_max in practice is higher) are malformed.
     frame_bytes: int = 16 * 1024 * 1024
-    # Octets stored of a frame up to its first missing byte, to decode them: more than a usual snaplen leaves, and more
+    # Bytes stored of a frame up to its first missing byte, to decode them: more than a usual snaplen leaves, and more
     # than arguments and properties have.
     partial_bytes: int = 64 * 1024
-    # Larger sizes are implausible: negotiated are 128 KB to a few MB, and octets that are not a size field are above
+    # Larger sizes are implausible: negotiated are 128 KB to a few MB, and bytes that are not a size field are above
     # this in 31 of 32 cases.
     plausible_frame_bytes: int = 128 * 1024 * 1024
     # Nesting of field tables, arrays, maps, described values. RabbitMQ and Qpid nest fewer than 10.
@@ -87,7 +87,7 @@ class Limits:
     delivery_probes: int = 32
     # Sections around the bodies of these deliveries, stored for the last transfer, per direction.
     delivery_bytes: int = 8 * 1024 * 1024
-    # Octets of a section of 1.0 before its contents: descriptor, constructor, size; 20 are usual. More are malformed.
+    # Bytes of a section of 1.0 before its contents: descriptor, constructor, size; 20 are usual. More are malformed.
     section_head_bytes: int = 64
     # Bytes of a stream without protocol header that are searched for frames before it is declared foreign.
     detect_bytes: int = 1024 * 1024
@@ -115,7 +115,7 @@ class Limits:
     # Bytes that may be decrypted by trial after losses and with secrets that may not fit, where a trial counts as 4 KB
     # more than its record: this much of each connection ...
     trial_grace: int = 2 * 1024 * 1024
-    # ... and so many octets for each octet captured.
+    # ... and so many bytes for each byte captured.
     trial_rate: int = 32
     # Numbers that are tried for the first record after a loss: 64 MB of usual records.
     trial_records: int = 4096
@@ -128,7 +128,7 @@ class Limits:
     trial_connections: int = 32
     # ... and numbers that are tried for a record of it, over all these secrets.
     trial_numbers: int = 1 << 18
-    # Octets of a connection that wait for the first octets of a layer; after them the connection has no layer.
+    # Bytes of a connection that wait for the first bytes of a layer; after them the connection has no layer.
     layer_bytes: int = 256 * 1024
     # The WebSocket request, and its response, with headers: web servers accept 8 to 16 KB.
     upgrade_bytes: int = 16 * 1024
@@ -174,7 +174,7 @@ class Limits:
     # Wireshark has it.
     overtaken_ns: int = 3_000_000
     # A copy of a segment within this time is one packet that was captured twice, if neither IP nor TCP tell (see
-    # `codec.net.segments`): two sniffers differ by so much, and a sender waits 200 ms for an acknowledgement.
+    # `codec.net.layers`): two sniffers differ by so much, and a sender waits 200 ms for an acknowledgement.
     duplicate_ns: int = 20_000_000
     # Silences of a direction that are compared with what its side promised: heartbeats are stated in seconds.
     silence_ns: int = 1_000_000_000

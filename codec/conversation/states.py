@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.hashes.pairs import Pairs
+from codec.hashes.maps import Pairs
 from codec.memory import as_records
 from codec.packing import Reader, Writer
 
@@ -32,7 +32,7 @@ def blank(fields: str, of_sides: str = "", **cells: int) -> NDArray[Any]:
     return record
 
 
-def longer(records: NDArray[Any], used: int, more: int) -> NDArray[Any]:
+def with_capacity(records: NDArray[Any], used: int, more: int) -> NDArray[Any]:
     """`records`, of which the first are `used`, with room for so many more; about twice as long if there is none."""
     if used + more <= len(records):
         return records
@@ -73,7 +73,7 @@ class ConnectionStates:
             own = self.counts[name]
             begins = np.cumsum(own) - own
             counts[name] = np.where(which >= 0, own[there], 0) if len(own) else np.zeros(len(which), np.int64)
-            parts[name] = part[spread(begins[there] if len(own) else counts[name], counts[name])]
+            parts[name] = part[expand_ranges(begins[there] if len(own) else counts[name], counts[name])]
         ids = self.ids[there] if len(self.ids) else np.zeros(len(which), np.int64)
         return ConnectionStates(ids, parts, counts)
 
@@ -84,7 +84,7 @@ class ConnectionStates:
 
     def of(self, ids: Integers) -> ConnectionStates:
         """These connections, in this order; an empty state for those that are not there."""
-        found = self.at(places(self.ids, ids))
+        found = self.at(find_ids(self.ids, ids))
         return ConnectionStates(ids, found.parts, found.counts)
 
     def filtered(self, name: str, chosen: NDArray[np.bool_]) -> ConnectionStates:
@@ -206,21 +206,21 @@ def _viewed(part: NDArray[Any]) -> NDArray[Any]:
     return as_records(part) if part.dtype.names else part
 
 
-def places(known: Integers, ids: Integers) -> Integers:
+def find_ids(known: Integers, ids: Integers) -> Integers:
     """Where each of `ids` is first among `known`; -1 where it is not."""
     if len(known) == 1:
         return np.where(ids == known[0], 0, -1)
     return Pairs(known, np.zeros_like(known)).find(ids, np.zeros_like(ids))
 
 
-def spread(begins: Integers, counts: Integers) -> Integers:
+def expand_ranges(begins: Integers, counts: Integers) -> Integers:
     """The places of `counts[i]` items from `begins[i]` on, end to end."""
     ends = np.cumsum(counts)
     found: Integers = np.repeat(begins - (ends - counts), counts) + np.arange(int(counts.sum()))
     return found
 
 
-def numbered(*columns: NDArray[Any]) -> Integers:
+def group_ids(*columns: NDArray[Any]) -> Integers:
     """A number for each distinct row of some columns, from 0 on in the order of their first occurrence."""
     number: Integers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
@@ -241,7 +241,7 @@ def absolute(states: ConnectionStates, part: str, owners: Integers, places: Inte
     return found
 
 
-def new_places(states: ConnectionStates, part: str, dropped: NDArray[np.bool_]) -> Integers:
+def new_indices(states: ConnectionStates, part: str, dropped: NDArray[np.bool_]) -> Integers:
     """The place of each record within its connection without those that are dropped."""
     before = np.append(0, np.cumsum(~dropped))
     counts = states.counts[part]

@@ -1,7 +1,7 @@
 """Hashes of many rows at once, over several columns: 64 bits, as two lanes of 32.
 
     lanes = new_lanes(rows)
-    mix_texts(octets, ends, present, lanes)
+    mix_texts(bytes, ends, present, lanes)
     mix_numbers(numbers, present, lanes)
 
 Each column is mixed into both lanes word by word, each lane with its own odd factor; an absent value is a word as well.
@@ -31,28 +31,28 @@ def mixed(lane, word, factor):
 
 
 @kernel
-def mixed_words(octets, at, end, low, high):
-    """Both lanes with the words of `octets[at:end]`."""
+def mixed_words(data, at, end, low, high):
+    """Both lanes with the words of `bytes[at:end]`."""
     while at + 4 <= end:  # written out, these four loads are compiled to one
-        word = int(octets[at]) | int(octets[at + 1]) << 8 | int(octets[at + 2]) << 16 | int(octets[at + 3]) << 24
+        word = int(data[at]) | int(data[at + 1]) << 8 | int(data[at + 2]) << 16 | int(data[at + 3]) << 24
         low, high = mixed(low, word, LOW), mixed(high, word, HIGH)
         at += 4
     if at < end:
         word = 0
         for i in range(end - at):
-            word |= int(octets[at + i]) << (8 * i)
+            word |= int(data[at + i]) << (8 * i)
         low, high = mixed(low, word, LOW), mixed(high, word, HIGH)
     return low, high
 
 
 @kernel
-def mix_texts(octets, ends, present, lanes):
-    """Mix in a text a row: row i has `octets` from `ends[i]` to `ends[i + 1]`, int64 (n + 1,); `present` uint8 (n,)."""
+def mix_texts(data, ends, present, lanes):
+    """Mix in a text a row: row i has `bytes` from `ends[i]` to `ends[i + 1]`, int64 (n + 1,); `present` uint8 (n,)."""
     for row in range(len(present)):
         low, high = lanes[row, 0], lanes[row, 1]
         size = 0
         if present[row]:
-            low, high = mixed_words(octets, ends[row], ends[row + 1], low, high)
+            low, high = mixed_words(data, ends[row], ends[row + 1], low, high)
             size = ends[row + 1] - ends[row] + 1  # an absent text has another size than an empty one
         lanes[row, 0], lanes[row, 1] = mixed(low, size, LOW), mixed(high, size, HIGH)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.cursor import octet
+from codec.cursor import byte_at
 
 CR, LF, SPACE, TAB, COLON = 0x0D, 0x0A, 0x20, 0x09, 0x3A
 GET = np.frombuffer(bytearray(b"GET "), np.uint8)
@@ -27,14 +27,14 @@ def head_step(head, known, is_request):
     """The byte at `known - 1` has been added to `head`: MORE, COMPLETE (it ends the head), or NOT_HTTP. A request is a
     GET of HTTP/1.1, a response of any HTTP/1."""
     at = known - 1
-    byte, begin = octet(head, at), GET if is_request else RESPONSE
+    byte, begin = byte_at(head, at), GET if is_request else RESPONSE
     if at < len(begin):
         return MORE if byte == begin[at] else NOT_HTTP
     if byte != LF:
         return NOT_HTTP if byte < SPACE and byte != CR and byte != TAB else MORE
-    if octet(head, at - 1) != CR:
+    if byte_at(head, at - 1) != CR:
         return MORE
-    if octet(head, at - 2) == LF and octet(head, at - 3) == CR:
+    if byte_at(head, at - 2) == LF and byte_at(head, at - 3) == CR:
         return COMPLETE
     return MORE
 
@@ -51,7 +51,7 @@ def equals(buf, start, end, text):
     if end - start != len(text):
         return False
     for i in range(len(text)):
-        if lower(octet(buf, start + i)) != text[i]:
+        if lower(byte_at(buf, start + i)) != text[i]:
             return False
     return True
 
@@ -68,7 +68,7 @@ def contains(buf, start, end, text):
 @kernel
 def line_end(buf, at, end):
     """Offset of the LF of the line at `at`; `end`: it has none."""
-    while at < end and octet(buf, at) != LF:
+    while at < end and byte_at(buf, at) != LF:
         at += 1
     return at
 
@@ -77,13 +77,13 @@ def line_end(buf, at, end):
 def is_request_line(buf, at, end):
     """Whether the line `buf[at:end]`, which ends with its CR, is that of a GET of HTTP/1.1."""
     size = len(VERSION)
-    if end - at < len(GET) + size + 1 or octet(buf, end - 1) != CR:
+    if end - at < len(GET) + size + 1 or byte_at(buf, end - 1) != CR:
         return False
     for i in range(len(GET)):
-        if octet(buf, at + i) != GET[i]:
+        if byte_at(buf, at + i) != GET[i]:
             return False
     for i in range(size):
-        if octet(buf, end - 1 - size + i) != VERSION[i]:
+        if byte_at(buf, end - 1 - size + i) != VERSION[i]:
             return False
     return True
 
@@ -95,13 +95,13 @@ def find_field(buf, at, end, name):
     while at < end:
         stop = line_end(buf, at, end)
         colon = at + len(name)
-        if colon < stop and octet(buf, colon) == COLON and equals(buf, at, colon, name):
+        if colon < stop and byte_at(buf, colon) == COLON and equals(buf, at, colon, name):
             begin, last = colon + 1, stop
-            if octet(buf, last - 1) == CR:
+            if byte_at(buf, last - 1) == CR:
                 last -= 1
-            while begin < last and (octet(buf, begin) == SPACE or octet(buf, begin) == TAB):
+            while begin < last and (byte_at(buf, begin) == SPACE or byte_at(buf, begin) == TAB):
                 begin += 1
-            while last > begin and (octet(buf, last - 1) == SPACE or octet(buf, last - 1) == TAB):
+            while last > begin and (byte_at(buf, last - 1) == SPACE or byte_at(buf, last - 1) == TAB):
                 last -= 1
             return begin, last, stop + 1
         at = stop + 1
@@ -114,7 +114,7 @@ def asks_for_websocket(buf, at, end):
     COMPLETE: it does; NOT_HTTP: it does not."""
     known = 0
     while at + known < end and known < len(GET):
-        if octet(buf, at + known) != GET[known]:
+        if byte_at(buf, at + known) != GET[known]:
             return NOT_HTTP
         known += 1
     line = line_end(buf, at, end)
@@ -132,18 +132,18 @@ def asks_for_websocket(buf, at, end):
         stop = line_end(buf, here, end)
         if stop == end:
             return MORE
-        if stop == here + 1 and octet(buf, here) == CR:
+        if stop == here + 1 and byte_at(buf, here) == CR:
             return NOT_HTTP
         here = stop + 1
     return MORE
 
 
-def field_of(octets: bytes, name: bytes) -> bytes:
+def field_of(data: bytes, name: bytes) -> bytes:
     """The value of a field of a whole head, by its name in lower case; several of a name are joined by commas."""
-    buf, wanted = np.frombuffer(bytearray(octets), np.uint8), np.frombuffer(bytearray(name), np.uint8)
+    buf, wanted = np.frombuffer(bytearray(data), np.uint8), np.frombuffer(bytearray(name), np.uint8)
     values, at = [], 0
-    while at < len(octets):
-        begin, end, at = find_field(buf, at, len(octets), wanted)
+    while at < len(data):
+        begin, end, at = find_field(buf, at, len(data), wanted)
         if begin != NO_FIELD:
-            values.append(octets[begin:end])
+            values.append(data[begin:end])
     return b",".join(values)

@@ -24,12 +24,13 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import ANY, begins, u32
 from codec.layers import websocket as W
-from codec.layers.chunks import CHUNK_COST, HOLE_COST
+from codec.layers.chunks import CHUNK_COST, EVENTS, HOLE_COST
 from codec.layers.http import COMPLETE, MORE, asks_for_websocket
-from codec.layers.ordered import EVENTS
 from codec.layers.short import (
     AFTER,
     AT,
+    BYTES_FROM,
+    BYTES_TO,
     CHUNKS_FROM,
     CHUNKS_TO,
     DECIDED,
@@ -37,19 +38,20 @@ from codec.layers.short import (
     HEADER,
     NO_ROOM,
     NOT_SHORT,
-    OCTETS_FROM,
-    OCTETS_TO,
     WHAT,
     first_of,
     order_short,
 )
-from codec.layers.tls.hello import RANDOM_BYTES
-from codec.layers.tls.keylog import SHIFTS
+from codec.layers.tls_handshake import RANDOM_BYTES, SHIFTS
 from codec.layers.websocket import read_chunks
-from codec.memory import as_records
-from codec.net.segments import ACK, FIN, RST, SYN
+from codec.memory import as_records, copy_bytes
+from codec.net.layers import (
+    ACK,
+    FIN,
+    RST,
+    SYN,
+)
 from codec.tcp.reassembly import HALF, WRAP
-from codec.variant.writer import copy_bytes
 
 HELLO_HEAD = 43  # bytes of a record with a ClientHello up to the end of its random
 RANDOM_AT = HELLO_HEAD - RANDOM_BYTES
@@ -116,13 +118,13 @@ def _opening(openings, payload, g):
 
 class Requests(NamedTuple):
     """Arrays in which requests are read, one after the other. `sides` (SIDE (2,)), `held` uint8 (2, HELD_BYTES): of one
-    connection; `blank`: records of a new one; `octets`, `found`, `to`: the output of `read_chunks`, of which a
+    connection; `blank`: records of a new one; `bytes`, `found`, `to`: the output of `read_chunks`, of which a
     connection that passes unchanged has none."""
 
     blank: np.ndarray
     sides: np.ndarray
     held: np.ndarray
-    octets: np.ndarray
+    data: np.ndarray
     found: np.ndarray
     to: np.ndarray
 
@@ -149,7 +151,7 @@ def new_requests() -> Requests:
 
 @kernel
 def key_at(buf, at):
-    """The key of the client random at `at`; see `codec.layers.tls.keylog.folded`."""
+    """The key of the client random at `at`; see `codec.layers.tls_handshake.folded`."""
     key = 0
     for k in range(len(SHIFTS)):
         key ^= u32(buf, at + 4 * k, at + RANDOM_BYTES) << SHIFTS[k]
@@ -157,7 +159,7 @@ def key_at(buf, at):
 
 
 @kernel
-def is_among(keys, key):
+def is_in(keys, key):
     """Whether `key` is one of `keys`, which are sorted."""
     low, high = 0, len(keys)
     while low < high:
@@ -197,7 +199,7 @@ def may_be_known(segments, payload, i, end, header, head, randoms):
     """Whether the random of the ClientHello in segment `i` may be one of `randoms` (keys, sorted)."""
     if head_at(segments, payload, i, end, header, head) < HELLO_HEAD or not begins(head, 0, HELLO_HEAD, HELLO):
         return False
-    return is_among(randoms, key_at(head, RANDOM_AT))
+    return is_in(randoms, key_at(head, RANDOM_AT))
 
 
 @kernel
@@ -269,7 +271,7 @@ def request_reason(r, s, client):
     row = s.rows[s.used[0]]
     first, end = int(row[CHUNKS_FROM]), int(row[CHUNKS_TO])
     direction, begin, size = s.chunks[1][first:end], s.chunks[2][first:end], s.chunks[3][first:end]
-    octets, count, cost = s.tcp.octets[row[OCTETS_FROM] : row[OCTETS_TO]], end - first, 0
+    data, count, cost = s.tcp.data[row[BYTES_FROM] : row[BYTES_TO]], end - first, 0
     for k in range(count):
         cost += int(size[k]) + CHUNK_COST if size[k] >= 0 else HOLE_COST
     if cost > LAYER_BYTES:
@@ -280,9 +282,7 @@ def request_reason(r, s, client):
     r.to[1] = 0
     asked, reason, k, at = False, NO_REASON, 0, 0
     while k < count:
-        code, k, at = read_chunks(
-            direction, begin, size, octets, k, at, client, r.sides, r.held, r.octets, r.found, r.to
-        )
+        code, k, at = read_chunks(direction, begin, size, data, k, at, client, r.sides, r.held, r.data, r.found, r.to)
         if r.to[0] > 0 or code == W.MESSAGE_HOLE:
             return NOT_DECIDED
         if code == W.DONE:
@@ -331,7 +331,7 @@ def collect(s, r, ends, segments, payload, flow, i, header, kind, begun, opening
     complete = begun >= 0 and flow < len(ends) - 1
     direction = int(segments[i].direction)
     begins_at = int(openings[direction, BEGIN]) if begun >= 0 and is_first and header == 0 else 0
-    events, octets, chunks = int(s.tcp.used[0]), int(s.tcp.used[1]), int(s.used[1])
+    events, data, chunks = int(s.tcp.used[0]), int(s.tcp.used[1]), int(s.used[1])
     after = order_short(s, segments, payload, i, int(ends[flow]), complete, header, begins_at)
     if after < 0:
         return after
@@ -343,7 +343,7 @@ def collect(s, r, ends, segments, payload, flow, i, header, kind, begun, opening
             reasons[decided[0], 0], reasons[decided[0], 1], reasons[decided[0], 2] = flow, reason, after - 1
             decided[0] += 1
             s.tcp.used[0] = events
-            s.tcp.used[1] = octets
+            s.tcp.used[1] = data
             s.used[1] = chunks
             return after
     row = s.rows[s.used[0]]

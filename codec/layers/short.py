@@ -1,7 +1,7 @@
 """Short connections that may have layers, many at once: their TCP in order.
 
 A connection whose segments are all there, and few, needs no state between two calls. `order_short` puts it in order
-behind those before it, in the same arrays, as `codec.layers.connection` would do on its own; `codec.layers.together`
+behind those before it, in the same arrays, as `codec.layers.connection` would do on its own; `codec.layers.stack`
 then reads the layers of all of them.
 """
 
@@ -12,11 +12,23 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.layers.ordered import EVENTS, NEW_CONNECTION, Tcp, blank_records, end_order, new_tcp, order
+from codec.layers.chunks import (
+    EVENTS,
+    NEW_CONNECTION,
+    Tcp,
+    blank_records,
+    end_order,
+    new_tcp,
+    order,
+)
 from codec.memory import as_records, readonly
-from codec.net.segments import ACK, IS_LOST, SEGMENT, SYN
-from codec.tcp.direction import DONE, NEED_ROWS
-from codec.tcp.reassembly import WRAP, anchor
+from codec.net.layers import (
+    ACK,
+    IS_LOST,
+    SEGMENT,
+    SYN,
+)
+from codec.tcp.reassembly import DONE, NEED_ROWS, WRAP, anchor
 
 SHORT_SEGMENTS = 512  # a connection of more is read on its own, which then costs little for each of them
 SHORT_CONNECTIONS = 1024  # read at once
@@ -26,7 +38,7 @@ NOT_SHORT, NO_ROOM = -1, -2
 # its end stop; its chunks; its bytes, where those of chunks begin at 0.
 ROW = (
     FLOW, AT, AFTER, WHAT, HEADER, DECIDED, EVENTS_FROM, FIRST_TO, FED_TO, EVENTS_TO, CHUNKS_FROM, CHUNKS_TO,
-    OCTETS_FROM, OCTETS_TO,
+    BYTES_FROM, BYTES_TO,
 ) = range(14)  # fmt: skip
 # Fields of DIRECTION in `wire`.
 WIRE = (
@@ -85,7 +97,7 @@ def clear(short: Short) -> None:
 
 @kernel
 def first_of(g):
-    """See `codec.net.segments.first_octet`."""
+    """See `codec.net.layers.first_octet`."""
     return (int(g.seq) + (1 if g["flags"] & SYN else 0)) % WRAP
 
 
@@ -138,7 +150,7 @@ def _last_event(t):
 
 
 @kernel
-def _note(s, events_from, octets_from):
+def _note(s, events_from, bytes_from):
     """Write the chunks and the counters of the connection."""
     t, k, count = s.tcp, int(s.used[0]), int(s.used[1])
     for at in range(events_from, int(t.used[0])):
@@ -147,7 +159,7 @@ def _note(s, events_from, octets_from):
             continue
         s.chunks[0][count] = at - events_from
         s.chunks[1][count] = e.direction
-        s.chunks[2][count] = int(e.payload_at) - octets_from
+        s.chunks[2][count] = int(e.payload_at) - bytes_from
         s.chunks[3][count] = int(np.int64(e.cap_len)) if e.cap_len > 0 else -int(np.int64(e.wire_len))
         count += 1
     s.used[1] = count
@@ -165,7 +177,7 @@ def order_short(s, segments, payload, i, end, complete, header, begins_at):
     segments of it follow; `begins_at`: the sequence number after the SYN of the client, if it is the same connection
     only with that; 0: unknown. `s.used` is not advanced."""
     t = s.tcp
-    events, octets = int(t.used[0]), int(t.used[1])
+    events, data = int(t.used[0]), int(t.used[1])
     if s.used[0] == len(s.rows) or events + 2 > len(t.out):
         return NO_ROOM
     row, stop, after = s.rows[s.used[0]], min(end, i + 1 + SHORT_SEGMENTS), NOT_SHORT
@@ -186,11 +198,11 @@ def order_short(s, segments, payload, i, end, complete, header, begins_at):
         if code == DONE and t.used[0] < len(t.out):
             _last_event(t)
             row[EVENTS_TO], row[CHUNKS_FROM] = t.used[0], s.used[1]
-            _note(s, events, octets)
-            row[CHUNKS_TO], row[OCTETS_FROM], row[OCTETS_TO] = s.used[1], octets, t.used[1]
+            _note(s, events, data)
+            row[CHUNKS_TO], row[BYTES_FROM], row[BYTES_TO] = s.used[1], data, t.used[1]
             t.used[0] += 1
             return after
     t.used[0] = events
-    t.used[1] = octets
+    t.used[1] = data
     no_room = code == NEED_ROWS or (code == DONE and after != NOT_SHORT)
     return NO_ROOM if no_room and s.used[0] > 0 else NOT_SHORT

@@ -8,21 +8,26 @@
 Segments pass unchanged until a direction begins with a ClientHello whose secrets are known, or with a request of HTTP
 that asks for WebSocket, or may do so. From there on `codec.layers.connection` reads the connection. TLS without secrets
 passes unchanged to the decoder.
+
+Parts, in this order: together, stack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp.connections.facts import tls_prefixes
-from codec.amqp.connections.lifecycle import EndedConnections
-from codec.layers.chunks import Layer
-from codec.layers.connection import EndedLayers, LayeredConnection, Part
+from codec.amqp.connection import EndedConnections
+from codec.amqp.layered import SUMMARY_BYTES, summary
+from codec.compiler.kernel import kernel
+from codec.layers import short as S
+from codec.layers.chunks import NO_CHUNKS, Chunks, Layer, Tcp, begin_anew, new_tcp
+from codec.layers.connection import EndedLayers, LayeredConnection, LayerStack, Part, merge
+from codec.layers.connection_facts import tls_prefixes
 from codec.layers.openings import (
     FULL,
     HEADER_BYTES,
@@ -47,26 +52,146 @@ from codec.layers.openings import (
     new_requests,
     next_candidate,
 )
-from codec.layers.ordered import Tcp, begin_anew, new_tcp
-from codec.layers.short import AFTER, AT, DECIDED, FLOW, HEADER, SEGMENTS, WHAT, clear, new_short
-from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
-from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
-from codec.layers.tls.keylog import SecretSource
-from codec.layers.tls.records import Tls
-from codec.layers.tls.trial import HEAD, match_secrets
-from codec.layers.together import read_all
+from codec.layers.short import AFTER, AT, DECIDED, FLOW, HEADER, SEGMENTS, WHAT, Short, clear, new_short
+from codec.layers.tls_handshake import (
+    BEGAN_BEFORE,
+    NO_HANDSHAKE,
+    NO_SECRETS,
+    RECORD_HANDSHAKE,
+    SecretSource,
+    hello_facts,
+    random_of,
+)
+from codec.layers.tls_records import Tls
+from codec.layers.tls_recovery import HEAD, match_secrets
 from codec.layers.websocket import WebSocket
 from codec.memory import as_records, readonly
-from codec.net.segments import FIN, SEGMENT, SYN, first_octet
-from codec.tcp.direction import FOREIGN, START, TLS, Stream
-from codec.tcp.reassembly import WRAP
+from codec.net.layers import (
+    ENDS_LAYERS,
+    FIN,
+    SEGMENT,
+    SYN,
+    first_byte,
+)
+from codec.tcp.reassembly import (
+    FOREIGN,
+    START,
+    TLS,
+    WRAP,
+    Stream,
+)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The layers of many short connections, whose TCP `codec.layers.short` has put in order: as
+# `codec.layers.connection.LayeredConnection` reads one, but one call of each kernel for all.
+
+
+FROM, TO, PACKETS_FROM, OF, CHUNKS, STEP_COLUMNS = 0, 1, 2, 3, 4, 5  # columns of `steps`
+
+
+class Read(NamedTuple):
+    """`segments`: of all connections, those of one up to its `ends` (int64), with its summary; `payload`: their bytes;
+    `ended`: what remains of each."""
+
+    segments: np.ndarray
+    ends: np.ndarray
+    payload: np.ndarray
+    ended: list[EndedLayers]
+
+
+@kernel
+def merge_all(events, steps, event, direction, begin, size, totals, payload_at, out, ends):
+    """`merge` for each row of `steps` int64 (n, STEP_COLUMNS): events, the first whose packets are written, the index
+    of its connection in `totals` int64 (m, TOTALS, 2), the end of its chunks. Then its summary: that of the first
+    connection has its payload at `payload_at`. `ends` int64 (m,): of its segments."""
+    count = first = 0
+    for k in range(len(steps)):
+        step = steps[k]
+        of, end = int(step[OF]), int(step[CHUNKS])
+        count += merge(
+            events[step[FROM] : step[TO]], int(step[PACKETS_FROM]), event[first:end], direction[first:end],
+            begin[first:end], size[first:end], totals[of], out[count:],
+        )  # fmt: skip
+        if k + 1 == len(steps) or steps[k + 1, OF] != of:
+            out[count] = events[step[TO] - 1]
+            g = out[count]
+            g.wire_len, g.cap_len, g.payload_at = 0, 0, payload_at + SUMMARY_BYTES * of
+            g["flags"] = ENDS_LAYERS
+            count += 1
+        ends[of] = count
+        first = end
+
+
+class _Output:
+    """Collects the chunks of connections, and the steps in which they become segments."""
+
+    def __init__(self) -> None:
+        self.columns: list[tuple[np.ndarray, ...]] = [NO_CHUNKS[:4]]
+        self.data: list[np.ndarray] = []
+        self.steps: list[tuple[int, int, int, int, int]] = []
+        self.used = self.chunks = 0
+
+    def add(self, found: Chunks, begin: int, end: int, packets_from: int, of: int) -> None:
+        """Add chunks of events `begin` to `end` of connection `of`."""
+        if len(found.event):
+            self.columns.append((found.event, found.direction, found.begin + self.used, found.size))
+            self.data.append(found.data)
+            self.used += len(found.data)
+            self.chunks += len(found.event)
+        self.steps.append((begin, end, packets_from, of, self.chunks))
+
+
+def read_all(short: Short, layers: Sequence[Layer], number: int) -> Read:
+    """Read the first connections of `short`, which begin with these layers; their facts are numbered from `number`."""
+    out, stacks, count = _Output(), list[LayerStack](), len(layers)
+    rows, packets = short.rows[:count].tolist(), short.wire[:count, :, 0].tolist()
+    for k, (row, layer) in enumerate(zip(rows, layers, strict=True)):
+        stack, first, end = LayerStack(layer), row[S.EVENTS_FROM], row[S.EVENTS_TO]
+        stacks.append(stack)
+        before = first
+        for to, chunks in _steps(short, row):
+            out.add(stack.through(chunks), first, to, before - first, k)
+            before = to
+        rest = stack.rest(end - first, packets[k])
+        if len(rest.event):
+            out.add(rest, first, end + 1, end + 1 - first, k)
+    event, direction, begin, size = (np.concatenate(column) for column in zip(*out.columns, strict=True))
+    segments = np.empty(out.chunks + int(short.tcp.used[0]) + count, SEGMENT)
+    ends, totals = np.zeros(count, np.int64), short.totals[:count]
+    merge_all(
+        short.tcp.out, np.array(out.steps), event, direction, begin, size, totals, out.used, as_records(segments), ends
+    )
+    ended = [
+        stack.ended(dict(zip(S.WIRE, wire, strict=True)), of)
+        for stack, wire, of in zip(stacks, short.wire[:count].transpose(0, 2, 1), totals, strict=True)
+    ]
+    summaries = summary(np.arange(number, number + count), np.array([each.counted for each in ended]))
+    return Read(segments[: ends[-1]], ends, np.concatenate([*out.data, summaries]), ended)
+
+
+def _steps(short: Short, row: list[int]) -> Iterator[tuple[int, Chunks]]:
+    """(end of the events, their chunks) of a connection, as `LayeredConnection` reads them: those of the segment with a
+    header of the PROXY protocol, of the other segments, and of the end."""
+    first, begin, end = row[S.EVENTS_FROM], row[S.CHUNKS_FROM], row[S.CHUNKS_TO]
+    data = short.tcp.data[row[S.BYTES_FROM] : row[S.BYTES_TO]]
+    cuts = [row[S.FED_TO]] if row[S.FED_TO] == row[S.EVENTS_TO] else [row[S.FED_TO], row[S.EVENTS_TO]]
+    if row[S.HEADER]:
+        cuts.insert(0, row[S.FIRST_TO])
+    chunks = Chunks._make([*(column[begin:end] for column in short.chunks), data])
+    if len(cuts) == 1:
+        yield cuts[0], chunks
+        return
+    stops = np.searchsorted(chunks.event, np.array(cuts) - first).tolist()
+    for cut, start, stop in zip(cuts, [0, *stops], stops, strict=False):
+        yield cut, chunks.part(start, stop)
+
 
 # Trial of secrets on a connection that began before the capture: on so many records, in TRIED_SEGMENTS segments.
 TRIED_RECORDS = 2
 # Bound on such trials, some 0.3 CPU seconds a connection that fits none of the secrets: so many connections, and one
-# more for so many octets of segments. One that fits costs the share of the secrets that were tried before. It applies
+# more for so many bytes of segments. One that fits costs the share of the secrets that were tried before. It applies
 # per task, so beyond it, which connections are tried depends on the partitioning.
-TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 8, 1 << 24
+TRIED_CONNECTIONS, BYTES_PER_CONNECTION = 8, 1 << 24
 
 HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
 TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
@@ -75,10 +200,10 @@ FOREIGN_REQUEST = int.from_bytes(bytes(REQUEST), "big") + 1  # `foreign_head` of
 
 
 def parted(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
-    """A segment (SEGMENT (1,)) as two: its first `header` octets, and the rest."""
+    """A segment (SEGMENT (1,)) as two: its first `header` bytes, and the rest."""
     both = as_records(np.concatenate([segment, segment]))
     first, rest = both[0], both[1]
-    rest.seq = (first_octet(rest) + header) % (1 << 32)
+    rest.seq = (first_byte(rest) + header) % (1 << 32)
     rest.payload_at += header
     rest.cap_len -= header
     rest.wire_len -= header
@@ -119,12 +244,12 @@ class Layers:
         # Why connections with requests passed unchanged, by flow, file and number of their last packet.
         self._reasons: dict[tuple[bytes, int, int], str] = {}
         self._randoms, self._all_randoms = np.zeros(0, np.int64), secrets is None
-        self._octets = 0  # of segments
+        self._bytes = 0  # of segments
         self._trials = 0.0  # records on which all secrets were tried
 
     def feed(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
         """The same flows, with the contents of their layers."""
-        self._octets += len(payload)
+        self._bytes += len(payload)
         self._all_randoms = self._secrets is None  # key logs grow
         if not self.resuming:
             if len(flows):
@@ -295,9 +420,9 @@ class Layers:
             sizes[row[FLOW]] += last - first + bool(row[HEADER]) - (row[AFTER] - row[AT])
             at, first = row[AFTER], last
         merged = as_records(np.concatenate([*pieces, plain[at:end]]))
-        octets = np.concatenate([payload, read.payload])
+        data = np.concatenate([payload, read.payload])
         if len(merged):
-            yield part_of(flows, np.cumsum(sizes), merged, octets, 0, len(merged))
+            yield part_of(flows, np.cumsum(sizes), merged, data, 0, len(merged))
 
     def _begin(
         self, flow: np.ndarray, layer: Layer, segments: np.ndarray, payload: np.ndarray, i: int, header: int
@@ -335,7 +460,7 @@ class Layers:
 
     def _may_try(self) -> bool:
         """Whether there are secrets to try on one more connection that began before the capture."""
-        bound = TRIED_RECORDS * (TRIED_CONNECTIONS + self._octets // OCTETS_PER_CONNECTION)
+        bound = TRIED_RECORDS * (TRIED_CONNECTIONS + self._bytes // BYTES_PER_CONNECTION)
         return bool(self._recent) and self._trials < bound
 
     def _tls_before_capture(self, segments: np.ndarray, payload: np.ndarray) -> Tls | None:
@@ -345,9 +470,9 @@ class Layers:
         tried = 0
         for g in segments[:TRIED_SEGMENTS]:
             at = int(g["payload_at"])
-            octets = payload[at : at + int(g["cap_len"])].tobytes()
-            if octets.startswith(HEAD):
-                found = match_secrets(octets, self._recent)
+            data = payload[at : at + int(g["cap_len"])].tobytes()
+            if data.startswith(HEAD):
+                found = match_secrets(data, self._recent)
                 self._trials += 1 if found is None else found.share
                 if found is not None:
                     self._recent.remove(found.known)  # no other connection has these: they are tried last
@@ -404,7 +529,7 @@ def unread(ended: EndedConnections) -> list[str | None]:
     found: list[str | None] = [None] * len(ended.connections)
     began, prefixes = ended.connections["syn_ns"] >= 0, tls_prefixes(ended)
     for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
-        has_hello = any(octets[:1] == HANDSHAKE_RECORD for octets in prefixes.get(place, ()))
+        has_hello = any(data[:1] == HANDSHAKE_RECORD for data in prefixes.get(place, ()))
         found[place] = NO_SECRETS if has_hello else NO_HANDSHAKE if began[place] else BEGAN_BEFORE
     for place, facts in ended.layers.items():
         found[place] = facts["unread_because"]

@@ -12,24 +12,150 @@ A hole inside a frame is one of the same size; where the boundary is lost, frame
 heads fit their sender (masked from the client, not masked from the server), or fewer that end with a chunk.
 
 `read_chunks` does the work for all chunks of a call and returns to Python where a head ends and where a direction
-stops. Compressed messages (permessage-deflate) are inflated afterwards, each in one call (`codec.layers.deflate`).
+stops. Compressed messages (permessage-deflate) are inflated afterwards, each in one call (`codec.layers.websocket`).
+
+Parts, in this order: deflate, websocket.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import INFLATED, LIMITS
-from codec.cursor import octet
+from codec.cursor import byte_at
+from codec.errors import WirehareError
 from codec.layers.chunks import Chunks, Layer
-from codec.layers.deflate import Inflater, NotInflated, TooLarge, agreed
 from codec.layers.http import COMPLETE, MORE, asks_for_websocket, field_of, head_step
-from codec.memory import as_records
+from codec.memory import as_records, copy_bytes
 from codec.text import escaped
-from codec.variant.writer import copy_bytes
+
+# ----------------------------------------------------------------------------------------------------------------------
+# permessage-deflate, the compression of WebSocket (RFC 7692).
+#
+# A message is compressed with DEFLATE (RFC 1951), without its last four bytes, which are always the same. With *context
+# takeover*, the usual way, a message may refer to the last 32 KB of the messages before it. So between two messages the
+# state of a direction is these bytes. The compressed bytes of a message are collected until it ends and inflated in one
+# call; what that may cost has bounds (`Limits.inflate_*`).
+
+
+EXTENSION = b"permessage-deflate"
+NO_TAKEOVER = (b"client_no_context_takeover", b"server_no_context_takeover")  # parameters (section 7.1.1)
+TAIL = b"\x00\x00\xff\xff"  # section 7.2.2
+RAW = -zlib.MAX_WBITS  # a window of the largest size inflates what was compressed with any smaller one
+WINDOW_BYTES = 1 << zlib.MAX_WBITS
+COUNTS = ("compressed", "inflated", "expanded")
+
+
+class NotInflated(WirehareError):
+    """A message is not valid DEFLATE."""
+
+
+class TooLarge(NotInflated):
+    """A message expands to more than the limits allow."""
+
+
+def agreed(extensions: bytes) -> tuple[bool, bool] | None:
+    """Whether the client's and the server's messages are without context takeover, by the field
+    Sec-WebSocket-Extensions of a response; None: permessage-deflate is not among its extensions."""
+    for extension in extensions.lower().split(b","):
+        name, *parameters = (part.strip(b" \t") for part in extension.split(b";"))
+        if name == EXTENSION:
+            return NO_TAKEOVER[0] in parameters, NO_TAKEOVER[1] in parameters
+    return None
+
+
+class Inflater:
+    """The compressed messages of one direction. `fresh`: without context takeover."""
+
+    def __init__(self, fresh: bool) -> None:
+        self.fresh = fresh
+        self.pending = bytearray()  # of the current message
+        self.compressed = self.inflated = 0  # bytes of all messages
+        self.expanded = 0  # bytes that inflating added
+        self._recent: deque[bytes] = deque()  # with the last WINDOW_BYTES of the messages
+        self._recent_bytes = 0
+        self._stream = zlib.decompressobj(RAW)
+
+    def add(self, data: bytes) -> None:
+        """Compressed bytes of the current message."""
+        if len(self.pending) + len(data) > LIMITS.inflate_bytes:
+            raise TooLarge
+        self.pending += data
+
+    def end(self, complete: bool = True) -> bytes:
+        """The bytes of the current message; not `complete`: as many as can be inflated before a hole."""
+        data, self.pending = bytes(self.pending), bytearray()
+        if not data:  # no block at all: an empty message has at least one (section 7.2.3.6)
+            return b""
+        self.compressed += len(data)
+        allowed = LIMITS.inflate_grace + LIMITS.inflate_ratio * self.compressed - self.inflated
+        plain = self._inflate(data + TAIL if complete else data, min(allowed, LIMITS.inflate_bytes))
+        self.inflated += len(plain)
+        self.expanded += len(plain) - len(data)
+        if self.fresh:
+            self._stream = zlib.decompressobj(RAW)
+        return plain
+
+    def _inflate(self, data: bytes, allowed: int) -> bytes:
+        parts, size = [], 0
+        while True:
+            try:
+                part = self._stream.decompress(data, allowed - size + 1)
+            except zlib.error as error:
+                raise NotInflated from error
+            size += len(part)
+            if size > allowed:
+                raise TooLarge
+            parts.append(part)
+            if not self.fresh:
+                self._remember(part)
+            data = self._stream.unused_data
+            if not data:
+                break
+            # A block was the last of its stream (section 7.2.3.4); another stream follows, which has the same window.
+            self._stream = self._resumed()
+        if self._stream.eof:
+            self._stream = self._resumed()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _remember(self, plain: bytes) -> None:
+        if plain:
+            self._recent.append(plain[-WINDOW_BYTES:])
+            self._recent_bytes += len(self._recent[-1])
+            while self._recent_bytes - len(self._recent[0]) >= WINDOW_BYTES:
+                self._recent_bytes -= len(self._recent.popleft())
+
+    @property
+    def window(self) -> bytes:
+        """The bytes to which the next message may refer."""
+        return b"".join(self._recent)[-WINDOW_BYTES:]
+
+    def _resumed(self) -> Any:
+        window = self.window
+        return zlib.decompressobj(RAW, zdict=window) if window else zlib.decompressobj(RAW)
+
+    def state(self) -> dict[str, Any]:
+        """Its state between two chunks."""
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return counts | {"fresh": self.fresh, "pending": bytes(self.pending), "window": self.window}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Inflater:
+        """The inverse of `state`."""
+        found = cls(state["fresh"])
+        for name in COUNTS:
+            setattr(found, name, state[name])
+        found.pending = bytearray(state["pending"])
+        found._remember(state["window"])
+        found._stream = found._resumed()
+        return found
+
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 REFUSED, COMPRESSED = "upgrade refused", "permessage-deflate"
@@ -62,14 +188,14 @@ SIDE = np.dtype(
         ("turn", "i8"),  # index of the next byte of the mask
         ("inside", "i8"),  # the current frame is part of a message
         ("final", "i8"),  # the current frame ends a message
-        ("head", "i8"),  # bytes of an incomplete head of a frame, in `octets`
+        ("head", "i8"),  # bytes of an incomplete head of a frame, in `bytes`
         ("held", "i8"),  # bytes that are held: of a head of HTTP, or since the boundary was lost
         ("searched", "i8"),  # of these, bytes at which no frame begins
         ("deflate", "i8"),  # permessage-deflate was agreed
         ("deflated", "i8"),  # the current message is compressed
         ("owed", "i8"),  # missing bytes since this direction stopped
         ("mask", "u1", 4),
-        ("octets", "u1", HEAD_BYTES),
+        ("data", "u1", HEAD_BYTES),
     ],
     align=True,
 )
@@ -90,14 +216,14 @@ class WebSocket(Layer):
     def read(self, chunks: Chunks) -> Chunks:
         self.stopped_at, count = -1, len(chunks.size)
         room = int(np.maximum(chunks.size, 0).sum()) + int(self.state["held"].sum())
-        octets, plain = np.empty(room, np.uint8), bytearray()
+        data, plain = np.empty(room, np.uint8), bytearray()
         found, to = np.empty((2 * count + room // 2 + 4, len(ROW)), np.int64), np.zeros(2, np.int64)
-        columns = (chunks.direction, chunks.begin, chunks.size, chunks.octets)
+        columns = (chunks.direction, chunks.begin, chunks.size, chunks.data)
         i = at = rows = 0
         while i < count:
-            code, i, at = read_chunks(*columns, i, at, self.client, self.state, self.held, octets, found, to)
+            code, i, at = read_chunks(*columns, i, at, self.client, self.state, self.held, data, found, to)
             if self.inflaters != NO_INFLATERS:
-                self._inflate(found[rows : to[0]], octets, chunks, plain)
+                self._inflate(found[rows : to[0]], data, chunks, plain)
             rows = int(to[0])
             if code != DONE:
                 self.event = int(chunks.event[i])
@@ -108,8 +234,8 @@ class WebSocket(Layer):
         chunk, directions, begin, size = found[:, :KIND].T
         for direction in (0, 1):
             self.output_bytes[direction] += int(size[directions == direction].clip(min=0).sum())
-        octets = np.concatenate([octets, np.frombuffer(plain, np.uint8)]) if plain else octets
-        return Chunks(chunks.event[chunk], directions, begin, size, octets)
+        data = np.concatenate([data, np.frombuffer(plain, np.uint8)]) if plain else data
+        return Chunks(chunks.event[chunk], directions, begin, size, data)
 
     def _returned(self, direction: int, code: int) -> None:
         """`read_chunks` returned in a chunk of this direction."""
@@ -156,8 +282,8 @@ class WebSocket(Layer):
         incomplete = not self.asked or self._held(1 - self.client) > 0
         self.stop_reading(self._reason(UNFINISHED if incomplete else NO_ANSWER if answered else NO_UPGRADE))
 
-    def _inflate(self, rows: np.ndarray, octets: np.ndarray, chunks: Chunks, plain: bytearray) -> None:
-        """Inflate the compressed messages of these rows, each where it ends; their bytes follow `octets` in `plain`."""
+    def _inflate(self, rows: np.ndarray, data: np.ndarray, chunks: Chunks, plain: bytearray) -> None:
+        """Inflate the compressed messages of these rows, each where it ends; their bytes follow `bytes` in `plain`."""
         failed = [False, False]
         for k in np.flatnonzero(rows[:, KIND] != PLAIN).tolist():
             direction, begin, size, kind = rows[k, DIRECTION:].tolist()
@@ -166,10 +292,10 @@ class WebSocket(Layer):
             if failed[direction] or inflater is None:
                 continue
             try:
-                inflater.add(octets[begin : begin + size].data)
+                inflater.add(data[begin : begin + size].data)
                 if kind != DEFLATED:
                     message = inflater.end(kind == DEFLATED_END)
-                    rows[k, BEGIN], rows[k, SIZE] = len(octets) + len(plain), len(message)
+                    rows[k, BEGIN], rows[k, SIZE] = len(data) + len(plain), len(message)
                     plain += message
             except NotInflated as error:
                 self.limits |= INFLATED if isinstance(error, TooLarge) else 0
@@ -230,31 +356,31 @@ def _frames(s, masked, source, at, end, out, found, to, chunk, direction):
             at += amount
             continue
         known = int(s.head)
-        s.octets[known] = source[at]
+        s.data[known] = source[at]
         at, known = at + 1, known + 1
         s.head = known
         if known < 2:
             continue
-        length = int(np.int64(s.octets[1])) & 0x7F
+        length = int(np.int64(s.data[1])) & 0x7F
         wide = 2 if length == 126 else 8 if length == 127 else 0
         if known < 2 + wide + (4 if masked else 0):
             continue
-        first = int(np.int64(s.octets[0]))
+        first = int(np.int64(s.data[0]))
         opcode, reserved = first & 0x0F, first & 0x70
         is_data = opcode <= BINARY
         is_known = is_data or CLOSE <= opcode <= PONG
         # Only the first frame of a message says that it is compressed (RFC 7692, section 6).
         sound = reserved == 0 or (reserved == COMPRESSION and s.deflate != 0 and is_data and opcode != CONTINUATION)
-        if not is_known or not sound or masked != (s.octets[1] >= 0x80):
+        if not is_known or not sound or masked != (s.data[1] >= 0x80):
             s.stage = STOPPED
             return WRONG_FRAME
         if wide:
             length = 0
             for j in range(wide):
-                length = (length << 8) | int(np.int64(s.octets[2 + j]))
+                length = (length << 8) | int(np.int64(s.data[2 + j]))
             length = length if length >= 0 else ENDLESS
         for j in range(4):
-            s.mask[j] = s.octets[2 + wide + j] if masked else 0
+            s.mask[j] = s.data[2 + wide + j] if masked else 0
         s.head = 0
         s.left = length
         s.turn = 0
@@ -277,8 +403,8 @@ def _chain(held, at, end, masked, ends_here):
             return ACCEPT if seen > 0 and ends_here else UNDECIDED
         if at + 1 >= end:
             return UNDECIDED
-        opcode, length = octet(held, at) & 0x7F, octet(held, at + 1) & 0x7F
-        if not (opcode <= BINARY or CLOSE <= opcode <= PONG) or masked != (octet(held, at + 1) >= 0x80):
+        opcode, length = byte_at(held, at) & 0x7F, byte_at(held, at + 1) & 0x7F
+        if not (opcode <= BINARY or CLOSE <= opcode <= PONG) or masked != (byte_at(held, at + 1) >= 0x80):
             return REJECT
         wide = 2 if length == 126 else 8 if length == 127 else 0
         at += 2
@@ -287,7 +413,7 @@ def _chain(held, at, end, masked, ends_here):
         if wide:
             length = 0
             for j in range(wide):
-                length = (length << 8) | octet(held, at + j)
+                length = (length << 8) | byte_at(held, at + j)
         if not 0 <= length <= FRAME_BYTES:
             return REJECT
         at += wide + (4 if masked else 0) + length
@@ -343,7 +469,7 @@ def _hole(s, size, found, to, chunk, direction):
 
 
 @kernel
-def read_chunks(direction, begin, size, octets, i, at, client, sides, held, out, found, to):
+def read_chunks(direction, begin, size, data, i, at, client, sides, held, out, found, to):
     """Read chunks from byte `at` of chunk `i` on: (code, chunk, byte in it) where it stopped. `sides` SIDE (2,), `held`
     uint8 (2, HELD_BYTES), by direction. Bytes of messages, unmasked, go to `out`, and for each part of one a row of
     `found`: its chunk, direction, begin, size, kind. `to`: how many rows and bytes there are."""
@@ -364,14 +490,14 @@ def read_chunks(direction, begin, size, octets, i, at, client, sides, held, out,
         here = first + at
         while here < end and s.stage != STOPPED:
             if s.stage == FRAMES:
-                code = _frames(s, side == client, octets, here, end, out, found, to, i, side)
+                code = _frames(s, side == client, data, here, end, out, found, to, i, side)
                 if code != DONE:
                     return code, i, end - first
                 here = end
             elif s.stage == HEAD:
                 if s.held == UPGRADE_BYTES:
                     return HEAD_TOO_LONG, i, here - first
-                held[side, s.held] = octets[here]
+                held[side, s.held] = data[here]
                 s.held += 1
                 here += 1
                 step = head_step(held[side], int(s.held), side == client)
@@ -379,7 +505,7 @@ def read_chunks(direction, begin, size, octets, i, at, client, sides, held, out,
                     return HEAD_READ if step == COMPLETE else HEAD_WRONG, i, here - first
             else:
                 amount = min(end - here, len(held[side]) - int(s.held))
-                copy_bytes(held[side], int(s.held), octets, here, here + amount)
+                copy_bytes(held[side], int(s.held), data, here, here + amount)
                 s.held += amount
                 here += amount
                 found_at = _search(s, held[side], side == client, here == end)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.cursor import octet, u16, u32
-from codec.net import protocols as P
+from codec.cursor import byte_at, u16, u32
+from codec.net import headers as P
 
 UNIT = 8  # fragments begin and, but for the last one, end at multiples of it
 BUFFER_BYTES = 65536
@@ -57,7 +57,7 @@ class FragmentBuffers(NamedTuple):
     datagrams: NDArray[np.void]  # DATAGRAM
     keys: NDArray[np.uint8]  # (datagrams, KEY_BYTES)
     newest: NDArray[np.int64]  # by bucket: the number of its latest datagram
-    octets: NDArray[np.uint8]  # (buffers, BUFFER_BYTES)
+    data: NDArray[np.uint8]  # (buffers, BUFFER_BYTES)
     covered: NDArray[np.uint8]  # (buffers, units): 1 where bytes are known
     free: NDArray[np.int64]  # free[:counts[2]] are the buffers not in use
     added: NDArray[np.int64]  # (fragments, 2): packet and digest of the latest ones; fragment n has row n modulo them
@@ -69,7 +69,7 @@ class SavedFragments(NamedTuple):
 
     datagrams: NDArray[np.void]
     keys: NDArray[np.uint8]
-    octets: NDArray[np.uint8]  # of the datagrams with a buffer, in their order
+    data: NDArray[np.uint8]  # of the datagrams with a buffer, in their order
     covered: NDArray[np.uint8]
     added: NDArray[np.int64]
 
@@ -114,7 +114,7 @@ class Fragments:
         return SavedFragments(
             datagrams,
             buffers.keys[places],
-            buffers.octets[incomplete, : longest * UNIT],
+            buffers.data[incomplete, : longest * UNIT],
             buffers.covered[incomplete, :longest],
             buffers.added[np.arange(max(0, fragments - len(buffers.added)), fragments) % len(buffers.added)],
         )
@@ -125,7 +125,7 @@ class Fragments:
         incomplete = np.flatnonzero(saved.datagrams["buffer"] != NONE)
         free = buffers.free[len(buffers.free) - len(incomplete) :]
         buffers.datagrams["buffer"][incomplete] = free
-        buffers.octets[free, : saved.octets.shape[1]] = saved.octets
+        buffers.data[free, : saved.data.shape[1]] = saved.data
         buffers.covered[free, : saved.covered.shape[1]] = saved.covered
         buffers.added[: len(saved.added)] = saved.added
         buffers.counts[:] = 0, count, len(buffers.free) - len(incomplete), len(saved.added)
@@ -157,7 +157,7 @@ def release(buffers, row):
 
 
 @kernel
-def datagram(octets, state, buffers, packet_no, identification, protocol, digest):
+def datagram(data, state, buffers, packet_no, identification, protocol, digest):
     """Number of the datagram of a fragment, new or stored; NONE when no buffer is free."""
     known = len(buffers.datagrams)
     number = buffers.counts[1]
@@ -170,8 +170,8 @@ def datagram(octets, state, buffers, packet_no, identification, protocol, digest
     for j in range(4):
         key[2 + j] = (identification >> (24 - 8 * j)) & 0xFF
     for j in range(size):
-        key[KEY_SOURCE + j] = octet(octets, state[P.SOURCE] + j)
-        key[KEY_TARGET + j] = octet(octets, state[P.TARGET] + j)
+        key[KEY_SOURCE + j] = byte_at(data, state[P.SOURCE] + j)
+        key[KEY_TARGET + j] = byte_at(data, state[P.TARGET] + j)
     bucket = _bucket(buffers, row)
     other = int(buffers.newest[bucket])
     while other >= buffers.counts[0]:
@@ -201,11 +201,11 @@ def datagram(octets, state, buffers, packet_no, identification, protocol, digest
 
 
 @kernel
-def _digest(octets, at, end, begin, identification):
+def _digest(data, at, end, begin, identification):
     """Of the bytes and the place of a fragment."""
     mixed = (begin + identification) & 0xFFFFFFFF
     for j in range(at, end):
-        mixed = (mixed ^ octet(octets, j)) * MIX
+        mixed = (mixed ^ byte_at(data, j)) * MIX
         mixed = (mixed ^ (mixed >> 32)) & 0xFFFFFFFF
     return mixed
 
@@ -239,31 +239,31 @@ def _link(buffers, count):
 
 
 @kernel
-def add_fragment(octets, used, state, buffers, packet_no):
+def add_fragment(data, used, state, buffers, packet_no):
     """Add the fragment at `state`, of packet `packet_no`, to its datagram.
 
-    NEXT_LAYER: it completes the datagram, which is now at `octets[used:]` (the caller provides DATAGRAM_BYTES of room);
+    NEXT_LAYER: it completes the datagram, which is now at `bytes[used:]` (the caller provides DATAGRAM_BYTES of room);
     `state` is at its IP header. Else a skip code.
     """
     at, end, version = state[P.AT], state[P.END], state[P.VERSION]
     if version == 4:
-        place = u16(octets, at + 6, end)
+        place = u16(data, at + 6, end)
         begin, more = (place & 0x1FFF) * UNIT, place & 0x2000
-        protocol, identification = octet(octets, at + 9), u16(octets, at + 4, end)
-        at += (octet(octets, at) & 0x0F) * 4
+        protocol, identification = byte_at(data, at + 9), u16(data, at + 4, end)
+        at += (byte_at(data, at) & 0x0F) * 4
         longest = LONGEST - P.IPV4_BYTES
     else:
-        place = u16(octets, at + 2, end)
+        place = u16(data, at + 2, end)
         begin, more = place & 0xFFF8, place & 1
-        protocol, identification = octet(octets, at), u32(octets, at + 4, end)
+        protocol, identification = byte_at(data, at), u32(data, at + 4, end)
         at += UNIT
         longest = LONGEST
     stop = begin + state[P.WIRE_END] - at
     if stop <= begin or stop > longest or (more and (stop - begin) % UNIT != 0):
         return P.BAD_FRAGMENT
     expire(buffers, packet_no)
-    digest = _digest(octets, at, end, begin, identification)
-    number = datagram(octets, state, buffers, packet_no, identification, protocol if version == 4 else 0, digest)
+    digest = _digest(data, at, end, begin, identification)
+    number = datagram(data, state, buffers, packet_no, identification, protocol if version == 4 else 0, digest)
     if number == NONE:
         return P.FRAGMENT_LIMIT
     row = number % len(buffers.datagrams)
@@ -284,9 +284,9 @@ def add_fragment(octets, used, state, buffers, packet_no):
     if begin == 0:
         datagrams["protocol"][row] = protocol
     datagrams["farthest"][row] = max(stop, int(datagrams["farthest"][row]))
-    fresh = _fill(octets, at, begin, stop, begin + end - at, buffers, row)
+    fresh = _fill(data, at, begin, stop, begin + end - at, buffers, row)
     if total != NONE and datagrams["seen"][row] == (total + UNIT - 1) // UNIT:
-        _complete(octets, used, state, buffers, row)
+        _complete(data, used, state, buffers, row)
         return P.NEXT_LAYER
     if fresh == 0:
         return P.FRAGMENT_COPY
@@ -294,11 +294,11 @@ def add_fragment(octets, used, state, buffers, packet_no):
 
 
 @kernel
-def _fill(octets, at, begin, stop, captured, buffers, row):
-    """Store bytes `begin` to `stop` of a datagram from `octets[at:]`, unless they are stored already; those before
+def _fill(data, at, begin, stop, captured, buffers, row):
+    """Store bytes `begin` to `stop` of a datagram from `bytes[at:]`, unless they are stored already; those before
     `captured` were captured. Returns the number of new units."""
     buffer = int(buffers.datagrams["buffer"][row])
-    covered, bytes_of = buffers.covered[buffer], buffers.octets[buffer]
+    covered, bytes_of = buffers.covered[buffer], buffers.data[buffer]
     fresh = 0
     unit, last = begin // UNIT, (stop + UNIT - 1) // UNIT
     while unit < last:
@@ -311,7 +311,7 @@ def _fill(octets, at, begin, stop, captured, buffers, row):
             to = min(after * UNIT, stop)
             there = max(unit * UNIT, min(to, captured))
             for j in range(unit * UNIT, there):
-                bytes_of[j] = octets[at + j - begin]
+                bytes_of[j] = data[at + j - begin]
             if there < to:
                 buffers.datagrams["captured"][row] = min(there, int(buffers.datagrams["captured"][row]))
         unit = after + 1  # the unit at `after` was stored before
@@ -320,26 +320,26 @@ def _fill(octets, at, begin, stop, captured, buffers, row):
 
 
 @kernel
-def _complete(octets, used, state, buffers, row):
+def _complete(data, used, state, buffers, row):
     """Write the datagram at `used`, after an IP header without options."""
     total, protocol = int(buffers.datagrams["total"][row]), int(buffers.datagrams["protocol"][row])
     captured = min(total, int(buffers.datagrams["captured"][row]))
     version = state[P.VERSION]
     header, size = (P.IPV4_BYTES, 4) if version == 4 else (P.IPV6_BYTES, 16)
     for j in range(used, used + header):
-        octets[j] = 0
+        data[j] = 0
     length, length_at, protocol_at, source_at = total, used + 4, used + 6, used + 8
     if version == 4:
         length, length_at, protocol_at, source_at = header + total, used + 2, used + 9, used + 12
-    octets[used] = 0x45 if version == 4 else 0x60
-    octets[length_at], octets[length_at + 1] = length >> 8, length & 0xFF
-    octets[protocol_at] = protocol
+    data[used] = 0x45 if version == 4 else 0x60
+    data[length_at], data[length_at + 1] = length >> 8, length & 0xFF
+    data[protocol_at] = protocol
     for j in range(size):
-        octets[source_at + j] = buffers.keys[row, KEY_SOURCE + j]
-        octets[source_at + size + j] = buffers.keys[row, KEY_TARGET + j]
+        data[source_at + j] = buffers.keys[row, KEY_SOURCE + j]
+        data[source_at + size + j] = buffers.keys[row, KEY_TARGET + j]
     buffer = int(buffers.datagrams["buffer"][row])
     for j in range(captured):
-        octets[used + header + j] = buffers.octets[buffer, j]
+        data[used + header + j] = buffers.data[buffer, j]
     release(buffers, row)
     state[P.AT] = used
     state[P.END] = used + header + captured

@@ -1,8 +1,10 @@
 """Identifiers of flows and connections, which do not depend on the machine, time or partitioning of a decode.
 
-`connection_number` is BLAKE2b (RFC 7693, 8 octets of digest) of a flow and its connection's first packet. `name_flows`
+`connection_number` is BLAKE2b (RFC 7693, 8 bytes of digest) of a flow and its connection's first packet. `name_flows`
 writes Community IDs (version 1 of the Corelight specification): SHA-1 (FIPS 180-4) in base64. The input is always
 shorter than one block; hashlib would need a call from Python for each connection.
+
+Parts, in this order: identity, spaces.
 """
 
 from __future__ import annotations
@@ -13,14 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import interpreted, kernel, njit
-from codec.memory import readonly
-from codec.net.segments import FLOW_KEY_BYTES
+from codec.compiler.limits import LIMITS
+from codec.memory import as_records, readonly
+from codec.net.layers import (
+    ACK,
+    FIN,
+    FLOW_KEY_BYTES,
+    RST,
+    SYN,
+)
 
 if interpreted():  # additions wrap by design; compiled code does so silently
     np.seterr(over="ignore")
 
 IPPROTO_TCP = 6
-NAME_BYTES = 30  # "1:" and the 28 characters of 20 octets
+NAME_BYTES = 30  # "1:" and the 28 characters of 20 bytes
 IP_BYTES, PORT_BYTES = 16, 2
 IPV4_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address (RFC 4291 section 2.5.5.2)
 MAPPED_BYTES = len(IPV4_MAPPED)
@@ -62,10 +71,10 @@ BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 class Scratch(NamedTuple):
-    """`words` uint64 (32,): working memory of BLAKE2b; `octets` uint8 (64,): its input."""
+    """`words` uint64 (32,): working memory of BLAKE2b; `bytes` uint8 (64,): its input."""
 
     words: np.ndarray
-    octets: np.ndarray
+    data: np.ndarray
 
 
 def new_scratch() -> Scratch:
@@ -74,10 +83,10 @@ def new_scratch() -> Scratch:
 
 
 @kernel
-def _put(octets, at, number, size):
+def _put(data, at, number, size):
     """Write a number in network order: the offset after it."""
     for i in range(size):
-        octets[at + i] = (number >> (8 * (size - 1 - i))) & 0xFF
+        data[at + i] = (number >> (8 * (size - 1 - i))) & 0xFF
     return at + size
 
 
@@ -104,18 +113,18 @@ def _mix(words, of, x, y):
 def connection_number(flow, ts_ns, seq, times, scratch):
     """Non-negative int64 from the flow key (uint8), capture time and sequence number of the first packet, and (when not
     0) the number of earlier connections of the flow that began with such a packet."""
-    words, octets = scratch.words, scratch.octets
-    octets[:] = 0
+    words, data = scratch.words, scratch.data
+    data[:] = 0
     for i in range(FLOW_KEY_BYTES):
-        octets[i] = flow[i]
-    size = _put(octets, _put(octets, FLOW_KEY_BYTES, ts_ns, 8), seq, 4)
+        data[i] = flow[i]
+    size = _put(data, _put(data, FLOW_KEY_BYTES, ts_ns, 8), seq, 4)
     if times:
-        size = _put(octets, size, times, 4)
+        size = _put(data, size, times, 4)
     for i in range(8):
         words[i] = words[8 + i] = BLAKE_IV[i]
         word = np.uint64(0)
         for j in range(8):
-            word |= np.uint64(np.uint64(octets[8 * i + j]) << np.uint64(8 * j))
+            word |= np.uint64(np.uint64(data[8 * i + j]) << np.uint64(8 * j))
         words[16 + i] = word
         words[24 + i] = np.uint64(0)
     start = np.uint64(BLAKE_IV[0] ^ np.uint64(0x01010000 | DIGEST_BYTES))
@@ -128,7 +137,7 @@ def connection_number(flow, ts_ns, seq, times, scratch):
             _mix(words, COLUMNS[j], words[16 + order[2 * j]], words[16 + order[2 * j + 1]])
     digest = np.uint64(start ^ words[0] ^ words[8])
     number = np.uint64(0)
-    for _ in range(DIGEST_BYTES):  # the octets of the digest, in network order
+    for _ in range(DIGEST_BYTES):  # the bytes of the digest, in network order
         number = np.uint64(np.uint64(number << np.uint64(8)) | (digest & np.uint64(0xFF)))
         digest = np.uint64(digest >> np.uint64(8))
     return np.int64(number >> np.uint64(1))
@@ -167,7 +176,7 @@ def _sha1(words, digest):
 
 
 @kernel
-def _ends(flow, octets):
+def _ends(flow, data):
     """Write the addresses of a flow to the input, the low endpoint first: the offset after them."""
     skip = MAPPED_BYTES
     for i in range(MAPPED_BYTES):
@@ -177,45 +186,45 @@ def _ends(flow, octets):
     at = 2
     for i in range(skip, 2 * IP_BYTES):
         if i % IP_BYTES >= skip:
-            octets[at] = flow[i]
+            data[at] = flow[i]
             at += 1
     return at
 
 
 @njit
-def _name_flows(flows, seed, protocol, octets, words, digest, out):
+def _name_flows(flows, seed, protocol, data, words, digest, out):
     for row in range(len(flows)):
         flow = flows[row]
-        octets[:] = 0
-        _put(octets, 0, seed, 2)
-        at = _ends(flow, octets)
-        octets[at] = protocol
+        data[:] = 0
+        _put(data, 0, seed, 2)
+        at = _ends(flow, data)
+        data[at] = protocol
         at += 2
         for i in range(2 * PORT_BYTES):
-            octets[at + i] = flow[2 * IP_BYTES + i]
+            data[at + i] = flow[2 * IP_BYTES + i]
         at += 2 * PORT_BYTES
-        octets[at] = 0x80
-        _put(octets, 62, 8 * at, 2)
+        data[at] = 0x80
+        _put(data, 62, 8 * at, 2)
         for i in range(16):
             word = 0
             for j in range(4):
-                word = (word << 8) | int(octets[4 * i + j])
+                word = (word << 8) | int(data[4 * i + j])
             words[i] = word
         _sha1(words, digest)
         for i in range(20):
-            octets[i] = (int(digest[i // 4]) >> (8 * (3 - i % 4))) & 0xFF
-        octets[20] = 0
+            data[i] = (int(digest[i // 4]) >> (8 * (3 - i % 4))) & 0xFF
+        data[20] = 0
         out[row, 0] = 0x31
         out[row, 1] = 0x3A
         for i in range(7):
-            three = (int(octets[3 * i]) << 16) | (int(octets[3 * i + 1]) << 8) | int(octets[3 * i + 2])
+            three = (int(data[3 * i]) << 16) | (int(data[3 * i + 1]) << 8) | int(data[3 * i + 2])
             for j in range(4):
                 out[row, 2 + 4 * i + j] = BASE64[(three >> (6 * (3 - j))) & 0x3F]
         out[row, NAME_BYTES - 1] = 0x3D
 
 
 def flow_key(one: bytes, other: bytes) -> bytes:
-    """The key of the flow between two ends, each 16 octets of an address (IPv4 mapped) and two of a port."""
+    """The key of the flow between two ends, each 16 bytes of an address (IPv4 mapped) and two of a port."""
     low, high = sorted((one, other))
     return low[:IP_BYTES] + high[:IP_BYTES] + low[IP_BYTES:] + high[IP_BYTES:]
 
@@ -226,3 +235,184 @@ def name_flows(flows: NDArray[np.uint8], seed: int = 0, protocol: int = IPPROTO_
     scratch = np.zeros(64, np.uint8), np.zeros(80, np.uint32), np.zeros(5, np.uint32)
     _name_flows(readonly(np.ascontiguousarray(flows)), seed, protocol, *scratch, out)
     return out
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tells live connections with the same addresses and ports apart by their address spaces.
+#
+# An *address space* is what a packet was in below IP: capture interface, VLANs, tunnels
+# (`codec.net.headers.enter_space` hashes them). Two tenants of a network may use the same addresses and ports at the
+# same time in two VLANs or VNIs. But the space of a packet does not name its connection: a mirror port shows each
+# packet in two VLANs, both directions of a connection may have different tags, and a tunnel or an interface may change.
+# So sequence numbers decide. The segments of a flow key are in *groups* of spaces, most often in one:
+#
+# * A packet in a space of a group belongs to it.
+# * A packet in a new space belongs to the first group whose sequence numbers and acknowledgements it continues or
+#   repeats; its space is one of that group from then on. A SYN must be the same SYN, a SYN-ACK must answer it.
+# * Any other packet begins a group.
+# * Where there are several groups, a packet that contradicts its own group and fits another one belongs to that: two
+#   connections may share the space of one direction. A SYN of another connection leaves its group this one space.
+#
+# The positions of a group are in a GROUP record, which follows from the segments so far in their order alone. Cost:
+# linear in the segments; `Limits.address_spaces` bounds the groups of a flow key, and the spaces of a group.
+
+
+GROUPS = SPACES = LIMITS.address_spaces
+WRAP, HALF = 1 << 32, 1 << 31
+FAR = 1 << 30  # farther than any window (RFC 7323, section 2.3)
+WIDEST = 1 << 28  # of the positions that a group remembers
+NEAR = 1 << 16  # packets in a new space may be so far from those before: the largest window without scaling
+UNKNOWN = -1
+
+# By direction: sequence number of its SYN; the first and the last position seen, in bytes or acknowledged.
+GROUP = np.dtype(
+    [("spaces", "u4", SPACES), ("count", "i8"), ("syn", "i8", 2), ("low", "i8", 2), ("next", "i8", 2)], align=True
+)
+
+
+def new_groups() -> np.ndarray:
+    """Room for the groups of one flow key."""
+    return as_records(np.zeros(GROUPS, GROUP))
+
+
+@njit
+def assign_groups(ends, segments, groups, used, group_of, counts):
+    """Fill in `group_of` (int64): for each of `segments` (SEGMENT), flow key by flow key in their order, the index of
+    its group; and `counts` (int64), the groups of each flow key, whose segments end at `ends`. The first flow key has
+    `used[0]` groups already; afterwards `groups` has those of the last one."""
+    begin = 0
+    for flow in range(len(ends)):
+        if flow > 0:
+            used[0] = 0
+        for i in range(begin, ends[flow]):
+            g = segments[i]
+            group = _group_of(groups, used, g)
+            _update(groups[group], g)
+            group_of[i] = group
+        begin = ends[flow]
+        counts[flow] = used[0]
+
+
+@kernel
+def _group_of(groups, used, g):
+    """The index of the group of a segment, which is begun if there is none."""
+    count, space = int(used[0]), int(g.space)
+    own = UNKNOWN
+    for i in range(count):
+        if own == UNKNOWN and _has(groups[i], space):
+            own = i
+    if own != UNKNOWN and (count == 1 or _agrees(groups[own], g)):
+        return own
+    for i in range(count):
+        if i != own and _agrees(groups[i], g):
+            if own == UNKNOWN:
+                _add(groups[i], space)
+            return i
+    if own != UNKNOWN:
+        return own
+    if count == GROUPS:
+        return GROUPS - 1
+    _clear(groups[count])
+    _add(groups[count], space)
+    used[0] = count + 1
+    return count
+
+
+@kernel
+def _has(group, space):
+    for i in range(group.count):
+        if group.spaces[i] == space:
+            return True
+    return False
+
+
+@kernel
+def _clear(group):
+    """No space, no position."""
+    group.count = 0
+    for side in range(2):
+        group.syn[side] = UNKNOWN
+        group.low[side] = UNKNOWN
+        group.next[side] = UNKNOWN
+
+
+@kernel
+def _add(group, space):
+    """Add a space; without room its packets are judged one by one."""
+    if group.count < SPACES:
+        group.spaces[group.count] = space
+        group.count += 1
+
+
+@kernel
+def _from(begin, position):
+    """How far `position` is after `begin`, both sequence numbers; negative: before it."""
+    return (int(position) - int(begin) + HALF) % WRAP - HALF
+
+
+@kernel
+def _near(group, side, position):
+    """Whether a position of this direction, which is known, continues or repeats those seen."""
+    before = 1 if group.syn[side] != UNKNOWN else NEAR  # a keep-alive may be one byte before the first
+    return _from(group.low[side], position) >= -before and _from(group.next[side], position) <= NEAR
+
+
+@kernel
+def _agrees(group, g):
+    """Whether a segment may be of the connection of a group."""
+    side = int(np.int64(g.direction))
+    peer = 1 - side
+    flags, seq, ack = int(g["flags"]), int(g.seq), int(g.ack)
+    if flags & SYN:
+        if group.syn[side] != UNKNOWN:
+            if group.syn[side] != seq:
+                return False
+        elif group.next[side] != UNKNOWN and _from(group.low[side], seq) != -1:
+            return False
+        inside = _from(group.low[peer], ack) >= 0 and _from(group.next[peer], ack) <= 0
+        return flags & ACK == 0 or group.next[peer] == UNKNOWN or inside
+    if group.next[side] != UNKNOWN and not _near(group, side, seq):
+        return False
+    return flags & ACK == 0 or flags & RST != 0 or group.next[peer] == UNKNOWN or _near(group, peer, ack)
+
+
+@kernel
+def _update(group, g):
+    """Add the positions of a segment to its group."""
+    side = int(np.int64(g.direction))
+    flags, seq = int(g["flags"]), int(g.seq)
+    if flags & RST:
+        return
+    first = (seq + 1) % WRAP if flags & SYN else seq
+    end = (first + int(g.wire_len) + (1 if flags & FIN else 0)) % WRAP
+    if flags & SYN and group.syn[side] != seq:
+        if not _agrees(group, g):  # another connection
+            _clear(group)
+            _add(group, int(g.space))
+        group.syn[side] = seq
+        group.low[side] = first
+        if group.next[side] == UNKNOWN:
+            group.next[side] = end
+    _extend(group, side, first, end)
+    if flags & ACK:
+        _extend(group, 1 - side, int(g.ack), int(g.ack))
+
+
+@kernel
+def _extend(group, side, begin, end):
+    """The bytes of a direction from `begin` to `end` were seen, or acknowledged."""
+    if group.next[side] == UNKNOWN:
+        group.low[side] = begin
+        group.next[side] = end
+        return
+    after, before = _from(group.next[side], end), _from(begin, group.low[side])
+    if abs(after) >= FAR and abs(before) >= FAR:
+        group.low[side] = begin
+        group.next[side] = end
+        return
+    if 0 < after < FAR:
+        group.next[side] = end
+    if 0 < before < FAR and group.syn[side] == UNKNOWN:
+        group.low[side] = begin
+    if _from(group.low[side], group.next[side]) > WIDEST:
+        group.low[side] = (group.next[side] - WIDEST) % WRAP

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from codec.capture.records import Bytes
 from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
-from codec.cursor import octet, u32
-from codec.net.layers import Packets
-from codec.net.protocols import TCP
-from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from codec.cursor import byte_at, u32
+from codec.net.headers import TCP
+from codec.net.layers import FLOW_KEY_BYTES, SEGMENT, Packets
 
 MULTIPLIER_BITS = 31  # a product with 32 bits stays inside 63
 
@@ -84,9 +83,9 @@ def gather_payloads(
     offsets (int64)."""
     offsets = np.concatenate([[0], np.cumsum(segments["cap_len"].astype(np.int64))])
     payload = np.empty(offsets[-1], np.uint8) if payload is None else payload
-    octets = block.view()
-    octets.flags.writeable = False  # those of Arrow are, and kernels are compiled for one kind of array
-    _gather_payloads(octets, segments, offsets, payload)
+    data = block.view()
+    data.flags.writeable = False  # those of Arrow are, and kernels are compiled for one kind of array
+    _gather_payloads(data, segments, offsets, payload)
     return payload, offsets
 
 
@@ -141,7 +140,7 @@ def _group(keys, skip, table, flow_of, multiplier, last):
 @njit
 def _equal(keys, a, b):
     same = 0
-    while same < FLOW_KEY_BYTES and octet(keys[a], same) == octet(keys[b], same):
+    while same < FLOW_KEY_BYTES and byte_at(keys[a], same) == byte_at(keys[b], same):
         same += 1
     return same == FLOW_KEY_BYTES
 

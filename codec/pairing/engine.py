@@ -18,18 +18,172 @@ separately from all others.
 
 Each row costs O(log n), and up to `Limits.pairing_probes` looks at publishes already paired or with other content.
 Memory: 150 bytes a row.
+
+Parts, in this order: state, engine.
 """
 
 from __future__ import annotations
+
+from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.hashes.keyed import ABSENT, empty, found, new_keyed, put, with_room
-from codec.pairing import state as S
-from codec.pairing.state import Pairs, Rows, Work, pop, push, redelivered_message, release_requeued, schedule
+from codec.hashes.maps import (
+    ABSENT,
+    HashMap,
+    clear,
+    get,
+    new_map,
+    put,
+    with_room,
+)
 from codec.variant.entries import agree
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Input, output and scratch memory of pairing, and the heaps of returned deliveries (rules: `codec.pairing.engine`).
+
+
+PUBLISH, DELIVERY, DECIDED = range(3)  # sides; DECIDED: a delivery whose publish is known from elsewhere
+TO_QUEUE, TO_EXCHANGE, TO_ADDRESS = range(3)  # what a publish names: a queue, a named exchange, one of both
+CLASSIC, V0_10_FAMILY, V1_0_FAMILY = range(3)  # families of versions; the body of the last is hashed by sections
+ANY_QUEUE, PERHAPS_ANY_QUEUE = 1, 2  # values of `origin_route`; the second makes loose matches
+NONE = -1
+
+
+class Rows(
+    namedtuple(
+        "Rows",
+        "key side source route queue_route kind digest family first_ns last_ns redelivered requeued_ns requeue_seen "
+        "flag_optional label common refused origin_route shared shared_at shared_end",
+    )
+):
+    """Columns int64 (n,), sorted by `key`, `side`, `source`, time. `source`: hash of a delivery's queue and route;
+    `route`: hash of exchange and routing key, 0 unknown; `queue_route`: that of the queue's name on the default
+    exchange; `kind` of a publish: TO_QUEUE ...; `digest`: of the body, 0 unknown; `family`: CLASSIC ...; `first_ns`,
+    `last_ns`: its first and last frame; `redelivered`: 1 if marked so; `requeued_ns`: time from which it may be
+    redelivered, -1 never; `requeue_seen`: 1 if its return to the queue was captured; `flag_optional`: 1 if its
+    redelivery need not be marked; `label`, `common`: hashes of its headers (the two never collide), 0 unknown;
+    `refused`: of a publish 1 if the broker refused it, of a delivery 1 if its publish may have been refused;
+    `origin_route`: of a delivery from a queue of dead letters, that of the queue whose letters these are, ANY_QUEUE, or
+    0. `shared` int64 (any): headers and properties (`codec.variant.entries.list_entries`), those of a row from
+    `shared_at` to `shared_end`, in their order: if its publish has the same ones, their values are the same."""
+
+
+class Pairs(NamedTuple):
+    """Columns int64 (n,), row numbers. Of a delivery: `first`, the first one of the same message from its queue
+    (usually itself). Of a first delivery: `publish` or NONE, `last` delivery, `redeliveries`, `ambiguous` 1 if another
+    publish would fit as well, `tier` of the match. Of a publish: `paired`, 1 if it has a delivery."""
+
+    first: np.ndarray
+    publish: np.ndarray
+    last: np.ndarray
+    redeliveries: np.ndarray
+    ambiguous: np.ndarray
+    paired: np.ndarray
+    tier: np.ndarray
+
+
+class Work(NamedTuple):
+    """Scratch. `heads`: the first publish of each list (`_list_key`); `claimed`: labels of a queue's deliveries. int64
+    (LISTS, n): `chains`, the next publish of the same list. int64 (n,): `stamp` (source last paired with a publish),
+    `match_label` (label that a delivery is paired by), `order` (a queue's deliveries by that label); the heap
+    `requeue_at`, `requeue_row` (returned deliveries by the time from which they may be redelivered) and the heap
+    `turn`, `ready` (those that may be redelivered now, by their turn). `state` int64 (8,): FRONT ..."""
+
+    heads: HashMap
+    claimed: HashMap
+    chains: np.ndarray
+    stamp: np.ndarray
+    match_label: np.ndarray
+    order: np.ndarray
+    requeue_at: np.ndarray
+    requeue_row: np.ndarray
+    ready: np.ndarray
+    turn: np.ndarray
+    state: np.ndarray
+
+
+FRONT, CHAIN, STAMP, PENDING, READY, TURNS, CLAIMED, SINGLE = range(8)  # cells of Work.state
+# Lists of publishes: of one route or one kind, all of them, or those of a label, or of a common label.
+BY_ROUTE, BY_KIND = range(2)
+ANY, LABEL, COMMON = range(3)
+LISTS = 6
+FIRST_TURN = 1 << 40  # of deliveries whose return was not captured: after all others, by time
+
+
+@kernel
+def _before(keys, rows, at, key, row):
+    """Whether entry `at` of a heap comes before (key, row)."""
+    return keys[at] < key or (keys[at] == key and rows[at] < row)
+
+
+@kernel
+def push(keys, rows, n, key, row):
+    """Add (key, row) to a heap of `n` entries, the smallest first."""
+    at = n
+    while at > 0:
+        above = (at - 1) >> 1
+        if _before(keys, rows, above, key, row):
+            break
+        keys[at], rows[at] = keys[above], rows[above]
+        at = above
+    keys[at], rows[at] = key, row
+
+
+@kernel
+def pop(keys, rows, n):
+    """Remove the first of `n` entries of a heap; returns its row."""
+    first, key, row, at = rows[0], keys[n - 1], rows[n - 1], 0
+    while True:
+        below = 2 * at + 1
+        if below >= n - 1:
+            break
+        if below + 2 < n and _before(keys, rows, below + 1, keys[below], rows[below]):
+            below += 1
+        if not _before(keys, rows, below, key, row):
+            break
+        keys[at], rows[at] = keys[below], rows[below]
+        at = below
+    keys[at], rows[at] = key, row
+    return first
+
+
+@kernel
+def redelivered_message(rows, work, delivery):
+    """The first delivery of the message that `delivery` redelivers, or NONE if it is new."""
+    if work.state[READY] == 0:
+        return NONE
+    flag_optional = rows.family[delivery] != CLASSIC and rows.flag_optional[work.ready[0]]
+    if rows.redelivered[delivery] or flag_optional:
+        work.state[READY] -= 1
+        return pop(work.turn, work.ready, work.state[READY] + 1)
+    return NONE
+
+
+@kernel
+def schedule(work, at_ns, row):
+    """Let `row` return to the queue at `at_ns`."""
+    push(work.requeue_at, work.requeue_row, work.state[PENDING], at_ns, row)
+    work.state[PENDING] += 1
+
+
+@kernel
+def release_requeued(rows, pairs, work, now_ns):
+    """Move to `ready` what may be redelivered by now. A message whose return was captured keeps its place in the queue;
+    of others only the end of the delivery is known, so they follow in the order of time."""
+    while work.state[PENDING] > 0 and work.requeue_at[0] <= now_ns:
+        row = pop(work.requeue_at, work.requeue_row, work.state[PENDING])
+        work.state[PENDING] -= 1
+        turn = row
+        if not rows.requeue_seen[pairs.last[row]]:
+            turn = FIRST_TURN + work.state[TURNS]
+            work.state[TURNS] += 1
+        push(work.turn, work.ready, work.state[READY], turn, row)
+        work.state[READY] += 1
+
 
 PROBES = LIMITS.pairing_probes
 
@@ -38,9 +192,9 @@ def pairs_of(rows: Rows) -> Pairs:
     """The pairs of whole groups of rows."""
     n = len(rows.key)
     by_row = [np.zeros(n, np.int64) for _ in range(7)]
-    heads, claimed = with_room(new_keyed(), S.LISTS * n), with_room(new_keyed(), n)
-    work = Work._make([heads, claimed, np.zeros((S.LISTS, n), np.int64), *by_row, np.zeros(8, np.int64)])
-    pairs = Pairs(*(np.full(n, value, np.int64) for value in (S.NONE, S.NONE, S.NONE, 0, 0, 0, S.ANY)))
+    heads, claimed = with_room(new_map(), LISTS * n), with_room(new_map(), n)
+    work = Work._make([heads, claimed, np.zeros((LISTS, n), np.int64), *by_row, np.zeros(8, np.int64)])
+    pairs = Pairs(*(np.full(n, value, np.int64) for value in (NONE, NONE, NONE, 0, 0, 0, ANY)))
     pair(rows, pairs, work)
     return pairs
 
@@ -67,23 +221,23 @@ def _list_key(by, number, label):
 def _pair_key(rows, pairs, work, start, end):
     """Pair the rows `start`..`end`, all of one key."""
     at = start
-    while at < end and rows.side[at] == S.PUBLISH:
+    while at < end and rows.side[at] == PUBLISH:
         at += 1
     if at < end:
-        empty(work.heads)
-        work.state[S.SINGLE] = start if at - start == 1 else S.NONE
+        clear(work.heads)
+        work.state[SINGLE] = start if at - start == 1 else NONE
         for publish in range(at - 1, start - 1, -1):
             for by in range(2):
                 number = rows.kind[publish] if by else rows.route[publish]
-                _prepend(work, publish, _list_key(by, number, 0), 3 * by + S.ANY)
+                _prepend(work, publish, _list_key(by, number, 0), 3 * by + ANY)
                 if at - start > 1:
-                    _prepend(work, publish, _list_key(by, number, rows.label[publish]), 3 * by + S.LABEL)
-                    _prepend(work, publish, _list_key(by, number, rows.common[publish]), 3 * by + S.COMMON)
+                    _prepend(work, publish, _list_key(by, number, rows.label[publish]), 3 * by + LABEL)
+                    _prepend(work, publish, _list_key(by, number, rows.common[publish]), 3 * by + COMMON)
                 else:
-                    work.chains[3 * by + S.LABEL, publish] = work.chains[3 * by + S.COMMON, publish] = S.NONE
-    while at < end and rows.side[at] == S.DELIVERY:
+                    work.chains[3 * by + LABEL, publish] = work.chains[3 * by + COMMON, publish] = NONE
+    while at < end and rows.side[at] == DELIVERY:
         stop = at + 1
-        while stop < end and rows.side[stop] == S.DELIVERY and rows.source[stop] == rows.source[at]:
+        while stop < end and rows.side[stop] == DELIVERY and rows.source[stop] == rows.source[at]:
             stop += 1
         _pair_queue(rows, pairs, work, at, stop)
         at = stop
@@ -92,18 +246,18 @@ def _pair_key(rows, pairs, work, start, end):
 @kernel
 def _prepend(work, publish, number, chain):
     """Put a publish at the front of a list."""
-    work.chains[chain, publish] = found(work.heads, number)
+    work.chains[chain, publish] = get(work.heads, number)
     put(work.heads, number, publish)
 
 
 @kernel
 def _head(rows, work, by, number, label):
     """The first publish of a list, or ABSENT. Where a key has a single publish, only lists of any label were made."""
-    single = work.state[S.SINGLE]
-    if label and single != S.NONE:
+    single = work.state[SINGLE]
+    if label and single != NONE:
         bears = rows.label[single] == label or rows.common[single] == label
-        return found(work.heads, _list_key(by, number, 0)) if bears else ABSENT
-    return found(work.heads, _list_key(by, number, label))
+        return get(work.heads, _list_key(by, number, 0)) if bears else ABSENT
+    return get(work.heads, _list_key(by, number, label))
 
 
 @kernel
@@ -112,62 +266,62 @@ def _candidates(rows, work, delivery):
     match)."""
     route = rows.route[delivery]
     named = route if route != 0 else rows.queue_route[delivery]
-    if found(work.heads, _list_key(S.BY_ROUTE, named, 0)) != ABSENT:
-        return S.BY_ROUTE, named, 0
+    if get(work.heads, _list_key(BY_ROUTE, named, 0)) != ABSENT:
+        return BY_ROUTE, named, 0
     origin = rows.origin_route[delivery]
-    if origin == S.ANY_QUEUE or origin == S.PERHAPS_ANY_QUEUE:
-        return S.BY_KIND, S.TO_QUEUE, origin == S.PERHAPS_ANY_QUEUE
-    if origin != 0 and found(work.heads, _list_key(S.BY_ROUTE, origin, 0)) != ABSENT:
-        return S.BY_ROUTE, origin, 0
-    if route == 0 and found(work.heads, _list_key(S.BY_KIND, S.TO_EXCHANGE, 0)) != ABSENT:
-        return S.BY_KIND, S.TO_EXCHANGE, 0
-    return S.BY_KIND, S.TO_ADDRESS, 1
+    if origin in (ANY_QUEUE, PERHAPS_ANY_QUEUE):
+        return BY_KIND, TO_QUEUE, origin == PERHAPS_ANY_QUEUE
+    if origin != 0 and get(work.heads, _list_key(BY_ROUTE, origin, 0)) != ABSENT:
+        return BY_ROUTE, origin, 0
+    if route == 0 and get(work.heads, _list_key(BY_KIND, TO_EXCHANGE, 0)) != ABSENT:
+        return BY_KIND, TO_EXCHANGE, 0
+    return BY_KIND, TO_ADDRESS, 1
 
 
 @kernel
 def _same_content(rows, publish, delivery):
     """Whether the bodies may be the same; digests of different families are not comparable."""
     one, other = rows.digest[publish], rows.digest[delivery]
-    comparable = (rows.family[publish] == S.V1_0_FAMILY) == (rows.family[delivery] == S.V1_0_FAMILY)
+    comparable = (rows.family[publish] == V1_0_FAMILY) == (rows.family[delivery] == V1_0_FAMILY)
     return one == other or one == 0 or other == 0 or not comparable
 
 
 @kernel
 def _is_claimed(rows, work, publish):
     """Whether a publish has a label by which other deliveries of the queue are paired."""
-    if work.state[S.CLAIMED] == 0:
+    if work.state[CLAIMED] == 0:
         return False
     return (
-        found(work.claimed, rows.label[publish]) != ABSENT or found(work.claimed, rows.common[publish]) != ABSENT
+        get(work.claimed, rows.label[publish]) != ABSENT or get(work.claimed, rows.common[publish]) != ABSENT
     )  # fmt: skip
 
 
 @kernel
 def _match(rows, work, delivery, tier):
     """The first publish in the list that fits and is not paired with this queue yet, or NONE."""
-    stamp = work.state[S.STAMP]
-    next_of = work.chains[work.state[S.CHAIN]]
-    publish = work.state[S.FRONT]
-    while publish != S.NONE and work.stamp[publish] == stamp:
+    stamp = work.state[STAMP]
+    next_of = work.chains[work.state[CHAIN]]
+    publish = work.state[FRONT]
+    while publish != NONE and work.stamp[publish] == stamp:
         publish = next_of[publish]
-    work.state[S.FRONT] = publish
+    work.state[FRONT] = publish
     for _ in range(PROBES):
-        if publish == S.NONE:
+        if publish == NONE:
             break
         in_time = rows.first_ns[publish] <= rows.last_ns[delivery]
         if in_time and work.stamp[publish] != stamp and _fits(rows, work, publish, delivery, tier):
             work.stamp[publish] = stamp
             return publish
         publish = next_of[publish]
-    return S.NONE
+    return NONE
 
 
 @kernel
 def _fits(rows, work, publish, delivery, tier):
     """Whether content and labels allow a publish of the list to be the one of `delivery`."""
-    if tier == S.ANY and _is_claimed(rows, work, publish):
+    if tier == ANY and _is_claimed(rows, work, publish):
         return False
-    if tier == S.COMMON and work.state[S.CLAIMED] and found(work.claimed, rows.label[publish]) != ABSENT:
+    if tier == COMMON and work.state[CLAIMED] and get(work.claimed, rows.label[publish]) != ABSENT:
         return False
     if rows.refused[publish] and not rows.refused[delivery]:
         return False
@@ -187,10 +341,10 @@ def _agree(rows, publish, delivery):
 @kernel
 def _has_alternative(rows, work, head, delivery, tier):
     """1 if several publishes of the list have the content of `delivery`, or the list is too long to check."""
-    next_of = work.chains[work.state[S.CHAIN]]
+    next_of = work.chains[work.state[CHAIN]]
     fitting, publish = 0, head
     for _ in range(PROBES):
-        if publish == S.NONE:
+        if publish == NONE:
             return 0
         fitting += _fits(rows, work, publish, delivery, tier)
         if fitting > 1:
@@ -203,8 +357,8 @@ def _has_alternative(rows, work, head, delivery, tier):
 def _pair_queue(rows, pairs, work, start, end):
     """Pair the deliveries `start`..`end` of one key and one queue."""
     by, number, loose = _candidates(rows, work, start)
-    work.state[S.STAMP] += 1
-    work.state[S.CLAIMED] = 0
+    work.state[STAMP] += 1
+    work.state[CLAIMED] = 0
     mixed = False
     for delivery in range(start, end):
         work.order[delivery] = delivery
@@ -214,12 +368,12 @@ def _pair_queue(rows, pairs, work, start, end):
         _pair_run(rows, pairs, work, by, number, loose, start, end)
         return
     _sort_by_label(work, start, end)
-    empty(work.claimed)
+    clear(work.claimed)
     for delivery in range(start, end):
         if work.match_label[delivery]:
             put(work.claimed, work.match_label[delivery], 1)
-            work.state[S.CLAIMED] = 1
-    for tier in (S.LABEL, S.COMMON, S.ANY):
+            work.state[CLAIMED] = 1
+    for tier in (LABEL, COMMON, ANY):
         at = start
         while at < end:
             label = work.match_label[work.order[at]]
@@ -254,8 +408,8 @@ def _tier_of(rows, work, delivery):
     """LABEL, COMMON or ANY: the tier of the label that a delivery is paired by."""
     label = work.match_label[delivery]
     if label == 0:
-        return S.ANY
-    return S.LABEL if label == rows.label[delivery] else S.COMMON
+        return ANY
+    return LABEL if label == rows.label[delivery] else COMMON
 
 
 @kernel
@@ -264,22 +418,22 @@ def _pair_run(rows, pairs, work, by, number, loose, start, end):
     first = work.order[start]
     tier = _tier_of(rows, work, first)
     head = _head(rows, work, by, number, work.match_label[first])
-    work.state[S.FRONT] = head
-    work.state[S.CHAIN] = 3 * by + tier
-    work.state[S.PENDING] = 0
-    work.state[S.READY] = 0
-    work.state[S.TURNS] = 0
+    work.state[FRONT] = head
+    work.state[CHAIN] = 3 * by + tier
+    work.state[PENDING] = 0
+    work.state[READY] = 0
+    work.state[TURNS] = 0
     unmatched = False
     for at in range(start, end):
         delivery = work.order[at]
         release_requeued(rows, pairs, work, rows.last_ns[delivery])
         first = redelivered_message(rows, work, delivery)
-        if first == S.NONE:
+        if first == NONE:
             first = delivery
             publish = _match(rows, work, delivery, tier)
             pairs.publish[delivery] = publish
             pairs.tier[delivery] = tier
-            if publish == S.NONE:
+            if publish == NONE:
                 unmatched = True
             else:
                 pairs.paired[publish] = 1

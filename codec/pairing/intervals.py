@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
-from codec.memory import fixed
+from codec.memory import as_kernel_array
 
 NONE = -1
 Integers = NDArray[np.int64]
@@ -39,13 +39,19 @@ class Intervals(NamedTuple):
         covered = np.cumsum(until_ns - from_ns)
         ends = np.append(starts, len(keys))
         before_ns = np.append(0, covered)[: len(covered)]
-        return cls(fixed(distinct), fixed(ends), fixed(from_ns), fixed(until_ns), fixed(before_ns))
+        return cls(
+            as_kernel_array(distinct),
+            as_kernel_array(ends),
+            as_kernel_array(from_ns),
+            as_kernel_array(until_ns),
+            as_kernel_array(before_ns),
+        )
 
     def last_begun(self, keys: Integers, at_ns: Integers) -> Integers:
         """The last interval of each of `keys` that begins before `at_ns`, or NONE."""
         first, end = self._slots(keys)
         found = np.empty(len(keys), np.int64)
-        last_before(self.from_ns, fixed(first), fixed(end), fixed(at_ns), found)
+        last_before(self.from_ns, as_kernel_array(first), as_kernel_array(end), as_kernel_array(at_ns), found)
         return found
 
     def covered_ns(self, keys: Integers, from_ns: Integers, until_ns: Integers) -> Integers:

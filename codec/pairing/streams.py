@@ -27,8 +27,16 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.hashes.keyed import ABSENT, Keyed, empty, found, new_keyed, put, with_room
-from codec.pairing.state import NONE, PUBLISH
+from codec.hashes.maps import (
+    ABSENT,
+    HashMap,
+    clear,
+    get,
+    new_map,
+    put,
+    with_room,
+)
+from codec.pairing.engine import NONE, PUBLISH
 
 PROBES = LIMITS.pairing_probes
 MOST_FACTS = 8  # that are tried
@@ -61,10 +69,10 @@ class Work(NamedTuple):
     `rows` (its earliest delivery), `publish` (the index of its publish, if that is certain), `after` (the next certain
     message)."""
 
-    routes: Keyed
-    heads: Keyed
-    sizes: Keyed
-    asked: Keyed
+    routes: HashMap
+    heads: HashMap
+    sizes: HashMap
+    asked: HashMap
     own: np.ndarray
     following: np.ndarray
     taken: np.ndarray
@@ -76,7 +84,7 @@ class Work(NamedTuple):
 def places_in_streams(rows: StreamRows, facts: Facts) -> tuple[np.ndarray, np.ndarray]:
     """Of each delivery the row of its publish, NONE for none, or UNDECIDED; and 1 if that is ambiguous. int64 (n,)."""
     n = len(rows.group)
-    routes, heads, sizes, asked = (with_room(new_keyed(), 2 * n) for _ in range(4))
+    routes, heads, sizes, asked = (with_room(new_map(), 2 * n) for _ in range(4))
     own, taken, messages, of_messages, after = (np.zeros(n, np.int64) for _ in range(5))
     following = np.zeros((2, n), np.int64)
     work = Work(routes, heads, sizes, asked, own, following, taken, messages, of_messages, after)
@@ -119,8 +127,8 @@ def _place_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop
     for message in range(messages):
         work.publish[message] = NONE
         content = _content(rows, work, message)
-        if found(work.sizes, content) == 1 and found(work.asked, content) == 1:
-            index = found(work.heads, content)
+        if get(work.sizes, content) == 1 and get(work.asked, content) == 1:
+            index = get(work.heads, content)
             if _fits(rows, facts, work, first_fact, last_fact, index, message):
                 work.publish[message], work.taken[index] = index, 1
                 anchors += 1
@@ -139,7 +147,7 @@ def _place_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop
             )  # fmt: skip
             if index != NONE:
                 work.taken[index] = 1
-                doubt |= not sure and found(work.sizes, _content(rows, work, message)) > 1
+                doubt |= not sure and get(work.sizes, _content(rows, work, message)) > 1
         else:
             before = message
         row = work.rows[message]
@@ -164,15 +172,15 @@ def _first(numbers, start, end, number):
 @kernel
 def _collect_publishes(rows, work, start, middle, at, stop):
     """List the publishes with a route of the deliveries while the stream existed; returns how many there are."""
-    empty(work.routes)
-    empty(work.heads)
-    empty(work.sizes)
+    clear(work.routes)
+    clear(work.heads)
+    clear(work.sizes)
     for row in range(at, stop):
         put(work.routes, rows.route[row], 1)
     count = 0
     for row in range(start, middle):
         existed = rows.last_ns[row] > rows.since_ns[at] and rows.first_ns[row] < rows.until_ns[at]
-        if existed and found(work.routes, rows.route[row]) != ABSENT:
+        if existed and get(work.routes, rows.route[row]) != ABSENT:
             work.own[count], work.taken[count] = row, 0
             count += 1
     for index in range(count - 1, -1, -1):
@@ -185,9 +193,9 @@ def _collect_publishes(rows, work, start, middle, at, stop):
 @kernel
 def _prepend(work, chain, content, index):
     """Put a publish at the front of the list of its content or label."""
-    work.following[chain, index] = found(work.heads, content)
+    work.following[chain, index] = get(work.heads, content)
     put(work.heads, content, index)
-    put(work.sizes, content, max(0, found(work.sizes, content)) + 1)
+    put(work.sizes, content, max(0, get(work.sizes, content)) + 1)
 
 
 @kernel
@@ -198,13 +206,13 @@ def _same_message(rows, row, other):
 @kernel
 def _collect_messages(rows, work, at, stop):
     """List the messages of the deliveries, which several readers may have got; returns how many there are."""
-    empty(work.asked)
+    clear(work.asked)
     messages = 0
     for row in range(at, stop):
         if messages == 0 or not _same_message(rows, row, work.rows[messages - 1]):
             work.rows[messages] = row
             content = _content(rows, work, messages)
-            put(work.asked, content, max(0, found(work.asked, content)) + 1)
+            put(work.asked, content, max(0, get(work.asked, content)) + 1)
             messages += 1
     return messages
 
@@ -213,7 +221,7 @@ def _collect_messages(rows, work, at, stop):
 def _content(rows, work, message):
     """The label of a message if a publish has it, else its content."""
     row = work.rows[message]
-    return rows.label[row] if found(work.heads, rows.label[row]) != ABSENT else rows.content[row]
+    return rows.label[row] if get(work.heads, rows.label[row]) != ABSENT else rows.content[row]
 
 
 @kernel
@@ -281,7 +289,7 @@ def _last_fit(rows, facts, work, first_fact, last_fact, message, first):
     """The last publish (or the first one) of the content of `message` that can be it, or NONE."""
     content = _content(rows, work, message)
     chain = int(content == rows.label[work.rows[message]])
-    index, result = found(work.heads, content), NONE
+    index, result = get(work.heads, content), NONE
     for _ in range(PROBES):
         if index == ABSENT or (first and result != NONE):
             break
@@ -334,7 +342,7 @@ def _publish_of(rows, facts, work, first_fact, last_fact, message, before, likel
         one = other
     elif after == NONE:
         other = one
-    several = found(work.sizes, _content(rows, work, message)) > 1
+    several = get(work.sizes, _content(rows, work, message)) > 1
     if _at(rows, facts, work, first_fact, last_fact, one, message, count):
         return one, int(one != other and several)
     if _at(rows, facts, work, first_fact, last_fact, other, message, count):
@@ -345,7 +353,7 @@ def _publish_of(rows, facts, work, first_fact, last_fact, message, before, likel
     high = count if after == NONE else work.publish[after]
     content = _content(rows, work, message)
     chain = int(content == rows.label[work.rows[message]])
-    index, first, fitting = found(work.heads, content), NONE, 0
+    index, first, fitting = get(work.heads, content), NONE, 0
     for _ in range(PROBES):
         if index == ABSENT or index >= high:
             break

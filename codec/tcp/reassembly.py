@@ -6,7 +6,7 @@ Rules (RFC 9293 section 3.4 for sequence arithmetic):
   captured). It includes missing bytes, so it never wraps and holes have exact lengths.
 * The first captured copy of a byte wins. A later copy that differs is counted as a conflicting overlap, up to `HISTORY`
   bytes back.
-* Later data waits (`codec.tcp.pieces`) until the bytes before it arrive or are declared missing.
+* Later data waits (`codec.tcp.reassembly`) until the bytes before it arrive or are declared missing.
 * A segment that is outside of any window is not part of the stream, unless the peer has acknowledged bytes there: then
   the capture lacks more than a window, for example a whole file of a ring. Of such a hole the length is known modulo
   2^32, and one of 3 GiB or more looks like old copies.
@@ -21,22 +21,360 @@ A wait ends when the bytes arrive or are declared missing; when both directions 
 packet is a retransmission); and at the bounds of `Limits.ack_*`, where the order of the capture applies. A direction
 without captured peer does not wait. When a bound ends a wait, the frames of both sides have a note: `early` is the
 offset up to which the peer's bytes were read too late. Cost: linear in the bytes.
+
+Parts, in this order: direction, pieces, reassembly.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+
 from codec.compiler.kernel import inlined, kernel
-from codec.compiler.limits import LIMITS
-from codec.tcp.direction import DONE, FOREIGN, NEED_BYTES, NEED_MARKS, TLS
-from codec.variant.writer import copy_bytes
+from codec.compiler.limits import LIMITS, REORDER_WINDOW
+from codec.memory import as_records, copy_bytes
+from codec.stalls import FIELDS, TCP_KINDS
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One direction of a TCP connection: its record, and the arrays with its bytes.
+#
+# Bytes in order are in `bytes[pos:end]` until the framing consumes them; `marks` have the packet of each byte. Later
+# data waits in `pieces` (sorted, disjoint), its bytes in `pool`. A function that finds an array too small returns
+# `NEED_*` with nothing changed: the caller enlarges the array and calls again.
+
+
+DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS = range(6)
+TOO_SMALL = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}  # arrays of a `Stream`
+
+# Modes of the framing of a direction (codec.amqp.stream).
+START, FRAMES, INSIDE, LOST, TLS, FOREIGN = range(6)
+
+# Of a segment in the ring: stream offsets, time, packet, what tells it from a copy.
+SENT_FIELDS = ("sent_start", "sent_end", "sent_ns", "sent_packet", "sent_id", "sent_file")
+SENT = 16  # segments that are not acknowledged are known one by one
+
+COUNTERS = (
+    "packets", "payload_bytes", "retransmitted_bytes", "out_of_order", "missing_bytes", "conflicting_bytes",
+    "last_data_ns", "max_silence_ns",
+)  # fmt: skip
+LEDGER = (  # bytes of the stream by their rows
+    "frame_bytes", "skipped_bytes", "tls_bytes", "websocket_bytes", "decrypted_bytes", "foreign_bytes", "tail_bytes",
+)  # fmt: skip
+PARTIAL_FRAME = ("frame_size", "frame_type", "frame_channel", "frame_class", "frame_method", "frame_body_size")
+DIRECTION = np.dtype(
+    [
+        ("anchored", "u1"),  # offset 0 is known
+        *((name, "u1") for name in ("syn", "fin", "rst")),
+        ("seq", "i8"),  # sequence number of the byte at `next`
+        ("next", "i8"),  # stream offset of the next byte expected
+        ("acked", "i8"),  # stream offset up to which the peer acknowledged
+        ("hole_at", "i8"),  # stream offset of the hole that the peer acknowledged past, waiting for late copies
+        ("hole_ns", "i8"),  # since when, in order_ns and
+        ("hole_arrival", "i8"),  # in segments of the connection
+        ("cut_end", "i8"),  # the snaplen cut off everything up to this stream offset
+        ("lost_end", "i8"),  # bytes before this stream offset are missing although no snaplen cut them off (layers)
+        ("highest", "i8"),  # stream offset after the furthest captured byte
+        ("fin_at", "i8"),  # stream offset of the FIN, -1 unknown
+        ("retained_from", "i8"),  # bytes[retained_from:pos] were consumed and remain for comparison with late copies
+        ("pos", "i8"),  # bytes[pos:end] wait for the framing; bytes[end] will be the byte at `next`
+        ("end", "i8"),
+        ("latest_arrival", "i8"),  # the last packet to arrive of those with bytes since the last hole
+        ("latest_packet_no", "i8"),
+        ("latest_ns", "i8"),
+        ("latest_file", "i4"),
+        ("mark_from", "i8"),
+        ("mark_end", "i8"),
+        ("wait_from", "i8"),  # marks[wait_from:mark_end] wait for bytes that they acknowledge (codec.tcp.reassembly)
+        ("ready", "i8"),  # stream offset up to which the framing may read
+        ("waived", "i8"),  # stream offset of the peer: nothing waits any longer for its bytes before this
+        ("early", "i8"),  # stream offset of the peer: bytes were read without its bytes before this
+        ("expected_seq", "i8"),  # sequence number of offset 0 that the peer's SYN-ACK acknowledged, -1 unknown
+        ("outside_ack", "i8"),  # the latest sequence number acknowledged outside of the window, -1 none
+        # of a direction without captured bytes, by the acknowledgements of the peer
+        ("unseen_seq", "i8"),  # the latest sequence number acknowledged, -1 none
+        ("unseen_bytes", "i8"),  # bytes acknowledged since the first one
+        ("piece_from", "i8"),  # pieces[piece_from:piece_end] wait, sorted by start, disjoint
+        *((name, "i8") for name in ("piece_end", "pool_end", "pool_live")),
+        # transport facts
+        *((name, "i8") for name in COUNTERS),
+        ("zero_window_ns", "i8"),  # time in which it announced a receive window of zero
+        ("closed_window_ns", "i8"),  # when the receive window became zero, -1: it is open
+        *((name, "i8", (TCP_KINDS,)) for name in FIELDS),  # `codec.stalls`, of what this side could not send
+        # segments with data that are not acknowledged, as a ring: `sent_count` from `sent_at` on; the last one stands
+        # for several if there are more
+        *((name, "i8", (SENT,)) for name in SENT_FIELDS),
+        ("sent_at", "i8"),
+        ("sent_count", "i8"),
+        ("sent_to", "i8"),  # stream offset after all data so far
+        ("last_sent_packet", "i8"),  # the last packet with data: of `last_data_ns`
+        ("last_sent_file", "i8"),
+        ("last_sent_id", "i8"),
+        ("last_sent_size", "i8"),
+        ("largest_sent", "i8"),  # data of the largest segment
+        ("all_acked_ns", "i8"),  # when an acknowledgement without data acknowledged all, -1: data came since
+        ("ordered", "u1"),  # its segments come out of layers, not as they were captured
+        ("limits", "i8"),  # reached, see codec.compiler.limits.REACHED
+        # the byte ledger
+        *((name, "i8") for name in LEDGER),
+        ("outside_bytes", "i8"),  # beside the stream: payload of RST segments, and of those outside of any window
+        # framing
+        ("mode", "i8"),
+        ("final", "u1"),  # a hole or the end follows the current bytes
+        ("closed", "u1"),
+        ("proxy_bytes", "i8"),  # of the header of the PROXY protocol at the start of the stream, 0 none
+        ("preamble_bytes", "i8"),  # of another protocol, between that header and AMQP
+        ("in_preamble", "u1"),  # LOST: nothing of AMQP was found yet
+        ("header_version", "i8"),  # code of the last protocol header, 0: none, or of no version
+        # of a direction that answers in a version of its own: what `connection` has of the other one meanwhile
+        *((name, "i8") for name in ("kept_version", "kept_family", "kept_known", "kept_scoring")),
+        ("scanned", "i8", 4),  # START, LOST, by family: none of its frames begins before this stream offset
+        ("holes", "i8"),  # holes so far: framing after the first one may have lost the start
+        ("frame_end", "i8"),  # INSIDE: stream offset at which the frame that lost bytes ends
+        ("frame_seen", "i8"),  # INSIDE: captured bytes of it
+        *((name, "i8") for name in PARTIAL_FRAME),
+        ("frame_from", "i8"),  # stream offset of its first byte
+        ("frame_stored", "i8"),  # number of its bytes in State.partial, all before the first missing byte
+        # the open span: its first and last packet
+        ("span_from", "i8"),  # stream offset, -1 none
+        *((name, "i8") for name in ("span_first_packet", "span_first_ns", "span_packet", "span_ns")),
+        ("span_file", "i4"),
+        ("span_notes", "i8"),  # notes on the lost frame boundary (codec.amqp.rows)
+        ("foreign_head", "i8"),  # the first four bytes of a foreign stream of a known protocol, plus 1; 0: none
+        ("token_link", "i8"),  # key of the link to $cbs, plus 1; see codec.amqp.v1_0_contents
+        ("tls_prefix", "i8"),  # number of stored bytes of the beginning of a TLS stream
+    ],
+    align=True,
+)
+
+MARK = np.dtype(
+    [
+        ("end", "i8"),  # stream offset after the bytes of this packet
+        ("packet_no", "i8"),
+        ("ts_ns", "i8"),
+        ("ready_packet_no", "i8"),  # the packet that completed them and all bytes before them
+        ("ready_ns", "i8"),
+        ("needs", "i8"),  # stream offset of the peer that this packet acknowledged
+        ("since_arrival", "i8"),  # when they were in order, in segments of the connection
+        ("since_ns", "i8"),  # and in order_ns
+        ("file", "i4"),
+        ("ready_file", "i4"),
+    ],
+    align=True,
+)
+PIECE = np.dtype(
+    [
+        ("start", "i8"),
+        ("length", "i8"),
+        ("cut", "i8"),  # bytes after them that the snaplen cut off
+        ("pool_at", "i8"),
+        ("arrival", "i8"),
+        ("packet_no", "i8"),
+        ("ts_ns", "i8"),
+        ("needs", "i8"),  # stream offset of the peer that its packet acknowledged
+        ("file", "i4"),
+    ],
+    align=True,
+)
+
+
+class Stream(NamedTuple):
+    """The arrays of one direction. `bytes`, `pool`: uint8; `marks`: MARK; `pieces`: PIECE records."""
+
+    bytes: np.ndarray
+    marks: np.ndarray
+    pieces: np.ndarray
+    pool: np.ndarray
+
+
+def new_stream(size: int = 1 << 18, marks: int = 1 << 12, pieces: int = 64, pool: int = 1 << 16) -> Stream:
+    """Arrays for one direction: `size` and `pool` in bytes, `marks` and `pieces` in records."""
+    return Stream(
+        np.zeros(size, np.uint8),
+        as_records(np.zeros(marks, MARK)),
+        as_records(np.zeros(pieces, PIECE)),
+        np.zeros(pool, np.uint8),
+    )
+
+
+def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
+    """A copy of `array` with `factor` times the room, the new part zero."""
+    fresh = np.zeros((len(array) * factor, *array.shape[1:]), array.dtype)
+    fresh[: len(array)] = array
+    return fresh
+
+
+def enlarge_stream(streams: tuple[Stream, Stream], code: int, direction: int) -> tuple[Stream, Stream]:
+    """The streams with twice the room in the array that `code` (NEED_*) names: of one direction, of both when -1."""
+    name = TOO_SMALL[code]
+    first, second = (
+        stream._replace(**{name: enlarged(getattr(stream, name))}) if direction in (-1, side) else stream
+        for side, stream in enumerate(streams)
+    )
+    return first, second
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Out-of-order data, and when the hole before it is declared.
+#
+# `pieces` are sorted by stream offset and disjoint; their bytes are in `pool`. `Limits` bounds the reorder window:
+# beyond it the hole is declared, and the connection has that limit. Cost: a binary search per piece, plus the pieces
+# moved.
+
+
+REORDER_BYTES = LIMITS.reorder_bytes
+REORDER_SEGMENTS = LIMITS.reorder_segments
+REORDER_NS = LIMITS.reorder_ns
+REORDER_PATIENCE = LIMITS.reorder_patience
+
+
+@kernel
+def _first_piece_after(d, s, start):
+    """Index of the first waiting piece that begins at or after stream offset `start` (binary search)."""
+    low, high = int(d.piece_from), int(d.piece_end)
+    while low < high:
+        middle = (low + high) // 2
+        if s.pieces[middle].start < start:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def piece_room(d, s, size):
+    """DONE when `size` bytes fit (they may be split once for each piece that they overlap)."""
+    waiting = int(d.piece_end) - int(d.piece_from)
+    if d.piece_end + waiting + 2 > len(s.pieces):
+        if 2 * waiting + 2 > len(s.pieces) // 2:
+            return NEED_PIECES
+        for i in range(waiting):
+            s.pieces[i] = s.pieces[d.piece_from + i]
+        d.piece_from = 0
+        d.piece_end = waiting
+    return NEED_POOL if d.pool_end + size > len(s.pool) else DONE
+
+
+@kernel
+def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no, ts_ns, file, needs):
+    for i in range(int(d.piece_end), index, -1):
+        s.pieces[i] = s.pieces[i - 1]
+    p = s.pieces[index]
+    p.start = start
+    p.length = size
+    p.cut = cut
+    p.pool_at = d.pool_end
+    p.arrival = arrival
+    p.packet_no = packet_no
+    p.ts_ns = ts_ns
+    p.file = file
+    p.needs = needs
+    copy_bytes(s.pool, int(d.pool_end), source, at, at + size)
+    d.pool_end += size
+    d.pool_live += size
+    d.piece_end += 1
+
+
+@kernel
+def store_piece(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file, needs):
+    """Store out-of-order bytes; parts that are stored already are duplicates (`piece_room` returned DONE).
+
+    `source[at:at+size]` has stream offset `start`; `cut` more bytes followed on the wire and were not captured.
+    """
+    index = _first_piece_after(d, s, start)
+    if size == 0:
+        if cut > 0:
+            _insert_piece(d, s, index, start, 0, cut, source, at, arrival, packet_no, ts_ns, file, needs)
+        return
+    if index > d.piece_from and s.pieces[index - 1].start + s.pieces[index - 1].length > start:
+        index -= 1
+    end = start + size
+    here = start
+    while here < end:
+        if index < d.piece_end and s.pieces[index].start <= here:
+            p = s.pieces[index]
+            stop = min(end, int(p.start) + int(p.length))
+            for i in range(stop - here):
+                if s.pool[int(p.pool_at) + here - int(p.start) + i] != source[at + here - start + i]:
+                    d.conflicting_bytes += 1
+            d.retransmitted_bytes += max(0, stop - here)
+            here = max(here, stop)
+            index += 1
+        else:
+            stop = end
+            if index < d.piece_end and s.pieces[index].start < end:
+                stop = int(s.pieces[index].start)
+            tail = cut if stop == end else 0
+            _insert_piece(
+                d, s, index, here, stop - here, tail, source, at + here - start, arrival, packet_no, ts_ns, file, needs
+            )
+            index += 1
+            here = stop
+
+
+@kernel
+def drop_first_piece(d, s):
+    """Remove the first waiting piece: it was delivered."""
+    d.pool_live -= s.pieces[d.piece_from].length
+    d.piece_from += 1
+    if d.piece_from == d.piece_end:
+        d.piece_from = 0
+        d.piece_end = 0
+        d.pool_end = 0
+        d.pool_live = 0
+
+
+@kernel
+def hole_ahead(d, s, ended, now_ns, arrival):
+    """The number of bytes that are certainly missing at `next`; 0 when they may still arrive.
+
+    `ended`: the connection has ended, so nothing more can arrive. An acknowledgement past the hole proves that the peer
+    received the bytes; they are awaited a moment longer, because captures of several queues or interfaces swap
+    neighbouring packets. Bytes that the snaplen cut off are missing when the peer acknowledged them or later data came.
+    """
+    waiting = int(d.piece_end) - int(d.piece_from)
+    if d.cut_end > d.next:
+        if waiting == 0 and not ended and d.acked < d.cut_end:
+            return 0  # the bytes may be retransmitted in smaller segments
+        gap = int(d.cut_end) - int(d.next)
+        if waiting > 0:
+            gap = min(gap, int(s.pieces[d.piece_from].start) - int(d.next))
+        return max(gap, 0)
+    if waiting > 0:
+        first = int(s.pieces[d.piece_from].start)
+        gap = first - int(d.next)
+        if gap <= 0:
+            return 0
+        if ended:
+            return gap
+        if d.acked >= first:
+            if d.hole_at != d.next:
+                d.hole_at = d.next
+                d.hole_ns = now_ns
+                d.hole_arrival = arrival
+            if now_ns - d.hole_ns >= REORDER_NS or arrival - d.hole_arrival >= REORDER_PATIENCE:
+                return gap
+        # the pool is only reused when no piece waits, so its end counts as well
+        if d.pool_live > REORDER_BYTES or d.pool_end > 4 * REORDER_BYTES or waiting > REORDER_SEGMENTS:
+            d.limits |= REORDER_WINDOW
+            return gap
+        return 0
+    if ended and d.anchored:
+        if d.fin_at >= 0:
+            return max(0, int(d.fin_at) - int(d.next))
+        # one unexplained number at the end is an acknowledged FIN or keep-alive, not a byte
+        gap = int(d.acked) - int(d.next)
+        if gap > 1:
+            return gap
+    return 0
+
 
 OUT_OF_WINDOW = 1 << 30  # a segment this far from what is expected belongs to no window (RFC 7323 section 2.3)
 HALF, WRAP = 1 << 31, 1 << 32
 HISTORY = LIMITS.copy_bytes
 ACK_NS = LIMITS.ack_ns
 ACK_SEGMENTS = LIMITS.ack_segments
-ACK_BYTES = REORDER_BYTES = LIMITS.reorder_bytes
-REORDER_NS = LIMITS.reorder_ns
+ACK_BYTES = LIMITS.reorder_bytes
 
 
 @kernel
@@ -186,7 +524,7 @@ def note_unseen(peer, ack):
 
 
 @kernel
-def expect_unseen(d):
+def assume_uncaptured_bytes(d):
     """The connection has ended. If no byte of `d` was captured, those that its peer acknowledged are missing; returns
     whether there are any."""
     if d.anchored or d.unseen_bytes == 0:

@@ -23,6 +23,7 @@ searched for longer.
 """
 
 from codec.variant.containers import (
+    KnownKeys,
     begin_array,
     begin_object,
     begin_object_of,
@@ -30,27 +31,30 @@ from codec.variant.containers import (
     end_array,
     end_known_object,
     end_object,
+    finish,
+    finish_known,
     key,
     known_key,
+    known_keys,
+    load_known,
 )
-from codec.variant.dictionary import KnownKeys, finish, finish_known, known_keys, load_known
 from codec.variant.python_values import decode, encode
 from codec.variant.scalars import (
     DECIMAL_SCALE,
     put_binary,
     put_bool,
+    put_bytes,
     put_decimal,
     put_f32,
     put_f64,
     put_int,
     put_null,
-    put_octets,
     put_string,
     put_text,
     put_timestamp_us,
     put_u64,
+    text_key,
 )
-from codec.variant.texts import text_key
 from codec.variant.writer import (
     ESCAPED,
     FULL,
@@ -64,11 +68,11 @@ from codec.variant.writer import (
     VALUE,
     Writer,
     begin,
+    bytes_are_text,
     enlarge,
     error_code,
     new_writer,
     note,
-    octets_are_text,
     rollback,
 )
 
@@ -90,6 +94,7 @@ __all__ = (
     "begin_array",
     "begin_object",
     "begin_object_of",
+    "bytes_are_text",
     "decode",
     "element",
     "encode",
@@ -106,15 +111,14 @@ __all__ = (
     "load_known",
     "new_writer",
     "note",
-    "octets_are_text",
     "put_binary",
     "put_bool",
+    "put_bytes",
     "put_decimal",
     "put_f32",
     "put_f64",
     "put_int",
     "put_null",
-    "put_octets",
     "put_string",
     "put_text",
     "put_timestamp_us",

@@ -7,7 +7,7 @@ The second lists entries one by one, so that two objects can be compared entry b
 
 Entries have no order, so their hashes are added. Of a nested container only its type and its number of elements count:
 key numbers in it refer to a dictionary, which another object may not share. Bounds are checked as in
-`codec.variant.reading`. Cost: linear in the octets.
+`codec.variant.reading`. Cost: linear in the bytes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PRIMITIVE, SHORT_TEXT, LONG_TEXT, TRUTHS, WHOLES = 0, 1, 16, (1, 2), (3, 6)  # t
 
 
 class Names(NamedTuple):
-    """Names end to end, compared without case: `octets` uint8, `ends` int64 (k,); `prefix` uint8 (k,): 1 for a
+    """Names end to end, compared without case: `bytes` uint8, `ends` int64 (k,); `prefix` uint8 (k,): 1 for a
     prefix."""
 
-    octets: np.ndarray
+    data: np.ndarray
     ends: np.ndarray
     prefix: np.ndarray
 
@@ -59,7 +59,7 @@ def _is_among(metadata, start, stop, names):
         size = names.ends[k] - begin
         if stop - start == size or (names.prefix[k] and stop - start > size):
             i = 0
-            while i < size and (metadata[start + i] | CASE) == (names.octets[begin + i] | CASE):
+            while i < size and (metadata[start + i] | CASE) == (names.data[begin + i] | CASE):
                 i += 1
             if i == size:
                 return True
@@ -68,8 +68,8 @@ def _is_among(metadata, start, stop, names):
 
 
 @kernel
-def _mixed_octets(octets, start, stop, low, high):
-    low, high = mixed_words(octets, start, stop, low, high)
+def _mixed_bytes(data, start, stop, low, high):
+    low, high = mixed_words(data, start, stop, low, high)
     return mixed(low, stop - start, LOW), mixed(high, stop - start, HIGH)
 
 
@@ -78,7 +78,7 @@ def _value_hash(value, at, end, low, high):
     """(`low`, `high` with the value at `at` mixed in, whether it is a scalar)."""
     basic = int(value[at]) & 3
     if basic < OBJECT:
-        low, high = _mixed_octets(value, at, at + whole(value, at, end), low, high)
+        low, high = _mixed_bytes(value, at, at + whole(value, at, end), low, high)
         return low, high, True
     rest = int(value[at]) >> 2
     large = (rest >> 4) & 1 if basic == OBJECT else (rest >> 2) & 1
@@ -103,7 +103,7 @@ def mix_entries(value, starts, stops, metadata, metadata_starts, metadata_stops,
             place = values + little(value, offsets + i * width, width)
             if place >= end or start == stop or _is_among(metadata, start, stop, excluded):
                 continue
-            low, high = _mixed_octets(metadata, start, stop, 1, 2)
+            low, high = _mixed_bytes(metadata, start, stop, 1, 2)
             low, high, is_scalar = _value_hash(value, place, end, low, high)
             all_[row, 0], all_[row, 1] = (all_[row, 0] + low) & WORD, (all_[row, 1] + high) & WORD
             if is_scalar and not _is_among(metadata, start, stop, private):
@@ -140,7 +140,7 @@ def list_entries(value, starts, stops, metadata, metadata_starts, metadata_stops
             place = values + little(value, offsets + i * width, width)
             if place >= end or start == stop or _is_among(metadata, start, stop, excluded):
                 continue
-            low, high = _mixed_octets(metadata, start, stop, 1, 2)
+            low, high = _mixed_bytes(metadata, start, stop, 1, 2)
             name = max(OWN_NAMES, (low ^ (high << 7)) & NAME_HASH)
             low, high, _ = _value_hash(value, place, end, 1, 2)
             mark = PRIVATE if _is_among(metadata, start, stop, private) else 0

@@ -19,7 +19,7 @@ _VERSION = 1  # of the encoding of metadata
 _INTEGERS = {size: range(-(1 << 8 * size - 1), 1 << 8 * size - 1) for size in (1, 2, 4, 8)}
 _UNSIGNED = range(1 << 64)
 _DIGITS = S.DECIMAL_SCALE  # of a DECIMAL, before and after its point
-_MANY = 255  # above this, the number of elements has four octets
+_MANY = 255  # above this, the number of elements has four bytes
 
 Keys = dict[bytes, int]
 
@@ -86,7 +86,7 @@ def _container(
 
 
 def _width(number: int) -> int:
-    """Octets that hold an unsigned number."""
+    """Bytes that hold an unsigned number."""
     return max(1, (number.bit_length() + 7) // 8)
 
 
@@ -111,14 +111,14 @@ def _decimal(number: Decimal) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    octets = text.encode("utf-8", "backslashreplace")
-    if len(octets) <= S.SHORT_STRING_BYTES:
-        return bytes([len(octets) << 2 | _SHORT_STRING]) + octets
-    return _sized(S.STRING, octets)
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= S.SHORT_STRING_BYTES:
+        return bytes([len(data) << 2 | _SHORT_STRING]) + data
+    return _sized(S.STRING, data)
 
 
-def _sized(kind: int, octets: bytes) -> bytes:
-    return bytes([kind << 2]) + len(octets).to_bytes(4, "little") + octets
+def _sized(kind: int, data: bytes) -> bytes:
+    return bytes([kind << 2]) + len(data).to_bytes(4, "little") + data
 
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
@@ -128,7 +128,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     float: lambda number: bytes([S.DOUBLE << 2]) + struct.pack("<d", number),
     Decimal: _decimal,
     str: _text,
-    bytes: lambda octets: _sized(S.BINARY, octets),
+    bytes: lambda data: _sized(S.BINARY, data),
     datetime: lambda moment: (
         bytes([S.TIMESTAMP << 2]) + ((moment - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
     ),
@@ -179,5 +179,5 @@ def _decode_primitive(value: bytes, at: int, kind: int) -> Any:
         return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -value[at]))
     if kind == 12:
         return _EPOCH + timedelta(microseconds=_le(value, at, 8, signed=True))
-    octets = value[at + 4 : at + 4 + _le(value, at, 4)]
-    return octets.decode() if kind == 16 else octets
+    data = value[at + 4 : at + 4 + _le(value, at, 4)]
+    return data.decode() if kind == 16 else data

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
+from codec.memory import copy_bytes
 from codec.variant import scalars as S
-from codec.variant.writer import copy_bytes
 
 OBJECT, ARRAY = 2, 3  # basic types
-# Kinds of fields: absent or null; a number, boolean or time in `numbers`; text or octets, their size in `sizes` and
+# Kinds of fields: absent or null; a number, boolean or time in `numbers`; text or bytes, their size in `sizes` and
 # their offset in `numbers`; any other type.
 ABSENT, NUMBER, BOOLEAN, TIME, TEXT, OTHER = range(6)
 DATE, TIMESTAMP_NTZ = 11, 13  # primitive types that the writer does not use
@@ -64,7 +64,7 @@ def new_dictionary_cache() -> DictionaryCache:
 
 @kernel
 def little(data, at, size):
-    """Unsigned little-endian number of up to 8 octets."""
+    """Unsigned little-endian number of up to 8 bytes."""
     value = 0
     for i in range(size):
         value |= int(data[at + i]) << (8 * i)
@@ -73,7 +73,7 @@ def little(data, at, size):
 
 @kernel
 def signed(data, at, size):
-    """Signed little-endian number of up to 8 octets."""
+    """Signed little-endian number of up to 8 bytes."""
     top = int(data[at + size - 1])
     return little(data, at, size - 1) | ((top - ((top & 0x80) << 1)) << (8 * (size - 1)))
 
@@ -116,7 +116,7 @@ def _wanted_key(metadata, at, end, number, keys, key_ends):
 @kernel
 def layout(value, at, end):
     """Layout of the object or array at `at`: (elements, offset of their key numbers, of their offsets, of their values,
-    octets of a key number, octets of an offset). -1 elements: it is neither, or its head does not end before `end`."""
+    bytes of a key number, bytes of an offset). -1 elements: it is neither, or its head does not end before `end`."""
     basic, rest = int(value[at]) & 3, int(value[at]) >> 2
     is_object = basic == OBJECT
     large = (rest >> 4) & 1 if is_object else (rest >> 2) & 1
@@ -144,7 +144,7 @@ def _slot_of(metadata, at, end, cache):
     if not differs:
         before, now = metadata[start : start + size], metadata[at:end]
         bits = 0
-        for i in range(len(before)):  # to the end, from 0 on: compiled to comparing many octets at a time
+        for i in range(len(before)):  # to the end, from 0 on: compiled to comparing many bytes at a time
             bits |= before[i] ^ now[i]
         differs = bits != 0
     if differs:
@@ -191,7 +191,7 @@ def _read_scalar(value, at, end, out, k, row):
 
 @kernel
 def whole(value, at, end):
-    """Octets of the value at `at`, those beyond `end` not counted."""
+    """Bytes of the value at `at`, those beyond `end` not counted."""
     head = value[at]
     basic, rest = head & 3, int(head) >> 2
     size = end - at
@@ -253,7 +253,7 @@ def read_fields(value, starts, stops, metadata, metadata_starts, metadata_stops,
 
 @kernel
 def gather(heap, places, sizes, out):
-    """Copy `sizes` octets from each of `places` in `heap` to `out`, end to end."""
+    """Copy `sizes` bytes from each of `places` in `heap` to `out`, end to end."""
     to = 0
     for i in range(len(places)):
         copy_bytes(out, to, heap, places[i], places[i] + sizes[i])
@@ -270,7 +270,7 @@ def read_values(value, starts, stops, out):
 
 @kernel
 def _array(value, at, end):
-    """(elements, offset of their offsets, of their values, octets of an offset) of the array at `at`; no elements when
+    """(elements, offset of their offsets, of their values, bytes of an offset) of the array at `at`; no elements when
     there is no array."""
     count, _, offsets, values, _, width = layout(value, at, end)
     return (count, offsets, values, width) if value[at] & 3 == ARRAY and count > 0 else (0, 0, 0, 0)
@@ -286,7 +286,7 @@ def count_elements(value, starts, stops, counts):
 @kernel
 def read_elements(value, starts, stops, counts, begins, ends):
     """Start and end of each element of each row's array, those of all rows in order: int64 (sum of `counts`,), zeroed.
-    An element that does not lie in its array has no octets."""
+    An element that does not lie in its array has no bytes."""
     to = 0
     for row in range(len(counts)):
         if counts[row]:

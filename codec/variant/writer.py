@@ -8,19 +8,19 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.memory import sparse_zeros
+from codec.memory import copy_bytes, sparse_zeros
 
 OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(5)  # MALFORMED is for decoders: the value ends at the error
 
 # Cells of `Writer.positions`. NOTES: bits that decoders set while they write a value. ESCAPED: the number of texts that
-# are not UTF-8. MASKED: of those with userinfo. AS_TEXT: octets that may be text are text.
+# are not UTF-8. MASKED: of those with userinfo. AS_TEXT: bytes that may be text are text.
 VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION, NOTES = range(12)
 ESCAPED, AS_TEXT, MASKED = 12, 13, 14
 # What a writer lacked room in (cell SHORT_OF), for `enlarge`.
 SHORT_VALUE, SHORT_METADATA, SHORT_SCRATCH = range(3)
 
 VARIANT_BYTES = LIMITS.variant_bytes
-KEY_TEXT = 1024  # a shortstr of 255 octets, each escaped as four characters
+KEY_TEXT = 1024  # a shortstr of 255 bytes, each escaped as four characters
 _GENERATIONS = 1 << 30
 
 
@@ -124,8 +124,8 @@ def note(w, bits):
 
 
 @kernel
-def octets_are_text(w, truth):
-    """Whether octets that may be text are text in the next values: those of a peer that describes itself."""
+def bytes_are_text(w, truth):
+    """Whether bytes that may be text are text in the next values: those of a peer that describes itself."""
     w.positions[AS_TEXT] = 1 if truth else 0
 
 
@@ -151,18 +151,9 @@ def allocate(w, size):
 
 @kernel
 def put_le(heap, at, number, size):
-    """The low `size` octets of `number`, little-endian."""
+    """The low `size` bytes of `number`, little-endian."""
     for i in range(size):
         heap[at + i] = (number >> (8 * i)) & 0xFF
-
-
-@kernel
-def copy_bytes(to, at, buf, start, end):
-    """`to[at:]` = `buf[start:end]`."""
-    # indexes from 0 on need no check for negative values, so LLVM vectorises these loops
-    source, target = buf[start:end], to[at : at + end - start]
-    for i in range(len(source)):
-        target[i] = source[i]
 
 
 @kernel
@@ -178,7 +169,7 @@ def shift(heap, start, end, distance):
 
 @kernel
 def width(number):
-    """Octets that hold the unsigned `number`: 1 to 4."""
+    """Bytes that hold the unsigned `number`: 1 to 4."""
     if number < 1 << 8:
         return 1
     if number < 1 << 16:

@@ -62,8 +62,8 @@ def findings(
     (`on_spark`); the findings are on its disks.
     """
     from pipeline.audit.on_spark import findings_of
-    from pipeline.dataframes import empty
-    from udfs.spark_schemas import spark_schema
+    from pipeline.tables.dataframes import empty
+    from udfs.arrow.spark_schemas import spark_schema
 
     wanted = wanted_program(rules, disable, config, today, extra)
     return findings_of(tables, wanted) if wanted else empty(tables.frames.sparkSession, spark_schema(FINDINGS))
@@ -86,7 +86,7 @@ def findings_in(
     import pyarrow as pa
 
     from pipeline.audit.groups import GROUP_BYTES, groups_of
-    from pipeline.output import scratch
+    from pipeline.run import scratch
     from udfs.findings.evaluation import TASK_BYTES, Resources, answer, findings_across, findings_of
 
     wanted = wanted_program(rules, disable, config, today)

@@ -37,9 +37,9 @@ from codec.errors import WirehareError
 from pipeline.audit.catalogue import Number, Rule, catalogue, names_of, with_custom
 from pipeline.audit.detectors import Detector, Sql
 from pipeline.audit.engine import CONNECTION_KEYS, require_runnable
-from udfs.findings.views import quoted
-from udfs.source.files import first_line
-from udfs.source.suggestions import meant
+from udfs.findings.program import quoted
+from udfs.source.options import meant
+from udfs.source.reading import first_line
 
 
 class ConfigError(WirehareError, ValueError):

@@ -26,14 +26,15 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
+from codec.amqp.classic_tables import methods
 from codec.amqp.versions import fact_table
+from codec.names import CLASSIC_VERSIONS
 from pipeline.audit.catalogue import entries
 
 Sql = str
 NEVER = (1 << 63) - 1  # later than any frame or time
-LONGEST_NAME = 127  # octets
-ODD_OCTETS: Sql = "'[^a-zA-Z0-9_.:-]'"  # in a name
+LONGEST_NAME = 127  # bytes
+ODD_BYTES: Sql = "'[^a-zA-Z0-9_.:-]'"  # in a name
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ FROM_FACT_TABLES: Mapping[str, Callable[[], Sql]] = {
     "WRONG_SIDE": _wrong_side,
     "WORK_IN_PROGRESS": _work_in_progress,
     "LONGEST_NAME": lambda: str(LONGEST_NAME),
-    "ODD_OCTETS": lambda: ODD_OCTETS,
+    "ODD_OCTETS": lambda: ODD_BYTES,
 }
 
 

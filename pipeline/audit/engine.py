@@ -14,13 +14,15 @@ from typing import Any
 
 import duckdb
 
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
+from codec.amqp.classic_tables import methods
 from codec.amqp.versions import fact_table
 from codec.compiler.limits import LIMITS
+from codec.names import CLASSIC_VERSIONS
 from codec.tables import FINDINGS, TABLES
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule, catalogue
 from pipeline.audit.contexts import CENSUS, CHANNEL, FEWER, GATES, PREFIX, needed, needed_by, scripts, stage
 from pipeline.audit.detectors import DETECTORS, Detector, Sql, sql_in
+from udfs.conversation.roles import request_groups
 from udfs.findings.evaluation import findings_of
 from udfs.findings.program import (
     FACT_CONNECTIONS,
@@ -31,11 +33,10 @@ from udfs.findings.program import (
     Program,
     expressions,
     hits_of,
+    quoted,
     with_clause,
 )
-from udfs.findings.views import quoted
-from udfs.roles import request_groups
-from udfs.source.files import first_line
+from udfs.source.reading import first_line
 
 CONNECTION_KEYS = ("client_product", "user", "vhost")
 PER_CHANNEL = ("channel", "link", "message")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import duckdb
 
 from codec.tables import TABLES
-from udfs.findings.views import reading
+from udfs.findings.program import reading
 
 GROUP_BYTES = 32 << 20  # of Parquet files, for which it is worth to plan all queries again
 

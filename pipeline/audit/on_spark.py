@@ -16,11 +16,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from codec.tables import FINDINGS
-from pipeline import Tables
 from pipeline.audit.groups import GROUP_BYTES, grouped, joined_files
+from pipeline.explore.sql import table_files
 from pipeline.lake.reading import Span
 from pipeline.output.place import OutputError, TablesError, place
-from pipeline.sql import table_files
+from pipeline.tables.dataframes import Tables
+from udfs.arrow.spark_schemas import spark_schema
 from udfs.findings.evaluation import OF_GROUPS, Question, findings_across
 from udfs.findings.program import Program
 from udfs.findings.transport import (
@@ -35,7 +36,6 @@ from udfs.findings.transport import (
     unpacked,
     unpacked_findings,
 )
-from udfs.spark_schemas import spark_schema
 
 # Their rows, and the function for `mapInArrow` that answers a question for one.
 Groups = tuple[DataFrame, Callable[[Question], AnswerFiles | AnswerRows]]
@@ -55,8 +55,8 @@ def findings_of(tables: Tables, program: Program) -> DataFrame:
         asked = answers if question.stage == 0 else groups.mapInArrow(answering(question), COLUMNS)
         rows = asked.filter(f"name != '{OF_GROUPS}'").toArrow()
         return [
-            {name: unpacked(octets.as_buffer())}
-            for name, octets in zip(rows["name"].to_pylist(), rows["octets"], strict=True)
+            {name: unpacked(data.as_buffer())}
+            for name, data in zip(rows["name"].to_pylist(), rows["octets"], strict=True)
         ]
 
     (across,) = findings_across(ask, program)

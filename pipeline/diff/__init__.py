@@ -25,10 +25,10 @@ import numpy as np
 from codec.errors import WirehareError
 from pipeline.diff import statistics
 from pipeline.diff.statistics import Sample
-from pipeline.text import plural
+from pipeline.output.text import plural
 
 if TYPE_CHECKING:
-    from pipeline.sql import Session
+    from pipeline.explore.sql import Session
 
 __all__ = ["Comparison", "Difference", "Proof", "diff", "diff_sessions"]
 
@@ -205,7 +205,7 @@ def diff(
         sessions, names = [], []
         for tables, day in ((before, before_day), (after, after_day)):
             if isinstance(tables, str | os.PathLike):
-                from pipeline.sql import open_tables
+                from pipeline.explore.sql import open_tables
 
                 sessions.append(stack.enter_context(open_tables(os.fspath(tables), span=span_of(day))))
                 names.append(f"{os.fspath(tables)} {day or ''}".strip())
@@ -277,7 +277,7 @@ class Threshold(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Threshold:
         """Raises DiffError."""
-        from udfs.source.suggestions import meant
+        from udfs.source.options import meant
 
         found = THRESHOLD.fullmatch(text.strip())
         if found is None:

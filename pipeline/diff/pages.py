@@ -12,7 +12,13 @@ from importlib.resources import files
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from pipeline.text import duration, plain_text, plural, size, wire
+from pipeline.output.text import (
+    duration,
+    plain_text,
+    plural,
+    size,
+    wire,
+)
 
 if TYPE_CHECKING:
     from pipeline.diff import Comparison, Difference, Proof

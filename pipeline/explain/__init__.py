@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codec.errors import WirehareError
 from pipeline.explain.pages import filled, page
-from udfs.findings.views import quoted
-from udfs.source.suggestions import meant
+from udfs.findings.program import quoted
+from udfs.source.options import meant
 
 if TYPE_CHECKING:
-    from pipeline.sql import Session
+    from pipeline.explore.sql import Session
 
 __all__ = ["Answer", "Event", "SubjectError", "explain", "page"]
 
@@ -129,14 +129,14 @@ def _text(name: str) -> str:
 
 def explain(tables: Session | str | os.PathLike[str], subject: str | None = None) -> list[Answer]:
     """Answers about `subject`, at most MOST_ANSWERS; None: what costs most in all tables. An answer prints as a page.
-    `tables`: their directory, or a session (`pipeline.sql.connect`).
+    `tables`: their directory, or a session (`pipeline.explore.sql.connect`).
 
     A subject is a connection (connection_id, IP:PORT of one side), an application (client_name) or a user, a message
     (connection_id/first_frame_no, or its message-id), a queue or an address. Raises SubjectError, QueryError, and for a
     directory TablesError.
     """
     if isinstance(tables, str | os.PathLike):
-        from pipeline.sql import connect
+        from pipeline.explore.sql import connect
 
         with connect(os.fspath(tables)) as session:
             return explain(session, subject)

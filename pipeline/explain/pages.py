@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from pipeline.text import PART_NAMES, duration, plain_text
+from pipeline.output.text import PART_NAMES, duration, plain_text
 
 if TYPE_CHECKING:
     from pipeline.explain import Answer, Event

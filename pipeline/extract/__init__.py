@@ -6,6 +6,7 @@
 
 Modules, in the order of the work:
 
+    options             options of a cut, its result, its errors
     choice              reads the tables: rows -> connections, frames, packets, comments
     originals           locates the captures
     survey, headers     first pass over the captures: packets of the connections, with their stream offsets
@@ -19,11 +20,10 @@ Modules, in the order of the work:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from codec.errors import WirehareError
 from pipeline.extract.choice import KEYS, Choice, Rows, from_dataframes, from_files
+from pipeline.extract.options import CapturesError, CutError, CutOptions, Result
 from pipeline.output.place import TablesError, place, sink
 
 if TYPE_CHECKING:
@@ -35,43 +35,6 @@ __all__ = [
     "KEYS", "CapturesError", "Choice", "CutError", "CutOptions", "Result", "Rows", "TablesError", "cut",
     "from_dataframes", "from_files",
 ]  # fmt: skip
-
-
-class CutError(WirehareError):
-    """Nothing can be cut; the message is one line that says why."""
-
-
-class CapturesError(CutError):
-    """The captures are missing, or differ from those that the tables were made of."""
-
-
-@dataclass(frozen=True)
-class CutOptions:
-    """Options of a cut. `whole`: write all packets of every selected connection. `context`: also write the packets that
-    open a connection and lead to a frame. `captures`: directory where the captures are now. `key`: 32 octets
-    (codec.pseudonyms.key_of), to anonymise addresses. `secrets`: add the TLS secrets of these connections as a
-    Decryption Secrets Block. `decrypted`: rewrite connections inside TLS or WebSocket in clear. `key_logs`: files with
-    secrets, besides the captures."""
-
-    whole: bool = False
-    context: bool = True
-    captures: str | None = None
-    redact: bool = False
-    key: bytes | None = None
-    secrets: bool = False
-    decrypted: bool = False
-    key_logs: tuple[str, ...] = ()
-
-
-@dataclass
-class Result:
-    """What was written. `problems`: one line per capture that could not be read completely."""
-
-    packets: int = 0
-    connections: int = 0
-    captures: list[str] = field(default_factory=list)
-    blanked: int = 0
-    problems: list[str] = field(default_factory=list)
 
 
 def cut(

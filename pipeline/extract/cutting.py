@@ -10,16 +10,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.extract import CapturesError, CutError, CutOptions, Result
 from pipeline.extract.choice import Choice, Pair, Rows, connections, excluding, resolve
 from pipeline.extract.decryption import decrypt, rewrite_in_clear
-from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered, select_packets
+from pipeline.extract.frames import (
+    ENCAPSULATED,
+    NULL,
+    Frames,
+    frames_of,
+    pair_ids,
+    select_packets,
+)
+from pipeline.extract.options import CapturesError, CutError, CutOptions, Result
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
 from pipeline.extract.originals import Original, originals
 from pipeline.extract.redaction import frames_with_secrets, proxy_headers, visible_ranges, without_secrets
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, survey
 from pipeline.extract.writing import Selected, Writer, write
-from udfs.source.files import public_uri
+from udfs.source.reading import public_uri
 
 ENCRYPTED = ("tls", "websocket+tls")  # of transports
 ENDS = ("client_ip", "client_port", "server_ip", "server_port")
@@ -188,12 +195,12 @@ def _require_same_captures(
     lost = np.array([any(each.overlaps(ts, ts) for each in incomplete) for ts in opened], np.bool_)
     lost[seen.packets["connection"]] = False
     these = frames.are("status", "ok") & (frames.end > frames.start) & (frames.file != NULL) & ~lost[frames.group // 2]
-    order = np.argsort(numbered(seen.packets["file"], seen.packets["packet_no"]))
+    order = np.argsort(pair_ids(seen.packets["file"], seen.packets["packet_no"]))
     rows = seen.packets[order]
-    places, file = numbered(rows["file"], rows["packet_no"]), frames.file[these]
+    places, file = pair_ids(rows["file"], rows["packet_no"]), frames.file[these]
     fits = np.zeros(len(file), np.bool_)
     for packet in (frames.first_packet[these], frames.last_packet[these]) if len(rows) else ():
-        wanted = numbered(file, packet)
+        wanted = pair_ids(file, packet)
         row = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
         begin = rows["at"][row]
         carries = (begin < frames.end[these]) & (frames.start[these] < begin + rows["wire_len"][row])

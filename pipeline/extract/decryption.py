@@ -29,22 +29,27 @@ from numpy.typing import NDArray
 from codec.compiler.limits import LIMITS
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stack import Layers
-from codec.layers.tls.handshake import NO_SECRETS
+from codec.layers.tls_handshake import NO_SECRETS
 from codec.memory import as_records, readonly
+from codec.net.headers import PROTOCOL_TCP
 from codec.net.identity import IPV4_MAPPED
-from codec.net.protocols import PROTOCOL_TCP
+from codec.net.layers import (
+    ENDS_LAYERS,
+    FIN,
+    FLOW_KEY_BYTES,
+    RST,
+    SYN,
+)
 from codec.net.runs import gather_runs
-from codec.net.segments import ENDS_LAYERS, FIN, FLOW_KEY_BYTES, RST, SYN
 from pipeline.extract.choice import Choice, Packet, with_keys
-from pipeline.extract.frames import numbered
+from pipeline.extract.frames import pair_ids
 from pipeline.extract.headers import FULL, folded, word_sum
 from pipeline.extract.originals import Interface, Original, originals
 from pipeline.extract.survey import Connection, coarse_filter, connection_id, connection_name
 from pipeline.extract.writing import Writer
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import Files, Group, flows_in_order
-from udfs.decode.spaces import AddressSpaces, flow_of
+from udfs.decode.runs import AddressSpaces, Files, Group, flow_of, flows_in_order
 from udfs.source.columns import run_batches
 from udfs.source.sources import InOneTask, in_run_order
 from udfs.source.splits import Account, Split, read_blocks
@@ -155,7 +160,7 @@ def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> li
             continue
         account = Account(capture.name, capture.file.size)
         for block in read_blocks(Split(capture.file), account, LIMITS.block_bytes, coarse_filter(connections)):
-            runs = gather_runs(block.octets, block.packets, LIMITS.run_bytes)
+            runs = gather_runs(block.data, block.packets, LIMITS.run_bytes)
             found += [rows.filter(pc.is_in(rows["flow"], flows)) for rows in run_batches(runs, capture.name)]
     if not found:
         return []
@@ -231,9 +236,9 @@ def _write(found: Decrypted, writer: Writer) -> dict[Packet, int]:
         segments, payload = found.pieces[place][number]
         segment = segments[row]
         begin, size = int(segment["payload_at"]), int(segment["cap_len"])
-        octets = payload[begin : begin + size].tobytes()
+        data = payload[begin : begin + size].tobytes()
         for at in range(0, max(size, 1), PIECE_BYTES):
-            packet = _packet(found.connections[place], segment, at, octets[at : at + PIECE_BYTES])
+            packet = _packet(found.connections[place], segment, at, data[at : at + PIECE_BYTES])
             writer.packet(RAW_IP, int(segment["ts_ns"]), memoryview(packet), len(packet))
             count += 1
         named = found.files.names[int(segment["file"])], int(segment["packet_no"])
@@ -246,7 +251,7 @@ def _write(found: Decrypted, writer: Writer) -> dict[Packet, int]:
 def _carrying_or_control(segments: NDArray[np.void]) -> NDArray[np.bool_]:
     """bool (n,): segments with payload, control segments, and pure acknowledgements."""
     carrying = segments["cap_len"] > 0
-    packet = numbered(segments["file"], segments["packet_no"].astype(np.int64))
+    packet = pair_ids(segments["file"], segments["packet_no"].astype(np.int64))
     control = (segments["flags"] & (SYN | FIN | RST)) != 0
     lost = (segments["wire_len"] > 0) & ~carrying
     needed: NDArray[np.bool_] = carrying | (~lost & (control | ~np.isin(packet, packet[carrying])))
@@ -273,9 +278,9 @@ def _packet(connection: Connection, segment: Any, at: int, payload: bytes) -> by
     return struct.pack(">IHBB", 6 << 28, len(tcp), PROTOCOL_TCP, 64) + source + target + tcp
 
 
-def _sum(octets: bytes) -> bytes:
+def _sum(data: bytes) -> bytes:
     """The Internet checksum (RFC 1071)."""
-    return (FULL - folded(word_sum(np.frombuffer(octets, np.uint8)))).to_bytes(2, "big")
+    return (FULL - folded(word_sum(np.frombuffer(data, np.uint8)))).to_bytes(2, "big")
 
 
 def _decoded(path: Path, packets: Mapping[Packet, int]) -> Rewritten:

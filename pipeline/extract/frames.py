@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.net.segments import SYN
+from codec.net.layers import SYN
 from pipeline.extract.choice import Pair, Rows, connections
 from pipeline.extract.originals import Original
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
-from udfs.arrow.rows import in_one, is_among, numbers_of
+from udfs.arrow.rows import combine_chunks, is_in, to_int64
 
 COLUMNS = (
     "connection_id", "frame_no", "sender", "stream_offset", "size", "payload_size", "frame_type", "version", "status",
@@ -64,7 +64,7 @@ class Frames:
 
     def are(self, column: str, *values: str) -> NDArray[np.bool_]:
         """bool (n,): frames whose text in `column` is one of `values`."""
-        return is_among(getattr(self, column), *values)
+        return is_in(getattr(self, column), *values)
 
     def of(self, group: int) -> slice:
         begin, end = np.searchsorted(self.group, [group, group + 1])
@@ -79,7 +79,7 @@ class Frames:
         """bool (n,): frames with one of these (connection_id, frame_no)."""
         index = {each.connection_id: place for place, each in enumerate(candidates)}
         places = np.array([(index[connection], number) for connection, number in pairs], np.int64).reshape(-1, 2)
-        return np.isin(numbered(self.group // 2, self.number), numbered(*places.T))
+        return np.isin(pair_ids(self.group // 2, self.number), pair_ids(*places.T))
 
 
 def groups(packets: NDArray[np.void]) -> NDArray[np.int64]:
@@ -93,7 +93,7 @@ def packets_by_group(packets: NDArray[np.void]) -> Mapping[int, NDArray[np.int64
     return defaultdict(lambda: np.empty(0, np.int64), grouped(groups(packets)))
 
 
-def numbered(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
+def pair_ids(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
     """One number for each pair: a file or connection, and the number (below 2**40) of a packet or frame in it."""
     found: NDArray[np.int64] = (place.astype(np.int64) << 40) + number
     return found
@@ -114,7 +114,7 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     clients = np.array([each.client for each in candidates], np.int64)
     from_client = pc.equal(table["sender"], "client").fill_null(True).to_numpy()
     group = 2 * connection + np.where(from_client, clients[connection], 1 - clients[connection])
-    start, size = (numbers_of(table[name], NULL) for name in ("stream_offset", "size"))
+    start, size = (to_int64(table[name], NULL) for name in ("stream_offset", "size"))
     order = np.lexsort([start, group])
     # a gap occupies no captured bytes; an encrypted stream is one endless frame
     inside = pa.array([ENCAPSULATED.get(each.transport or "") for each in candidates], pa.string()).take(
@@ -128,13 +128,13 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     end = np.where(wrapped | pc.equal(kind, "tls").fill_null(False).to_numpy(), ENDLESS, end)
     files = pa.array([each.name for each in originals], pa.string())
     file = pc.index_in(table["capture_file"], files).fill_null(NULL).to_numpy().astype(np.int64)
-    names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), in_one(table["name"]).cast(pa.string()))
-    numbers = (numbers_of(table[name], NULL) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
+    names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), combine_chunks(table["name"]).cast(pa.string()))
+    numbers = (to_int64(table[name], NULL) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
     number, payload, first_packet, last_packet = numbers
     numeric = (group, number, start, end, payload, file, first_packet, last_packet)
-    arrays: tuple[NDArray[Any], ...] = (*numeric, _noted(in_one(table["notes"]), USERINFO))
+    arrays: tuple[NDArray[Any], ...] = (*numeric, _noted(combine_chunks(table["notes"]), USERINFO))
     texts = (kind, table["version"], table["status"], names)
-    return Frames(*(array[order] for array in arrays), *(in_one(text).take(pa.array(order)) for text in texts))
+    return Frames(*(array[order] for array in arrays), *(combine_chunks(text).take(pa.array(order)) for text in texts))
 
 
 def _noted(notes: pa.ListArray, note: str) -> NDArray[np.bool_]:
@@ -173,7 +173,7 @@ def select_packets(
     lost = np.flatnonzero(chosen & (frames.end == frames.start) & (frames.file != NULL))
     places |= set(zip(frames.file[lost].tolist(), frames.first_packet[lost].tolist(), strict=True))
     files, numbers = np.array(list(places), np.int64).reshape(-1, 2).T
-    selected |= np.isin(numbered(rows["file"], rows["packet_no"]), numbered(files, numbers))
+    selected |= np.isin(pair_ids(rows["file"], rows["packet_no"]), pair_ids(files, numbers))
     streams = packets_by_group(rows)
     for group, these in frames.by_group(chosen):
         of = streams[group]

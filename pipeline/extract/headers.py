@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes, Records
-from codec.net import protocols as P
+from codec.net import headers as P
 from codec.net.headers import header as parse_header
+from codec.net.headers import tunnel
 from codec.net.layers import _first_layer, _layers
-from codec.net.tunnels import tunnel
 
 TCP_SUM_AT, UDP_SUM_AT, GRE_SUM_AT, IPV4_SUM_AT = 16, 6, 4, 10
 GRE_HAS_SUM = 0x80
@@ -37,7 +37,7 @@ ROUTER_ALERT = 148  # RFC 2113
 TCP_PLAIN = (2, 3, 4, 5, 8, 19, 28, 29, 34)  # of the IANA registry: from the maximum segment size to fast open
 MULTIPATH, ADD_ADDRESS = 30, 3  # RFC 8684, section 3.4.1
 IPV6_PLAIN = (4, 5, 0xC2)  # limit of tunnels, router alert, jumbo payload
-ROUTING_FIXED = 4  # octets of a routing header before its data (RFC 8200, section 4.4)
+ROUTING_FIXED = 4  # bytes of a routing header before its data (RFC 8200, section 4.4)
 OPTION_HEADERS = {P.PROTOCOL_HOP_BY_HOP: IPV6_OPTIONS, P.PROTOCOL_DESTINATION: IPV6_OPTIONS}
 OPTION_HEADERS[P.PROTOCOL_ROUTING] = IPV6_ROUTING
 
@@ -79,8 +79,8 @@ class Stack:
     fragment_of_tcp: bool = False
 
 
-def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
-    """The headers of packet `row` of `records` (RECORD), which point into `octets`."""
+def stack_of(data: Bytes, records: Records, row: int) -> Stack:
+    """The headers of packet `row` of `records` (RECORD), which point into `bytes`."""
     state = np.empty(P.STATE_SIZE, np.int64)
     code = _first_layer(records, row, state)
     begin = int(records["offset"][row])
@@ -89,7 +89,7 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
         if code != P.NEXT_LAYER:
             break
         layer, at = int(state[P.LAYER]), int(state[P.AT])
-        gre_sum = layer == P.GRE and at + 8 <= state[P.END] and octets[at] & GRE_HAS_SUM
+        gre_sum = layer == P.GRE and at + 8 <= state[P.END] and data[at] & GRE_HAS_SUM
         if layer == P.IP_PROTOCOL and state[P.VALUE] == P.PROTOCOL_UDP and at + P.UDP_BYTES <= state[P.END]:
             stack.sums.append(_sum(state, at + UDP_SUM_AT, at, optional=True))
         if layer in HARDWARE_AT and at + 2 * HARDWARE_BYTES <= stack.end:
@@ -101,12 +101,12 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
             and int(state[P.VALUE]) in OPTION_HEADERS
             and at + 2 <= outer_end
         ):
-            end = min(at + 8 * (int(octets[at + 1]) + 1), outer_end)
+            end = min(at + 8 * (int(data[at + 1]) + 1), outer_end)
             stack.options.append((OPTION_HEADERS[int(state[P.VALUE])], at + 2, end))
-        code = parse_header(octets, state) if layer < P.BARE else tunnel(octets, state)
+        code = parse_header(data, state) if layer < P.BARE else tunnel(data, state)
         if layer in (P.IPV4, P.IPV6) and (code in (P.NEXT_LAYER, P.FRAGMENT)):
             stack.ips.append((at, 4 if layer == P.IPV4 else 6))
-            header = (int(octets[at]) & 0x0F) * 4 if layer == P.IPV4 else P.IPV6_BYTES
+            header = (int(data[at]) & 0x0F) * 4 if layer == P.IPV4 else P.IPV6_BYTES
             stack.payload = min(at + header, outer_end)
             if layer == P.IPV4:
                 stack.sums.append(Sum(at + IPV4_SUM_AT, at, stack.payload))
@@ -115,22 +115,22 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
         if layer in NOTES_AT and code == P.NEXT_LAYER:
             stack.noted.append((at + NOTES_AT[layer], int(state[P.AT])))
         if layer == P.NFLOG and code == P.NEXT_LAYER:
-            stack.noted += _attributes(octets, at + 4, int(state[P.AT]) - 4)
+            stack.noted += _attributes(data, at + 4, int(state[P.AT]) - 4)
         if gre_sum and code == P.NEXT_LAYER:
             stack.sums.append(Sum(at + GRE_SUM_AT, at, outer_end))
     if code == P.TCP:
-        _transport(octets, state, stack, int(state[P.AT]))
+        _transport(data, state, stack, int(state[P.AT]))
     elif code == P.FRAGMENT:
-        _fragment(octets, state, stack)
+        _fragment(data, state, stack)
     return stack
 
 
-def _attributes(octets: Bytes, at: int, end: int) -> list[tuple[int, int]]:
+def _attributes(data: Bytes, at: int, end: int) -> list[tuple[int, int]]:
     """The values of NFLOG attributes from `at` to `end`, see `codec.net.headers.nflog`."""
     found: list[tuple[int, int]] = []
-    order: Literal["little", "big"] = "little" if octets[at + 3] == 0 else "big"
+    order: Literal["little", "big"] = "little" if data[at + 3] == 0 else "big"
     while at < end:
-        size = int.from_bytes(octets[at : at + 2], order)
+        size = int.from_bytes(data[at : at + 2], order)
         found.append((at + 4, at + size))
         at += max(4, size + 3 & ~3)
     return found
@@ -143,78 +143,78 @@ def _sum(state: NDArray[np.int64], at: int, begin: int, optional: bool = False, 
     return Sum(at, begin, int(state[P.END]), source, source + size, length, optional)
 
 
-def _transport(octets: Bytes, state: NDArray[np.int64], stack: Stack, at: int) -> None:
+def _transport(data: Bytes, state: NDArray[np.int64], stack: Stack, at: int) -> None:
     """The TCP header at `at`, as far as it was captured."""
     if at + P.TCP_BYTES <= state[P.END]:
         stack.tcp = at
-        stack.payload = min(at + (int(octets[at + 12]) >> 4) * 4, int(state[P.END]))
+        stack.payload = min(at + (int(data[at + 12]) >> 4) * 4, int(state[P.END]))
         stack.sums.append(_sum(state, at + TCP_SUM_AT, at, tcp=True))
         if stack.payload > at + P.TCP_BYTES:
             stack.options.append((TCP_OPTIONS, at + P.TCP_BYTES, stack.payload))
 
 
-def _fragment(octets: Bytes, state: NDArray[np.int64], stack: Stack) -> None:
+def _fragment(data: Bytes, state: NDArray[np.int64], stack: Stack) -> None:
     """A fragment (AT is at its IPv4 or fragment header): the one that begins the datagram has the TCP header."""
     stack.fragment = True
     at = int(state[P.AT])
     if state[P.VERSION] == 4:
-        first, protocol = not int.from_bytes(octets[at + 6 : at + 8], "big") & 0x1FFF, octets[at + 9]
+        first, protocol = not int.from_bytes(data[at + 6 : at + 8], "big") & 0x1FFF, data[at + 9]
     else:
         stack.payload = at + 8
-        first, protocol = not int.from_bytes(octets[at + 2 : at + 4], "big") & 0xFFF8, octets[at]
+        first, protocol = not int.from_bytes(data[at + 2 : at + 4], "big") & 0xFFF8, data[at]
     stack.fragment_of_tcp = bool(protocol == P.PROTOCOL_TCP)
     if first and stack.fragment_of_tcp:
-        _transport(octets, state, stack, stack.payload)
+        _transport(data, state, stack, stack.payload)
 
 
-def plain_options(octets: Bytes, kind: int, begin: int, end: int) -> None:
+def plain_options(data: Bytes, kind: int, begin: int, end: int) -> None:
     """Overwrite options in place that may have addresses: with no-operations, or padding, of the same length. Known
     ones without addresses stay; what does not parse is overwritten to the end."""
     if kind == IPV6_ROUTING:
-        octets[begin + ROUTING_FIXED - 2 : end] = 0
+        data[begin + ROUTING_FIXED - 2 : end] = 0
         return
     at = begin
     while at < end:
-        code = int(octets[at])
+        code = int(data[at])
         if kind == IPV6_OPTIONS:
-            size = 2 + int(octets[at + 1]) if code and at + 1 < end else 1
+            size = 2 + int(data[at + 1]) if code and at + 1 < end else 1
             if size > end - at or (code not in IPV6_PLAIN and code > PAD_N):
                 size = min(size, end - at)
-                octets[at + 1 : at + size] = 0
-                octets[at] = 0
+                data[at + 1 : at + size] = 0
+                data[at] = 0
                 if size > 1:
-                    octets[at : at + 2] = PAD_N, size - 2
+                    data[at : at + 2] = PAD_N, size - 2
         elif code == END_OF_LIST:
-            octets[at:end] = END_OF_LIST
+            data[at:end] = END_OF_LIST
             return
         else:
-            size = 1 if code == NO_OPERATION else (int(octets[at + 1]) if at + 1 < end else 0)
+            size = 1 if code == NO_OPERATION else (int(data[at + 1]) if at + 1 < end else 0)
             damaged = size < 1 or size > end - at or (size < 2 and code != NO_OPERATION)
             size = end - at if damaged else size
-            if damaged or not _is_plain(octets, kind, at, code):
-                octets[at : at + size] = NO_OPERATION
+            if damaged or not _is_plain(data, kind, at, code):
+                data[at : at + size] = NO_OPERATION
         at += size
 
 
-def _is_plain(octets: Bytes, kind: int, at: int, code: int) -> bool:
+def _is_plain(data: Bytes, kind: int, at: int, code: int) -> bool:
     if kind == IPV4_OPTIONS:
         return code in (NO_OPERATION, ROUTER_ALERT)
     if code == MULTIPATH:
-        return int(octets[at + 2]) >> 4 != ADD_ADDRESS if octets[at + 1] > 2 else False
+        return int(data[at + 2]) >> 4 != ADD_ADDRESS if data[at + 1] > 2 else False
     return code == NO_OPERATION or code in TCP_PLAIN
 
 
-def datagram_of(octets: Bytes, records: Records, row: int) -> bytes:
+def datagram_of(data: Bytes, records: Records, row: int) -> bytes:
     """What fragments of one datagram have in common (RFC 791 section 3.2, RFC 8200 section 4.5)."""
     state = np.empty(P.STATE_SIZE, np.int64)
     code = _first_layer(records, row, state)
-    _layers(octets, state, code)
+    _layers(data, state, code)
     at, source = int(state[P.AT]), int(state[P.SOURCE])
     if state[P.VERSION] == 4:
         parts: list[tuple[int, int]] = [(source, source + 8), (at + 4, at + 6), (at + 9, at + 10)]
     else:
         parts = [(source, source + 32), (at + 4, at + 8)]
-    return b"".join(octets[begin:end].tobytes() for begin, end in parts)
+    return b"".join(data[begin:end].tobytes() for begin, end in parts)
 
 
 FULL = 0xFFFF
@@ -227,13 +227,13 @@ def folded(total: int) -> int:
     return total
 
 
-def word_sum(octets: Bytes) -> int:
-    """The sum of big-endian 16-bit words; an odd octet at the end is the high one of a word."""
-    return 256 * int(octets[::2].sum(dtype=np.int64)) + int(octets[1::2].sum(dtype=np.int64))
+def word_sum(data: Bytes) -> int:
+    """The sum of big-endian 16-bit words; an odd byte at the end is the high one of a word."""
+    return 256 * int(data[::2].sum(dtype=np.int64)) + int(data[1::2].sum(dtype=np.int64))
 
 
 def adjust(before: Bytes, after: Bytes, stacks: Sequence[Stack]) -> None:
-    """Set the checksums of the packets in `after`, whose octets were `before`; `stacks` are their headers."""
+    """Set the checksums of the packets in `after`, whose bytes were `before`; `stacks` are their headers."""
     for level in range(max((len(stack.sums) for stack in stacks), default=0)):
         running = changes(before, after)
         for stack in stacks:
@@ -242,7 +242,7 @@ def adjust(before: Bytes, after: Bytes, stacks: Sequence[Stack]) -> None:
 
 
 def changes(before: Bytes, after: Bytes) -> NDArray[np.int64]:
-    """int64 (n + 1,): at i, by how much the octets before i have grown, those at even offsets counted 256 times."""
+    """int64 (n + 1,): at i, by how much the bytes before i have grown, those at even offsets counted 256 times."""
     running = np.zeros(len(before) + 1, np.int64)
     grown = after.astype(np.int64) - before
     grown[::2] *= 256
@@ -268,19 +268,19 @@ def _adjust(before: Bytes, after: Bytes, field: Sum, running: NDArray[np.int64])
 
 
 def _change(running: NDArray[np.int64], begin: int, end: int) -> int:
-    """The change of the words of `begin:end`; the first octet is the high one of a word."""
+    """The change of the words of `begin:end`; the first byte is the high one of a word."""
     change = int(running[end] - running[begin])
     return change * 256 if begin % 2 else change  # 256 * 256 is 1 in this arithmetic
 
 
-def _partial(octets: Bytes, field: Sum) -> int:
+def _partial(data: Bytes, field: Sum) -> int:
     """The value in place of a TCP checksum with checksum offloading."""
-    return folded(word_sum(octets[field.pseudo : field.pseudo_end]) + P.PROTOCOL_TCP + field.tcp_len)
+    return folded(word_sum(data[field.pseudo : field.pseudo_end]) + P.PROTOCOL_TCP + field.tcp_len)
 
 
-def _read(octets: Bytes, at: int) -> int:
-    return int(octets[at]) << 8 | int(octets[at + 1])
+def _read(data: Bytes, at: int) -> int:
+    return int(data[at]) << 8 | int(data[at + 1])
 
 
-def _write(octets: Bytes, at: int, value: int) -> None:
-    octets[at], octets[at + 1] = value >> 8, value & 0xFF
+def _write(data: Bytes, at: int, value: int) -> None:
+    data[at], data[at + 1] = value >> 8, value & 0xFF

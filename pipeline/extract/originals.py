@@ -13,13 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
-from codec.capture.pcap import PcapWalker
 from codec.capture.pcapng import MULTIPLY, PcapngWalker
 from codec.capture.processes import options_of
+from codec.capture.records import PcapWalker
 from pipeline.output.place import OutputError, Place, place
-from udfs.source.files import COMPRESSED_NAME, LOCAL, MISSING, CaptureFile
 from udfs.source.paths import PathError, resolve
-from udfs.source.reading import CaptureBytes
+from udfs.source.reading import (
+    COMPRESSED_NAME,
+    LOCAL,
+    MISSING,
+    CaptureBytes,
+    CaptureFile,
+)
 
 COLUMNS = ("capture_file", "byte_size", "first_ts", "last_ts")
 HEAD_BYTES = 1 << 20  # interfaces are described before their packets, usually at the start of a file
@@ -154,13 +159,13 @@ def interfaces(file: CaptureFile) -> list[Interface]:
     buffer = bytearray(HEAD_BYTES)
     try:
         with CaptureBytes(file) as source:
-            octets = np.frombuffer(buffer, np.uint8)[: source.readinto(memoryview(buffer))]
+            data = np.frombuffer(buffer, np.uint8)[: source.readinto(memoryview(buffer))]
             walker = new_walker(source.head)
     except (OSError, CaptureError, pa.ArrowException):
         return []
     if isinstance(walker, PcapWalker):
-        walker.walk(octets, False)
+        walker.walk(data, False)
         return [Interface(walker.link_type, NANOSECONDS - len(str(walker.unit_ns)) + 1, walker.snaplen or 0)]
     describing = _Interfaces()
-    describing.walk(octets, False)
+    describing.walk(data, False)
     return describing.described

@@ -29,16 +29,17 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp.classic import kinds
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
+from codec.amqp import classic_tables as kinds
+from codec.amqp.classic_tables import methods
 from codec.amqp.disclosure import SHOW_ALL
 from codec.amqp.proxy_header import without_addresses
 from codec.amqp.redaction import BLANK, blank_secrets
-from codec.amqp.v0_10.tables import entries
-from codec.amqp.v1_0.tables import descriptors
+from codec.amqp.v0_10_tables import entries
+from codec.amqp.v1_0_tables import descriptors
 from codec.amqp.versions import VERSIONS
 from codec.capture.records import Bytes, Records
-from codec.net.protocols import PROTOCOL_TCP
+from codec.names import CLASSIC_VERSIONS
+from codec.net.headers import PROTOCOL_TCP
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
 from pipeline.extract.frames import NULL, PROXY, Frames, grouped, groups, merged, packets_by_group
 from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, plain_options, word_sum
@@ -48,10 +49,10 @@ SECRET_KINDS = (kinds.SECRET, kinds.SASL_RESPONSE)
 HEADER_BYTES = {"0-8": 7, "0-9": 7, "0-9-1": 7, "0-10": 12, "1.0": 8}
 BODIES, UNKNOWN = ("body", "oob-body", "trace"), ("skipped", "foreign", PROXY)
 MISSING, ENCRYPTED = "gap", "tls"
-# Sections by the octets of payload that they take up: vbin32, vbin8, amqp-value null.
+# Sections by the bytes of payload that they take up: vbin32, vbin8, amqp-value null.
 DATA_32, DATA_8, VALUE_NULL = bytes.fromhex("005375b0"), bytes.fromhex("005375a0"), bytes.fromhex("00537740")
 PATCH_BYTES = 8
-Patch = tuple[NDArray[np.int64], NDArray[np.uint8]]  # where octets are overwritten, and by what
+Patch = tuple[NDArray[np.int64], NDArray[np.uint8]]  # where bytes are overwritten, and by what
 
 
 @cache
@@ -82,7 +83,7 @@ def frames_with_secrets(frames: Frames) -> NDArray[np.int64]:
 
 
 def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) -> dict[int, NDArray[np.uint8] | None]:
-    """The octets of the frames with these `indices`, with secrets blanked; None if these cannot be located.
+    """The bytes of the frames with these `indices`, with secrets blanked; None if these cannot be located.
 
     The survey must have the payloads of their packets.
     """
@@ -92,37 +93,37 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
 
 def _blanked(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
     version, name = frames.version[index].as_py(), frames.name[index].as_py()
-    octets = _octets_of(frames, survey, these, index)
+    data = _bytes_of(frames, survey, these, index)
     if (
-        octets is None
+        data is None
         or frames.userinfo[index]
         or frames.status[index].as_py() != "ok"
         or name in _with_fields(version, kinds.CONTENT)
     ):
         return None
-    located = blank_secrets(octets, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
-    return octets if located.all() else None
+    located = blank_secrets(data, np.array([0, len(data)], np.int64), VERSIONS.index(version))
+    return data if located.all() else None
 
 
-def _octets_of(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
-    """The octets of a frame, from the packets of its direction; None if some are missing."""
+def _bytes_of(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
+    """The bytes of a frame, from the packets of its direction; None if some are missing."""
     at, wire_len = survey.packets["at"][these], survey.packets["wire_len"][these]
     start, end = int(frames.start[index]), int(frames.end[index])
-    octets, seen = np.zeros(end - start, np.uint8), np.zeros(end - start, np.bool_)
+    data, seen = np.zeros(end - start, np.uint8), np.zeros(end - start, np.bool_)
     near = (at != UNMAPPED) & (at < end) & (at + wire_len > start)
     for packet in survey.packets[these[near]][::-1]:  # of conflicting copies the first one wins: it is written last
         payload = survey.payloads.get((int(packet["file"]), int(packet["packet_no"])), b"")
         skipped, to = max(0, start - int(packet["at"])), max(0, int(packet["at"]) - start)
         part = np.frombuffer(payload, np.uint8)[skipped : skipped + end - start - to]
-        octets[to : to + len(part)] = part
+        data[to : to + len(part)] = part
         seen[to : to + len(part)] = True
-    return octets if seen.all() else None
+    return data if seen.all() else None
 
 
 @dataclass(frozen=True)
 class Visible:
     """Of one direction of a connection: the visible ranges `starts`, `ends` (int64, disjoint, ascending stream
-    offsets), and octets to overwrite: `patch_at` (int64, ascending), `patch` (uint8)."""
+    offsets), and bytes to overwrite: `patch_at` (int64, ascending), `patch` (uint8)."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -131,7 +132,7 @@ class Visible:
 
 
 def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | None]) -> dict[int, Visible]:
-    """The visible ranges by group (see Frames). `blanked`: frames with secrets, by index: their octets with the secrets
+    """The visible ranges by group (see Frames). `blanked`: frames with secrets, by index: their bytes with the secrets
     blanked; None if these cannot be located, then only the frame header is visible."""
     header, size = np.zeros(len(frames), np.int64), frames.end - frames.start
     for version, length in HEADER_BYTES.items():
@@ -148,17 +149,17 @@ def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | Non
     visible = np.where(transfer, size - frames.payload, visible)
     visible[known & described & (frames.payload == NULL) & ~frames.are("kind", ENCRYPTED)] = HEADER_BYTES["1.0"]
     visible[frames.are("kind", *UNKNOWN, MISSING)] = 0
-    for index, octets in blanked.items():
-        visible[index] = header[index] if octets is None else 0
+    for index, data in blanked.items():
+        visible[index] = header[index] if data is None else 0
     visible[frames.userinfo] = header[frames.userinfo]
-    closing = np.flatnonzero(body & frames.are("version", *CLASSIC_VERSIONS))  # the octet that ends the frame
+    closing = np.flatnonzero(body & frames.are("version", *CLASSIC_VERSIONS))  # the byte that ends the frame
     group = np.concatenate([frames.group, frames.group[closing]])
     start = np.concatenate([frames.start, frames.end[closing] - 1])
     end = np.concatenate([frames.start + visible, frames.end[closing]])
     patches = defaultdict[int, list[Patch]](list)
-    for index, octets in blanked.items():
-        if octets is not None:
-            patches[int(frames.group[index])].append((frames.start[index] + np.arange(len(octets)), octets))
+    for index, data in blanked.items():
+        if data is not None:
+            patches[int(frames.group[index])].append((frames.start[index] + np.arange(len(data)), data))
     for each, patch in _proxy_headers(frames):
         patches[each].append(patch)
     for each, rows in frames.by_group(transfer):
@@ -167,10 +168,10 @@ def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | Non
 
 
 def _proxy_headers(frames: Frames) -> Iterator[tuple[int, Patch]]:
-    """(group, octets to write) of each header of the PROXY protocol."""
+    """(group, bytes to write) of each header of the PROXY protocol."""
     for index in np.flatnonzero(frames.are("kind", PROXY)).tolist():
-        octets = without_addresses(int(frames.end[index] - frames.start[index]))
-        yield int(frames.group[index]), (frames.start[index] + np.arange(len(octets)), octets)
+        data = without_addresses(int(frames.end[index] - frames.start[index]))
+        yield int(frames.group[index]), (frames.start[index] + np.arange(len(data)), data)
 
 
 def proxy_headers(frames: Frames) -> dict[int, Visible]:
@@ -179,9 +180,7 @@ def proxy_headers(frames: Frames) -> dict[int, Visible]:
     return {each: Visible(none, none, *patch) for each, patch in _proxy_headers(frames)}
 
 
-def overwrite(
-    octets: Bytes, packets: NDArray[np.void], stacks: Sequence[Stack], patches: Mapping[int, Visible]
-) -> None:
+def overwrite(data: Bytes, packets: NDArray[np.void], stacks: Sequence[Stack], patches: Mapping[int, Visible]) -> None:
     """Write patches over the payloads of packets, which otherwise stay as they are. A fragment that may have some is
     blanked after its header."""
     if not patches:
@@ -190,46 +189,46 @@ def overwrite(
         if group not in patches:
             continue
         if packet["datagram"] != NONE:
-            octets[stack.payload : stack.end] = BLANK
+            data[stack.payload : stack.end] = BLANK
         elif packet["at"] != UNMAPPED:
             size = min(stack.end - stack.payload, int(packet["wire_len"]))
             these = packets[row : row + 1]
             to = np.array([stack.payload], np.int64)
             places, patch = _within(patches[group], these["at"], np.array([size], np.int64), to)
-            octets[places] = patch
+            data[places] = patch
 
 
 def _in_order(patches: Sequence[Patch]) -> Patch:
     at = np.concatenate([np.empty(0, np.int64), *(at for at, _ in patches)])
-    octets = np.concatenate([np.empty(0, np.uint8), *(octets for _, octets in patches)])
+    data = np.concatenate([np.empty(0, np.uint8), *(data for _, data in patches)])
     order = np.argsort(at, kind="stable")
-    return at[order], octets[order]
+    return at[order], data[order]
 
 
 def _data_sections(end: NDArray[np.int64], size: NDArray[np.int64]) -> Patch:
-    """Data sections that fill payloads of `size` octets before `end`: (positions, octets) of their headers."""
-    octets = np.zeros((len(size), PATCH_BYTES), np.uint8)
-    octets[:, :4] = np.frombuffer(DATA_8, np.uint8)
-    octets[:, 4] = np.clip(size - 5, 0, 255)
+    """Data sections that fill payloads of `size` bytes before `end`: (positions, bytes) of their headers."""
+    data = np.zeros((len(size), PATCH_BYTES), np.uint8)
+    data[:, :4] = np.frombuffer(DATA_8, np.uint8)
+    data[:, 4] = np.clip(size - 5, 0, 255)
     large, null = size >= PATCH_BYTES, size == len(VALUE_NULL)
-    octets[large, :4] = np.frombuffer(DATA_32, np.uint8)
-    octets[large, 4:] = (size[large] - PATCH_BYTES).astype(">u4").view(np.uint8).reshape(-1, 4)
-    octets[null, :4] = np.frombuffer(VALUE_NULL, np.uint8)
+    data[large, :4] = np.frombuffer(DATA_32, np.uint8)
+    data[large, 4:] = (size[large] - PATCH_BYTES).astype(">u4").view(np.uint8).reshape(-1, 4)
+    data[null, :4] = np.frombuffer(VALUE_NULL, np.uint8)
     length = np.select([size >= PATCH_BYTES, size > 4, size == 4], [PATCH_BYTES, 5, 4], 0)
     within = np.arange(PATCH_BYTES) < length[:, None]
     at = (end - size)[:, None] + np.arange(PATCH_BYTES)
-    return at[within], octets[within]
+    return at[within], data[within]
 
 
 def redact(
-    octets: Bytes,
+    data: Bytes,
     records: Records,
     packets: NDArray[np.void],
     stacks: Sequence[Stack],
     visible: Mapping[int, Visible],
     connections: Sequence[Connection],
 ) -> None:
-    """Blank the payloads of packets in place. `records` (RECORD) point into `octets`; `packets` (PACKET) are their rows
+    """Blank the payloads of packets in place. `records` (RECORD) point into `bytes`; `packets` (PACKET) are their rows
     of the survey, `stacks` their headers.
 
     Fragments are blanked completely, and so are retransmissions on a connection where they conflict.
@@ -253,11 +252,11 @@ def redact(
             shown.append((first + moved, last + moved))
             patched.append(_within(ranges, at, size, to))
     opening, closing = (
-        np.bincount(np.concatenate(edges), minlength=len(octets) + 1) for edges in zip(*shown, strict=True)
+        np.bincount(np.concatenate(edges), minlength=len(data) + 1) for edges in zip(*shown, strict=True)
     )
-    octets[np.cumsum(opening - closing)[:-1] <= 0] = BLANK
+    data[np.cumsum(opening - closing)[:-1] <= 0] = BLANK
     for places, patch in patched:
-        octets[places] = patch
+        data[places] = patch
 
 
 def _overlaps(
@@ -270,7 +269,7 @@ def _overlaps(
 
 
 def _within(ranges: Visible, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]) -> Patch:
-    """The octets to write for packets with stream offsets `at` and payloads at `to` in the buffer."""
+    """The bytes to write for packets with stream offsets `at` and payloads at `to` in the buffer."""
     low, high = np.searchsorted(ranges.patch_at, at), np.searchsorted(ranges.patch_at, at + size)
     which, index = _ranges(low, high)
     return ranges.patch_at[index] - at[which] + to[which], ranges.patch[index]
@@ -284,7 +283,7 @@ def _ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> tuple[NDArray[np
 
 
 def set_fragment_checksums(
-    octets: Bytes, packets: NDArray[np.void], stacks: Sequence[Stack], lengths: Mapping[int, int]
+    data: Bytes, packets: NDArray[np.void], stacks: Sequence[Stack], lengths: Mapping[int, int]
 ) -> None:
     """Compute the TCP checksum of a blanked fragmented datagram, in its first fragment.
 
@@ -296,52 +295,52 @@ def set_fragment_checksums(
             continue
         field = stack.sums.pop()
         header = stack.payload - stack.tcp
-        octets[field.at : field.at + 2] = 0
-        total = word_sum(octets[field.pseudo : field.pseudo_end]) + PROTOCOL_TCP + header + length
-        total += word_sum(octets[stack.tcp : stack.payload]) + word_sum(np.full(length, BLANK, np.uint8))
+        data[field.at : field.at + 2] = 0
+        total = word_sum(data[field.pseudo : field.pseudo_end]) + PROTOCOL_TCP + header + length
+        total += word_sum(data[stack.tcp : stack.payload]) + word_sum(np.full(length, BLANK, np.uint8))
         assert field.at == stack.tcp + TCP_SUM_AT
-        octets[field.at : field.at + 2] = np.frombuffer((0xFFFF - folded(total)).to_bytes(2, "big"), np.uint8)
+        data[field.at : field.at + 2] = np.frombuffer((0xFFFF - folded(total)).to_bytes(2, "big"), np.uint8)
 
 
-def remove_notes(octets: Bytes, stacks: Sequence[Stack]) -> None:
+def remove_notes(data: Bytes, stacks: Sequence[Stack]) -> None:
     """Write zeros over what the capturing host noted beside packets, such as processes and users."""
     for stack in stacks:
         for begin, end in stack.noted:
-            octets[begin:end] = 0
+            data[begin:end] = 0
 
 
 IPV4_AT, IPV6_AT = 12, 8  # of the source address in the header; the target follows
-GROUP, LOCAL = 0x01, 0x02  # bits of the first octet of a hardware address (IEEE 802)
+GROUP, LOCAL = 0x01, 0x02  # bits of the first byte of a hardware address (IEEE 802)
 _HARDWARE = b"wirehare mac"
 
 
-def anonymise(octets: Bytes, stacks: Sequence[Stack], key: bytes) -> None:
-    """Replace the addresses of packets in place. `key`: 32 octets (codec.pseudonyms).
+def anonymise(data: Bytes, stacks: Sequence[Stack], key: bytes) -> None:
+    """Replace the addresses of packets in place. `key`: 32 bytes (codec.pseudonyms).
 
     Fragments of a tunnel are blanked after the outer header: their inner headers cannot be parsed.
     """
     for stack in stacks:
         for each in stack.options:
-            plain_options(octets, *each)
+            plain_options(data, *each)
         if stack.fragment and not stack.fragment_of_tcp:
-            octets[stack.payload : stack.end] = BLANK
+            data[stack.payload : stack.end] = BLANK
     fours = _places(stacks, 4, IPV4_AT, 4)
-    addresses = np.ascontiguousarray(octets[fours]).view(">u4").reshape(-1).astype(np.uint32)
+    addresses = np.ascontiguousarray(data[fours]).view(">u4").reshape(-1).astype(np.uint32)
     if len(addresses):
-        octets[fours] = anonymise_ipv4(addresses, key).astype(">u4").view(np.uint8).reshape(-1, 4)
+        data[fours] = anonymise_ipv4(addresses, key).astype(">u4").view(np.uint8).reshape(-1, 4)
     sixes = _places(stacks, 6, IPV6_AT, 16)
     if len(sixes):
-        octets[sixes] = anonymise_ipv6(np.ascontiguousarray(octets[sixes]), key)
+        data[sixes] = anonymise_ipv6(np.ascontiguousarray(data[sixes]), key)
     places = np.array([at for stack in stacks for at in stack.hardware], np.int64).reshape(-1, 1)
     if len(places):
         places = places + np.arange(HARDWARE_BYTES)
-        known, which = np.unique(octets[places], axis=0, return_inverse=True)
+        known, which = np.unique(data[places], axis=0, return_inverse=True)
         fresh = np.array([list(_hardware(each.tobytes(), key)) for each in known], np.uint8)
-        octets[places] = fresh[which.reshape(-1)]
+        data[places] = fresh[which.reshape(-1)]
 
 
 def _places(stacks: Sequence[Stack], version: int, offset: int, size: int) -> NDArray[np.int64]:
-    """int64 (n, size): where the octets of each address of IP `version` are; source and target of each header."""
+    """int64 (n, size): where the bytes of each address of IP `version` are; source and target of each header."""
     starts = [
         at + offset + side * size for stack in stacks for at, each in stack.ips if each == version for side in (0, 1)
     ]

@@ -2,8 +2,8 @@
 
 The decoder numbers the bytes of a direction from the first one after the SYN, or the first one captured. The tables
 locate frames by these *stream offsets*. Here packets get theirs, from their sequence numbers by the decoder's rules
-(codec.amqp.connections.transport). Several connections may follow one another on the same addresses and ports: a
-connection begins with the packet whose hash is its connection_id (codec.amqp.decoder).
+(codec.amqp.transport). Several connections may follow one another on the same addresses and ports: a
+connection begins with the packet whose hash is its connection_id (codec.decode.decoder).
 
 Memory grows with the packets of the chosen connections, some 70 bytes each, and with all IP fragments, because only the
 first one has the ports; not with the size of the captures.
@@ -22,11 +22,15 @@ from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
 from codec.memory import as_records, readonly
-from codec.net.filters import Filter, host_bytes
-from codec.net.protocols import FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP, TCP
+from codec.net.headers import (
+    FRAGMENT,
+    FRAGMENT_COPY,
+    FRAGMENT_OVERLAP,
+    TCP,
+)
+from codec.net.identity import assign_groups, new_groups
+from codec.net.layers import RST, SEGMENT, SYN, Filter, host_bytes
 from codec.net.runs import first_of, group_flows
-from codec.net.segments import RST, SEGMENT, SYN
-from codec.net.spaces import assign_groups, new_groups
 from codec.tcp.reassembly import OUT_OF_WINDOW
 from pipeline.extract.headers import datagram_of
 from pipeline.extract.originals import Original, microseconds
@@ -203,7 +207,7 @@ def _packets_of_flows(
     cut = (segments["cap_len"] == 0) & (block.records["wire_len"][rows] > block.records["cap_len"][rows])
     completes = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
     for row in np.flatnonzero(completes | (flow == waiting)):
-        key = datagram_of(block.octets, block.records, int(rows[row]))
+        key = datagram_of(block.data, block.records, int(rows[row]))
         part["datagram"][row] = fragments.number_of(key, int(part["packet_no"][row]))
     return part
 
@@ -228,7 +232,7 @@ def _payload(block: Block, packet_no: int) -> bytes:
     """The captured TCP payload of a packet of a block."""
     segment = block.packets.segments[packet_no - int(block.packets.segments["packet_no"][0])]
     at = int(segment["payload_at"])
-    return block.octets[at : at + int(segment["cap_len"])].tobytes()
+    return block.data[at : at + int(segment["cap_len"])].tobytes()
 
 
 def assign_packets(on_flow: Sequence[Connection], numbers: Mapping[int, int], packets: NDArray[np.void]) -> None:
@@ -261,7 +265,7 @@ def _starts(on_flow: Sequence[Connection], packets: NDArray[np.void]) -> Iterato
 
 
 def connection_name(flow: bytes, ts_ns: int, seq: int) -> bytes:
-    """What identifies a connection: its flow and its first packet (codec.amqp.decoder)."""
+    """What identifies a connection: its flow and its first packet (codec.decode.decoder)."""
     return flow + ts_ns.to_bytes(8, "big", signed=True) + seq.to_bytes(4, "big")
 
 

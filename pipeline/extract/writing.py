@@ -27,13 +27,13 @@ from codec.capture.pcapng import (
     IF_TSRESOL,
     INTERFACE,
     MICROSECONDS,
+    SECRETS_BLOCK,
     SECTION,
+    TLS_KEY_LOG,
 )
 from codec.capture.records import RECORD, Bytes, Records
-from codec.capture.secrets import SECRETS_BLOCK, TLS_KEY_LOG
-from codec.net.filters import Filter
+from codec.net.layers import SEGMENT, Filter
 from codec.net.runs import gather_payloads
-from codec.net.segments import SEGMENT
 from pipeline.extract.frames import grouped
 from pipeline.extract.headers import adjust, stack_of
 from pipeline.extract.originals import IF_DESCRIPTION, IF_NAME, NANOSECONDS, Interface, Original, interfaces
@@ -53,10 +53,10 @@ BLOCK_BYTES = 1 << 20  # of a capture in memory at a time; a few arrays of this 
 
 @dataclass
 class Chunk:
-    """Packets of one capture, in its order. `records` (RECORD) point into `octets`, a private copy; `rows` are their
+    """Packets of one capture, in its order. `records` (RECORD) point into `bytes`, a private copy; `rows` are their
     indices in the survey."""
 
-    octets: Bytes
+    data: Bytes
     records: Records
     rows: NDArray[np.int64]
 
@@ -69,17 +69,17 @@ def chunks(original: Original, numbers: NDArray[np.int64], rows: NDArray[np.int6
         first = int(block.packets.segments["packet_no"][0])
         begin, end = np.searchsorted(numbers, [first, first + len(block.records)])
         if end > begin:
-            yield copy_packets(block.octets, block.records[numbers[begin:end] - first], rows[begin:end])
+            yield copy_packets(block.data, block.records[numbers[begin:end] - first], rows[begin:end])
         done = int(end)
         if done == len(numbers):
             return
 
 
-def copy_packets(octets: Bytes, records: Records, rows: NDArray[np.int64]) -> Chunk:
+def copy_packets(data: Bytes, records: Records, rows: NDArray[np.int64]) -> Chunk:
     """Copy the packets of `records` end to end into new memory."""
     spans = np.zeros(len(records), SEGMENT)
     spans["payload_at"], spans["cap_len"] = records["offset"], records["cap_len"]
-    own, offsets = gather_payloads(octets, spans)
+    own, offsets = gather_payloads(data, spans)
     moved = np.empty(len(records), RECORD)
     moved[:] = records
     moved["offset"] = offsets[:-1]
@@ -101,7 +101,7 @@ class Selected:
     proxies: Mapping[int, Visible]
 
 
-Written = tuple[Interface, int, memoryview, int]  # time, octets, length on the wire
+Written = tuple[Interface, int, memoryview, int]  # time, bytes, length on the wire
 
 
 def write(some: Sequence[Selected], writer: Writer) -> int:
@@ -136,16 +136,16 @@ def _in_order(selected: Selected) -> Generator[tuple[int, Written, Sequence[str]
 def _packets(
     selected: Selected, rows: NDArray[np.int64], original: Original, lengths: Mapping[int, int]
 ) -> Generator[Written, None, None]:
-    """(interface, time, octets, length on the wire) of the survey's packets `rows`, all of one capture and in order."""
+    """(interface, time, bytes, length on the wire) of the survey's packets `rows`, all of one capture and in order."""
     described = interfaces(original.file)
     if selected.key is not None:
         described = [replace(each, name=b"", description=b"") for each in described]
     for chunk in chunks(original, selected.survey.packets["packet_no"][rows], rows):
         change_chunk(chunk, selected, lengths)
-        octets, records = chunk.octets.data, chunk.records
+        data, records = chunk.data.data, chunk.records
         for offset, cap_len, wire_len, ts_ns, interface, link_type in records.tolist():
             captured_on = _interface(described, interface, link_type, ts_ns)
-            yield captured_on, ts_ns, octets[offset : offset + cap_len], wire_len
+            yield captured_on, ts_ns, data[offset : offset + cap_len], wire_len
 
 
 def _interface(described: Sequence[Interface], number: int, link_type: int, ts_ns: int) -> Interface:
@@ -163,18 +163,18 @@ def change_chunk(chunk: Chunk, selected: Selected, lengths: Mapping[int, int]) -
     visible, key, survey = selected.visible, selected.key, selected.survey
     if visible is None and key is None:
         return
-    before = chunk.octets.copy()
+    before = chunk.data.copy()
     packets = survey.packets[chunk.rows]
     stacks = [stack_of(before, chunk.records, row) for row in range(len(chunk.records))]
-    remove_notes(chunk.octets, stacks)
+    remove_notes(chunk.data, stacks)
     if visible is not None:
-        redact(chunk.octets, chunk.records, packets, stacks, visible, survey.connections)
+        redact(chunk.data, chunk.records, packets, stacks, visible, survey.connections)
     if key is not None:
-        overwrite(chunk.octets, packets, stacks, selected.proxies)
-        anonymise(chunk.octets, stacks, key)
+        overwrite(chunk.data, packets, stacks, selected.proxies)
+        anonymise(chunk.data, stacks, key)
     if visible is not None:  # after anonymise: the checksum covers the addresses
-        set_fragment_checksums(chunk.octets, packets, stacks, lengths)
-    adjust(before, chunk.octets, stacks)
+        set_fragment_checksums(chunk.data, packets, stacks, lengths)
+    adjust(before, chunk.data, stacks)
 
 
 def _datagram_lengths(survey: Survey) -> dict[int, int]:
@@ -217,20 +217,20 @@ class Writer:
         self._pieces += block(SECRETS_BLOCK, head + key_log + bytes(-len(key_log) % 4))
 
     def packet(
-        self, interface: Interface, ts_ns: int, octets: memoryview, wire_len: int, comments: Sequence[str] = ()
+        self, interface: Interface, ts_ns: int, data: memoryview, wire_len: int, comments: Sequence[str] = ()
     ) -> None:
         """Write a packet that was captured at `ts_ns` (ns since 1970) and had `wire_len` bytes on the wire."""
         number = self._interfaces.get(interface)
         if number is None:
             number = self._describe(interface)
         units = ts_ns // 10 ** (9 - interface.places)
-        head = struct.pack("<IIIII", number, units >> 32, units & 0xFFFFFFFF, len(octets), wire_len)
-        tail = bytes(-len(octets) % 4)
+        head = struct.pack("<IIIII", number, units >> 32, units & 0xFFFFFFFF, len(data), wire_len)
+        tail = bytes(-len(data) % 4)
         if comments:
             tail += b"".join(option(COMMENT, text.encode()) for text in comments) + option(END_OF_OPTIONS, b"")
-        length = struct.pack("<I", 12 + len(head) + len(octets) + len(tail))
+        length = struct.pack("<I", 12 + len(head) + len(data) + len(tail))
         self._pieces += struct.pack("<I", ENHANCED_PACKET) + length + head
-        self._pieces += octets
+        self._pieces += data
         self._pieces += tail + length
         if len(self._pieces) >= PIECE_BYTES:
             self.close()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from pipeline.decoding import PacketFilter, checked_key_logs
 from pipeline.lake.layout import Options
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
+from pipeline.tables.decoding import PacketFilter, checked_key_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
 from pipeline.lake.layout import NS, Options
-from udfs.source.files import CaptureFile
-from udfs.source.reading import CaptureBytes, in_blocks
+from udfs.source.reading import CaptureBytes, CaptureFile, in_blocks
 
 HEAD_BYTES = 4096
 READ_BYTES = 1 << 20  # at a time
@@ -113,10 +112,10 @@ def find(
 
 def inspect(file: CaptureFile) -> Arrival:
     """A capture with its first bytes and its first packet."""
-    octets = _first(file, HEAD_BYTES)
+    data = _first(file, HEAD_BYTES)
     first_ns, _ = _times(file, first_only=True)
     known = first_ns is not None  # two captures without a packet are not copies of each other
-    return Arrival(file, _digest(octets) if known else None, len(octets) if known else 0, first_ns)
+    return Arrival(file, _digest(data) if known else None, len(data) if known else 0, first_ns)
 
 
 def split_into_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable[list[Arrival]]:
@@ -137,10 +136,10 @@ def _original(arrival: Arrival, heads: Mapping[tuple[int, str], Taken]) -> Taken
     the digest of their first bytes."""
     if arrival.head is None:
         return None
-    octets = _first(arrival.file, HEAD_BYTES)
-    for size in sorted({size for size, _ in heads if size <= len(octets)}, reverse=True):
-        found = heads.get((size, _digest(octets[:size])))
-        if found is not None and (size == HEAD_BYTES or size == len(octets)):
+    data = _first(arrival.file, HEAD_BYTES)
+    for size in sorted({size for size, _ in heads if size <= len(data)}, reverse=True):
+        found = heads.get((size, _digest(data[:size])))
+        if found is not None and (size == HEAD_BYTES or size == len(data)):
             return found
     return None
 
@@ -173,14 +172,14 @@ def _first(file: CaptureFile, size: int) -> bytes:
     """The first bytes of a capture, decompressed; fewer if it is shorter or cannot be read."""
     try:
         with CaptureBytes(file) as source:
-            octets = bytearray(size)
-            return bytes(octets[: source.readinto(memoryview(octets))])
+            data = bytearray(size)
+            return bytes(data[: source.readinto(memoryview(data))])
     except (OSError, pa.ArrowException):
         return b""
 
 
-def _digest(octets: bytes) -> str:
-    return hashlib.sha256(octets).hexdigest()
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def taken_from_rows(rows: Iterable[Mapping[str, object]]) -> list[Taken]:

@@ -240,8 +240,8 @@ class Batch:
         known = zip(*(rows[name].to_pylist() for name in OF_STATES), strict=True)
         ended, lost, size = set[int](), set[int](), 0
         # The most recent first.
-        for last_ns, connection, over, octets, secrets in sorted(known, key=lambda state: state[:2], reverse=True):
-            size += octets or 0  # null in states of older releases
+        for last_ns, connection, over, data, secrets in sorted(known, key=lambda state: state[:2], reverse=True):
+            size += data or 0  # null in states of older releases
             if connection in touched:
                 continue
             if (over and last_ns < self.newest_ns - LINGER_NS) or (secrets and not self.options.carry_secrets):

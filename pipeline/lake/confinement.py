@@ -32,7 +32,7 @@ import pyarrow.fs
 
 from pipeline.lake.layout import INTERNAL, LOG, DamagedLakeError, LakeError
 from pipeline.output.place import PRIVATE, REMOVAL_S, REMOVALS, Place
-from udfs.source.files import printable
+from udfs.source.reading import printable
 
 SEGMENT = r"[A-Za-z0-9_=][A-Za-z0-9_=.-]*"
 DATA_PATH = re.compile(rf"(?!{LOG}/)({SEGMENT}/){{1,4}}{SEGMENT}\.parquet")

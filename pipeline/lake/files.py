@@ -18,15 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from codec.net.segments import FLOW_BYTES
+from codec.net.layers import FLOW_BYTES
 from codec.tables import TABLES
 from pipeline.lake.confinement import OTHERS_WRITE, check_files, content_of, create_directory, damaged, delete_file
 from pipeline.lake.layout import STATES, LakeFile, LakeTable, lake_tables
 from pipeline.lake.log import Log
 from pipeline.output.place import PRIVATE, Place
-from udfs.arrow.types import arrow_schema, typed
+from udfs.arrow.types import arrow_schema, cast_to
 from udfs.sink.parquet import ParquetFiles
-from udfs.source.lake import OCTETS, StateFiles, States, folder
+from udfs.source.lake import (
+    STATE,
+    StateFiles,
+    States,
+    folder,
+)
 
 # Types that every release wrote alike.
 SIMPLE = {pa.int64(), pa.int32(), pa.bool_(), pa.string(), pa.binary()}.__contains__
@@ -50,7 +55,7 @@ def write_file(
     create_directory(root, f"{table.name}/{inside.partition('/')[0]}", PRIVATE)
     file = ParquetFiles(root.files, f"{place.path}/{inside}", table.schema, table.options)
     for some in rows:
-        file.write(typed(dict(zip(some.schema.names, some.columns, strict=True)), arrow_schema(table.schema)))
+        file.write(cast_to(dict(zip(some.schema.names, some.columns, strict=True)), arrow_schema(table.schema)))
     name, written = file.close()
     return [lake_file(place, f"{inside}/{name}", written, *partition)] if written else []
 
@@ -108,14 +113,14 @@ def _require_types(place: Place, found: pa.Schema, table: LakeTable) -> None:
 def states_in_flow_order(root: Place, files: Sequence[LakeFile], without: pa.Array) -> Iterator[pa.RecordBatch]:
     """The states in these files, except of the connections `without`, in the order of flows, in which tasks read them
     (`udfs.source.lake`)."""
-    rows = read_rows(root, "states", files, [name for name in STATES.names if name != OCTETS])
+    rows = read_rows(root, "states", files, [name for name in STATES.names if name != STATE])
     if not rows.num_rows:
         return
     rows = rows.filter(pc.invert(pc.is_in(rows["connection_id"], without))).sort_by("flow").combine_chunks()
     states = States(StateFiles(root.files, tuple(f"{root.path}/states/{file.path}" for file in files)))
     for batch in rows.to_batches(max_chunksize=READ_STATES):
-        octets = [states[flow.ljust(FLOW_BYTES, b"\0")] for flow in batch["flow"].to_pylist()]
-        yield batch.append_column(OCTETS, pa.array(octets, pa.binary()))
+        data = [states[flow.ljust(FLOW_BYTES, b"\0")] for flow in batch["flow"].to_pylist()]
+        yield batch.append_column(STATE, pa.array(data, pa.binary()))
 
 
 FILE_BYTES = 256 << 20  # of a compacted file, about

@@ -67,7 +67,7 @@ STATES = table_of(
     ("opened_ns", LONG, "its first packet, ns since 1970-01-01 UTC"),
     ("last_ns", LONG, "its last packet, ns since 1970-01-01 UTC"),
     ("over", BOOLEAN, "true: TCP has ended it, and only late copies of its packets may still arrive"),
-    ("secrets", BOOLEAN, "true: its octets hold secrets of TLS (--carry-secrets)"),
+    ("secrets", BOOLEAN, "true: its bytes hold secrets of TLS (--carry-secrets)"),
     Column(
         "octets",
         BINARY,
@@ -76,7 +76,7 @@ STATES = table_of(
         statistics=False,
         compressed=False,
     ),
-    Column("size", LONG, "size of the octets, bytes", statistics=False),
+    Column("size", LONG, "size of the bytes, bytes", statistics=False),
 )
 TAKEN = table_of(
     "taken",

@@ -35,8 +35,8 @@ from pipeline.lake.confinement import (
 from pipeline.lake.layout import APP, LOG, NS, DamagedLakeError, LakeError, LakeFile, lake_tables
 from pipeline.output.place import PRIVATE, Place
 from udfs.sink.parquet import spark_json
-from udfs.source.files import parts_of
 from udfs.source.lake import DAY, OPEN
+from udfs.source.reading import parts_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

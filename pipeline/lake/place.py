@@ -34,7 +34,7 @@ from pipeline.lake.confinement import (
 from pipeline.lake.layout import INTERNAL, LAYOUT, LakeError, lake_tables
 from pipeline.output.place import OutputError, Place, place, sink
 from pipeline.output.swap import IGNORED
-from udfs.source.files import printable
+from udfs.source.reading import printable
 
 LAKE_FILE = "lake.json"
 

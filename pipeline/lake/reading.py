@@ -110,7 +110,7 @@ def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None
 
 
 def _table(spark: SparkSession, root: Place, name: str, files: Sequence[LakeFile]) -> DataFrame:
-    from udfs.spark_schemas import TABLES as SCHEMAS
+    from udfs.arrow.spark_schemas import TABLES as SCHEMAS
 
     if not files:
         return spark.createDataFrame([], SCHEMAS[name])

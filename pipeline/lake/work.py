@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 
 from codec.compiler.kernel import all_compiled, interpreted
 from codec.tables import DAY_OF, MESSAGE_FLOWS
-from pipeline.decoding import PacketFilter, by_flow, config, decoded_locally
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.confinement import check_files, create_directory
 from pipeline.lake.files import lake_file, read_rows, write_file
@@ -24,11 +23,16 @@ from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.reading import Span
 from pipeline.output.place import PRIVATE, Place
-from pipeline.tables.exchange import planned, task_numbers
+from pipeline.run.exchange import planned, task_numbers
+from pipeline.run.processes import LocalProcesses
+from pipeline.tables.decoding import (
+    PacketFilter,
+    by_flow,
+    config,
+    decoded_locally,
+)
 from pipeline.tables.flows import paired, row_groups, shares
-from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
-from udfs.config import FACT, STREAM_QUEUES
 from udfs.decode.key_logs import SecretFiles
 from udfs.pairing.brokers import brokers_of
 from udfs.pairing.flows import PairMessages
@@ -37,6 +41,7 @@ from udfs.pairing.schemas import CONNECTION_COLUMNS, LINK_COLUMNS, STALL_COLUMNS
 from udfs.pairing.stalls import stalled_rows
 from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
 from udfs.source.lake import StateFiles, partition_of
+from udfs.workers.config import FACT, STREAM_QUEUES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,17 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs
 
 from codec.errors import WirehareError
-from udfs.processes import umask
-from udfs.source.files import LOCAL, UNDECODED, arrow_uri, error_line, is_utf8, printable, public_uri, special
+from udfs.source.reading import (
+    LOCAL,
+    UNDECODED,
+    arrow_uri,
+    error_line,
+    is_utf8,
+    printable,
+    public_uri,
+    special,
+)
+from udfs.workers.processes import umask
 
 GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems
 PRIVATE = 0o700

@@ -24,12 +24,12 @@ from typing import Any, cast
 import altair as alt
 from altair.utils import html
 
-from pipeline import theme
+from pipeline.output.text import script_safe
+from pipeline.plots import theme
 from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time, latency_parts
 from pipeline.plots.lifetimes import connections, heartbeats
 from pipeline.plots.traffic import backlog, frame_sizes, rates, versions
-from pipeline.text import script_safe
 
 __all__ = [
     "backlog", "connections", "frame_sizes", "heartbeats", "ladder", "latency", "latency_over_time",

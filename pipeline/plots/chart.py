@@ -18,10 +18,10 @@ import altair as alt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import theme
-from pipeline.summaries import with_connections
-from pipeline.text import duration
-from pipeline.theme import LIGHT
+from pipeline.explore.summaries import with_connections
+from pipeline.output.text import duration
+from pipeline.plots import theme
+from pipeline.plots.theme import LIGHT
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -9,11 +9,24 @@ import altair as alt
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from pipeline.explore.summaries import ACCURACY, PERCENTILES, measured
+from pipeline.explore.summaries import latency as summary
+from pipeline.output.text import (
+    MEASURE_NAMES,
+    PART_NAMES,
+    duration,
+    plain_text,
+    time_unit,
+)
 from pipeline.plots import chart
-from pipeline.summaries import ACCURACY, PERCENTILES, measured
-from pipeline.summaries import latency as summary
-from pipeline.text import MEASURE_NAMES, PART_NAMES, duration, plain_text, time_unit
-from pipeline.theme import DASHES, LIGHT, SERIES, logarithmic, logarithmic_ms, scale
+from pipeline.plots.theme import (
+    DASHES,
+    LIGHT,
+    SERIES,
+    logarithmic,
+    logarithmic_ms,
+    scale,
+)
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
+from pipeline.explore.summaries import BEATS, silences
+from pipeline.output.text import duration, plain_text, time_unit
 from pipeline.plots import chart
-from pipeline.summaries import BEATS, silences
-from pipeline.text import duration, plain_text, time_unit
-from pipeline.theme import LIGHT
+from pipeline.plots.theme import LIGHT
 
 if TYPE_CHECKING:
     from pipeline import Tables

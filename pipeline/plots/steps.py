@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.text import duration, plain_text, size
+from pipeline.output.text import duration, plain_text, size
 
 # Kinds of step -> colour of the palette. The order is that of the legend.
 KINDS = {
@@ -99,7 +99,7 @@ def argument(arguments: Mapping[str, Any], path: str, form: str) -> str | None:
         return EMPTY[path]
     if found is None or found is False or found in ("", [], {}) or (found == 0 and form.startswith("prefetch")):
         return None
-    if form.startswith("#") and not isinstance(found, int):  # tags of 1.0 may be any octets; its delivery-id follows
+    if form.startswith("#") and not isinstance(found, int):  # tags of 1.0 may be any bytes; its delivery-id follows
         return None
     if found is True:
         return form if "{}" not in form else None

@@ -9,12 +9,12 @@ import altair as alt
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
+from pipeline.explore.summaries import BEATS, LINK
+from pipeline.explore.summaries import backlog as by_consumer
+from pipeline.output.text import plain_text, size, time_unit
 from pipeline.plots import chart
-from pipeline.summaries import BEATS, LINK
-from pipeline.summaries import backlog as by_consumer
-from pipeline.text import plain_text, size, time_unit
-from pipeline.theme import DASHES, LIGHT, scale
-from udfs.roles import DELIVERIES, REFUSED
+from pipeline.plots.theme import DASHES, LIGHT, scale
+from udfs.conversation.roles import DELIVERIES, REFUSED
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -14,10 +14,15 @@ from ipaddress import ip_address
 from typing import Any
 
 from pipeline.audit.catalogue import Rule, reason
+from pipeline.output.text import (
+    count,
+    duration,
+    plain_text,
+    plural,
+)
 from pipeline.report.baseline import Comparison
 from pipeline.report.facts import Facts
 from pipeline.report.sections import NAMED, SEVERITIES
-from pipeline.text import count, duration, plain_text, plural
 
 # The most values of evidence that are shown; detectors give a handful.
 VALUES = 12

@@ -23,7 +23,7 @@ from pipeline.report.baseline import key
 from pipeline.report.groups import Groups, count_groups
 
 if TYPE_CHECKING:
-    from pipeline.sql import Session
+    from pipeline.explore.sql import Session
 
 Examples = Mapping[str, list[dict[str, Any]]]  # by rule
 

@@ -17,11 +17,16 @@ from xml.etree import ElementTree
 
 from pipeline.audit.catalogue import GROUPS, Rule
 from pipeline.audit.config import Config
+from pipeline.output.text import (
+    count,
+    plain_text,
+    plural,
+    script_safe,
+)
 from pipeline.report.baseline import FORMAT, NEW, PERSISTING, Comparison, KnownFinding, order
 from pipeline.report.cards import Card, cards, example
 from pipeline.report.facts import Facts, Unchecked, rules_of, unchecked, unchecked_on_midstream
 from pipeline.report.sections import EXAMPLES, IDENTITIES, IDENTITY, at_least
-from pipeline.text import count, plain_text, plural, script_safe
 
 # What --fail-on takes: a severity, 'empty' or 'never'. An audit that read no AMQP fails only with 'empty', as one with
 # a violation does.

@@ -17,6 +17,16 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline.output.text import (
+    MEASURE_NAMES,
+    NOTHING,
+    count,
+    duration,
+    moment,
+    share,
+    size,
+    wire,
+)
 from pipeline.report import charts
 from pipeline.report.cards import cards, connection_filter, most_important
 from pipeline.report.facts import Facts
@@ -24,7 +34,6 @@ from pipeline.report.formats import Audit
 from pipeline.report.groups import Groups, Latency, latencies
 from pipeline.report.sections import TABLES
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
-from pipeline.text import MEASURE_NAMES, NOTHING, count, duration, moment, share, size, wire
 
 TEMPLATES = Path(__file__).with_name("template")
 LARGEST = 3_000_000

@@ -40,13 +40,13 @@ ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
 # Evidence that is text of a peer.
 PEER_TEXTS = ("reply_text", "text", "description", "condition", "error")
 # Names that applications choose.
-THINGS = ENTITIES[1:]
+USER_DEFINED_NAMES = ENTITIES[1:]
 
 # Hex of at least 12 digits with a decimal one: RE2 has no look-ahead, so the first decimal digit is at one of these.
 HEX = "|".join([*(f"[a-f]{{{at}}}[0-9][0-9a-f]{{{11 - at},}}" for at in range(12)), "[a-f]{12,}[0-9][0-9a-f]*"])
 # Generated parts of names: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long numbers.
 # The first group is what stays before them.
-MADE_UP = (
+GENERATED_NAME = (
     r"(amq\.(?:gen|ctag)-)[\w-]+"
     r"|(amq\.rabbitmq\.reply-to\.)[^\s\x0b]+"
     r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
@@ -57,7 +57,7 @@ MADE_UP = (
 
 def without_generated(name: str) -> str:
     """SQL for a name with '*' for its generated parts."""
-    return rf"regexp_replace({name}, '{MADE_UP}', '\1\2*', 'g')"
+    return rf"regexp_replace({name}, '{GENERATED_NAME}', '\1\2*', 'g')"
 
 
 def in_evidence(name: str) -> str:
@@ -76,7 +76,7 @@ def thing(name: str) -> str:
     return f"'{label} ' || if({found} = '', '''''', {found})"
 
 
-def joined(separator: str, parts: Iterable[str]) -> str:
+def concat_sql(separator: str, parts: Iterable[str]) -> str:
     """SQL for the known ones of some texts; null for none."""
     return f"nullif(concat_ws('{separator}', {', '.join(parts)}), '')"
 
@@ -117,9 +117,9 @@ VALUES = {
     "weight": f"list_position([{LISTED}], severity)",
     "peer_text": f"coalesce({', '.join(f'TRY_CAST(evidence.{name} AS VARCHAR)' for name in PEER_TEXTS)})",
     # The names in evidence as 'queue=orders exchange=logs'; null for none.
-    "entities": joined(" ", {name: f"'{name}=' || {in_evidence(name)}" for name in ENTITIES}.values()),
+    "entities": concat_sql(" ", {name: f"'{name}=' || {in_evidence(name)}" for name in ENTITIES}.values()),
     # THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
-    "things": joined(", ", map(thing, THINGS)),
+    "things": concat_sql(", ", map(thing, USER_DEFINED_NAMES)),
 }
 
 

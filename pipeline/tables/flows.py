@@ -3,7 +3,7 @@
 Messages are matched at their broker (and its virtual host) by a key: the message-id, or else a fingerprint
 of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
 kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
-(`pipeline.tables.exchange`). What held them up (`udfs.pairing.stalls`) goes to all of them.
+(`pipeline.run.exchange`). What held them up (`udfs.pairing.stalls`) goes to all of them.
 
 Importing this loads kernels, which takes a second.
 """
@@ -23,8 +23,13 @@ from pyarrow import fs
 from codec.tables import MESSAGE_FLOWS
 from pipeline.output import parquet
 from pipeline.output.place import Place
-from pipeline.tables.exchange import Local, OnSpark, Rows, Source
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.exchange import (
+    Local,
+    OnSpark,
+    Rows,
+    Source,
+)
+from pipeline.run.processes import LocalProcesses
 from udfs.pairing.brokers import (
     IDS,
     MAY_HAVE_MESSAGES,

@@ -5,7 +5,7 @@ import sys
 import pyarrow.parquet as pq
 
 import pipeline
-from pipeline.session import session
+from pipeline.run.session import session
 
 tables, file = sys.argv[1:]
 spark = session("audit")

@@ -29,7 +29,7 @@ from pipeline.lake import journal
 from pipeline.lake.log import Log
 from pipeline.lake.place import is_lake, open_lake
 from pipeline.output.place import place
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 pytestmark = pytest.mark.cluster
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pipeline.session import session
+from pipeline.run.session import session
 
 
 def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Values of AMQP 0-10: every type by octets worked out by hand, every entry of the fact table by an encoder of the
+"""Values of AMQP 0-10: every type by bytes worked out by hand, every entry of the fact table by an encoder of the
 tests' own."""
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec.amqp.v0_10 import tables as T
-from codec.amqp.v0_10.containers import new_stack
-from codec.amqp.v0_10.detect import content_length, segment_fits
-from codec.amqp.v0_10.values import HEADER_SEGMENT, decode_segment
+from codec.amqp import v0_10_tables as T
+from codec.amqp.v0_10_detection import content_length, segment_fits
+from codec.amqp.v0_10_values import HEADER_SEGMENT, decode_segment, new_stack
 from codec.compiler.limits import LIMITS
 from codec.variant import FULL, MALFORMED, METADATA, OK, TOO_DEEP, VALUE, Writer, decode, enlarge, new_writer, rollback
 
@@ -28,13 +27,13 @@ TABLES, KEYS, STACK = T.v0_10_tables(), T.v0_10_keys(), new_stack()
 INDEX = {entry.name: number for number, entry in enumerate(T.entries())}
 
 
-def octets(data: bytes) -> np.ndarray:
+def raw_bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
 def decoded(data: bytes, kind: int, of: int, w: Writer | None = None) -> tuple[int, Any]:
     """(code, value) of what the framing keeps of a segment."""
-    buf, w = octets(data), w or new_writer()
+    buf, w = raw_bytes(data), w or new_writer()
     while True:
         w.positions[VALUE] = w.positions[METADATA] = 0
         code = decode_segment(buf, 0, len(buf), kind, of, TABLES, KEYS, STACK, w)
@@ -72,7 +71,7 @@ BY_HAND: dict[str, tuple[str, Any]] = {
     "int8": ("80", -128),
     "uint8": ("ff", 255),
     "char": ("a4", "€"),  # ISO 8859-15 has the euro where ISO 8859-1 has the currency sign
-    "boolean": ("02", True),  # any octet but 0
+    "boolean": ("02", True),  # any byte but 0
     "bin16": ("0102", b"\x01\x02"),
     "int16": ("fffe", -2),
     "uint16": ("fffe", 65534),
@@ -117,18 +116,18 @@ BY_HAND: dict[str, tuple[str, Any]] = {
 }
 
 
-def test_every_type_with_a_code_has_octets_by_hand() -> None:
+def test_every_type_with_a_code_has_bytes_by_hand() -> None:
     assert BY_HAND.keys() == {entry["name"] for entry in encode.facts()["types"] if entry["code"] is not None}
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_octets_of_a_type_give_its_value(name: str) -> None:
+def test_bytes_of_a_type_give_its_value(name: str) -> None:
     data, expected = BY_HAND[name]
     assert in_map(encode.types()[name]["code"], bytes.fromhex(data)) == (OK, expected)
 
 
 def test_types_without_a_code_are_decoded_in_fields() -> None:
-    # sequence-set: 16 octets, [0, 5] and [2^32-1, 0]; session.completed has class 2, code 10
+    # sequence-set: 16 bytes, [0, 5] and [2^32-1, 0]; session.completed has class 2, code 10
     ranges = bytes.fromhex("0010" + "00000000" + "00000005" + "ffffffff" + "00000000")
     assert arguments(b"\x02\x0a\x01\x00" + ranges) == (
         OK,
@@ -144,7 +143,7 @@ def test_types_without_a_code_are_decoded_in_fields() -> None:
 
 
 @pytest.mark.parametrize(("code", "width"), [(0x0F, 1), (0x1F, 2), (0x9F, 2), (0xCF, 5), (0xFF, 0)])
-def test_undefined_types_are_octets_of_the_width_of_their_range(code: int, width: int) -> None:
+def test_undefined_types_are_bytes_of_the_width_of_their_range(code: int, width: int) -> None:
     data = b"\0\1z" if code == 0x9F else b"x" * width
     assert in_map(code, data) == (OK, b"z" if code == 0x9F else data)
 
@@ -166,8 +165,8 @@ def test_a_decimal_with_too_many_places_is_scale_and_value() -> None:
 
 
 def test_a_decimal_as_scale_and_value_in_an_array_leaves_the_fields_around_it() -> None:
-    # connection.start (class 1, code 1), two octets of flags; bit 1: mechanisms, an array of size 10: type dec32
-    # (0xc8), count 1, scale 39, value 5; the locales (bit 2), an array of no octets, follow
+    # connection.start (class 1, code 1), two bytes of flags; bit 1: mechanisms, an array of size 10: type dec32
+    # (0xc8), count 1, scale 39, value 5; the locales (bit 2), an array of no bytes, follow
     mechanisms = bytes.fromhex("0000000a c8 00000001 27 00000005".replace(" ", ""))
     assert arguments(bytes.fromhex("0101 0600") + mechanisms + bytes(4)) == (
         OK,
@@ -175,21 +174,21 @@ def test_a_decimal_as_scale_and_value_in_an_array_leaves_the_fields_around_it() 
     )
 
 
-def test_elements_without_octets_are_counted_not_expanded() -> None:
+def test_elements_without_bytes_are_counted_not_expanded() -> None:
     array = struct.pack(">IBI", 5, 0xF0, 2**32 - 1)
     assert in_map(0xAA, array) == (OK, {"type": "void", "count": 2**32 - 1})
 
 
 @pytest.mark.parametrize(("code", "empty"), [(0xA8, {}), (0xA9, []), (0xAA, [])])
-def test_containers_without_any_octet_are_empty(code: int, empty: Any) -> None:
+def test_containers_without_any_byte_are_empty(code: int, empty: Any) -> None:
     assert in_map(code, b"\0\0\0\0") == (OK, empty)
 
 
-def test_an_undefined_struct_is_shown_as_its_octets() -> None:
+def test_an_undefined_struct_is_shown_as_its_bytes() -> None:
     assert in_map(0xAB, struct.pack(">IBB", 4, 77, 3) + b"zz") == (OK, {"struct": "77.3", "value": b"zz"})
 
 
-def test_nesting_beyond_the_limit_is_octets() -> None:
+def test_nesting_beyond_the_limit_is_bytes() -> None:
     data = b"\xf0"
     for _ in range(LIMITS.nesting_depth + 3):
         data = b"\xa9" + struct.pack(">II", 4 + len(data), 1) + data
@@ -225,7 +224,7 @@ EXAMPLES: dict[str, tuple[Any, Any]] = {
 
 
 def example(kind: str, name: str = "") -> tuple[Any, Any]:
-    """(value for the encoder, value in a row) of a type, the first for an array of declared structs already octets."""
+    """(value for the encoder, value in a row) of a type, the first for an array of declared structs already bytes."""
     if kind in encode.entries():
         fields = {field["name"]: example_of(field, kind) for field in encode.entries()[kind]["fields"]}
         return {n: e[0] for n, e in fields.items()}, {n.replace("-", "_"): e[1] for n, e in fields.items()}
@@ -274,8 +273,8 @@ def test_controls_and_commands_with_all_their_fields(name: str) -> None:
         expected["sync"] = True
         expected["own_command_id" if "command_id" in expected else "command_id"] = 77
     assert arguments(payload, 77) == (OK, expected)
-    assert segment_fits(octets(payload), 0, len(payload), T.entries()[INDEX[name]].kind, TABLES)
-    assert not segment_fits(octets(payload + b"\0"), 0, len(payload) + 1, T.entries()[INDEX[name]].kind, TABLES)
+    assert segment_fits(raw_bytes(payload), 0, len(payload), T.entries()[INDEX[name]].kind, TABLES)
+    assert not segment_fits(raw_bytes(payload + b"\0"), 0, len(payload) + 1, T.entries()[INDEX[name]].kind, TABLES)
 
 
 @pytest.mark.parametrize("name", CODED)
@@ -315,8 +314,8 @@ def test_sections_in_any_order_and_repeated() -> None:
     delivery = bytes.fromhex("00000007" + "0401" + "0002" + "02") + b"rk"
     both = {"message_properties": {"content_length": 5}, "delivery_properties": {"routing_key": "rk"}}
     assert properties(message + delivery) == properties(delivery + message) == (OK, both)
-    assert content_length(octets(delivery + message), 0, len(delivery + message), TABLES) == 5
-    assert content_length(octets(delivery), 0, len(delivery), TABLES) == -1
+    assert content_length(raw_bytes(delivery + message), 0, len(delivery + message), TABLES) == 5
+    assert content_length(raw_bytes(delivery), 0, len(delivery), TABLES) == -1
     code, found = properties(delivery + delivery)
     assert code == MALFORMED
     assert found == {"delivery_properties": {"routing_key": "rk"}, "4.1": b"\x00\x02\x02rk"}
@@ -327,7 +326,7 @@ def test_a_flag_without_a_field_is_malformed() -> None:
 
 
 def test_a_value_that_does_not_fit_ends_its_container_and_no_other() -> None:
-    # delivery-properties whose routing-key claims 9 octets; message-properties after it are read
+    # delivery-properties whose routing-key claims 9 bytes; message-properties after it are read
     broken = bytes.fromhex("00000007" + "0401" + "0002" + "09") + b"rk"
     message = bytes.fromhex("0000000c" + "0403" + "0100" + "0000000000000005")
     assert properties(broken + message) == (
@@ -354,7 +353,7 @@ def test_credentials_are_not_shown() -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([INDEX[name] for name in CODED]))
-def test_any_octets_give_a_value(data: bytes, of: int) -> None:
+def test_any_bytes_give_a_value(data: bytes, of: int) -> None:
     kind = T.entries()[of].kind
     code, value = decoded(bytes(8) + data if kind == T.COMMAND_ENTRY else data, kind, of)
     assert code in (OK, MALFORMED)

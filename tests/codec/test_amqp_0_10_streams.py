@@ -17,7 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
 
-from codec.amqp.v0_10.assemblies import BLOCKS, GROWING, append, new_assemblies, release, segment_slot
+from codec.amqp.v0_10_frames import (
+    BLOCKS,
+    GROWING,
+    append,
+    new_assemblies,
+    release,
+    segment_slot,
+)
 from codec.compiler.limits import LIMITS
 
 HEADER = b"AMQP\x01\x01\x00\x0a"
@@ -59,14 +66,14 @@ def test_tiny_tcp_segments_change_nothing() -> None:
 
 
 def test_an_invalid_frame_is_skipped() -> None:
-    """Packet 8 of 010_bad_frame: `0f 7f 0010 00 05 ...`, segment type 127 on track 5, and four octets too much."""
+    """Packet 8 of 010_bad_frame: `0f 7f 0010 00 05 ...`, segment type 127 on track 5, and four bytes too much."""
     connection = decoding.decoded("010_bad_frame.pcap")[0]
     (row,) = [row for row in connection.rows if row["frame_type"] == "skipped"]
     assert (row["packet_no"], row["size"], row["status"]) == (8, 20, "unknown")
 
 
 def test_tshark_shows_commits_as_selects() -> None:
-    """Packet 28 of 010_tx: a frame header of 12 octets, then class 5, code 2, session header 01 01, packing flags 00
+    """Packet 28 of 010_tx: a frame header of 12 bytes, then class 5, code 2, session header 01 01, packing flags 00
     00."""
     rows = decoding.decoded("010_tx.pcap")[0].rows
     (row,) = [row for row in rows if row["packet_no"] == 28]
@@ -156,7 +163,7 @@ def test_undefined_codes_are_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "error"),
+    ("data", "error"),
     [
         (b"\x1f\x00\x00\x10\x00\x00", "reserved bits of the frame header are not zero"),
         (b"\x0f\x00\x00\x10\x01\x00", "reserved bits of the frame header are not zero"),
@@ -164,8 +171,8 @@ def test_undefined_codes_are_unknown() -> None:
         (b"\x03\x00\x00\x10\x00\x00", "track or flags of the frame do not fit its segment type"),
     ],
 )
-def test_a_frame_header_with_a_flaw_before_another_frame_is_a_malformed_frame(octets: bytes, error: str) -> None:
-    heartbeat = octets + bytes(6) + b"\x01\x0a\x00\x00"
+def test_a_frame_header_with_a_flaw_before_another_frame_is_a_malformed_frame(data: bytes, error: str) -> None:
+    heartbeat = data + bytes(6) + b"\x01\x0a\x00\x00"
     rows = stream(heartbeat, DECLARE)
     assert only(rows, "frame_type", "status", "error", "name") == [
         ("control", "malformed", error, "connection.heartbeat"),
@@ -174,7 +181,7 @@ def test_a_frame_header_with_a_flaw_before_another_frame_is_a_malformed_frame(oc
 
 
 def test_a_flawed_header_does_not_hide_frames_when_the_stream_ends() -> None:
-    junk = b"\x0f\x00\xff\xff\x01\x00" + bytes(6)  # a reserved octet is set, and the frame would have 65535 octets
+    junk = b"\x0f\x00\xff\xff\x01\x00" + bytes(6)  # a reserved byte is set, and the frame would have 65535 bytes
     rows = stream(POINT, junk, DECLARE, SYNC)
     assert only(rows, "frame_type", "size") == [("control", 28), ("skipped", 12), ("command", 20), ("command", 18)]
 
@@ -244,7 +251,7 @@ def test_a_hole_inside_a_body_makes_the_frame_partial_and_leaves_no_digest() -> 
     assert only(rows, "digest")[2:] == [None, None, None, hashlib.sha256(b"c").hexdigest()]
 
 
-def test_four_octets_of_a_frame_tell_where_it_ends() -> None:
+def test_four_bytes_of_a_frame_tell_where_it_ends() -> None:
     wire = Wire()
     wire.add(CLIENT, HEADER + POINT + DECLARE[:4])
     wire.lose(CLIENT, len(DECLARE) - 4)
@@ -313,13 +320,13 @@ def test_a_lost_boundary_is_found_again() -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_blocks_of_segments_that_never_end_are_reused(lost: bool) -> None:
     """A segment that another replaces, or that a lost boundary leaves behind, gives its block back."""
-    a, epochs, octet = new_assemblies(), np.ones(2, np.int64), np.zeros(1, np.uint8)
+    a, epochs, byte = new_assemblies(), np.ones(2, np.int64), np.zeros(1, np.uint8)
     for i in range(2 * BLOCKS + 1):
         epochs[0] += lost
         slot = segment_slot(a, epochs, 0, i % 3, 1)
         release(a, slot)
         a.segments[slot].state = GROWING
-        append(a, epochs, slot, octet, 0, 1)
+        append(a, epochs, slot, byte, 0, 1)
         assert a.segments[slot].state == GROWING
 
 
@@ -363,16 +370,16 @@ def test_rows_do_not_depend_on_how_tcp_cuts_the_stream(cuts: list[int]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, sum(map(len, FRAMES)) - 1), st.integers(0, 255)), max_size=6), st.data())
 def test_every_byte_of_a_damaged_stream_is_in_the_ledger(damage: list[tuple[int, int]], data: st.DataObject) -> None:
-    octets = bytearray(b"".join(FRAMES))
-    for place, octet in damage:
-        octets[place] = octet
-    start, size = data.draw(st.integers(0, len(octets))), data.draw(st.integers(0, 100))
+    wire_bytes = bytearray(b"".join(FRAMES))
+    for place, byte in damage:
+        wire_bytes[place] = byte
+    start, size = data.draw(st.integers(0, len(wire_bytes))), data.draw(st.integers(0, 100))
     wire = Wire()
-    wire.add(CLIENT, bytes(octets[:start]))
-    if size and start + size < len(octets):
+    wire.add(CLIENT, bytes(wire_bytes[:start]))
+    if size and start + size < len(wire_bytes):
         wire.lose(CLIENT, size)
         start += size
-    wire.add(CLIENT, bytes(octets[start:]))
+    wire.add(CLIENT, bytes(wire_bytes[start:]))
     rows, facts = wire.rows()
     side = facts["client"]
     kinds = ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes")

@@ -1,4 +1,4 @@
-"""The type system, composites and sections of AMQP 1.0, from independent encoders: qpid-proton, and octets by hand.
+"""The type system, composites and sections of AMQP 1.0, from independent encoders: qpid-proton, and bytes by hand.
 
 References: OASIS AMQP 1.0, part 1 (types), 2 (transport), 3 (messaging), 4 (transactions), 5 (security).
 """
@@ -19,11 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.amqp.rows import COLUMNS, ERROR, STATUS
-from codec.amqp.v1_0.composites import BROKEN, DEEP
-from codec.amqp.v1_0.message import NO_BODY, decode_frame
-from codec.amqp.v1_0.scalars import new_scratch
-from codec.amqp.v1_0.tables import TYPES, Descriptor, descriptors, v1_0_tables
-from codec.amqp.v1_0.values import decode_value
+from codec.amqp.v1_0_tables import (
+    TYPES,
+    Descriptor,
+    descriptors,
+    v1_0_tables,
+)
+from codec.amqp.v1_0_values import BROKEN, DEEP, NO_BODY, decode_frame, decode_value, new_scratch
 from codec.amqp.versions import ERRORS, STATUSES, fact_table
 from codec.compiler.limits import LIMITS
 from codec.variant import FULL, METADATA, VALUE, begin, decode, enlarge, error_code, finish_known, new_writer
@@ -35,7 +37,7 @@ WIRE, VALUES = v1_0_tables()
 SCRATCH = new_scratch()
 
 
-def octets(data: bytes) -> np.ndarray:
+def raw_bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
@@ -51,7 +53,7 @@ def decode_flawed(data: bytes) -> tuple[Any, int, int]:
     w = new_writer()
     while True:
         begin(w)
-        at, flaws = decode_value(w, octets(data), 0, len(data), WIRE, VALUES, SCRATCH, VALUES.fixed_key_set, -1, 0)
+        at, flaws = decode_value(w, raw_bytes(data), 0, len(data), WIRE, VALUES, SCRATCH, VALUES.fixed_key_set, -1, 0)
         if finish_known(w, VALUES.keys, VALUES.fixed_key_set) != FULL:
             break
         w = enlarge(w)
@@ -59,7 +61,7 @@ def decode_flawed(data: bytes) -> tuple[Any, int, int]:
 
 
 def decoded(data: bytes) -> Any:
-    """The value of well-formed octets, all of them."""
+    """The value of well-formed bytes, all of them."""
     value, at, flaws = decode_flawed(data)
     assert (at, flaws) == (len(data), 0)
     return value
@@ -72,7 +74,8 @@ def frame_values(body: bytes, sections: bytes = b"", section: int = NO_BODY) -> 
     definition = {d.code: index for index, d in enumerate(descriptors())}[body[2]]
     arguments, properties = new_writer(), new_writer()
     while (
-        decode_frame(octets(data), 0, len(data), row, definition, WIRE, VALUES, SCRATCH, arguments, properties) == FULL
+        decode_frame(raw_bytes(data), 0, len(data), row, definition, WIRE, VALUES, SCRATCH, arguments, properties)
+        == FULL
     ):
         arguments = enlarge(arguments) if error_code(arguments) == FULL else arguments
         properties = enlarge(properties) if error_code(properties) == FULL else properties
@@ -82,7 +85,7 @@ def frame_values(body: bytes, sections: bytes = b"", section: int = NO_BODY) -> 
 
 # ---- scalars: every encoding of the fact table, by hand -------------------------------------------------------------
 
-# constructor and octets -> value; the comment says how the value follows from the octets.
+# constructor and bytes -> value; the comment says how the value follows from the bytes.
 ENCODINGS = {
     "40": None,
     "56 01": True,
@@ -165,7 +168,7 @@ def test_decimal_with_a_large_coefficient() -> None:
         ("94 6c000000000000000000000000000000", Decimal(0)),  # implied 100: above 10^34, so its value is zero
     ],
 )
-def test_decimals_that_do_not_fit_DECIMAL_are_shown_as_octets(wire: str, expected: Any) -> None:
+def test_decimals_that_do_not_fit_DECIMAL_are_shown_as_bytes(wire: str, expected: Any) -> None:
     assert decoded(bytes.fromhex(wire)) == expected
 
 
@@ -289,7 +292,7 @@ def test_arrays_of_every_type(kind: int, elements: list[Any], descriptor: Any) -
         ("f0 00000005 00000000 40", []),
     ],
 )
-def test_arrays_without_octets_are_counted_and_not_expanded(wire: str, expected: Any) -> None:
+def test_arrays_without_bytes_are_counted_and_not_expanded(wire: str, expected: Any) -> None:
     assert decoded(bytes.fromhex(wire)) == expected
 
 
@@ -304,7 +307,7 @@ def test_array_with_a_described_descriptor() -> None:
     assert decoded(wire) == {"descriptor": {"descriptor": "d", "value": 7}, "value": [1, 2]}
 
 
-# ---- octets that break the rules ------------------------------------------------------------------------------------
+# ---- bytes that break the rules ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -322,7 +325,7 @@ def test_array_with_a_described_descriptor() -> None:
         "00" * 50,
     ],
 )
-def test_malformed_octets_are_null_and_reported(wire: str) -> None:
+def test_malformed_bytes_are_null_and_reported(wire: str) -> None:
     value, _, flaws = decode_flawed(bytes.fromhex(wire))
     assert value is None
     assert flaws & BROKEN
@@ -334,7 +337,7 @@ def test_a_broken_item_ends_its_container_and_nothing_else() -> None:
     assert (value, at, flaws) == ([[True, None], 7], 11, BROKEN)
 
 
-def test_nesting_beyond_the_limit_is_shown_as_octets() -> None:
+def test_nesting_beyond_the_limit_is_shown_as_bytes() -> None:
     wire = b"\x45"
     for _ in range(100):
         wire = b"\xd0" + (len(wire) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x01" + wire
@@ -350,7 +353,7 @@ def test_nesting_beyond_the_limit_is_shown_as_octets() -> None:
 
 @given(st.binary(max_size=120))
 @settings(max_examples=300, deadline=None)
-def test_any_octets_give_a_value(data: bytes) -> None:
+def test_any_bytes_give_a_value(data: bytes) -> None:
     _, at, flaws = decode_flawed(data)
     assert at <= len(data)
     assert at >= 0 or flaws & BROKEN
@@ -380,7 +383,7 @@ EXAMPLES = {
 
 
 def example(types: int) -> tuple[bytes, Any]:
-    """(octets, value) of a type that a field may have."""
+    """(bytes, value) of a type that a field may have."""
     name = next(name for bit, name in enumerate(TYPES) if types >> bit & 1 and name != "null")
     wire, value = EXAMPLES[name]
     return bytes.fromhex(wire), value
@@ -478,7 +481,7 @@ def test_a_field_that_may_be_multiple_is_always_an_array() -> None:
     "mechanisms",
     [
         "a30161",  # lower case
-        "a0024142",  # octets
+        "a0024142",  # bytes
         "e0 06 02 a3 0141 0161",
         "e0 06 02 a0 0141 0142",
         "e0 06 03 a3 0141 0142",  # one less than there should be
@@ -486,8 +489,8 @@ def test_a_field_that_may_be_multiple_is_always_an_array() -> None:
     ],
 )
 def test_text_that_cannot_be_mechanism_names_is_not_shown(mechanisms: str) -> None:
-    octets = bytes.fromhex(mechanisms)
-    arguments, _, _ = frame_values(bytes.fromhex("005340 c0") + bytes([len(octets) + 1, 1]) + octets)
+    raw_bytes = bytes.fromhex(mechanisms)
+    arguments, _, _ = frame_values(bytes.fromhex("005340 c0") + bytes([len(raw_bytes) + 1, 1]) + raw_bytes)
     assert arguments == {}
 
 

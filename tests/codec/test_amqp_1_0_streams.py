@@ -1,6 +1,6 @@
 """AMQP 1.0 out of TCP streams: frames, deliveries over several transfers, holes, recognition without a protocol header.
 
-Streams are written by hand around octets that qpid-proton encoded, and go through the decoder without Spark.
+Streams are written by hand around bytes that qpid-proton encoded, and go through the decoder without Spark.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
 
 from codec.amqp import rows as R
-from codec.amqp.v1_0.azure_batches import COLUMNS, MOST_MESSAGES, list_messages
-from codec.amqp.v1_0.tables import v1_0_tables
+from codec.amqp.v1_0_contents import COLUMNS, MOST_MESSAGES, list_messages
+from codec.amqp.v1_0_tables import v1_0_tables
 
-HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP" + octets for octets in (b"\0\1\0\0", b"\2\1\0\0", b"\3\1\0\0"))
+HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP" + data for data in (b"\0\1\0\0", b"\2\1\0\0", b"\3\1\0\0"))
 
 
 def transfer(
@@ -104,19 +104,19 @@ def test_symbolic_descriptors_have_the_number_of_the_fact_table() -> None:
     only(rows, code=0x10, name="open", arguments={"container_id": "container"}, status="ok")
 
 
-def test_octets_after_a_performative_that_has_no_payload() -> None:
+def test_bytes_after_a_performative_that_has_no_payload() -> None:
     rows, _ = stream(frame(performative(0x18) + b"\x40"))
     only(rows, status="malformed", error="values do not fit the performative's definition", payload_size=1)
 
 
-@pytest.mark.parametrize("octet", [0, 1, 2, 255])
-def test_a_boolean_in_an_octet_is_0_or_1(octet: int) -> None:
-    """Part 1, 1.6.2. tshark shows "Settled: True" for any other octet, too. The transfer: a list of 9 octets with 5
+@pytest.mark.parametrize("byte", [0, 1, 2, 255])
+def test_a_boolean_in_an_byte_is_0_or_1(byte: int) -> None:
+    """Part 1, 1.6.2. tshark shows "Settled: True" for any other byte, too. The transfer: a list of 9 bytes with 5
     fields, handle 0, delivery-id 0, tag t, no format, settled."""
-    performative_ = bytes.fromhex("005314 c0 09 05 43 43 a00174 40 56") + bytes([octet])
+    performative_ = bytes.fromhex("005314 c0 09 05 43 43 a00174 40 56") + bytes([byte])
     rows, _ = stream(OPEN, frame(performative_))
-    only(rows[1:], status="ok" if octet < 2 else "malformed")
-    assert rows[1]["arguments"]["settled"] is (octet > 0)
+    only(rows[1:], status="ok" if byte < 2 else "malformed")
+    assert rows[1]["arguments"]["settled"] is (byte > 0)
 
 
 def test_a_sasl_performative_in_an_amqp_frame_is_malformed_and_shows_no_secret() -> None:
@@ -153,7 +153,7 @@ def test_sasl_then_amqp_on_the_same_stream() -> None:
         ("server", "protocol-header", None),
         ("server", "amqp", "open"),
     ]
-    assert rows[2]["channel"] == 0  # octets 6 and 7 of a SASL frame are no channel
+    assert rows[2]["channel"] == 0  # bytes 6 and 7 of a SASL frame are no channel
     assert rows[3]["arguments"] == {"mechanism": "PLAIN", "user": "guest"}
     assert "opensesame" not in repr(rows)
     assert facts["versions_offered"] == ["client 1.0", "server 1.0", "client 1.0", "server 1.0"]
@@ -224,8 +224,8 @@ def test_tls_after_its_protocol_header() -> None:
 
 def sections_of(body: Any, inferred: bool = True) -> bytes:
     message = proton.Message(body=body, inferred=inferred, id="m", properties={"k": "v"}, durable=True)
-    octets: bytes = message.encode()
-    return octets
+    data: bytes = message.encode()
+    return data
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_deliveries_that_interleave_across_links_and_sessions(data: st.DataObjec
         frames.append((i, transfer(handle, part, i, channel, more=bool(remaining[i]))))
         if not remaining[i]:
             open_links.remove(i)
-    rows, _ = stream(*(octets for _, octets in frames))
+    rows, _ = stream(*(wire_bytes for _, wire_bytes in frames))
     first: dict[int, int] = {}
     for (i, _), row in zip(frames, rows, strict=True):
         first.setdefault(i, row["frame_no"])
@@ -332,17 +332,17 @@ def test_bodies_of_management_requests_may_come_in_several_transfers(before: byt
 
 
 def test_the_number_of_messages_in_batches_is_bounded() -> None:
-    """Each message is an empty data section, in a data section: 10 octets."""
+    """Each message is an empty data section, in a data section: 10 bytes."""
     inside, wire = bytes.fromhex("005375a005 005375a000"), v1_0_tables()[0]
 
     def listed(*counts: int) -> tuple[int, int, list[int]]:
         """Of batches with so many messages: how many are found, the row before which they are, digests of the rows."""
         row = b"\x75" + performative(TRANSFER, 0)
-        octets = np.frombuffer(bytearray(b"".join(row + inside * count for count in counts)), np.uint8)
+        data = np.frombuffer(bytearray(b"".join(row + inside * count for count in counts)), np.uint8)
         cells = np.zeros((len(counts), len(R.COLUMNS)), np.int64)
-        cells[:, R.OCTETS_END] = np.cumsum([len(row) + len(inside) * count for count in counts])
+        cells[:, R.BYTES_END] = np.cumsum([len(row) + len(inside) * count for count in counts])
         cells[:, R.DIGEST] = R.BATCH
-        found, _, end = list_messages(cells, octets, 0, len(counts), wire, np.zeros((0, COLUMNS), np.int64))
+        found, _, end = list_messages(cells, data, 0, len(counts), wire, np.zeros((0, COLUMNS), np.int64))
         return found, end, cells[:, R.DIGEST].tolist()
 
     assert listed(3, 2) == (5, 2, [R.BATCH, R.BATCH])
@@ -361,7 +361,7 @@ def test_a_large_body_of_a_management_request_is_not_decoded(first: int) -> None
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3, 9])
 @pytest.mark.parametrize("payload", [b"\x01\x02\x03 anything", b"\0\1", b"", b"\0\x53\x75 no section", b"z" * 9000])
-def test_a_message_of_another_format_has_the_octets_of_its_transfers(payload: bytes, first: int) -> None:
+def test_a_message_of_another_format_has_the_bytes_of_its_transfers(payload: bytes, first: int) -> None:
     """Only format 0 has the sections of the specification (2.8.11). The first transfer may carry nothing of them, or so
     little that it could be a section."""
     frames = transfer(0, payload, 0, message_format=1 << 8)
@@ -415,8 +415,8 @@ def test_a_new_delivery_id_ends_the_delivery_before() -> None:
 
 @pytest.mark.parametrize("payload", ["41", "005374", "0053ff45", "005375a00561", "005371c1ff"])
 def test_sections_that_make_no_sense(payload: str) -> None:
-    octets = bytes.fromhex(payload)
-    for frames in ([transfer(0, octets)], [transfer(0, octets[:1], more=True), transfer(0, octets[1:])]):
+    data = bytes.fromhex(payload)
+    for frames in ([transfer(0, data)], [transfer(0, data[:1], more=True), transfer(0, data[1:])]):
         rows, _ = stream(*frames)
         assert (rows[-1]["status"], rows[-1]["error"]) == (
             "malformed",
@@ -454,15 +454,15 @@ def test_a_hole_inside_a_transfer_makes_it_partial_and_the_delivery_without_dige
 
 
 def test_an_open_that_the_snaplen_cut_shows_the_fields_that_were_captured() -> None:
-    """Behind a login, too. A uint takes 5 octets; one remains for the next field."""
+    """Behind a login, too. A uint takes 5 bytes; one remains for the next field."""
     fields = "c-one", "host", proton.uint(70000), proton.ushort(7), *[None] * 5, {proton.symbol("product"): "p" * 200}
-    octets = frame(performative(0x10, *fields))
-    ends = octets.index(b"host") + 4 + 5  # of the uint
+    data = frame(performative(0x10, *fields))
+    ends = data.index(b"host") + 4 + 5  # of the uint
     wire = Wire()
     wire.add(CLIENT, SASL_HEADER)
     wire.add(SERVER, SASL_HEADER + frame(performative(0x44, proton.ubyte(0)), kind=1))
     wire.add(CLIENT, HEADER)
-    wire.add(CLIENT, octets, captured=ends + 1)
+    wire.add(CLIENT, data, captured=ends + 1)
     wire.add(SERVER, b"")
     rows, _ = wire.rows()
     (row,) = (row for row in rows if row["name"] == "open")
@@ -494,18 +494,18 @@ def test_a_lost_boundary_is_found_again_and_nothing_is_joined_across() -> None:
 @given(st.integers(0, 300), st.integers(1, 300))
 @settings(max_examples=60, deadline=None)
 def test_every_byte_is_accounted_for_whatever_is_lost(start: int, size: int) -> None:
-    octets = OPEN + transfer(0, sections_of(b"abc"), 1) + FLOW_FRAME + transfer(1, sections_of([1]), 2) + CLOSE
-    start = min(start, len(octets) - 2)
-    stop = min(start + size, len(octets) - 1)  # the last byte shows how long the hole is
+    data = OPEN + transfer(0, sections_of(b"abc"), 1) + FLOW_FRAME + transfer(1, sections_of([1]), 2) + CLOSE
+    start = min(start, len(data) - 2)
+    stop = min(start + size, len(data) - 1)  # the last byte shows how long the hole is
     wire = Wire()
-    wire.add(CLIENT, HEADER + octets[:start])
+    wire.add(CLIENT, HEADER + data[:start])
     wire.lose(CLIENT, stop - start)
-    wire.add(CLIENT, octets[stop:])
+    wire.add(CLIENT, data[stop:])
     wire.add(SERVER, HEADER)
     _, facts = wire.rows()
     side = facts["client"]
     counted = sum(side[name] for name in ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes"))
-    assert counted == side["payload_bytes"] == 8 + len(octets) - (stop - start)
+    assert counted == side["payload_bytes"] == 8 + len(data) - (stop - start)
     assert side["missing_bytes"] == stop - start
 
 
@@ -524,12 +524,12 @@ def test_the_version_of_a_stream_is_detected_from_its_frames(before: bytes) -> N
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 50])
 def test_segments_of_any_size_give_the_same_rows(size: int) -> None:
-    octets = OPEN + transfer(0, sections_of(b"abc"), 1) + FLOW_FRAME + CLOSE
+    data = OPEN + transfer(0, sections_of(b"abc"), 1) + FLOW_FRAME + CLOSE
     wire = Wire(syn=False)
-    for start in range(0, len(octets), size):
-        wire.add(CLIENT, octets[start : start + size])
+    for start in range(0, len(data), size):
+        wire.add(CLIENT, data[start : start + size])
     uncut = Wire(syn=False)
-    uncut.add(CLIENT, octets)
+    uncut.add(CLIENT, data)
     columns = ("offset", "size", "name", "arguments", "properties", "digest", "status")
     assert [[row[c] for c in columns] for row in wire.rows()[0]] == [
         [row[c] for c in columns] for row in uncut.rows()[0]
@@ -538,12 +538,12 @@ def test_segments_of_any_size_give_the_same_rows(size: int) -> None:
 
 @given(st.binary(max_size=400))
 @settings(max_examples=100, deadline=None)
-def test_any_octets_after_a_header_give_rows(octets: bytes) -> None:
-    rows, facts = stream(octets)
+def test_any_bytes_after_a_header_give_rows(data: bytes) -> None:
+    rows, facts = stream(data)
     side = facts["client"]
     counted = sum(side[name] for name in ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes"))
-    assert counted == side["payload_bytes"] == 8 + len(octets)
-    assert sum(row["size"] for row in rows) == len(octets)
+    assert counted == side["payload_bytes"] == 8 + len(data)
+    assert sum(row["size"] for row in rows) == len(data)
 
 
 # ---- the shipped captures -------------------------------------------------------------------------------------------

@@ -35,15 +35,15 @@ def test_frames_after_the_servers_own_header(asked: str, answered: str, cut: int
     wire = Wire()
     wire.add(CLIENT, bytes.fromhex(HEADERS[asked]))
     frames, names = reason(answered)
-    octets = bytes.fromhex(HEADERS[answered]) + frames
-    for part in (octets,) if cut is None else (octets[:cut], octets[cut:]):
+    data = bytes.fromhex(HEADERS[answered]) + frames
+    for part in (data,) if cut is None else (data[:cut], data[cut:]):
         wire.add(SERVER, part)
     rows, facts = wire.rows()
     assert [row["name"] for row in rows if row["sender"] == "server"] == [None, *names]
     assert {row["status"] for row in rows} == {"ok"}
     assert {row["version"] for row in rows if row["sender"] == "server"} == {answered}
     assert facts["versions_offered"] == [f"client {asked}", f"server {answered}"]
-    assert facts["server"]["frame_bytes"] == len(octets)
+    assert facts["server"]["frame_bytes"] == len(data)
     assert facts["content"] == "amqp"
 
 
@@ -144,16 +144,16 @@ OTHERS = {
 @pytest.mark.parametrize("answered", [None, *HEADERS])
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_protocol_is_foreign_whatever_the_broker_answers(name: str, answered: str | None) -> None:
-    octets, code = OTHERS[name]
+    data, code = OTHERS[name]
     wire = Wire()
-    wire.add(CLIENT, octets)
+    wire.add(CLIENT, data)
     if answered is not None:
         wire.add(SERVER, bytes.fromhex(HEADERS[answered]))
     rows, facts = wire.rows()
     (row,) = [row for row in rows if row["sender"] == "client"]
-    assert (row["frame_type"], row["size"], row["code"]) == ("foreign", len(octets), code)
+    assert (row["frame_type"], row["size"], row["code"]) == ("foreign", len(data), code)
     assert facts["content"] == "foreign"
-    assert facts["client"]["foreign_bytes"] == len(octets)
+    assert facts["client"]["foreign_bytes"] == len(data)
 
 
 def test_tls_answered_by_the_header_of_amqp() -> None:
@@ -169,8 +169,8 @@ def test_tls_answered_by_the_header_of_amqp() -> None:
 def test_a_snaplen_inside_the_protocol_header_leaves_amqp(captured: int) -> None:
     """Every packet has so many bytes of its payload."""
     wire = Wire()
-    for side, octets in ((CLIENT, bytes.fromhex(HEADERS["0-9-1"])), (SERVER, START), (CLIENT, START), (SERVER, START)):
-        wire.add(side, octets, captured=captured)
+    for side, data in ((CLIENT, bytes.fromhex(HEADERS["0-9-1"])), (SERVER, START), (CLIENT, START), (SERVER, START)):
+        wire.add(side, data, captured=captured)
     rows, facts = wire.rows()
     assert facts["content"] == "amqp"
     assert not [row for row in rows if row["frame_type"] == "foreign"]

@@ -130,9 +130,9 @@ def test_time_and_memory_are_linear_in_the_number_of_interfaces() -> None:
 
     def seconds_of(number: int) -> float:
         blocks = [block("<", 5, struct.pack("<III", i, 0, 0) + counters) for i in range(number)]
-        octets = section("<") + interface("<") * number + b"".join(blocks)
+        data = section("<") + interface("<") * number + b"".join(blocks)
         began = time.process_time()
-        _, walker = walked(octets)
+        _, walker = walked(data)
         assert walker.dropped == number
         return time.process_time() - began
 
@@ -233,8 +233,8 @@ def test_blocks_of_one_process_id_and_packets_may_alternate() -> None:
         parts.append(block(0x0BAD, struct.pack("<III", 32622, 3, len(entry)) + entry))
         packet = struct.pack("<IIIII", 0, 0, i, 14, 14) + bytes(16) + struct.pack("<HHQ", 8, 8, 7) + bytes(4)
         parts.append(block(6, packet))
-    octets = b"".join(parts)
+    data = b"".join(parts)
     walker = PcapngWalker()
-    walker.walk(np.frombuffer(bytearray(octets), np.uint8), True)
+    walker.walk(np.frombuffer(bytearray(data), np.uint8), True)
     found = [walker.processes[number - 1].name for number in (walker.process_of[walker.process_of > 0] >> 2).tolist()]
     assert found == [f"{i:04}" for i in range(count)]

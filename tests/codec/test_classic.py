@@ -26,9 +26,10 @@ from classic_support import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.amqp.classic.methods import classify_method, decode_arguments
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, classic_tables, methods
+from codec.amqp.classic_tables import classic_tables, methods
+from codec.amqp.classic_values import classify_method, decode_arguments
 from codec.amqp.versions import VERSIONS
+from codec.names import CLASSIC_VERSIONS
 from codec.variant import FULL, MALFORMED, METADATA, OK, TOO_LARGE, VALUE, enlarge, new_writer, rollback, writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
@@ -191,7 +192,7 @@ def test_a_method_that_does_not_fit_into_full_heaps_is_written_again() -> None:
 def test_a_value_above_the_limit_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "VARIANT_BYTES", 1 << 16)
     t, version = classic_tables(), VERSIONS.index("0-9-1")
-    # 3 octets of VARIANT or more for each octet here: 1 of value, 2 of offset
+    # 3 bytes of VARIANT or more for each byte here: 1 of value, 2 of offset
     table = long_prefixed(shortstr(b"a") + b"A" + long_prefixed(b"V" * (5 << 13)))
     payload = struct.pack(">HHH", 50, 10, 0) + shortstr(b"q") + b"\x00" + table
     buf, end = padded(payload), 3 + len(payload)

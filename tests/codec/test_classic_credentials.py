@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from classic_support import TABLE, arguments, described_methods, example, long_prefixed, method_named, padded, shortstr
 
-from codec.amqp.classic.methods import classify_method, decode_arguments
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, classic_tables
+from codec.amqp.classic_tables import classic_tables
+from codec.amqp.classic_values import classify_method, decode_arguments
 from codec.amqp.versions import VERSIONS
+from codec.names import CLASSIC_VERSIONS
 from codec.variant import FULL, OK, new_writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

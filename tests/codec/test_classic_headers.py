@@ -14,11 +14,12 @@ from classic_support import example, fact_table, header_fits, long_prefixed, pad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.amqp.classic.frames import body_size_at
-from codec.amqp.classic.methods import check_header
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, classic_tables, content_classes
+from codec.amqp.classic_frames import body_size_at
+from codec.amqp.classic_tables import classic_tables, content_classes
+from codec.amqp.classic_values import check_header
 from codec.amqp.versions import VERSIONS
 from codec.compiler.limits import LIMITS
+from codec.names import CLASSIC_VERSIONS
 from codec.variant import MALFORMED, OK, TOO_DEEP
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
@@ -175,5 +176,5 @@ def test_a_property_that_does_not_fit_after_a_broken_table_ends_the_properties()
 
 
 def test_a_body_size_is_exact_beyond_53_bits() -> None:
-    octets = np.frombuffer(bytearray((2**62 + 1).to_bytes(8, "big")), np.uint8)
-    assert body_size_at(octets, 0) == 2**62 + 1
+    data = np.frombuffer(bytearray((2**62 + 1).to_bytes(8, "big")), np.uint8)
+    assert body_size_at(data, 0) == 2**62 + 1

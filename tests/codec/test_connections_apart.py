@@ -14,7 +14,12 @@ import pytest
 from test_reassembly import FRAMES, OPENING, PLACES, STREAM, WRAP, Capture, Segment, places
 from wire import CLIENT, SERVER, Row, Wire
 
-from codec.net.segments import ACK, FIN, RST, SYN
+from codec.net.layers import (
+    ACK,
+    FIN,
+    RST,
+    SYN,
+)
 
 PORTS = {CLIENT: 40000, SERVER: 5672}
 ANOTHER = 500_000  # how far initial sequence numbers of two connections are apart
@@ -130,7 +135,7 @@ def test_a_fin_that_is_acknowledged_by_another_one_came_first() -> None:
 
 @pytest.mark.parametrize("sizes", [[100], [40, 60, 500], [700, 33]])
 def test_bytes_cut_by_the_snaplen_are_recovered_from_smaller_retransmitted_segments(sizes: list[int]) -> None:
-    """A segment of which 8 octets were captured got lost behind the sniffer; its copies are small enough."""
+    """A segment of which 8 bytes were captured got lost behind the sniffer; its copies are small enough."""
     lost = Segment(CLIENT, 0, STREAM[:8], wire=len(STREAM))
     again: list[Segment] = []
     at = 8

@@ -45,10 +45,10 @@ def test_the_search_in_all_tables_finds_a_leaked_secret(searcher: Searcher) -> N
     login = next(each for each in LOGINS.values() if each.version == "0-9-1" and each.mechanism == "PLAIN")
     (place,) = login.secret_frames
     about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
-    octets = classic_frames.method("0-9-1", "connection.start-ok", 0, **about)
+    data = classic_frames.method("0-9-1", "connection.start-ok", 0, **about)
     sound = (login.frames[place][1], None)
     assert searcher.leaking(login, place, [sound, sound]) == []
-    found = {where.split(":")[0] for where in searcher.leaking(login, place, [sound, (octets, None), sound])}
+    found = {where.split(":")[0] for where in searcher.leaking(login, place, [sound, (data, None), sound])}
     assert found >= {"frames.arguments", "methods.arguments", "connections.client_product", "redacted"}
     number = Login("0-9-1", "", login.frames, (), PASSWORD[:4])
     header = classic_frames.header("0-9-1", "basic", int.from_bytes(PASSWORD[:4], "big"))
@@ -61,26 +61,26 @@ def test_a_damaged_login_shows_nothing(name: str, searcher: Searcher) -> None:
     for place in login.secret_frames:
         other = rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
         changed = rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE)
-        assert searcher.leaking(login, place, [(octets, None) for octets in changed]) == []
+        assert searcher.leaking(login, place, [(data, None) for data in changed]) == []
 
 
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_login_that_the_snaplen_cut_shows_nothing(name: str, searcher: Searcher) -> None:
-    """Cut at every octet, and damaged before that."""
+    """Cut at every byte, and damaged before that."""
     login, rng = LOGINS[name], random.Random(name)
     for place in login.secret_frames:
         sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
         cut = [(sound, captured) for captured in range(7, len(sound), 1 + len(sound) // 50)]
-        for octets in rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE):
-            cut.append((octets, rng.randint(7, max(7, len(octets) - 1))))
+        for data in rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE):
+            cut.append((data, rng.randint(7, max(7, len(data) - 1))))
         assert searcher.leaking(login, place, cut) == []
 
 
 def test_undefined_method_numbers_in_a_cut_frame_are_not_shown(searcher: Searcher) -> None:
-    """The octets of a proof where class and method stand, in a frame whose size reaches beyond what was captured."""
+    """The bytes of a proof where class and method stand, in a frame whose size reaches beyond what was captured."""
     login, place, _ = login_of("0-8", "SCRAM-SHA-256")
-    octets = bytes.fromhex("01 0000 00050553") + b"X8v3Bz2T0CJGbJQyF0XHI4Ts=" + b"\xce"
-    assert searcher.leaks(login, place, octets, 24) == []
+    data = bytes.fromhex("01 0000 00050553") + b"X8v3Bz2T0CJGbJQyF0XHI4Ts=" + b"\xce"
+    assert searcher.leaks(login, place, data, 24) == []
 
 
 @settings(max_examples=150, deadline=None)
@@ -89,23 +89,23 @@ def test_a_login_damaged_at_random_shows_nothing(name: str, seed: int, times: in
     login, rng = LOGINS[name], random.Random(seed)
     place = rng.choice(login.secret_frames)
     sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
-    octets = sound
+    data = sound
     for _ in range(times):
-        octets = splices(rng, octets, other)
-    assume(copies_nothing(login, sound, other, octets))
-    for given_octets in (octets, resized(login.version, octets)):
-        assert Searcher().leaks(login, place, given_octets) == [], given_octets
+        data = splices(rng, data, other)
+    assume(copies_nothing(login, sound, other, data))
+    for given_bytes in (data, resized(login.version, data)):
+        assert Searcher().leaks(login, place, given_bytes) == [], given_bytes
 
 
 def login_of(version: str, mechanism: str) -> tuple[Login, int, bytes]:
-    """A login, and place and octets of its frame that bears the secret."""
+    """A login, and place and bytes of its frame that bears the secret."""
     login = next(each for each in LOGINS.values() if (each.version, each.mechanism) == (version, mechanism))
     (place,) = login.secret_frames
     return login, place, login.frames[place][1]
 
 
 def start_ok_row(mechanism: bytes, response: bytes, wrong_size: int = 0) -> dict[str, object]:
-    """Arguments of a start-ok of 0-9-1; `wrong_size`: the length octet of the mechanism."""
+    """Arguments of a start-ok of 0-9-1; `wrong_size`: the length byte of the mechanism."""
     name = bytes([wrong_size]) + mechanism if wrong_size else shortstr(mechanism)
     payload = b"\0\x0a\0\x0b" + bytes(4) + name + long_prefixed(response) + shortstr(b"en_US")
     wire = Wire()
@@ -123,36 +123,36 @@ def test_a_user_that_includes_the_password_is_not_shown() -> None:
     """The length of LOGIN reaches into the password, and to the end of the response."""
     entries = b"\x05LOGINS" + b"alice" + b"\x08PASSWORDS" + long_prefixed(PASSWORD)
     for size in (15, 20, 33, len(entries) - 7):
-        octets = entries[:7] + size.to_bytes(4, "big") + entries[7:]
-        arguments = start_ok_row(b"AMQPLAIN", octets)
+        data = entries[:7] + size.to_bytes(4, "big") + entries[7:]
+        arguments = start_ok_row(b"AMQPLAIN", data)
         assert arguments == {"client_properties": {}, "mechanism": "AMQPLAIN", "locale": "en_US"}
 
 
 def test_a_property_that_ends_with_the_secret_is_not_shown(searcher: Searcher) -> None:
     """What stands between was lost, and the table fits as before; no mechanism follows."""
-    login, place, octets = login_of("0-9-1", "PLAIN")
-    property_at, at = octets.index(b"Python") + 2, octets.index(PASSWORD) + 7
-    assert searcher.leaks(login, place, resized("0-9-1", octets[:property_at] + octets[at:])) == []
+    login, place, data = login_of("0-9-1", "PLAIN")
+    property_at, at = data.index(b"Python") + 2, data.index(PASSWORD) + 7
+    assert searcher.leaks(login, place, resized("0-9-1", data[:property_at] + data[at:])) == []
 
 
 def test_a_login_in_an_extended_header_is_blanked(searcher: Searcher) -> None:
-    """DOFF, in units of four octets, covers the frame but for its size."""
+    """DOFF, in units of four bytes, covers the frame but for its size."""
     login = next(each for each in LOGINS.values() if each.version == "1.0" and len(each.frames[2][1]) % 4 == 0)
-    octets = login.frames[2][1]
-    assert searcher.leaks(login, 2, octets[:4] + bytes([len(octets) // 4]) + octets[5:]) == []
+    data = login.frames[2][1]
+    assert searcher.leaks(login, 2, data[:4] + bytes([len(data) // 4]) + data[5:]) == []
 
 
 def test_characters_are_not_read_as_method_numbers(searcher: Searcher) -> None:
     """A method frame that lacks all before the middle of a token, behind the login."""
-    login, place, octets = login_of("0-9-1", "update-secret")
-    assert searcher.leaks(login, place, resized("0-9-1", octets[:7] + octets[50:])) == []
+    login, place, data = login_of("0-9-1", "update-secret")
+    assert searcher.leaks(login, place, resized("0-9-1", data[:7] + data[50:])) == []
 
 
-def test_octets_inserted_into_a_secret_do_not_show_its_end_as_the_locale(searcher: Searcher) -> None:
-    """Five octets too many in the response, the last of them the length of the rest of the frame."""
-    login, place, octets = login_of("0-9-1", "AMQPLAIN")
-    at = octets.index(PASSWORD) + len(PASSWORD) - 4
-    longer = resized("0-9-1", octets[:at] + b"\0\0l\0\x0a" + octets[at:])
+def test_bytes_inserted_into_a_secret_do_not_show_its_end_as_the_locale(searcher: Searcher) -> None:
+    """Five bytes too many in the response, the last of them the length of the rest of the frame."""
+    login, place, data = login_of("0-9-1", "AMQPLAIN")
+    at = data.index(PASSWORD) + len(PASSWORD) - 4
+    longer = resized("0-9-1", data[:at] + b"\0\0l\0\x0a" + data[at:])
     assert searcher.leaks(login, place, longer) == []
 
 
@@ -161,11 +161,11 @@ def test_octets_inserted_into_a_secret_do_not_show_its_end_as_the_locale(searche
 def test_a_login_in_another_frame_type_is_not_shown_as_payload(
     version: str, frame_type: int, searcher: Searcher
 ) -> None:
-    login, place, octets = login_of(version, "PLAIN")
-    octets = bytes([frame_type]) + octets[1:]
-    assert searcher.leaks(login, place, octets) == []
-    client_login = Login(version, "PLAIN", ((CLIENT, login.frames[0][1]), (CLIENT, octets)), (1,), login.secret)
-    assert searcher.leaks(client_login, 1, octets) == []  # the server's start was not captured
+    login, place, data = login_of(version, "PLAIN")
+    data = bytes([frame_type]) + data[1:]
+    assert searcher.leaks(login, place, data) == []
+    client_login = Login(version, "PLAIN", ((CLIENT, login.frames[0][1]), (CLIENT, data)), (1,), login.secret)
+    assert searcher.leaks(client_login, 1, data) == []  # the server's start was not captured
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_login_in_another_frame_type_is_not_shown_as_payload(
 def test_a_response_read_as_another_frame_or_method_is_not_shown(
     version: str, mechanism: str, numbers: bytes, other: int, searcher: Searcher
 ) -> None:
-    """sasl-response and secure-ok; octets 8 to 10 of the frame say what it is."""
-    login, place, octets = login_of(version, mechanism)
-    assert octets[8:11] == numbers
-    assert searcher.leaks(login, place, octets[:10] + bytes([other]) + octets[11:]) == []
+    """sasl-response and secure-ok; bytes 8 to 10 of the frame say what it is."""
+    login, place, data = login_of(version, mechanism)
+    assert data[8:11] == numbers
+    assert searcher.leaks(login, place, data[:10] + bytes([other]) + data[11:]) == []

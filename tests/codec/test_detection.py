@@ -44,7 +44,7 @@ def zeros(rng: random.Random) -> bytes:
     return bytes(rng.randrange(1, 4000))
 
 
-def octets_that_frames_begin_and_end_with(rng: random.Random) -> bytes:
+def bytes_that_frames_begin_and_end_with(rng: random.Random) -> bytes:
     return bytes(rng.choice(b"\x00\x01\x02\x03\x08\x0a\x0c\x0f\x10\x53\xce\xc0") for _ in range(rng.randrange(1, 3000)))
 
 
@@ -53,7 +53,7 @@ def text_with_one_frame(rng: random.Random) -> bytes:
     return b"AMQP is mentioned here\n" * rng.randrange(3) + frame + b"and a line of text\n" * rng.randrange(1, 30)
 
 
-KINDS = [http, redis, mqtt, noise, tls_records, zeros, octets_that_frames_begin_and_end_with, text_with_one_frame]
+KINDS = [http, redis, mqtt, noise, tls_records, zeros, bytes_that_frames_begin_and_end_with, text_with_one_frame]
 
 
 @pytest.mark.parametrize("from_start", [True, False], ids=["from_start", "from the middle"])

@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 
 from codec.compiler import levels
 from codec.compiler.kernel import LazyKernel
-from codec.hashes.digest import INITIAL, begin, extended_block, finish, new_digests, portable_block, update
-from codec.hashes.sha_extensions import AVAILABLE, compress_block
+from codec.hashes.sha256 import (
+    AVAILABLE,
+    INITIAL,
+    begin,
+    compress_block,
+    extended_block,
+    finish,
+    new_digests,
+    portable_block,
+    update,
+)
 
 DIGESTS = new_digests(2)
 EXTENDED = pytest.param(
@@ -29,8 +38,8 @@ def digest(parts: list[bytes], slot: int = 1) -> bytes:
     out = np.zeros(32, np.uint8)
     begin(DIGESTS, slot)
     for part in parts:
-        octets = np.frombuffer(b"_" + part + b"_", np.uint8)
-        update(DIGESTS, slot, octets, 1, len(part))
+        data = np.frombuffer(b"_" + part + b"_", np.uint8)
+        update(DIGESTS, slot, data, 1, len(part))
     finish(DIGESTS, slot, out)
     return out.tobytes()
 
@@ -54,7 +63,7 @@ def test_interpreted_after_a_compiled_import(monkeypatch: pytest.MonkeyPatch) ->
 
 DIGEST_OF_ABC = """
 import numpy as np
-from codec.hashes.digest import begin, finish, new_digests, update
+from codec.hashes.sha256 import begin, finish, new_digests, update
 digests, out = new_digests(1), np.zeros(32, np.uint8)
 begin(digests, 0)
 update(digests, 0, np.frombuffer(b"abc", np.uint8), 0, 3)
@@ -76,7 +85,7 @@ def test_kernels_compiled_for_a_processor_without_the_instructions(tmp_path: Pat
 @pytest.mark.parametrize("block", [portable_block, EXTENDED])
 @pytest.mark.parametrize("text", [b"", b"abc", bytes(range(55))])
 def test_a_block(block, text: bytes) -> None:  # type: ignore[no-untyped-def]
-    """A text of at most 55 octets is one block: the text, a bit 1, zeros, its length in bits (FIPS 180-4, 5.1.1)."""
+    """A text of at most 55 bytes is one block: the text, a bit 1, zeros, its length in bits (FIPS 180-4, 5.1.1)."""
     padded = text + b"\x80" + bytes(55 - len(text)) + (8 * len(text)).to_bytes(8, "big")
     words = INITIAL.copy()
     block(words, np.frombuffer(b"__" + padded, np.uint8), 2, np.zeros(64, np.uint32))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from codec.net import runs
-from codec.net.protocols import TCP
+from codec.net.headers import TCP
+from codec.net.layers import FLOW_KEY_BYTES
 from codec.net.runs import group_flows
-from codec.net.segments import FLOW_KEY_BYTES
 
 COUNT, SLOTS = 400, 1024
 OURS = (0x45D9F3B1 & 0x7FFFFFFF | 1, 0x119DE1F3 | 1 << 30)

@@ -23,8 +23,8 @@ from test_tunnels import encapsulation_text, segment
 from codec.capture import RECORD
 from codec.compiler.limits import LIMITS, Limits
 from codec.net.fragments import Fragments
+from codec.net.headers import skip_name
 from codec.net.layers import Packets, dissect
-from codec.net.protocols import skip_name
 
 RAW = 101
 WAITING, COPY, OVERLAP, BAD = "ip-fragment", "ip-fragment-copy", "ip-fragment-overlap", "malformed-ip-fragment"
@@ -48,11 +48,11 @@ def pieces(size: int = 8) -> list[bytes]:
     return [bytes(part) for part in fragment(IP(**V4, id=77) / tcp(), fragsize=size)]
 
 
-def piece(place: int, octets: bytes, more: bool = True, number: int = 77, source: bytes = b"\n\0\0\t") -> bytes:
+def piece(place: int, data: bytes, more: bool = True, number: int = 77, source: bytes = b"\n\0\0\t") -> bytes:
     """One IPv4 fragment of a TCP datagram, written by hand: `place` in units of eight bytes, MF is 0x2000."""
     flags = place | (0x2000 if more else 0)
-    size = 20 + len(octets)
-    return struct.pack(">BBHHHBBH4s4s", 0x45, 0, size, number, flags, 64, 6, 0, source, b"\n\0\0\2") + octets
+    size = 20 + len(data)
+    return struct.pack(">BBHHHBBH4s4s", 0x45, 0, size, number, flags, 64, 6, 0, source, b"\n\0\0\2") + data
 
 
 def numbered(frame: bytes, number: int) -> Packet:
@@ -78,7 +78,7 @@ def test_fragments_in_any_order_give_the_segment_to_the_packet_that_completes_it
 
 def test_datagrams_of_one_identification_come_one_after_the_other() -> None:
     """As of a sender that numbers nothing; copies of their fragments begin no datagram."""
-    first, second = SEGMENT, SEGMENT[:4] + bytes(4) + SEGMENT[8:20] + bytes(8)  # another sequence number, other octets
+    first, second = SEGMENT, SEGMENT[:4] + bytes(4) + SEGMENT[8:20] + bytes(8)  # another sequence number, other bytes
     parts = [piece(place, data[8 * place : 8 * place + 16], place == 0) for data in (first, second) for place in (0, 2)]
     packets = dissected(parts[0], parts[1], parts[1], parts[0], parts[2], parts[2], parts[3], parts[3], link=RAW)
     assert reasons(packets) == [WAITING, None, COPY, COPY, WAITING, COPY, None, COPY]
@@ -186,7 +186,7 @@ def test_snaplen_in_a_fragment_ends_what_was_captured() -> None:
     packets = dissect(block, records, 1, 0)
     found = packets.segments[2]
     assert (packets.skip[2], found["wire_len"], found["cap_len"]) == (0, 60, 12 + 10)  # 12 in the first, 10 in the next
-    assert packets.octets[found["payload_at"] :][:22].tobytes() == PAYLOAD + bytes(range(14))
+    assert packets.data[found["payload_at"] :][:22].tobytes() == PAYLOAD + bytes(range(14))
 
 
 def test_datagrams_wait_for_a_bounded_number_of_packets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_endless_fragments_take_bounded_memory() -> None:
         records["link_type"] = RAW
         packets = dissect(block, records, packet_no, 0, fragments)
         packet_no += len(data)
-        assert len(packets.octets) == len(block)
+        assert len(packets.data) == len(block)
     assert sum(array.nbytes for array in fragments.buffers()) < 20 * 2**20
     saved = fragments.save(packet_no)
     assert saved is not None
@@ -271,11 +271,11 @@ def variants() -> list[bytes]:
 
 def packet(each: Fragment, version: int) -> bytes:
     number, place, units, last, variant, wrapped = each
-    octets = variants()[variant][place * 8 : place * 8 + units * 8 - (3 if last else 0)]
+    data = variants()[variant][place * 8 : place * 8 + units * 8 - (3 if last else 0)]
     if version == 4:
-        inner = Ether(**MACS) / IP(**V4, id=number, flags=0 if last else "MF", frag=place, proto=6) / Raw(octets)
+        inner = Ether(**MACS) / IP(**V4, id=number, flags=0 if last else "MF", frag=place, proto=6) / Raw(data)
     else:
-        inner = Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrFragment(nh=6, id=number, m=not last, offset=place) / Raw(octets)
+        inner = Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrFragment(nh=6, id=number, m=not last, offset=place) / Raw(data)
     return bytes(OUTER / vxlan() / inner if wrapped else inner)
 
 

@@ -1,4 +1,4 @@
-"""What the decoder notes about frames that only their octets tell, one case each; and nothing about ordinary ones."""
+"""What the decoder notes about frames that only their bytes tell, one case each; and nothing about ordinary ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from encode_1_0 import frame as frame_1_0
 from encode_1_0 import performative, section
 from wire import CLIENT, Wire
 
-from codec.amqp.classic.tables import methods
-from codec.amqp.notes import NOTES
+from codec.amqp.classic_tables import methods
+from codec.amqp.rows import NOTE_NAMES
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 GREETINGS = {"0-8": b"AMQP\x01\x01\x08\x00", "0-9": b"AMQP\x01\x01\x00\x09", "0-9-1": b"AMQP\x00\x00\x09\x01"}
@@ -243,7 +243,7 @@ def test_every_note_has_its_case() -> None:
     of_spans = {"snap-length"}
     of_order = {"peer-late", "captured-late"}  # tests/pipeline/test_order_far_apart.py
     noted = [expected for _, expected in CASES.values()] + [expected for *_, expected in OF_SESSIONS.values()]
-    assert {note for expected in noted for row in expected for note in row} | of_spans | of_order == set(NOTES)
+    assert {note for expected in noted for row in expected for note in row} | of_spans | of_order == set(NOTE_NAMES)
 
 
 def test_bytes_cut_by_the_snap_length_are_distinguished_from_lost_ones() -> None:
@@ -264,7 +264,7 @@ def test_bytes_cut_by_the_snap_length_are_distinguished_from_lost_ones() -> None
 
 
 @pytest.mark.parametrize(
-    ("octets", "code"),
+    ("data", "code"),
     [
         (b"GET / HTTP/1.1\r\n", 0x47455420),
         (b"\x16\x03\xff\x02\0\x01\0", 0x1603FF02),
@@ -273,15 +273,15 @@ def test_bytes_cut_by_the_snap_length_are_distinguished_from_lost_ones() -> None
         (b"GET", -1),
     ],
 )
-def test_the_code_of_a_foreign_stream_is_its_detected_protocol(octets: bytes, code: int) -> None:
+def test_the_code_of_a_foreign_stream_is_its_detected_protocol(data: bytes, code: int) -> None:
     wire = Wire()
-    wire.add(CLIENT, octets)
+    wire.add(CLIENT, data)
     wire.add(CLIENT, b"and so on")
     ((row, *_), _) = wire.rows()
     assert (row["frame_type"], row["code"]) == ("foreign", code)
 
 
-def test_the_octets_of_a_protocol_header() -> None:
+def test_the_bytes_of_a_protocol_header() -> None:
     wire = Wire()
     wire.add(CLIENT, b"AMQP\x01\x01\x08\x00")
     ((row, *_), _) = wire.rows()
@@ -294,7 +294,7 @@ def test_a_ticket_is_reserved_only_in_0_9_1() -> None:
     assert notes(passive) == [["reserved-set"]]
 
 
-def test_the_optional_table_of_basic_consume_in_0_8_is_not_trailing_octets() -> None:
+def test_the_optional_table_of_basic_consume_in_0_8_is_not_trailing_bytes() -> None:
     consume = [b"\0\0", shortstr(b"q"), shortstr(b"t"), b"\0"]
     assert notes(method(60, 20, *consume), version="0-8") == [[]]
     assert notes(method(60, 20, *consume, table()), version="0-8") == [[]]

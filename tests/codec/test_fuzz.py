@@ -13,7 +13,7 @@ from fuzz_modes import ATTACKS, attack_file, fuzzed
 from guarded_arrays import KERNELS, NegativeIndex, guarded
 
 from codec.amqp import rows as R
-from codec.amqp.decoder import Decoder
+from codec.decode.decoder import Decoder
 from codec.memory import as_records
 
 

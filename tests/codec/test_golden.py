@@ -1,7 +1,7 @@
 """Every frame that tshark shows is in `frames`, with its place and its values, and nothing else is.
 
 Expected rows come from tests/support/expected.py: tshark's goldens, and the bytes themselves as a second reader sees
-them. Where tshark is wrong a test of its own shows the octets."""
+them. Where tshark is wrong a test of its own shows the bytes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def in_stream_order(places: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def resynchronised(connection: ExpectedConnection, row: dict[str, Any]) -> bool:
-    """A row behind the point where a complete stream breaks the rules: its octets show that it is a frame."""
+    """A row behind the point where a complete stream breaks the rules: its bytes show that it is a frame."""
     half = connection.half(row["sender"])
     start, size = row["stream_offset"], row["size"]
     if start < connection.stops.get(half.sender, len(half.data)) or not half.complete:
@@ -150,7 +150,7 @@ def test_arguments_and_properties_are_those_that_tshark_shows(capture: Capture) 
 
 
 def pika_reading(frame: ExpectedFrame) -> dict[str, Any] | None:
-    """Arguments or properties as pika decodes them, by our key; None where pika cannot read the octets."""
+    """Arguments or properties as pika decodes them, by our key; None where pika cannot read the bytes."""
     raw = bytes([1 if frame.kind == 1 else 2]) + (frame.channel or 0).to_bytes(2, "big")
     raw += len(frame.content).to_bytes(4, "big") + frame.content + bytes([tcp.FRAME_END])
     try:
@@ -226,7 +226,7 @@ def test_tls_and_foreign_streams_are_one_row_a_direction(capture: Capture) -> No
 
 @with_packets_removed
 def test_partial_frames_are_frames_of_the_origin_that_lost_bytes(capture: Capture) -> None:
-    """A frame that begins where a boundary is known, and whose first seven octets were captured, has a known size: the
+    """A frame that begins where a boundary is known, and whose first seven bytes were captured, has a known size: the
     hole inside it does not end it."""
     assert capture.made_from is not None
     (origin,) = captured(capture.made_from)
@@ -275,11 +275,11 @@ def begins_cut_packet(half: tcp.Half, start: int, frame: tcp.Frame) -> bool:
 # ---- where tshark is wrong ------------------------------------------------------------------------------------------
 
 
-def test_tshark_shows_a_frame_without_its_end_octet() -> None:
+def test_tshark_shows_a_frame_without_its_end_byte() -> None:
     """Client of the first connection: `01 0001 00000005 0014000a00 00` ends with 00, not CE: the broker answers 501."""
     connection = expected("091_connection_exceptions.pcap")[0]
-    octets = bytes(connection.half("client").data[88:101])
-    assert octets == bytes.fromhex("01 0001 00000005 0014000a00 00")
+    data = bytes(connection.half("client").data[88:101])
+    assert data == bytes.fromhex("01 0001 00000005 0014000a00 00")
     (view,) = connection.unframed
     assert (view.packet_no, view.size, view.kind) == (12, 13, 1)
     (row,) = [
@@ -299,7 +299,7 @@ def test_a_frame_type_that_no_document_defines_is_accounted_for() -> None:
     assert (row["status"], row["size"], row["packet_no"]) == ("unknown", frame.size, frame.packet.no)
 
 
-def test_every_frame_settled_by_its_octets_was_captured() -> None:
+def test_every_frame_settled_by_its_bytes_was_captured() -> None:
     captured_frames = {
         (connection.version, frame.content)
         for capture in CAPTURES
@@ -314,7 +314,7 @@ def test_pika_wrote_minus_one_as_a_decimal_and_tshark_shows_it_unsigned() -> Non
     """`negdec` is tag D, scale 0, ffffffff. pika, which wrote it, meant and reads -1, as the prose of 0-9-1 says; its
     grammar, RabbitMQ and tshark read 4294967295."""
     connection = expected("091_field_tables.pcap")[0]
-    octets = bytes(connection.half("client").data)
-    assert b"\x06negdecD\x00\xff\xff\xff\xff" in octets
+    data = bytes(connection.half("client").data)
+    assert b"\x06negdecD\x00\xff\xff\xff\xff" in data
     headers = [row["properties"]["headers"] for row in decoded("091_field_tables.pcap")[0].rows if row["properties"]]
     assert {table["negdec"] for table in headers} == {Decimal(-1)}

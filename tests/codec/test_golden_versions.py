@@ -25,7 +25,7 @@ PARTS = (
 )
 
 START = b"\x01\x00\x00"  # how a connection.start begins: a method on channel 0, then the size, class 10, method 10
-# For each connection: octets after "AMQP" in the header of the client; what the server answers (its own header, or the
+# For each connection: bytes after "AMQP" in the header of the client; what the server answers (its own header, or the
 # version numbers in its connection.start); versions_offered; the version of the connection and of its last row.
 ASKED: list[tuple[bytes, bytes, list[str], str | None]] = [
     (b"\x01\x01\x08\x00", START + b"\x08\x00", ["client 0-8"], "0-8"),
@@ -41,7 +41,7 @@ ASKED: list[tuple[bytes, bytes, list[str], str | None]] = [
 ]
 
 
-def test_every_protocol_header_gets_the_answer_that_its_octets_show() -> None:
+def test_every_protocol_header_gets_the_answer_that_its_bytes_show() -> None:
     found = decoded(HEADERS)
     for reassembled, connection, (asked, answer, offered, version) in zip(captured(HEADERS), found, ASKED, strict=True):
         assert reassembled.client is not None

@@ -29,12 +29,12 @@ from tls_forged import Forged
 from tls_peers import Peers, wire_of
 from wire import CLIENT, FLOW, SERVER, Wire, give_up, take_facts
 
-from codec.amqp.decoder import CarriedStates, Decoder
 from codec.compiler.limits import LIMITS
+from codec.decode.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls_handshake import KeyLog
 from codec.memory import as_records, readonly
-from codec.net.segments import FLOW_BYTES, SEGMENT
+from codec.net.layers import FLOW_BYTES, SEGMENT
 from udfs.decode.runs import Files
 
 CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
@@ -59,9 +59,9 @@ def decoded(wire: Wire, decoder: Decoder | None = None) -> tuple[float, int, dic
     return spent, rows, facts.facts
 
 
-def in_segments(wire: Wire, octets: bytes, size: int) -> Wire:
-    for start in range(0, len(octets), size):
-        wire.add(CLIENT, octets[start : start + size])
+def in_segments(wire: Wire, data: bytes, size: int) -> Wire:
+    for start in range(0, len(data), size):
+        wire.add(CLIENT, data[start : start + size])
     return wire
 
 
@@ -70,7 +70,7 @@ def in_segments(wire: Wire, octets: bytes, size: int) -> Wire:
 
 def shared_table(count: int) -> bytes:
     """`count` content headers, each inside the first entry of the table of the one before, so that all their tables
-    end together; one octet too much before the end octet makes none of them a frame."""
+    end together; one byte too much before the end byte makes none of them a frame."""
     fixed = 7 + 14 + 4  # frame header; class, weight, size, flags; length of the table
     entry = b"\x01aS" + struct.pack(">I", fixed)
     total = count * (len(entry) + fixed)
@@ -84,7 +84,7 @@ def shared_table(count: int) -> bytes:
 
 def shared_sections(count: int) -> bytes:
     """The same in 0-10: header segments whose sections, each with the next frame header inside a str8, go on to the
-    same end, where one octet is too much. A frame has at most 64 KB."""
+    same end, where one byte is too much. A frame has at most 64 KB."""
     inside = 12
     # struct32 delivery-properties (class 4, code 1): flags 0x0200, routing-key, a str8
     section = struct.pack(">IBBHB", 5 + inside, 4, 1, 0x0002, inside)
@@ -113,17 +113,17 @@ def feigned_sections(count: int) -> Wire:
     return in_segments(Wire(), SEGMENTED_HEADER + LOST + shared_sections(4000 * count), 1448)
 
 
-def feigned_sizes(octets: bytes, header: bytes) -> Callable[[int], Wire]:
+def feigned_sizes(data: bytes, header: bytes) -> Callable[[int], Wire]:
     """Nothing but beginnings of frames that claim a large size."""
 
     def wire(count: int) -> Wire:
-        return in_segments(Wire(), header + LOST + octets * (20_000 * count), 1448)
+        return in_segments(Wire(), header + LOST + data * (20_000 * count), 1448)
 
     return wire
 
 
-def wrong_end_octets(count: int) -> Wire:
-    """Each frame claims all that follows, and its end octet is wrong; a real one stands behind each header."""
+def wrong_end_bytes(count: int) -> Wire:
+    """Each frame claims all that follows, and its end byte is wrong; a real one stands behind each header."""
     each, parts = 7 + len(ACK), []
     for number in range(2000 * count):
         parts.append(struct.pack(">BHI", 3, 1, (2000 * count - number) * each - 7) + ACK)
@@ -134,7 +134,7 @@ def wrong_end_octets(count: int) -> Wire:
 
 
 def a_body_at_first(size: int) -> Callable[[int], Wire]:
-    """A stream without protocol header: its first octets may begin a body of nearly 1 MiB, the rest is text."""
+    """A stream without protocol header: its first bytes may begin a body of nearly 1 MiB, the rest is text."""
 
     def wire(count: int) -> Wire:
         return in_segments(Wire(syn=False), struct.pack(">BHI", 3, 1, 0xFFF00) + b"text" * (25 * size * count), size)
@@ -154,11 +154,11 @@ def a_table_at_first(count: int) -> Wire:
 
 
 def backwards(count: int) -> Wire:
-    """Segments of one octet, in groups of 1000 from the last to the first."""
+    """Segments of one byte, in groups of 1000 from the last to the first."""
     wire = Wire()
-    octets, size, first = CLASSIC_HEADER + ACK * (200 * count), 1000, wire.seq[CLIENT]
-    for start in range(0, len(octets), size):
-        part = octets[start : start + size]
+    data, size, first = CLASSIC_HEADER + ACK * (200 * count), 1000, wire.seq[CLIENT]
+    for start in range(0, len(data), size):
+        part = data[start : start + size]
         for at in range(len(part) - 1, -1, -1):
             wire.seq[CLIENT] = first + start + at
             wire.add(CLIENT, part[at : at + 1])
@@ -187,7 +187,7 @@ def one_direction(count: int) -> Wire:
 
 
 def old_copies(count: int) -> Wire:
-    """64 KB again and again, each time other octets."""
+    """64 KB again and again, each time other bytes."""
     wire = Wire()
     wire.add(CLIENT, CLASSIC_HEADER + struct.pack(">BHI", 3, 1, 1 << 20) + bytes(60_000))
     for number in range(40 * count):
@@ -204,7 +204,7 @@ ATTACKS: dict[str, Callable[[int], Wire]] = {
     "methods, classic": feigned_sizes(struct.pack(">BHIHH", 1, 1, 0xFFF00, 50, 10), CLASSIC_HEADER),
     "sizes, 0-10": feigned_sizes(struct.pack(">BBHBBHI", 3, 3, 0xFFF0, 0, 1, 1, 0), SEGMENTED_HEADER),
     "sizes, 1.0": feigned_sizes(struct.pack(">IBBH", 0xFFF00, 2, 0, 1) + b"\0\x53\x14\xc0", DESCRIBED_HEADER),
-    "end octets": wrong_end_octets,
+    "end octets": wrong_end_bytes,
     "body at first, small segments": a_body_at_first(100),
     "body at first, large segments": a_body_at_first(1448),
     "table at first": a_table_at_first,
@@ -223,7 +223,7 @@ def test_time_is_linear(attack: str) -> None:
     assert_linear(lambda count: min(decoded(wires[count], decoder)[0] for _ in range(3)), STEPS)
 
 
-# What bodies are made of: octets of each kind make other places look like the beginning of a frame.
+# What bodies are made of: bytes of each kind make other places look like the beginning of a frame.
 BODIES = {
     "random": np.random.default_rng(1).bytes(1 << 20),
     "zeros": bytes(1 << 20),
@@ -242,24 +242,24 @@ def test_a_search_for_frames_has_a_bounded_cost_per_byte(header: bytes, kind: st
     assert searched < 4 * min(compressed(BODIES["random"]) for _ in range(3))
 
 
-def compressed(octets: bytes) -> float:
-    """Seconds of the processor for compressing these octets."""
+def compressed(data: bytes) -> float:
+    """Seconds of the processor for compressing these bytes."""
     started = time.process_time()
-    zlib.compress(octets)
+    zlib.compress(data)
     return time.process_time() - started
 
 
-def test_the_false_frames_are_one_octet_away_from_frames() -> None:
-    """With the octet too much taken away, the first of them is found: all of its table, all of its sections."""
-    octets = shared_table(50)
-    size = int.from_bytes(octets[10:14], "big")  # behind the beginning of an entry, frame type and channel
-    sound = octets[7:10] + (size - 1).to_bytes(4, "big") + octets[14:-2] + b"\xce"
+def test_the_false_frames_are_one_byte_away_from_frames() -> None:
+    """With the byte too much taken away, the first of them is found: all of its table, all of its sections."""
+    data = shared_table(50)
+    size = int.from_bytes(data[10:14], "big")  # behind the beginning of an entry, frame type and channel
+    sound = data[7:10] + (size - 1).to_bytes(4, "big") + data[14:-2] + b"\xce"
     _, rows, facts = decoded(in_segments(Wire(), CLASSIC_HEADER + LOST + sound, 1448))
     assert (rows, facts["client"]["frame_bytes"]) == (3, 8 + len(sound))
     group = 65535 // 21 - 1
-    octets = shared_sections(group)
-    size = int.from_bytes(octets[11:13], "big")  # behind the beginning of a section, flags and segment type
-    sound = octets[9:11] + (size - 1).to_bytes(2, "big") + octets[13:-1]
+    data = shared_sections(group)
+    size = int.from_bytes(data[11:13], "big")  # behind the beginning of a section, flags and segment type
+    sound = data[9:11] + (size - 1).to_bytes(2, "big") + data[13:-1]
     _, rows, facts = decoded(in_segments(Wire(), SEGMENTED_HEADER + LOST + sound, 1448))
     assert (rows, facts["client"]["frame_bytes"]) == (3, 8 + len(sound))
 
@@ -269,13 +269,13 @@ def test_the_false_frames_are_one_octet_away_from_frames() -> None:
 
 def test_more_open_deliveries_than_the_limit() -> None:
     """Each on its own link and never finished: deliveries above the limit are not joined, and the limit is named."""
-    incomplete, octets = sections_of(b"abc")[:-1], []
+    incomplete, data = sections_of(b"abc")[:-1], []
     for handle in range(LIMITS.open_deliveries + 1):
         # transfer: handle, delivery id and tag, format, settled, more
         fields = b"\x70" + handle.to_bytes(4, "big") + b"\x43\xa0\x01t\x40\x40\x41"
-        octets.append(frame(b"\0\x53\x14\xc0" + bytes([len(fields) + 1, 6]) + fields + incomplete))
-    _, rows, facts = decoded(in_segments(Wire(), DESCRIBED_HEADER + b"".join(octets) + CLOSE, 50_000))
-    assert rows == 1 + len(octets) + 1
+        data.append(frame(b"\0\x53\x14\xc0" + bytes([len(fields) + 1, 6]) + fields + incomplete))
+    _, rows, facts = decoded(in_segments(Wire(), DESCRIBED_HEADER + b"".join(data) + CLOSE, 50_000))
+    assert rows == 1 + len(data) + 1
     assert facts["limits"] == ["open deliveries"]
     assert facts["client"]["frame_bytes"] == facts["client"]["payload_bytes"]
 
@@ -380,13 +380,13 @@ def calls_in_layers(wires: list[Wire], log: KeyLog = NO_SECRETS, of: str = "/cod
         calls += event == "call" and of in frame.f_code.co_filename
 
     layers = Layers(log)
-    keys, parts, octets = [], [], bytearray()
+    keys, parts, data = [], [], bytearray()
     for number, wire in enumerate(wires):
         keys.append((FLOW[:-2] + number.to_bytes(2, "big")).ljust(FLOW_BYTES, b"\0"))
         parts.append(np.array(wire.segments, SEGMENT))
-        parts[-1]["payload_at"] += len(octets)
-        octets += wire.payload
-    segments, payload = as_records(np.concatenate(parts)), np.frombuffer(octets, np.uint8)
+        parts[-1]["payload_at"] += len(data)
+        data += wire.payload
+    segments, payload = as_records(np.concatenate(parts)), np.frombuffer(data, np.uint8)
     flows = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, FLOW_BYTES)
     ends = np.cumsum([len(part) for part in parts])
     sys.setprofile(count)
@@ -433,8 +433,8 @@ def test_python_does_nothing_for_each_short_connection_without_layers(kind: str,
     def wires(count: int) -> list[Wire]:
         found = [Wire(syn) for _ in range(count)]
         for wire in found:
-            for way, octets in SHORT[kind] or ((CLIENT, b""),):
-                wire.add(way, octets)
+            for way, data in SHORT[kind] or ((CLIENT, b""),):
+                wire.add(way, data)
         return found
 
     calls_in_layers(wires(2))
@@ -487,8 +487,8 @@ def test_a_connection_with_layers_that_has_ended_needs_little_memory(kind: str) 
     if kind == "tls":
         flights, log = tls_flights()
     wire = wire_of(flights[:1] if kind == "request" else flights)
-    segments, octets = wire.arrays()
-    payload = np.frombuffer(bytearray(octets), np.uint8)
+    segments, data = wire.arrays()
+    payload = np.frombuffer(bytearray(data), np.uint8)
     decoder = Decoder(layers=Layers(log))
 
     def feed(first: int, count: int) -> None:
@@ -523,8 +523,8 @@ def test_the_saved_state_of_a_layer_is_small(kind: str) -> None:
     carried = CarriedStates((), Files())
     carried.files.number("a.pcap")
     decoder = Decoder(carried=carried, layers=Layers(log, carry=True))
-    segments, octets = wire_of(flights).arrays()
-    for batches in (decoder.feed(FLOW, segments, np.frombuffer(bytearray(octets), np.uint8)), decoder.finish()):
+    segments, data = wire_of(flights).arrays()
+    for batches in (decoder.feed(FLOW, segments, np.frombuffer(bytearray(data), np.uint8)), decoder.finish()):
         for _ in batches:
             pass
     ((_, state),) = carried.states.items()

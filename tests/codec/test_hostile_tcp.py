@@ -9,7 +9,12 @@ from fuzz import PARTS
 from test_reassembly import FRAMES, OPENING, PLACES, STREAM, Capture, Segment, places
 from wire import CLIENT, SERVER, Row
 
-from codec.net.segments import ACK, FIN, RST, SYN
+from codec.net.layers import (
+    ACK,
+    FIN,
+    RST,
+    SYN,
+)
 
 END_OF_2106 = 4_323_542_400 * 10**9 - 10**9  # a pcap's 32 bits of seconds end in February 2106
 
@@ -60,9 +65,9 @@ def test_both_sides_open_at_once() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 65_535])
-def test_segments_of_one_octet_and_of_the_largest_size(size: int) -> None:
-    octets = STREAM + b"".join(FRAMES[1:]) * 20
-    segments = [Segment(CLIENT, at, octets[at : at + size]) for at in range(0, len(octets), size)]
+def test_segments_of_one_byte_and_of_the_largest_size(size: int) -> None:
+    data = STREAM + b"".join(FRAMES[1:]) * 20
+    segments = [Segment(CLIENT, at, data[at : at + size]) for at in range(0, len(data), size)]
     rows, _ = accounted(Capture(segments=[*OPENING, *segments]))
     assert len(places(rows)) == len(FRAMES) + 20 * (len(FRAMES) - 1)
     assert {row["status"] for row in rows} == {"ok"}

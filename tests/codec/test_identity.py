@@ -31,13 +31,13 @@ def test_connection_number(ends: list[tuple[bytes, bytes]], ts_ns: int, seq: int
 @settings(max_examples=100, deadline=None)
 @given(st.lists(ENDS, min_size=1, max_size=3), st.integers(0, 65535), st.sampled_from([6, 17, 132]))
 def test_community_ids(flows: list[list[tuple[bytes, bytes]]], seed: int, protocol: int) -> None:
-    """The octets of the specification: seed, addresses, protocol, a zero, ports."""
+    """The bytes of the specification: seed, addresses, protocol, a zero, ports."""
     keys, expected = b"", []
     for (low, low_port), (high, high_port) in flows:
         keys += low + high + low_port + high_port
         mapped = low.startswith(IPV4_MAPPED) and high.startswith(IPV4_MAPPED)
         addresses = low[12:] + high[12:] if mapped else low + high
-        octets = seed.to_bytes(2, "big") + addresses + bytes([protocol, 0]) + low_port + high_port
-        expected.append(b"1:" + base64.b64encode(hashlib.sha1(octets).digest()))
+        data = seed.to_bytes(2, "big") + addresses + bytes([protocol, 0]) + low_port + high_port
+        expected.append(b"1:" + base64.b64encode(hashlib.sha1(data).digest()))
     names = name_flows(np.frombuffer(keys, np.uint8).reshape(-1, 36), seed, protocol)
     assert [name.tobytes() for name in names] == expected

@@ -69,9 +69,9 @@ def test_a_directory_that_everybody_can_write_is_not_used(base: Path, mode: int)
 def test_a_directory_that_a_list_lets_others_write_is_not_used(base: Path) -> None:
     """The owner, user 54322, the group, the mask, others: tag, permissions, id. Its mode is 0775, of a group of one."""
     entries = [(1, 7, -1), (2, 7, ATTACKER), (4, 5, -1), (16, 7, -1), (32, 5, -1)]
-    octets = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
     try:
-        os.setxattr(base, "system.posix_acl_access", octets)
+        os.setxattr(base, "system.posix_acl_access", data)
     except OSError:
         pytest.skip("this file system has no access control lists")
     refused("access control list")
@@ -190,7 +190,7 @@ def test_a_user_who_can_write_nowhere_compiles_in_memory(public: Path) -> None:
 
 
 def planted(sources: Path, marker: Path) -> Iterator[tuple[str, bytes]]:
-    """(directory/file, octets) of an index of the kernel that the test calls, which is code."""
+    """(directory/file, bytes) of an index of the kernel that the test calls, which is code."""
     script = """
 from codec.cursor import u8
 from codec.compiler.kernel import kernels_digest
@@ -216,10 +216,10 @@ def test_planted_kernels_are_not_unpickled(public: Path, trust: str) -> None:
     shared = public / "shared"
     shared.mkdir()
     shared.chmod(0o1777 if trust == "attacker" else 0o755)
-    for name, octets in planted(public, public / "marks" / "ran"):
+    for name, data in planted(public, public / "marks" / "ran"):
         file = shared / name
         file.parent.mkdir()
-        file.write_bytes(octets)
+        file.write_bytes(data)
         for path in (file.parent, file):
             os.chown(path, ATTACKER if trust == "attacker" else SERVICE, -1)
     if trust == "service":

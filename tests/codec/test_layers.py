@@ -16,9 +16,8 @@ from scapy.layers.l2 import ARP, LLC, STP, CookedLinux, CookedLinuxV2, Dot1AD, D
 from scapy.packet import Packet, Raw
 
 from codec.capture import NO_INTERFACE, NOT_A_PACKET, RECORD
-from codec.net.filters import Filter, host_bytes
-from codec.net.layers import Packets, dissect
-from codec.net.protocols import LINK_NAMES, skip_name
+from codec.net.headers import LINK_NAMES, skip_name
+from codec.net.layers import Filter, Packets, dissect, host_bytes
 
 ETHERNET, NULL, RAW, LOOP, SLL, SLL2, IPV4, IPV6 = 1, 0, 101, 108, 113, 276, 228, 229
 V4: dict[str, Any] = {"src": "10.0.0.9", "dst": "10.0.0.2"}

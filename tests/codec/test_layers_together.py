@@ -16,10 +16,10 @@ from tls_forged import Forged
 from tls_peers import wire_of
 from wire import CLIENT, FLOW, SERVER, Wire
 
-from codec.amqp.decoder import Decoder
+from codec.decode.decoder import Decoder
 from codec.layers import short
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls_handshake import KeyLog
 
 CONNECTIONS = 20 if numba.config.DISABLE_JIT else 150
 Run = tuple[np.ndarray, bytes]  # segments, payload
@@ -31,18 +31,18 @@ FRAME = b"\x82\x88\0\0\0\0" + AMQP  # the mask is zero
 
 def joined(*runs: Run) -> Run:
     """Connections one after the other on the same addresses and ports, with other sequence numbers."""
-    parts, octets, packets = [], b"", 0
+    parts, data, packets = [], b"", 0
     for number, (segments, payload) in enumerate(runs):
         part = segments.copy()
         for name in ("seq", "ack"):
             part[name] += number * 1_000_000
-        part["payload_at"] += len(octets)
+        part["payload_at"] += len(data)
         for name in ("order_ns", "ts_ns", "packet_no"):
             part[name] += packets
         packets = int(max(part["packet_no"].max(), part["order_ns"].max(), part["ts_ns"].max()))
         parts.append(part)
-        octets += payload
-    return np.concatenate(parts), octets
+        data += payload
+    return np.concatenate(parts), data
 
 
 def of_each(runs: list[Run], log: Any) -> tuple[Any, Any]:
@@ -58,10 +58,10 @@ def of_each(runs: list[Run], log: Any) -> tuple[Any, Any]:
         moved.append(segments.copy())
         moved[-1]["payload_at"] += at
         at += len(payload)
-    octets = np.frombuffer(bytearray(b"".join(payload for _, payload in runs) or b"\0"), np.uint8)
+    data = np.frombuffer(bytearray(b"".join(payload for _, payload in runs) or b"\0"), np.uint8)
     ends = np.cumsum([len(segments) for segments in moved])
     keys = np.frombuffer(b"".join(flows), np.uint8).reshape(len(flows), -1)
-    batches = [*together.feed_flows(keys, ends, np.concatenate(moved), octets), *together.finish()]
+    batches = [*together.feed_flows(keys, ends, np.concatenate(moved), data), *together.finish()]
     other = rows_and_facts(together, batches)
     assert together.layers is not None
     assert not together.layers._reasons, "reasons of no connection"

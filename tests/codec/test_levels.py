@@ -85,7 +85,7 @@ def test_who_names_a_processor_gets_kernels_compiled_for_it(carried: Path, monke
 
 HASH = """
 import numpy as np
-from codec.variant.dictionary import key_hash
+from codec.variant.containers import key_hash
 print(key_hash(np.frombuffer(b"foobar", np.uint8), 0, 6), sum(key_hash.stats.cache_hits.values()))
 """
 

@@ -15,18 +15,18 @@ from encode_0_10 import frame as segment_frame
 from test_amqp_1_0_streams import HEADER, transfer
 from wire import CLIENT, FLOW, SERVER, Row, Wire, give_up, take_facts
 
-from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.net.segments import ACK, SEGMENT, SYN
+from codec.decode.decoder import Decoder
+from codec.net.layers import ACK, SEGMENT, SYN
 
 V = "0-9-1"
 HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
 
 
-def says(*octets: bytes) -> Wire:
+def says(*wire_bytes: bytes) -> Wire:
     """A connection whose client says this, a segment each."""
     wire = Wire()
-    for data in octets:
+    for data in wire_bytes:
         wire.add(CLIENT, data)
     return wire
 
@@ -40,11 +40,11 @@ def tables(depth: int) -> Wire:
 
 
 def array(elements: int) -> Wire:
-    """queue.declare with an array of booleans, two octets each on the wire. In VARIANT each is an octet, and three for
+    """queue.declare with an array of booleans, two bytes each on the wire. In VARIANT each is an byte, and three for
     where it begins."""
-    octets = b"t\x01" * elements
-    octets = b"\x01aA" + len(octets).to_bytes(4, "big") + octets
-    arguments = b"\0\0\x01q\0" + len(octets).to_bytes(4, "big") + octets
+    data = b"t\x01" * elements
+    data = b"\x01aA" + len(data).to_bytes(4, "big") + data
+    arguments = b"\0\0\x01q\0" + len(data).to_bytes(4, "big") + data
     return says(classic.protocol_header(V) + classic.frame(1, 1, b"\0\x32\0\x0a" + arguments))
 
 

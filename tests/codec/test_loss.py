@@ -35,7 +35,7 @@ from test_reassembly import FRAMES as CLASSIC_FRAMES
 from wire import CLIENT, FLOW, SERVER, Wire
 
 from codec.compiler.limits import LIMITS
-from codec.net.segments import FIN, SEGMENT, SYN
+from codec.net.layers import FIN, SEGMENT, SYN
 
 LONG = 200  # packets; of longer connections every fifth is lost
 STEP = 4  # every fourth of them in a test; the others are slow tests
@@ -53,13 +53,13 @@ def flows() -> list[tuple[Flow, Decoded]]:
         for key, segments, payload in runs:
             by_key.setdefault(key, []).append((segments, payload))
         for key, parts in by_key.items():
-            moved, octets = [], b""
+            moved, data = [], b""
             for segments, payload in parts:
                 shifted = segments.copy()
-                shifted["payload_at"] += len(octets)
+                shifted["payload_at"] += len(data)
                 moved.append(shifted)
-                octets += payload
-            flow = Flow(path.name, key, np.concatenate(moved), np.frombuffer(octets or b"\0", np.uint8))
+                data += payload
+            flow = Flow(path.name, key, np.concatenate(moved), np.frombuffer(data or b"\0", np.uint8))
             results = decoded(flow)
             if len(results) == 1 and any(f.kind not in SPANS for f in results[0].frames):
                 found.append((flow, results[0]))
@@ -101,7 +101,7 @@ def test_runs_of_packets_lost() -> None:
 
 
 def content(number: int, size: int) -> list[bytes]:
-    """A publish, its header and bodies of at most 90 octets, as pika writes them."""
+    """A publish, its header and bodies of at most 90 bytes, as pika writes them."""
     bodies = [bytes([number]) * min(90, size - at) for at in range(0, size, 90)]
     return [
         *CLASSIC_FRAMES[1 + 3 * number :][:1],
@@ -111,8 +111,8 @@ def content(number: int, size: int) -> list[bytes]:
 
 
 def header(size: int) -> bytes:
-    octets: bytes = pika.frame.Header(1, size, pika.spec.BasicProperties(message_id="m")).marshal()
-    return octets
+    data: bytes = pika.frame.Header(1, size, pika.spec.BasicProperties(message_id="m")).marshal()
+    return data
 
 
 def classic() -> list[bytes]:
@@ -145,9 +145,9 @@ FAMILIES: list[Callable[[], list[bytes]]] = [classic, segmented, described]
 
 def written(frames: list[bytes], cuts: list[int]) -> Flow:
     """`frames` from a client, one segment between each two of `cuts`; all is acknowledged in the end."""
-    wire, octets = Wire(), b"".join(frames)
-    for start, stop in pairwise(sorted({0, *cuts, len(octets)})):
-        wire.add(CLIENT, octets[start:stop])
+    wire, data = Wire(), b"".join(frames)
+    for start, stop in pairwise(sorted({0, *cuts, len(data)})):
+        wire.add(CLIENT, data[start:stop])
     wire.add(SERVER, b"")
     segments = np.array(wire.segments, SEGMENT)
     return Flow("written", FLOW, segments, np.frombuffer(wire.payload, np.uint8))
@@ -158,7 +158,7 @@ def test_a_hole_at_every_place(family: Callable[[], list[bytes]]) -> None:
     """Inside headers, methods, bodies, at boundaries, over several frames, to the very end."""
     frames = family()
     (lossless,) = decoded(written(frames, []))
-    assert [f.size for f in lossless.frames] == [len(octets) for octets in frames]
+    assert [f.size for f in lossless.frames] == [len(data) for data in frames]
     assert {f.status for f in lossless.frames} == {"ok"}
     total = sum(map(len, frames))
     for size in (1, 8, 60, 200):
@@ -198,7 +198,7 @@ def test_a_hole_longer_than_the_reorder_window(family: Callable[[], list[bytes]]
         wire.add(SERVER, b"")
     rows, facts = wire.rows()
     places = [(row["offset"], row["size"]) for row in rows if row["frame_type"] not in SPANS]
-    sizes = [len(octets) for octets in frames]
+    sizes = [len(data) for data in frames]
     ends = np.cumsum(sizes).tolist()
     first = list(zip([0, *ends], sizes, strict=False))
     assert places == first + [(at + ends[-1] + lost - sizes[0], size) for at, size in first[1:]]
@@ -214,8 +214,8 @@ def test_too_many_waiting_segments_end_the_wait_for_missing_data(family: Callabl
     wire.seq[CLIENT] += 1000
     rest = b"".join(frames[1:])
     times = LIMITS.reorder_segments // len(rest) + 2
-    for octet in rest * times:
-        wire.add(CLIENT, bytes([octet]))
+    for byte in rest * times:
+        wire.add(CLIENT, bytes([byte]))
     late = len(wire.segments)
     wire.seq[CLIENT] -= 1000 + len(rest) * times
     wire.add(CLIENT, b"\x55" * 1000)  # too late
@@ -225,7 +225,7 @@ def test_too_many_waiting_segments_end_the_wait_for_missing_data(family: Callabl
     assert [row["size"] for row in rows if row["frame_type"] == "gap"] == [1000]
     assert [row["size"] for row in rows if row["frame_type"] not in SPANS] == [
         len(frames[0]),
-        *([len(octets) for octets in frames[1:]] * times),
+        *([len(data) for data in frames[1:]] * times),
     ]
 
 
@@ -244,7 +244,7 @@ def test_the_header_of_the_server_names_the_version_when_that_of_the_client_is_l
     rows, _ = wire.rows()
     for sender in ("client", "server"):
         sizes = [row["size"] for row in rows if row["sender"] == sender and row["frame_type"] not in SPANS]
-        assert sizes == [len(octets) for octets in frames[sender == "client" :]]
+        assert sizes == [len(data) for data in frames[sender == "client" :]]
     assert len({row["version"] for row in rows if row["status"] == "ok"}) == 1
 
 
@@ -266,9 +266,9 @@ def test_a_protocol_header_after_a_lost_boundary_is_found(cut: int) -> None:
     wire = Wire()
     wire.add(CLIENT, b"AMQP\x03\x01\x00\x00")
     wire.lose(CLIENT, 40)
-    octets = b"\x55" * 10 + b"AMQP\x00\x01\x00\x00" + OPEN
-    wire.add(CLIENT, octets[: 10 + cut])
-    wire.add(CLIENT, octets[10 + cut :])
+    data = b"\x55" * 10 + b"AMQP\x00\x01\x00\x00" + OPEN
+    wire.add(CLIENT, data[: 10 + cut])
+    wire.add(CLIENT, data[10 + cut :])
     rows, _ = wire.rows()
     assert [(row["frame_type"], row["size"]) for row in rows] == [
         ("protocol-header", 8),

@@ -64,13 +64,13 @@ def shown(logins: list[list[tuple[int, bytes]]]) -> tuple[bytes, list[str | None
     wires = []
     for frames in logins:
         wire = Wire()
-        for direction, octets in frames:
-            wire.add(direction, octets)
+        for direction, data in frames:
+            wire.add(direction, data)
         wires.append([(FLOW, *wire.arrays())])
     rows = fuzz_tables.tables(wires, payload=True)
     fuzz_tables.check(rows)
     users = fuzz_tables.table_of(rows, "connections", "user")["user"].to_pylist()
-    texts = [fuzz_tables.octets_of(column) for batches in rows.values() for each in batches for column in each.columns]
+    texts = [fuzz_tables.bytes_of(column) for batches in rows.values() for each in batches for column in each.columns]
     return fuzz_tables.spelled_out(rows) + b"\n".join(texts), users
 
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.pairing.engine import pairs_of
-from codec.pairing.state import (
+from codec.pairing.engine import (
     ANY,
     ANY_QUEUE,
     CLASSIC,
@@ -26,6 +25,7 @@ from codec.pairing.state import (
     TO_QUEUE,
     V1_0_FAMILY,
     Rows,
+    pairs_of,
 )
 from codec.variant.entries import NAME, VALUE, WHOLE
 

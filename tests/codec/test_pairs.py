@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec.conversation.settled import Frames
-from codec.conversation.states import numbered, places
-from codec.hashes import pairs as hashed
-from codec.hashes.keyed import MOST_PROBES
-from codec.hashes.pairs import Pairs
+from codec.conversation.settlement import Frames
+from codec.conversation.states import find_ids, group_ids
+from codec.hashes import maps as hashed
+from codec.hashes.maps import MOST_PROBES, Pairs
 
 NUMBERS = st.one_of(st.integers(-3, 3), st.integers(-(1 << 63), (1 << 63) - 1))
 LISTS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=60)
@@ -44,12 +43,12 @@ def test_sets_of_frames(frames: list[tuple[int, int]], others: list[tuple[int, i
 def test_rows_of_three_columns_are_numbered(rows: list[tuple[int, int, int]]) -> None:
     known = dict[tuple[int, int, int], int]()
     expected = [known.setdefault(row, len(known)) for row in rows]
-    assert numbered(*(np.array(column, np.int64) for column in zip(*rows, strict=True))).tolist() == expected
+    assert group_ids(*(np.array(column, np.int64) for column in zip(*rows, strict=True))).tolist() == expected
 
 
 def test_the_first_place_of_several_counts() -> None:
-    assert places(np.array([7, 5, 7]), np.array([5, 7, 9])).tolist() == [1, 0, -1]
-    assert places(np.array([7]), np.array([5, 7])).tolist() == [-1, 0]
+    assert find_ids(np.array([7, 5, 7]), np.array([5, 7, 9])).tolist() == [1, 0, -1]
+    assert find_ids(np.array([7]), np.array([5, 7])).tolist() == [-1, 0]
 
 
 def test_pairs_that_share_a_slot_get_other_multipliers(monkeypatch: pytest.MonkeyPatch) -> None:

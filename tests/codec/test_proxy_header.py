@@ -13,8 +13,8 @@ from wire import CLIENT, SERVER, Wire
 # "The PROXY protocol" of HAProxy, section 2.1: a line with the longest IPv4 addresses, and one of unknown origin.
 LINE = b"PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535\r\n"
 UNKNOWN = b"PROXY UNKNOWN\r\n"
-# Section 2.2: signature, version 2 and command PROXY, TCP over IPv4, 12 octets of addresses and ports, and 7 of a TLV
-# of type 4 (NOOP) with a value of 4 octets: 12 + 7 = 0x13.
+# Section 2.2: signature, version 2 and command PROXY, TCP over IPv4, 12 bytes of addresses and ports, and 7 of a TLV
+# of type 4 (NOOP) with a value of 4 bytes: 12 + 7 = 0x13.
 BINARY = bytes.fromhex("0d0a0d0a000d0a515549540a 21 11 0013 c0a80001 c0a8000b dc04 1628 040004 00000000")
 # Command LOCAL, the health check of a proxy: no addresses.
 LOCAL = bytes.fromhex("0d0a0d0a000d0a515549540a 20 00 0000")
@@ -60,10 +60,10 @@ def test_the_stream_after_the_header_is_read(header: bytes) -> None:
 
 @HEADERS
 def test_segments_of_any_size_give_the_same_rows(header: bytes) -> None:
-    octets = header + AMQP + TUNE_OK + OPEN
+    data = header + AMQP + TUNE_OK + OPEN
     expected = [(row["offset"], row["size"], row["name"]) for row in read(header, AMQP, TUNE_OK + OPEN)[0]]
-    for size in (1, 7, 64, len(octets)):
-        rows, _ = read(*(octets[at : at + size] for at in range(0, len(octets), size)))
+    for size in (1, 7, 64, len(data)):
+        rows, _ = read(*(data[at : at + size] for at in range(0, len(data), size)))
         assert [(row["offset"], row["size"], row["name"]) for row in rows] == expected
 
 
@@ -90,31 +90,31 @@ def test_tls_after_the_header_is_tls() -> None:
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
-        b"PROXY" + b" " * 200,  # no end of line within 107 octets
+        b"PROXY" + b" " * 200,  # no end of line within 107 bytes
         b"PROXY",  # never completed
         BINARY[:20],
         LINE + LINE,  # a second one
     ],
 )
-def test_data_that_is_not_a_header_is_foreign(octets: bytes) -> None:
-    rows, _ = read(octets)
+def test_data_that_is_not_a_header_is_foreign(data: bytes) -> None:
+    rows, _ = read(data)
     assert {row["frame_type"] for row in rows} == {"foreign"}
-    assert sum(row["size"] for row in rows) == len(octets)
+    assert sum(row["size"] for row in rows) == len(data)
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"PROXY TCP4 192.0.2.1\n",  # LF without CR
         BINARY[:12] + b"\x11" + BINARY[13:],  # version 1, in binary
     ],
 )
-def test_amqp_behind_data_that_is_not_a_header_is_read(octets: bytes) -> None:
-    rows, _ = read(octets + AMQP)
+def test_amqp_behind_data_that_is_not_a_header_is_read(data: bytes) -> None:
+    rows, _ = read(data + AMQP)
     assert [row["frame_type"] for row in rows] == ["foreign", "protocol-header"]
-    assert [row["size"] for row in rows] == [len(octets), len(AMQP)]
+    assert [row["size"] for row in rows] == [len(data), len(AMQP)]
 
 
 def test_the_header_is_read_only_at_the_start_of_a_stream() -> None:

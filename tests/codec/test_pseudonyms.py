@@ -38,8 +38,8 @@ def ipv4(addresses: list[str], key: bytes = KEY) -> list[str]:
 
 
 def ipv6(addresses: list[IPv6Address], key: bytes = KEY) -> list[IPv6Address]:
-    octets = np.frombuffer(b"".join(address.packed for address in addresses), np.uint8).reshape(-1, 16)
-    return [IPv6Address(octets.tobytes()) for octets in anonymise_ipv6(octets, key)]
+    data = np.frombuffer(b"".join(address.packed for address in addresses), np.uint8).reshape(-1, 16)
+    return [IPv6Address(data.tobytes()) for data in anonymise_ipv6(data, key)]
 
 
 def shared_bits(one: int, other: int, width: int) -> int:
@@ -78,7 +78,7 @@ def test_exactly_the_shared_prefix_is_shared_afterwards() -> None:
 
 
 def test_a_key_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="the key has 16 octets, and needs 32"):
+    with pytest.raises(ValueError, match="the key has 16 bytes, and needs 32"):
         anonymise_ipv4(np.zeros(1, np.uint32), bytes(16))
     with pytest.raises(ValueError, match="needs 32"):
         pseudonym("orders", b"short", "queue")

@@ -1,4 +1,4 @@
-"""`codec.amqp.decode`: octets that pika, py-amqp and the specifications' layouts give, as a person reads them."""
+"""`codec.amqp.decode`: bytes that pika, py-amqp and the specifications' layouts give, as a person reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pika import spec
 from pika.frame import Header, Method
 
 import codec.amqp
-import codec.amqp.readable
+import codec.decode.readable
 from codec.errors import WirehareError
 
 
@@ -24,11 +24,11 @@ def test_frames_of_pika_with_their_arguments() -> None:
     assert second.arguments["durable"] is True
     assert second.arguments["arguments"] == {"x-max-length": 5}
     assert third.properties == {"content_type": "text/plain", "delivery_mode": 2}
-    assert second.octets == declare
+    assert second.data == declare
 
 
 def test_the_version_is_detected_from_frames_where_there_is_no_header() -> None:
-    # an AMQP 1.0 frame of 30 octets: open with container-id "cam1" and hostname "host" (part 2, 2.3 and 2.7.1)
+    # an AMQP 1.0 frame of 30 bytes: open with container-id "cam1" and hostname "host" (part 2, 2.3 and 2.7.1)
     fields = bytes.fromhex("a1") + b"\x04cam1" + bytes.fromhex("a1") + b"\x04host"
     body = bytes.fromhex("005310c0") + bytes([len(fields) + 1, 2]) + fields
     (opened,) = codec.amqp.decode((8 + len(body)).to_bytes(4, "big") + bytes([2, 0, 0, 0]) + body)
@@ -44,11 +44,11 @@ def test_a_control_of_0_10() -> None:
     assert (attach.name, attach.channel, attach.arguments["name"]) == ("session.attach", 1, b"s")
 
 
-def test_trailing_octets_are_returned() -> None:
+def test_trailing_bytes_are_returned() -> None:
     close = Method(0, spec.Connection.CloseOk()).marshal()
     frame, rest = codec.amqp.decode(close + b"\x01\x00", version="0-9-1")
     assert frame.name == "connection.close-ok"
-    assert (rest.frame_type, rest.status, rest.octets) == ("skipped", "malformed", b"\x01\x00")
+    assert (rest.frame_type, rest.status, rest.data) == ("skipped", "malformed", b"\x01\x00")
 
 
 def test_secrets_are_not_shown() -> None:
@@ -59,10 +59,10 @@ def test_secrets_are_not_shown() -> None:
     assert frame.arguments["mechanism"] == "PLAIN"
 
 
-@pytest.mark.parametrize("octets", [b"hello, world", b"\x00" * 40, b"GET / HTTP/1.1\r\n"])
-def test_octets_that_are_not_amqp(octets: bytes) -> None:
+@pytest.mark.parametrize("data", [b"hello, world", b"\x00" * 40, b"GET / HTTP/1.1\r\n"])
+def test_bytes_that_are_not_amqp(data: bytes) -> None:
     with pytest.raises(codec.amqp.UnknownVersion, match="neither with a protocol header nor"):
-        codec.amqp.decode(octets)
+        codec.amqp.decode(data)
 
 
 def test_a_version_that_does_not_exist() -> None:
@@ -72,11 +72,11 @@ def test_a_version_that_does_not_exist() -> None:
         codec.amqp.decode(b"AMQP\x00\x00\x09\x01", version="2.0")
 
 
-def test_no_octets_give_no_frames() -> None:
+def test_no_bytes_give_no_frames() -> None:
     assert codec.amqp.decode(b"") == []
 
 
-@pytest.mark.parametrize("module", [codec.amqp, codec.amqp.readable])
+@pytest.mark.parametrize("module", [codec.amqp, codec.decode.readable])
 def test_the_examples_of_the_docstrings_print_the_documented_output(module: ModuleType) -> None:
     failed, attempted = doctest.testmod(module)
     assert attempted

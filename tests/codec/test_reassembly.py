@@ -13,9 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, FLOW, SERVER, Row, batch_rows, take_facts
 
-from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.net.segments import ACK, FIN, RST, SEGMENT, SYN
+from codec.decode.decoder import Decoder
+from codec.net.layers import (
+    ACK,
+    FIN,
+    RST,
+    SEGMENT,
+    SYN,
+)
 
 WRAP = 1 << 32
 HEADER = pika.frame.ProtocolHeader(0, 9, 1).marshal()
@@ -30,9 +36,9 @@ def publish(number: int, size: int) -> list[bytes]:
     ]
 
 
-FRAMES = [HEADER, *(octets for number in range(8) for octets in publish(number, 20 + 97 * number))]
+FRAMES = [HEADER, *(data for number in range(8) for data in publish(number, 20 + 97 * number))]
 STREAM = b"".join(FRAMES)
-PLACES = [(sum(map(len, FRAMES[:i])), len(octets)) for i, octets in enumerate(FRAMES)]
+PLACES = [(sum(map(len, FRAMES[:i])), len(data)) for i, data in enumerate(FRAMES)]
 
 
 @dataclass
@@ -55,7 +61,7 @@ class Capture:
     first: tuple[int, int] = (7000, 1000)  # by direction
     segments: list[Segment] = field(default_factory=list)
 
-    def numbered(self) -> tuple[np.ndarray, np.ndarray]:
+    def ids_for(self) -> tuple[np.ndarray, np.ndarray]:
         """SEGMENTs, and their bytes."""
         payload, ns, numbered = b"", 0, []
         for i, segment in enumerate(self.segments):
@@ -73,7 +79,7 @@ class Capture:
     def decoded(self) -> tuple[list[Row], list[Row]]:
         decoder = Decoder()
         found: list[Row] = []
-        for batches in (decoder.feed(FLOW, *self.numbered()), decoder.finish()):
+        for batches in (decoder.feed(FLOW, *self.ids_for()), decoder.finish()):
             for batch in batches:
                 found += batch_rows(batch)
         return found, [facts.facts for facts in take_facts(decoder)]
@@ -99,7 +105,7 @@ def cut(sizes: list[int]) -> list[Segment]:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.integers(2, 400), min_size=1, max_size=6),  # one old octet would be a keep-alive
+    st.lists(st.integers(2, 400), min_size=1, max_size=6),  # one old byte would be a keep-alive
     st.randoms(use_true_random=False),
     st.sampled_from([7000, WRAP - 1, WRAP - 1500, 0]),
 )
@@ -162,7 +168,7 @@ def test_data_captured_after_its_acknowledgement_is_not_lost(segments: int, ns: 
 
 
 def test_bytes_cut_by_the_snaplen_are_a_hole_when_later_data_comes() -> None:
-    at, size = PLACES[6]  # a body: 8 octets of frame around it
+    at, size = PLACES[6]  # a body: 8 bytes of frame around it
     cut_short = Segment(CLIENT, at, STREAM[at : at + 20], wire=size)
     rows, (facts,) = Capture(
         segments=[*OPENING, Segment(CLIENT, 0, STREAM[:at]), cut_short, Segment(CLIENT, at + size, STREAM[at + size :])]

@@ -12,10 +12,9 @@ from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec.conversation.channels.outcomes import final_messages
-from codec.conversation.channels.state import EVENT
-from codec.conversation.settled import settled_at_once
-from codec.conversation.settlement import Settled
+from codec.conversation.channel_outcomes import final_messages
+from codec.conversation.channel_state import EVENT
+from codec.conversation.settlement import Settled, settled_at_once
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 COMMITTED, ROLLED_BACK, RESTORED = "committed", "rolled-back", "restored"

@@ -10,10 +10,9 @@ import pika.spec
 import pytest
 from classic_support import method_named
 
-from codec.amqp.classic import kinds
-from codec.amqp.classic.tables import (
+from codec.amqp import classic_tables as kinds
+from codec.amqp.classic_tables import (
     CLASS_IDS,
-    CLASSIC_VERSIONS,
     METHOD_IDS,
     WITHOUT_CONTENT,
     Method,
@@ -26,6 +25,7 @@ from codec.amqp.classic.tables import (
     tag_kinds,
 )
 from codec.amqp.versions import FRAME_TYPES, VERSIONS, fact_table
+from codec.names import CLASSIC_VERSIONS
 
 every_version = pytest.mark.parametrize("version", CLASSIC_VERSIONS)
 

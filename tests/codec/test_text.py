@@ -1,4 +1,4 @@
-"""The one rule by which octets that are not UTF-8 are shown, and URIs without what precedes their host."""
+"""The one rule by which bytes that are not UTF-8 are shown, and URIs without what precedes their host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire import CLIENT, Wire
 
-from codec.layers.tls.hello import hello_facts
+from codec.layers.tls_handshake import hello_facts
 from codec.text import escaped
-from udfs.addresses import nodes
-from udfs.arrow.fields import texts_of
+from udfs.arrow.fields import to_utf8_escaped
+from udfs.conversation.addresses import nodes
 
 # What is not UTF-8 (RFC 3629, section 3 and 4), and how Python's "backslashreplace" shows it.
 INVALID = {
@@ -36,17 +36,17 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize("octets", [b"", b"text", "é€😀".encode(), b"\0", rb"C:\xe9", b"a\\"])
-def test_utf8_is_unchanged(octets: bytes) -> None:
-    assert escaped(octets) == octets.decode()
-    assert texts_of(pa.array([octets, b"\xff"])).to_pylist() == [octets.decode(), r"\xff"]
+@pytest.mark.parametrize("data", [b"", b"text", "é€😀".encode(), b"\0", rb"C:\xe9", b"a\\"])
+def test_utf8_is_unchanged(data: bytes) -> None:
+    assert escaped(data) == data.decode()
+    assert to_utf8_escaped(pa.array([data, b"\xff"])).to_pylist() == [data.decode(), r"\xff"]
 
 
-@pytest.mark.parametrize(("octets", "expected"), INVALID.values(), ids=INVALID)
-def test_octets_that_are_not_utf8_are_escaped(octets: bytes, expected: str) -> None:
-    assert escaped(octets) == expected
+@pytest.mark.parametrize(("data", "expected"), INVALID.values(), ids=INVALID)
+def test_bytes_that_are_not_utf8_are_escaped(data: bytes, expected: str) -> None:
+    assert escaped(data) == expected
     wire = Wire()
-    wire.add(CLIENT, b"AMQP\0\0\x09\x01" + method("0-9-1", "queue.declare", queue=octets))
+    wire.add(CLIENT, b"AMQP\0\0\x09\x01" + method("0-9-1", "queue.declare", queue=data))
     row = wire.rows()[0][1]
     assert row["arguments"]["queue"] == expected
     assert (row["status"], row["error"]) == ("malformed", "text that is not UTF-8")
@@ -56,17 +56,17 @@ def test_octets_that_are_not_utf8_are_escaped(octets: bytes, expected: str) -> N
 @given(st.lists(st.none() | st.binary(max_size=12), max_size=8), st.integers(0, 3))
 def test_columns_of_texts_are_valid_and_escaped_alike(values: list[bytes | None], skipped: int) -> None:
     """Also those of a slice; pyarrow looks whether all of it is UTF-8."""
-    column = texts_of(pa.array(values, pa.binary()).slice(skipped))
+    column = to_utf8_escaped(pa.array(values, pa.binary()).slice(skipped))
     column.validate(full=True)
     assert column.to_pylist() == [None if value is None else escaped(value) for value in values[skipped:]]
 
 
 @given(st.binary(max_size=12), st.binary(max_size=12))
-def test_different_octets_are_shown_differently(one: bytes, other: bytes) -> None:
+def test_different_bytes_are_shown_differently(one: bytes, other: bytes) -> None:
     """As long as neither or both are UTF-8: the note says which."""
 
-    def is_utf8(octets: bytes) -> bool:
-        return octets.decode("utf-8", "ignore").encode() == octets
+    def is_utf8(data: bytes) -> bool:
+        return data.decode("utf-8", "ignore").encode() == data
 
     if is_utf8(one) == is_utf8(other) and one != other:
         assert escaped(one) != escaped(other)
@@ -100,7 +100,7 @@ def test_userinfo_in_client_properties_is_masked_at_any_depth(tag: bytes) -> Non
 
 
 def test_connection_attributes_are_text() -> None:
-    """A long string may be any octets; product and platform are names."""
+    """A long string may be any bytes; product and platform are names."""
     row = start_ok({"product": b"K\xfcche"})
     assert row["arguments"]["client_properties"] == {"product": r"K\xfcche"}
     assert row["status"] == "malformed"

@@ -15,8 +15,13 @@ from tls_peers import wire_of
 from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, KeyLog, Secrets
-from codec.layers.tls.trial import match_secrets
+from codec.layers.tls_handshake import (
+    CLIENT_TRAFFIC,
+    SERVER_TRAFFIC,
+    KeyLog,
+    Secrets,
+)
+from codec.layers.tls_recovery import match_secrets
 
 TLS12, TLS13 = (3, 3), (3, 4)
 

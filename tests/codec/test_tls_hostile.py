@@ -33,18 +33,27 @@ from wire import CLIENT, SERVER, Wire, give_up
 from codec.compiler.limits import EARLY_DATA, LIMITS, TRIAL
 from codec.compiler.limits import HANDSHAKE as HANDSHAKE_SIZE
 from codec.layers import stack
+from codec.layers import (
+    tls_handshake as handshake,
+)
+from codec.layers import (
+    tls_handshake as hello,
+)
+from codec.layers import (
+    tls_records as records,
+)
+from codec.layers import (
+    tls_recovery as trial,
+)
 from codec.layers.chunks import Chunks
+from codec.layers.connection import restore_tls, save_tls
 from codec.layers.stack import Layers
-from codec.layers.state import restore_tls, save_tls
-from codec.layers.tls import handshake, hello, records, trial
-from codec.layers.tls.ciphers import Aead
-from codec.layers.tls.handshake import RETRY
-from codec.layers.tls.keylog import KeyLog, Secrets
-from codec.layers.tls.records import Tls
-from codec.layers.tls.recovery import TRIAL_BYTES
-from codec.layers.tls.suites import SUITES
+from codec.layers.tls_ciphers import SUITES, Aead
+from codec.layers.tls_handshake import RETRY, KeyLog, Secrets
+from codec.layers.tls_records import Tls
+from codec.layers.tls_recovery import TRIAL_BYTES
 from codec.memory import as_records, readonly
-from codec.net.segments import FLOW_BYTES
+from codec.net.layers import FLOW_BYTES
 
 INPUTS = 10  # of each kind
 
@@ -56,35 +65,35 @@ KINDS = {
 
 
 def mutated(flights: list[Sent], draw: random.Random) -> Wire:
-    """Octets flipped, segments lost (with and without an acknowledgement), doubled, swapped, cut."""
+    """Bytes flipped, segments lost (with and without an acknowledgement), doubled, swapped, cut."""
     wire = Wire()
     parts = [
-        (way, octets[at : at + size])
-        for way, octets in flights
+        (way, data[at : at + size])
+        for way, data in flights
         for size in [draw.choice([20, 100, 600, 1400])]
-        for at in range(0, len(octets), size)
+        for at in range(0, len(data), size)
     ]
     for _ in range(draw.randrange(3)):
         at = draw.randrange(len(parts) - 1)
         parts[at], parts[at + 1] = parts[at + 1], parts[at]
-    for way, octets in parts:
+    for way, data in parts:
         chance = draw.random()
         if chance < 0.03:
-            damaged = bytearray(octets)
+            damaged = bytearray(data)
             damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
             wire.add(way, bytes(damaged))
         elif chance < 0.06:
-            wire.lose(way, len(octets))
+            wire.lose(way, len(data))
         elif chance < 0.08:
-            wire.seq[way] += len(octets)
+            wire.seq[way] += len(data)
         elif chance < 0.1:
-            wire.add(way, octets)
-            wire.seq[way] -= len(octets)
-            wire.add(way, octets)
+            wire.add(way, data)
+            wire.seq[way] -= len(data)
+            wire.add(way, data)
         elif chance < 0.12:
-            wire.add(way, octets[: len(octets) // 2])
+            wire.add(way, data[: len(data) // 2])
         else:
-            wire.add(way, octets)
+            wire.add(way, data)
     for way in (CLIENT, SERVER):
         give_up(wire, way)
     return wire
@@ -111,10 +120,10 @@ def test_damaged_streams_give_rows_and_a_byte_ledger(kind: str) -> None:
 
 
 def chunk(direction: int, content: bytes | int) -> Chunks:
-    """One stretch; a negative number: so many octets are missing."""
-    octets = content if isinstance(content, bytes) else b""
+    """One stretch; a negative number: so many bytes are missing."""
+    data = content if isinstance(content, bytes) else b""
     columns = np.array([[0], [direction], [0], [content if isinstance(content, int) else len(content)]])
-    return Chunks._make([*columns, np.frombuffer(bytearray(octets), np.uint8)])
+    return Chunks._make([*columns, np.frombuffer(bytearray(data), np.uint8)])
 
 
 def test_trials_after_holes_are_paid_from_a_budget() -> None:
@@ -122,8 +131,8 @@ def test_trials_after_holes_are_paid_from_a_budget() -> None:
     flights, log = flights_of("tls13")
     (secrets,) = log._known.values()
     tls = Tls(CLIENT, secrets)
-    for way, octets in flights[:8]:
-        tls.read(chunk(way, octets))
+    for way, data in flights[:8]:
+        tls.read(chunk(way, data))
     assert not tls.sides[CLIENT].stopped
     tls.read(chunk(CLIENT, -(1 << 20)))
     taken, started = 0, time.process_time()
@@ -134,7 +143,7 @@ def test_trials_after_holes_are_paid_from_a_budget() -> None:
     assert tls.sides[CLIENT].stopped
     assert tls.limits == TRIAL
     assert spent < 20
-    assert tls.budget <= LIMITS.trial_grace + LIMITS.trial_rate * (taken + sum(len(octets) for _, octets in flights))
+    assert tls.budget <= LIMITS.trial_grace + LIMITS.trial_rate * (taken + sum(len(data) for _, data in flights))
 
 
 @pytest.mark.parametrize(("digits", "suites"), [(96, 1), (64, 4)], ids=["SHA-384", "SHA-256"])
@@ -160,7 +169,7 @@ def test_secrets_of_many_connections_cost_no_more_than_those_of_one(
 def test_secrets_are_tried_without_success_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of connections that began before the capture, and a key log of others."""
     tried = []
-    monkeypatch.setattr(stack, "match_secrets", lambda octets, known: tried.append(octets))
+    monkeypatch.setattr(stack, "match_secrets", lambda data, known: tried.append(data))
     layers = Layers(KeyLog(b"CLIENT_TRAFFIC_SECRET_0 " + b"ab" * 32 + b" " + b"cd" * 32))
     wire = Wire(syn=False)
     for _ in range(4):
@@ -185,7 +194,7 @@ def test_connections_whose_secrets_are_found_count_as_well(
     known = KeyLog(b"".join(line for number in range(3) for line in Forged(b"%d" % number).lines())).recent()
     first = []
 
-    def found(octets: bytes, given: list[Secrets]) -> trial.Match:
+    def found(data: bytes, given: list[Secrets]) -> trial.Match:
         first.append(given[0])
         return trial.Match(given[0], SUITES[0x1301], True, given[0], share)
 
@@ -211,11 +220,11 @@ def test_a_message_of_the_handshake_above_the_limit_is_named(more: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "octets", [b"\x16\x03\x01\xff\xff" + bytes(60), b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n" + bytes(90)]
+    "data", [b"\x16\x03\x01\xff\xff" + bytes(60), b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n" + bytes(90)]
 )
-def test_a_handshake_that_never_ends_is_abandoned(octets: bytes) -> None:
+def test_a_handshake_that_never_ends_is_abandoned(data: bytes) -> None:
     wire = Wire()
-    wire.add(CLIENT, octets)
+    wire.add(CLIENT, data)
     for _ in range(40):
         wire.add(CLIENT, b"x" * 1400)
     rows, facts = wire.rows(Layers())
@@ -342,8 +351,8 @@ def read(run: Run) -> tuple[Tls, list[tuple[int, bytes | int]]]:
     sent, log = run
     (secrets,) = KeyLog(log)._known.values()
     tls, output = Tls(CLIENT, secrets), []
-    for way, octets in sent:
-        output += tls.read(chunk(way, octets)).contents()
+    for way, data in sent:
+        output += tls.read(chunk(way, data)).contents()
     return tls, output
 
 
@@ -351,7 +360,7 @@ def read(run: Run) -> tuple[Tls, list[tuple[int, bytes | int]]]:
 def test_small_records_are_passed_over_by_kernels(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(monkeypatch).count
     tls, _ = read(run)
-    tried = (LIMITS.trial_grace + LIMITS.trial_rate * sum(len(octets) for _, octets in run[0])) // TRIAL_BYTES
+    tried = (LIMITS.trial_grace + LIMITS.trial_rate * sum(len(data) for _, data in run[0])) // TRIAL_BYTES
     refused = tried // 2 if tls.limits & TRIAL else records.REFUSED if tls.why_unread() else 0
     assert steps["_record"] <= FEW + refused, steps
     assert steps["_bulk"] <= FEW + refused + SMALL // records.BULK, steps
@@ -388,8 +397,8 @@ def test_heads_of_records_after_a_hole_are_tried_within_the_budget(monkeypatch: 
     (secrets,) = KeyLog(b"".join(known.lines()))._known.values()
     for heads in (b"\x17\3\3\0\0", b"\x17\3\3\0\x40", b"\x17\3\3\x30\0"):
         tls = Tls(CLIENT, secrets)
-        for way, octets in [*known.opening(), (CLIENT, known.client.record(HEADER))]:
-            tls.read(chunk(way, octets))
+        for way, data in [*known.opening(), (CLIENT, known.client.record(HEADER))]:
+            tls.read(chunk(way, data))
         known = Forged()
         tls.read(chunk(CLIENT, -5000))
         steps = Steps(monkeypatch).count
@@ -411,8 +420,8 @@ def early(*parts: bytes | int, accept: bool = True, cut: bool = False) -> tuple[
     tls, output = Tls(CLIENT, secrets), []
     tls.read(chunk(*known.hello(early=True)))
     for part in parts:
-        octets = known.sealers["early"].record(bytes(part) if isinstance(part, int) else part)
-        output += tls.read(chunk(CLIENT, -len(octets) if isinstance(part, int) else octets)).contents()
+        data = known.sealers["early"].record(bytes(part) if isinstance(part, int) else part)
+        output += tls.read(chunk(CLIENT, -len(data) if isinstance(part, int) else data)).contents()
         if cut:
             tls = restore_tls(json.loads(json.dumps(save_tls(tls))))
     output += tls.read(chunk(*known.answer(accept))).contents()

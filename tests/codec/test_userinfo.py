@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec import userinfo
+from codec import text as userinfo
 from codec import variant as W
-from codec.userinfo import LONG, masked, overwrite_userinfo
+from codec.text import LONG, masked, overwrite_userinfo
 from codec.variant.writer import METADATA, VALUE
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
@@ -77,10 +77,10 @@ def test_userinfo_of_uris_is_masked(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("text", MASKED)
 def test_overwritten_userinfo_keeps_its_size_and_shows_as_much(text: str) -> None:
-    octets = np.frombuffer(bytearray(text.encode()), np.uint8).copy()
-    overwrite_userinfo(octets, 0, len(octets))
-    assert len(octets) == len(text)
-    assert re.sub(r"\*+", "****", octets.tobytes().decode()) == MASKED[text]
+    data = np.frombuffer(bytearray(text.encode()), np.uint8).copy()
+    overwrite_userinfo(data, 0, len(data))
+    assert len(data) == len(text)
+    assert re.sub(r"\*+", "****", data.tobytes().decode()) == MASKED[text]
 
 
 NAMES = st.text("abcdefgh019.-_~!$&()*+,;=", min_size=1, max_size=9)
@@ -99,10 +99,10 @@ def test_a_uri_is_masked_however_often_it_is_encoded(user: str, password: str, b
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_any_bytes_keep_what_is_no_userinfo(before: bytes, after: bytes) -> None:
     text = (before + b"\n://u:s3cr3t@h\n" + after).decode("latin-1").encode()
-    octets = np.frombuffer(bytearray(text), np.uint8).copy()
-    overwrite_userinfo(octets, 0, len(octets))
-    assert b"s3cr3t" not in octets.tobytes()
-    assert len(octets) == len(text)
+    data = np.frombuffer(bytearray(text), np.uint8).copy()
+    overwrite_userinfo(data, 0, len(data))
+    assert b"s3cr3t" not in data.tobytes()
+    assert len(data) == len(text)
 
 
 def built(write: Callable[[W.Writer], None]) -> tuple[Any, W.Writer]:
@@ -120,21 +120,21 @@ LATIN = b"K\xfc " + URI
 
 
 @pytest.mark.parametrize(
-    ("put", "octets", "expected"),
+    ("put", "data", "expected"),
     [
         (W.put_text, URI, "amqp://****@host/"),
-        (W.put_octets, URI, "amqp://****@host/"),
+        (W.put_bytes, URI, "amqp://****@host/"),
         (W.put_binary, URI, b"amqp://****@host/"),
         (W.put_text, LATIN, r"K\xfc amqp://****@host/"),
-        (W.put_octets, LATIN, b"K\xfc amqp://****@host/"),
+        (W.put_bytes, LATIN, b"K\xfc amqp://****@host/"),
         (W.put_text, b"a" * 60 + URI, "a" * 60 + "amqp://****@host/"),
         (W.put_text, b"amqp://m@h" + b"/" * 60, "amqp://****@h" + "/" * 60),  # longer than it was
         (W.put_text, b"amqp://K\xfc:p@h", "amqp://****@h"),
         (W.put_text, b"\0" + URI, "\0amqp://****@host/"),
     ],
 )
-def test_values_are_masked_as_they_are_written(put, octets, expected) -> None:  # type: ignore[no-untyped-def]
-    buf = np.frombuffer(bytearray(octets), np.uint8).copy()
+def test_values_are_masked_as_they_are_written(put, data, expected) -> None:  # type: ignore[no-untyped-def]
+    buf = np.frombuffer(bytearray(data), np.uint8).copy()
     value, w = built(lambda w: put(w, buf, 0, len(buf)))
     assert value == expected
     assert all(SECRET.encode() not in array.tobytes() for array in w)
@@ -175,9 +175,9 @@ def test_a_byte_is_read_a_few_times_at_most(piece: bytes, monkeypatch: pytest.Mo
     monkeypatch.setattr(userinfo, "_sign", counted)
     counts = []
     for size in (1 << 11, 1 << 12):
-        octets = np.frombuffer(bytearray((piece * size)[:size]), np.uint8)
+        data = np.frombuffer(bytearray((piece * size)[:size]), np.uint8)
         steps[0] = 0
-        userinfo.masked_size(octets, 0, size)
+        userinfo.masked_size(data, 0, size)
         counts.append(steps[0])
     assert counts[1] <= 2.2 * counts[0]
     assert counts[1] <= 6 * (1 << 12)

@@ -1,5 +1,5 @@
 """Which classic version a connection is of: its protocol header, the server's connection.start, and where there is
-neither, the frames. Octets by hand, after the 0-8, 0-9 and 0-9-1 documents."""
+neither, the frames. Bytes by hand, after the 0-8, 0-9 and 0-9-1 documents."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from decoding import connections, decode_table, decoded, in_flow_order, rows_of,
 from pcap_files import records
 from wire import CLIENT, FLOW, SERVER, Row, Wire, batch_rows
 
-from codec.amqp import batches, decoder
-from codec.net.segments import SEGMENT
+from codec.decode import batches, decoder
+from codec.net.layers import SEGMENT
 
 HEADER_0_8, HEADER_0_9, HEADER_0_9_1 = b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x00\x09", b"AMQP\x00\x00\x09\x01"
 METHOD, OOB_METHOD, OOB_HEADER = 1, 4, 5
@@ -38,7 +38,7 @@ def start(major: int, minor: int) -> bytes:
 
 
 def publish(ticket: int) -> bytes:
-    """basic.publish (ticket, exchange, routing-key, bits), a header without properties, and a body of one octet."""
+    """basic.publish (ticket, exchange, routing-key, bits), a header without properties, and a body of one byte."""
     arguments = struct.pack(">H", ticket) + shortstr(b"") + shortstr(b"q") + b"\x00"
     return method(1, 60, 40, arguments) + frame(2, 1, struct.pack(">HHQH", 60, 0, 1, 0)) + frame(3, 1, b"x")
 
@@ -294,7 +294,7 @@ HUGE = 1 << 25  # above the limit of 16 MiB
 
 
 @pytest.mark.parametrize(
-    ("octets", "limits"),
+    ("data", "limits"),
     [
         (struct.pack(">BHI", 3, 1, HUGE) + bytes(20), ["frame size"]),
         (struct.pack(">BHIHH", 1, 1, HUGE, 60, 40) + bytes(20), ["frame size"]),
@@ -304,6 +304,6 @@ HUGE = 1 << 25  # above the limit of 16 MiB
         (struct.pack(">BHIH", 2, 1, HUGE, 10) + bytes(20), []),  # class 10 has no content
     ],
 )
-def test_only_the_beginning_of_a_frame_reaches_the_size_limit(octets: bytes, limits: list[str]) -> None:
-    _, facts = conversation((CLIENT, HEADER_0_9_1 + octets))
+def test_only_the_beginning_of_a_frame_reaches_the_size_limit(data: bytes, limits: list[str]) -> None:
+    _, facts = conversation((CLIENT, HEADER_0_9_1 + data))
     assert facts["limits"] == limits

@@ -19,12 +19,12 @@ from test_tls import PARTS, all_frames, conversation, sent
 from tls_peers import Peers, Sent, wire_of
 from wire import CLIENT, FLOW, SERVER, Wire, give_up, take_facts
 
-from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.layers.deflate import Inflater
+from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import KeyLog
-from codec.net.segments import ACK
+from codec.layers.tls_handshake import KeyLog
+from codec.layers.websocket import Inflater
+from codec.net.layers import ACK
 
 REQUEST = (
     b"GET /$servicebus/websocket HTTP/1.1\r\nHost: mq.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -38,34 +38,34 @@ FIN, TEXT, BINARY, CLOSE, PING, PONG = 0x80, 1, 2, 8, 9, 10
 MASK = bytes.fromhex("37fa213d")  # as in the examples of RFC 6455, section 5.7
 
 
-def frame(way: int, octets: bytes, opcode: int = BINARY, final: bool = True, rsv: int = 0) -> bytes:
+def frame(way: int, data: bytes, opcode: int = BINARY, final: bool = True, rsv: int = 0) -> bytes:
     """One frame; those of the client are masked."""
     masked = 0x80 if way == CLIENT else 0
-    if len(octets) < 126:
-        length = bytes([masked | len(octets)])
-    elif len(octets) < 1 << 16:
-        length = bytes([masked | 126]) + struct.pack(">H", len(octets))
+    if len(data) < 126:
+        length = bytes([masked | len(data)])
+    elif len(data) < 1 << 16:
+        length = bytes([masked | 126]) + struct.pack(">H", len(data))
     else:
-        length = bytes([masked | 127]) + struct.pack(">Q", len(octets))
+        length = bytes([masked | 127]) + struct.pack(">Q", len(data))
     head = bytes([(FIN if final else 0) | rsv | opcode]) + length
     if not masked:
-        return head + octets
-    return head + MASK + bytes(octet ^ key for octet, key in zip(octets, cycle(MASK), strict=False))
+        return head + data
+    return head + MASK + bytes(byte ^ key for byte, key in zip(data, cycle(MASK), strict=False))
 
 
 def upgraded(sent: tuple[Sent, ...], answer: bytes = ANSWER) -> list[Sent]:
     """A message for each piece sent; control frames between them, some messages in fragments."""
     flights = [(CLIENT, REQUEST), (SERVER, answer + b"\r\n")]
-    for number, (way, octets) in enumerate(sent):
+    for number, (way, data) in enumerate(sent):
         if number % 7 == 3:
             flights.append((1 - way, frame(1 - way, b"alive", PING)))
             flights.append((way, frame(way, b"alive", PONG)))
-        if number % 3 == 1 and len(octets) > 2:
-            middle = len(octets) // 2
-            flights.append((way, frame(way, octets[:middle], final=False)))
-            flights.append((way, frame(way, octets[middle:], 0)))
+        if number % 3 == 1 and len(data) > 2:
+            middle = len(data) // 2
+            flights.append((way, frame(way, data[:middle], final=False)))
+            flights.append((way, frame(way, data[middle:], 0)))
         else:
-            flights.append((way, frame(way, octets)))
+            flights.append((way, frame(way, data)))
     return [*flights, (CLIENT, frame(CLIENT, b"\x03\xe8", CLOSE)), (SERVER, frame(SERVER, b"\x03\xe8", CLOSE))]
 
 
@@ -96,9 +96,9 @@ def test_frames_over_websocket(name: str, size: int) -> None:
     assert (facts["transport"], facts["tls"], facts["content"]) == ("websocket", None, "amqp")
     assert_ledger(facts)
     for way, side in ((CLIENT, "client"), (SERVER, "server")):
-        octets = sum(len(octets) for direction, octets in flights if direction == way)
-        plain = sum(len(octets) for direction, octets in conversation(name)[0] if direction == way)
-        assert (facts[side]["payload_bytes"], facts[side]["websocket_bytes"]) == (octets, octets - plain)
+        data = sum(len(data) for direction, data in flights if direction == way)
+        plain = sum(len(data) for direction, data in conversation(name)[0] if direction == way)
+        assert (facts[side]["payload_bytes"], facts[side]["websocket_bytes"]) == (data, data - plain)
 
 
 def test_a_frame_has_the_packet_that_completed_it() -> None:
@@ -231,9 +231,9 @@ def short_connection(rng: random.Random) -> tuple[np.ndarray, bytes]:
     if rng.random() < 0.1:
         flights[0], flights[1] = flights[1], flights[0]
     wire, size = Wire(syn=rng.random() < 0.6), rng.choice((100, 1400, 60_000, 60_000))
-    for way, octets in flights:
-        for at in range(0, len(octets), size):
-            wire.add(way, octets[at : at + size], ACK | rng.choice((0, 0, 0, 0, 0, 0, 1, 4)))
+    for way, data in flights:
+        for at in range(0, len(data), size):
+            wire.add(way, data[at : at + size], ACK | rng.choice((0, 0, 0, 0, 0, 0, 1, 4)))
     if rng.random() < 0.2:
         wire.lose(rng.choice((CLIENT, SERVER)), rng.choice((1, 30, 2000)))
     if rng.random() < 0.3:
@@ -268,10 +268,10 @@ def test_short_connections_together_are_those_of_one_call_each(seed: int) -> Non
         moved.append(segments.copy())
         moved[-1]["payload_at"] += at
         at += len(payload)
-    octets = np.frombuffer(bytearray(b"".join(payload for _, payload in found)), np.uint8)
+    data = np.frombuffer(bytearray(b"".join(payload for _, payload in found)), np.uint8)
     ends = np.cumsum([len(segments) for segments in moved])
     keys = np.frombuffer(b"".join(flows), np.uint8).reshape(len(flows), -1)
-    batches = [*together.feed_flows(keys, ends, np.concatenate(moved), octets), *together.finish()]
+    batches = [*together.feed_flows(keys, ends, np.concatenate(moved), data), *together.finish()]
     assert rows_and_facts(together, batches) == expected
     reasons = {facts["unread_because"] for _, facts in expected[1]}
     assert reasons >= {"upgrade refused", "upgrade not answered", "upgrade not finished", "upgrade not captured", None}
@@ -290,10 +290,10 @@ class Compressor:
         self.takeover, self.bits = takeover, bits
         self.stream = zlib.compressobj(wbits=-bits)
 
-    def message(self, octets: bytes) -> bytes:
+    def message(self, data: bytes) -> bytes:
         if not self.takeover:
             self.stream = zlib.compressobj(wbits=-self.bits)
-        found = self.stream.compress(octets) + self.stream.flush(zlib.Z_SYNC_FLUSH)
+        found = self.stream.compress(data) + self.stream.flush(zlib.Z_SYNC_FLUSH)
         return found.removesuffix(b"\x00\x00\xff\xff")
 
 
@@ -301,11 +301,11 @@ def compressed(sent: tuple[Sent, ...], parameters: bytes = b"", takeover: bool =
     """A compressed message for each piece sent, some in fragments, with control frames between these."""
     sides = {CLIENT: Compressor(takeover, bits), SERVER: Compressor(takeover, bits)}
     flights = [(CLIENT, REQUEST), (SERVER, ANSWER + DEFLATE + parameters + b"\r\n\r\n")]
-    for number, (way, octets) in enumerate(sent):
+    for number, (way, data) in enumerate(sent):
         if number % 5 == 4:
-            flights.append((way, frame(way, octets)))  # a message may be uncompressed
+            flights.append((way, frame(way, data)))  # a message may be uncompressed
             continue
-        message = sides[way].message(octets)
+        message = sides[way].message(data)
         if number % 3 == 1 and len(message) > 2:
             flights.append((way, frame(way, message[:2], final=False, rsv=RSV1)))
             flights.append((way, frame(way, b"alive", PING)))
@@ -321,8 +321,8 @@ def test_the_compressed_hello_of_the_rfc() -> None:
     hello = Compressor()
     assert [hello.message(b"Hello").hex() for _ in range(2)] == ["f248cdc9c90700", "f200110000"]
     inflater = Inflater(False)
-    for octets in ("f248cdc9c90700", "f200110000", "f3 48 cd c9 c9 07 00 00", "f248cdc9c90700"):
-        inflater.add(bytes.fromhex(octets))
+    for data in ("f248cdc9c90700", "f200110000", "f3 48 cd c9 c9 07 00 00", "f248cdc9c90700"):
+        inflater.add(bytes.fromhex(data))
         assert inflater.end() == b"Hello"
 
 
@@ -351,7 +351,7 @@ def test_context_takeover_of_one_side_only() -> None:
     sent = conversation()[0]
     sides = {CLIENT: Compressor(takeover=False), SERVER: Compressor()}
     flights = [(CLIENT, REQUEST), (SERVER, ANSWER + DEFLATE + b"; client_no_context_takeover\r\n\r\n")]
-    flights += [(way, frame(way, sides[way].message(octets), rsv=RSV1)) for way, octets in sent]
+    flights += [(way, frame(way, sides[way].message(data), rsv=RSV1)) for way, data in sent]
     rows, facts = wire_of(flights).rows(Layers())
     assert [frame_of(row) for row in rows] == [frame_of(row) for row in wire_of(sent).rows()[0]]
     assert facts["unread_because"] is None
@@ -404,12 +404,12 @@ def test_a_decompression_bomb_is_bounded(messages: int) -> None:
     assert_ledger(facts)
 
 
-@pytest.mark.parametrize("octets", [b"\xff" * 40, b"\x05\xe0", b""])
-def test_damaged_compression_stops_a_direction(octets: bytes) -> None:
+@pytest.mark.parametrize("data", [b"\xff" * 40, b"\x05\xe0", b""])
+def test_damaged_compression_stops_a_direction(data: bytes) -> None:
     sent = conversation()[0]
-    flights = [*compressed(sent)[:6], (CLIENT, frame(CLIENT, octets, rsv=RSV1)), *compressed(sent)[6:]]
+    flights = [*compressed(sent)[:6], (CLIENT, frame(CLIENT, data, rsv=RSV1)), *compressed(sent)[6:]]
     _, facts = wire_of(flights).rows(Layers())
-    assert facts["unread_because"] == ("permessage-deflate" if octets else None)
+    assert facts["unread_because"] == ("permessage-deflate" if data else None)
     assert_ledger(facts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wire import CLIENT, SERVER, Wire
 
-from codec.net.segments import ACK, RST, SYN
+from codec.net.layers import ACK, RST, SYN
 
 HEADER = b"AMQP\0\0\x09\x01"
 

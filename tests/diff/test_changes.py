@@ -16,7 +16,7 @@ import pytest
 
 from pipeline import write
 from pipeline.diff import diff
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 RECORDED = Path(__file__).parent / "recorded.tar.xz"
 LINES = 10

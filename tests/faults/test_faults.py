@@ -15,8 +15,8 @@ import pytest
 
 from pipeline import write
 from pipeline.explain import explain
-from pipeline.sql import Session, connect
-from pipeline.tables.processes import LocalProcesses
+from pipeline.explore.sql import Session, connect
+from pipeline.run.processes import LocalProcesses
 
 RECORDED = Path(__file__).parent / "recorded.tar.xz"
 

@@ -22,9 +22,9 @@ from tables_support import arrow_rows
 import pipeline
 from codec.tables import FINDINGS
 from jobs.cli import main
-from pipeline.output import writing
 from pipeline.output.place import Place
-from udfs.spark_schemas import TABLES
+from pipeline.tables import writing
+from udfs.arrow.spark_schemas import TABLES
 
 STEP = re.compile(r"(Findings written|Report counted|Report written) in [\d.]+ s|.* \.\.\. \d+ s(, .*)?")
 
@@ -173,9 +173,9 @@ def test_a_file_that_breaks_off_inside_is_exit_code_3(
     damaged = tmp_path / "damaged"
     shutil.copytree(tables, damaged)
     (file,) = (damaged / "connections").glob("*.parquet")
-    octets = bytearray(file.read_bytes())
-    octets[4:400] = bytes(396)  # the footer is intact, its columns are not
-    file.write_bytes(octets)
+    data = bytearray(file.read_bytes())
+    data[4:400] = bytes(396)  # the footer is intact, its columns are not
+    file.write_bytes(data)
     for sidecar in (damaged / "connections").glob(".*.crc"):
         sidecar.unlink()
     assert audit(damaged, "--report", tmp_path / "audit.html") == 3

@@ -16,13 +16,14 @@ from pyspark.sql import functions as F
 
 import pipeline
 from codec.capture.pcapng import LAST_NS
-from pipeline import Tables, plots, theme
+from pipeline import Tables, plots
+from pipeline.explore.sql import open_tables
+from pipeline.output.text import duration
+from pipeline.plots import theme
 from pipeline.report import charts
 from pipeline.report.facts import count
 from pipeline.report.groups import Latency
 from pipeline.report.page import draw_charts
-from pipeline.sql import open_tables
-from pipeline.text import duration
 
 PICTURES: dict[str, Callable[[Tables], Any]] = {
     **{name: getattr(plots, name) for name in plots.__all__},

@@ -21,9 +21,9 @@ from audit_support import write_tables
 from codec.tables import TABLES
 from jobs import console, summary
 from jobs.running import FAILED, ExitStatuses, cause, outcome
-from pipeline import text
-from pipeline.sql import open_tables
-from udfs import progress
+from pipeline.explore.sql import open_tables
+from pipeline.output import text
+from udfs.workers import progress
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,11 +57,11 @@ def test_times_are_shown_in_utc_to_the_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "expected"),
+    ("data", "expected"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 * 1024**3, "5.0 GB"), (3 * 1024**4, "3.0 TB")],
 )
-def test_sizes(octets: int, expected: str) -> None:
-    assert text.size(octets) == expected
+def test_sizes(data: int, expected: str) -> None:
+    assert text.size(data) == expected
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pipeline
 from jobs.cli import main
 from pipeline.extract.originals import Original, is_capture
 from pipeline.output.place import Place
-from udfs.source.files import MISSING, CaptureFile
+from udfs.source.reading import MISSING, CaptureFile
 
 BARE = CAPTURES / "091_confirms_and_return.pcap"
 ROTATED = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
@@ -157,12 +157,12 @@ def test_what_is_shared_has_neither_secret_nor_address(
     cut = ["--connection", tables.ids[0], "--redact", "--anonymise", tmp_path / "key"]
     stderr_of(capsys, 0, folder, *cut, "-o", tmp_path / "a.pcapng")
     stderr_of(capsys, 0, folder, *cut, "-o", tmp_path / "b.pcapng")
-    octets = (tmp_path / "a.pcapng").read_bytes()
+    data = (tmp_path / "a.pcapng").read_bytes()
     assert b"\x7f\0\0\x01" in BARE.read_bytes()
-    assert b"\x7f\0\0\x01" not in octets
+    assert b"\x7f\0\0\x01" not in data
     assert b"\0guest\0guest" in BARE.read_bytes()
-    assert b"guest" not in octets
-    assert octets == (tmp_path / "b.pcapng").read_bytes()
+    assert b"guest" not in data
+    assert data == (tmp_path / "b.pcapng").read_bytes()
 
 
 def test_bad_usage_writes_nothing(
@@ -325,7 +325,7 @@ def test_rows_of_dataframes(
     assert (tmp_path / "b.pcapng").read_bytes() == (tmp_path / "a.pcapng").read_bytes()
     audited = "connection_id IN (SELECT connection_id FROM findings WHERE rule_id = 'CF-05') AND name = 'basic.nack'"
     stderr_of(capsys, 0, folder, "--where", audited, "--only", "-o", tmp_path / "c.pcapng")
-    assert [octets for _, _, octets in records(tmp_path / "c.pcapng")] == [
+    assert [data for _, _, data in records(tmp_path / "c.pcapng")] == [
         records(BARE)[row["packet_no"] - 1][2] for row in tables.frames("basic.nack")
     ]
     (tmp_path / "c.pcapng").unlink()

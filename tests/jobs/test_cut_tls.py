@@ -18,7 +18,7 @@ from test_websocket import upgraded
 from tls_peers import Peers, wire_of
 from wire import write_capture
 
-from codec.capture.secrets import SecretsWalker
+from codec.capture.pcapng import SecretsWalker
 from jobs.cli import main
 from pipeline.extract import Choice, CutError
 from udfs.decode.key_logs import SecretFiles
@@ -35,11 +35,11 @@ def test_a_frame_of_a_decrypted_connection_takes_its_connection_along(tmp_path: 
         tables, Choice(frames={(publish["connection_id"], publish["frame_no"])}), tmp_path / "cut.pcapng", redact=redact
     )
     assert records(tmp_path / "cut.pcapng") == records(path)  # what is encrypted is nobody's to read
-    octets = (tmp_path / "cut.pcapng").read_bytes()
+    data = (tmp_path / "cut.pcapng").read_bytes()
     for line in LOG.read_text().splitlines():
         if not line.startswith("#"):
             secret = bytes.fromhex(line.split()[2])
-            assert not any(form in octets for form in (secret, secret.hex().encode(), base64.b64encode(secret)))
+            assert not any(form in data for form in (secret, secret.hex().encode(), base64.b64encode(secret)))
 
 
 def test_the_payload_of_websocket_is_blanked_when_it_is_redacted(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_payload_of_websocket_is_blanked_when_it_is_redacted(tmp_path: Path)
     (connection,) = tables.ids
     publish = tables.frames("basic.publish")[0]
     cut(tables, Choice(frames={(connection, publish["frame_no"])}), tmp_path / "cut.pcapng")
-    assert [octets for _, _, octets in records(tmp_path / "cut.pcapng")] == [octets for _, _, octets in records(path)]
+    assert [data for _, _, data in records(tmp_path / "cut.pcapng")] == [data for _, _, data in records(path)]
     cut(tables, Choice({connection}), tmp_path / "redacted.pcapng", redact=True)
     packets = independent_tcp.packets([tmp_path / "redacted.pcapng"])
     assert sum(len(packet.payload) for packet in packets) > 1000
@@ -121,10 +121,10 @@ def test_a_connection_rewritten_in_clear_has_the_frames_that_tshark_decrypts(
     assert flat(rewritten) == flat(fields(path, *names, only="amqp"))
     assert fields(tmp_path / "clear.pcapng", "frame.number", only="tls || tcp.checksum.status == 0") == []
     assert not fields(tmp_path / "clear.pcapng", "frame.number", only="tcp.analysis.lost_segment")
-    octets = (tmp_path / "clear.pcapng").read_bytes()
+    data = (tmp_path / "clear.pcapng").read_bytes()
     for line in block_of(path):
         secret = bytes.fromhex(line.split()[2].decode())
-        assert not any(form in octets for form in (secret, secret.hex().encode(), base64.b64encode(secret)))
+        assert not any(form in data for form in (secret, secret.hex().encode(), base64.b64encode(secret)))
 
 
 @pytest.mark.parametrize("name", ["091_declare_publish_consume_ack.pcap", "10_rabbitmq_proton_send_receive.pcap"])
@@ -175,7 +175,7 @@ def test_what_is_rewritten_in_clear_can_be_shared(tmp_path: Path, redact: bool, 
     assert len(secret) > 10
     assert {part for part in secret if part in after} == (set() if redact else secret)
     seen = [
-        {address for _, _, octets in records(each) for address in addresses(IP(octets))} for each in (rewritten, shared)
+        {address for _, _, data in records(each) for address in addresses(IP(data))} for each in (rewritten, shared)
     ]
     assert seen[0] == {"127.0.0.1"}
     assert ("127.0.0.1" in seen[1]) == (key is None)
@@ -217,9 +217,9 @@ def test_findings_comment_on_packets_in_clear(tmp_path: Path) -> None:
     chosen = Choice({connection})
     chosen.add("findings", tables.arrow("findings", [finding]))
     cut(tables, chosen, tmp_path / "clear.pcapng", decrypted=True)
-    octets = (tmp_path / "clear.pcapng").read_bytes()
+    data = (tmp_path / "clear.pcapng").read_bytes()
     text = f"XX-01 info: a publish (packet {publish['packet_no']} of {path.name})".encode()
-    assert octets.count(text) == 1
+    assert data.count(text) == 1
 
 
 def test_without_secrets_nothing_is_rewritten(tmp_path: Path) -> None:

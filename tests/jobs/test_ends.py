@@ -26,9 +26,9 @@ import pipeline
 from jobs import report, running
 from jobs.cli import main
 from jobs.running import INTERRUPTED, OK, Stopped, UsageError
-from pipeline import session as sessions
-from pipeline.tables.processes import LocalProcesses
-from udfs import daemon
+from pipeline.run import session as sessions
+from pipeline.run.processes import LocalProcesses
+from udfs.workers import daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION, OTHER = (golden.captures()[name].paths[0] for name in ("091_tx.pcap", "091_rpc_reply_to.pcap"))

@@ -19,7 +19,7 @@ from scapy.utils import wrpcap
 from jobs.cli import main
 from pipeline import explain as explaining
 from pipeline.explain.pages import filled
-from pipeline.sql import Session, connect
+from pipeline.explore.sql import Session, connect
 
 # Capture -> the causes of its connections, in the order in which they were opened.
 RECORDED = {

@@ -17,21 +17,21 @@ from pyspark.sql.types import VariantVal
 from rule_support import AMBIENT, NOBODY, Case, Key
 
 import pipeline
-from codec.amqp.notes import NOTES
+from codec.amqp.rows import NOTE_NAMES
 from codec.amqp.versions import ERRORS
 from codec.checks.state import ODDITIES
 from codec.tables import FINDINGS
 from pipeline.audit import config, contexts, engine, findings_in, wanted_program
 from pipeline.audit.catalogue import KNOWLEDGE, KNOWN, SCOPES, SEVERITIES, catalogue, entries, removed
 from pipeline.audit.detectors import DEFINITIONS, DETECTORS
+from udfs.arrow.spark_schemas import TABLES, spark_schema
 from udfs.findings.program import TRAITS, possible
-from udfs.spark_schemas import TABLES, spark_schema
 
 Fired = dict[Key, dict[str, list[dict[str, Any]]]]
 RULES = sorted(catalogue())
 LITERAL = re.compile(r"'((?:[^']|'')*)'")
 # Texts that detectors compare columns with, each with what the decoder may write there.
-WRITTEN = {"ERROR_IS": set(map(str, ERRORS)), "HAS_NOTE": set(NOTES), "oddity": set(ODDITIES)}
+WRITTEN = {"ERROR_IS": set(map(str, ERRORS)), "HAS_NOTE": set(NOTE_NAMES), "oddity": set(ODDITIES)}
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,12 @@ from codec.tables import TABLES
 from jobs.cli import main
 from jobs.ingest import line
 from jobs.running import OK, UNREADABLE
-from pipeline.decoding import config
 from pipeline.lake.batches import OF_CONNECTIONS, Ingest
 from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
+from pipeline.tables.decoding import config
 from udfs.decode.key_logs import SecretFiles
 from udfs.tables import tables_of
 
@@ -55,23 +55,23 @@ DECODED: dict[Any, Rows] = {}
 
 
 def plain(rows: pa.Table, *without: str) -> list[str]:
-    """Rows as texts, in an order, VARIANT by its octets."""
+    """Rows as texts, in an order, VARIANT by its bytes."""
     return sorted(map(str, rows.select([name for name in rows.column_names if name not in without]).to_pylist()))
 
 
 def in_one(captures: Iterable[Path], secrets: SecretFiles | None = None) -> Rows:
-    """The tables of one decode, made once for captures with the same octets."""
+    """The tables of one decode, made once for captures with the same bytes."""
     paths = [*captures]
-    octets = (OF_FILES, *(path.read_bytes() for path in paths))
-    if secrets is None and octets in DECODED:
-        return DECODED[octets]
+    data = (OF_FILES, *(path.read_bytes() for path in paths))
+    if secrets is None and data in DECODED:
+        return DECODED[data]
     runs = decoding.in_flow_order(decoding.runs(paths)).combine_chunks().to_batches(max_chunksize=64)
     rows = {name: list[str]() for name in OF_CONNECTIONS}
     for table, _, batch in tables_of(iter(runs), config(True), secrets=secrets):
         if table in rows:
             rows[table] += plain(pa.Table.from_batches([batch]), *OF_FILES)
     if secrets is None:
-        DECODED[octets] = rows
+        DECODED[data] = rows
     return rows
 
 
@@ -170,12 +170,12 @@ def test_a_capture_that_grew_is_read_on_from_where_reading_ended(tmp_path: Path)
     header, packets = records(SESSION)
     some = len(packets) // 3
     # in the middle of a packet; then a few packets more; then all
-    for octets in (
+    for data in (
         b"".join([header, *packets[:some], packets[some][:20]]),
         b"".join([header, *packets[: 2 * some]]),
         b"".join([header, *packets]),
     ):
-        growing.write_bytes(octets)
+        growing.write_bytes(data)
         assert files(ingest(lake, [growing])) == [1]
     compared(in_lake(lake), in_one([growing]))
     (row,) = captures(lake).values()
@@ -186,8 +186,8 @@ def test_a_capture_that_grew_is_read_on_from_where_reading_ended(tmp_path: Path)
 def test_a_capture_under_a_second_name_is_skipped(tmp_path: Path, pieces: list[Path], rename: str) -> None:
     lake, copy = tmp_path / "lake", tmp_path / rename
     ingest(lake, pieces)
-    octets = pieces[0].read_bytes()
-    copy.write_bytes(gzip.compress(octets) if rename.endswith("gz") else octets)
+    data = pieces[0].read_bytes()
+    copy.write_bytes(gzip.compress(data) if rename.endswith("gz") else data)
     with Ingest.into(str(lake), LocalWork, UNSETTLED) as ingesting:
         assert list(ingesting.batches([str(path) for path in (*pieces, copy)])) == []
         assert ingesting.copies == [(copy.as_uri(), pieces[0].as_uri())]

@@ -22,7 +22,7 @@ from jobs import ingest
 from jobs.cli import main
 from jobs.running import FAILED, OK, USAGE
 from pipeline.lake.place import locked, open_or_create_lake
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 from udfs.source.paths import PathError
 
 SESSION = golden.captures()["091_tx.pcap"].paths[0]

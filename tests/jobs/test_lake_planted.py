@@ -32,9 +32,9 @@ from pipeline.lake import journal
 from pipeline.lake.batches import Ingest
 from pipeline.lake.layout import DamagedLakeError, LakeError, Options, lake_tables
 from pipeline.lake.place import locked, open_lake
-from pipeline.output import scratch
 from pipeline.output.place import OutputError, place, sink
 from pipeline.output.swap import staged, staged_child
+from pipeline.run import scratch
 
 SESSION = golden.captures()["091_tx.pcap"].paths[0]
 SECONDS = 20  # that a command may take

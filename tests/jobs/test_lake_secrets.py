@@ -13,7 +13,7 @@ import pytest
 from lake_work import LocalWork, rotated
 from test_lake_batches import compared, in_lake, in_one
 
-from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls_handshake import KeyLog
 from jobs.cli import main
 from jobs.running import USAGE
 from pipeline.lake.batches import Ingest
@@ -45,12 +45,12 @@ def values(path: Path) -> Iterator[bytes]:
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     yield sink.getvalue().to_pybytes()
-    for octets in table["octets"].to_pylist() if path.is_relative_to(path.parents[1].parent / "states") else ():
-        yield zlib.decompress(octets[HEAD:])
+    for data in table["octets"].to_pylist() if path.is_relative_to(path.parents[1].parent / "states") else ():
+        yield zlib.decompress(data[HEAD:])
 
 
 def with_secrets(lake: Path, key_log: Path) -> set[Path]:
-    """Files of the lake in which a secret of the key log stands, as octets or as text."""
+    """Files of the lake in which a secret of the key log stands, as bytes or as text."""
     known = [
         secret
         for each in KeyLog(key_log.read_bytes())._known.values()
@@ -60,7 +60,7 @@ def with_secrets(lake: Path, key_log: Path) -> set[Path]:
     assert known
     shapes = [shape for secret in known for shape in (secret, secret.hex().encode(), secret.hex().upper().encode())]
     files = [path for path in lake.rglob("*") if path.is_file()]
-    return {path for path in files if any(shape in octets for octets in values(path) for shape in shapes)}
+    return {path for path in files if any(shape in data for data in values(path) for shape in shapes)}
 
 
 def contents(lake: Path) -> list[str]:

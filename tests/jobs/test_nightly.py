@@ -51,7 +51,7 @@ def apart(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     `audit.json`."""
     folder = tmp_path_factory.mktemp("apart")
     (folder / "captures").mkdir()
-    # Behind the last record the header of one that claims 2**32 - 1 octets.
+    # Behind the last record the header of one that claims 2**32 - 1 bytes.
     (folder / "captures" / "torn.pcap").write_bytes(CAPTURE.read_bytes() + b"\xff" * 16)
     tables, report, json_path = (str(folder / name) for name in ("tables", "audit.html", "audit.json"))
     rules = ("--config", str(only(folder, "CH", "SEC", "CAP")))

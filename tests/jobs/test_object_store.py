@@ -24,9 +24,8 @@ from codec.compiler.limits import LIMITS
 from pipeline.output.place import OutputError, Place, place
 from pipeline.output.swap import staged
 from udfs.source import splits
-from udfs.source.files import CaptureFile
 from udfs.source.paths import PathError, resolve
-from udfs.source.reading import FETCH_BYTES
+from udfs.source.reading import FETCH_BYTES, CaptureFile
 from udfs.source.sources import TcpRunsReader
 
 LOSS = CAPTURES / "091_loss.pcap"

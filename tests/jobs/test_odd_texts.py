@@ -25,7 +25,7 @@ import pipeline
 from jobs.cli import main
 from jobs.running import UNREADABLE
 from udfs.arrow.fields import fields
-from udfs.roles import HOT_ARGUMENTS
+from udfs.conversation.roles import HOT_ARGUMENTS
 
 ESCAPED = {escaped for _, escaped in INVALID.values()}
 
@@ -46,8 +46,8 @@ def texts(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize("version", odd_texts.VERSIONS)
 @pytest.mark.parametrize("kind", INVALID)
 def test_every_field_is_shown_escaped(version: str, kind: str) -> None:
-    octets, escaped = INVALID[kind]
-    rows, _ = odd_texts.wire_of(version, lambda: octets).rows()
+    data, escaped = INVALID[kind]
+    rows, _ = odd_texts.wire_of(version, lambda: data).rows()
     assert {row["frame_type"] for row in rows}.isdisjoint({"gap", "skipped", "foreign"})
     bearing = 0
     for row in rows:
@@ -60,7 +60,7 @@ def test_every_field_is_shown_escaped(version: str, kind: str) -> None:
 
 
 def test_columns_of_arguments_are_valid() -> None:
-    """Also of octets that VARIANT holds as BINARY."""
+    """Also of bytes that VARIANT holds as BINARY."""
     wire = odd_texts.wire_of("0-9-1", one_after_the_other())
     for table in frames_of(wire):
         strings = {name: kind for name, kind in HOT_ARGUMENTS.items() if kind == "string"}
@@ -75,8 +75,8 @@ def frames_of(wire: Wire) -> Iterator[pa.RecordBatch]:
     import numpy as np
     from wire import FLOW
 
-    from codec.amqp.decoder import Decoder
-    from codec.net.segments import SEGMENT
+    from codec.decode.decoder import Decoder
+    from codec.net.layers import SEGMENT
     from udfs.decode.frame_rows import frame_rows
 
     decoder = Decoder()
@@ -163,7 +163,7 @@ def test_the_audit_names_them(tables: Path) -> None:
     assert {version for (version,) in versions} == set(odd_texts.VERSIONS)
     page = (tables.parent / "audit.html").read_text("utf-8")
     assert "not UTF-8" in page
-    # Lists of words are octets in the classic family: escaped like any text, and nothing is replaced.
+    # Lists of words are bytes in the classic family: escaped like any text, and nothing is replaced.
     assert "\ufffd" not in page + json.dumps(found, ensure_ascii=False)
 
 

@@ -114,9 +114,9 @@ def test_without_findings_it_says_who_finds_them(tmp_path: Path, capsys: pytest.
 def test_findings_that_cannot_be_read_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_table(write_tables(tmp_path / "tables"), "findings", FOUND)
     (file,) = (tmp_path / "tables" / "findings").glob("*.parquet")
-    octets = bytearray(file.read_bytes())
-    octets[4:400] = bytes(396)  # the footer is intact, its columns are not
-    file.write_bytes(octets)
+    data = bytearray(file.read_bytes())
+    data[4:400] = bytes(396)  # the footer is intact, its columns are not
+    file.write_bytes(data)
     assert report(tmp_path / "tables", "--report", tmp_path / "audit.html") == 3
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith(f"wirehare report: {tmp_path / 'tables'}: cannot be counted (")

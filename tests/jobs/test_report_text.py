@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.cli import command_line
+from pipeline.output.text import (
+    MARKUP_BYTES,
+    MAX_CHARACTERS,
+    count,
+    moment,
+    share,
+    wire,
+)
 from pipeline.report.cards import connection_filter, cut_command, packet_filter
 from pipeline.report.sections import SEVERITIES, at_least
-from pipeline.text import MARKUP_BYTES, MAX_CHARACTERS, count, moment, share, wire
 
 # Every tag that `wire` may write, none with an attribute but the class of a placeholder.
 ALLOWED = {("bdi", ()), ("i", ()), ("span", (("class", "none"),))}

@@ -17,8 +17,7 @@ from jobs.rules import NEEDED
 from jobs.running import USAGE
 from pipeline.audit import wanted_program
 from pipeline.audit.catalogue import GROUPS, KNOWLEDGE, catalogue
-from udfs.findings.program import FACT_CONNECTIONS, Program, hits_of, settings_of
-from udfs.findings.views import view_of
+from udfs.findings.program import FACT_CONNECTIONS, Program, hits_of, settings_of, view_of
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "pipeline" / "audit" / "catalogue"

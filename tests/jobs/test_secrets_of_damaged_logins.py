@@ -39,7 +39,7 @@ def pieces(secret: bytes) -> set[bytes]:
 
 def test_no_output_has_a_piece_of_a_secret(night: Path, tmp_path: Path) -> None:
     chosen = list(connections())
-    sound = b"\n".join(octets.replace(login.secret, b"\n") for login in logins() for _, octets in login.frames)
+    sound = b"\n".join(data.replace(login.secret, b"\n") for login in logins() for _, data in login.frames)
     fragments = {piece for login, _, _ in chosen for piece in pieces(login.secret) if piece not in sound}
     assert len(fragments) > 100
     captured = (night / "captures" / WIRES).read_bytes()

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.decode import start
-from pipeline.session import (
+from pipeline.run.session import (
     BOOT_NOTICES,
     PANDAS_NOTICE,
     QUICK_COMPILER,
@@ -64,9 +64,9 @@ def test_only_small_jobs_run_without_the_full_compiler(
     byte_size: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, str]] = []
-    monkeypatch.setattr("pipeline.session.get_or_create", lambda app, conf: started.append(conf))
-    monkeypatch.setattr("pipeline.session.is_running", lambda: False)
-    monkeypatch.setattr("pipeline.session.launch", lambda conf: None)
+    monkeypatch.setattr("pipeline.run.session.get_or_create", lambda app, conf: started.append(conf))
+    monkeypatch.setattr("pipeline.run.session.is_running", lambda: False)
+    monkeypatch.setattr("pipeline.run.session.launch", lambda conf: None)
     start(byte_size)
     (settings,) = started
     java_options = local_jvm_settings({}, False, expected)["spark.driver.extraJavaOptions"]
@@ -94,7 +94,7 @@ def test_a_named_master_keeps_its_address_and_its_parallelism() -> None:
 
 
 def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
-    program = "from pipeline.session import *\ntry: session()\nexcept JavaMissing as error: print(error)"
+    program = "from pipeline.run.session import *\ntry: session()\nexcept JavaMissing as error: print(error)"
     environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
     ran = subprocess.run(
         [sys.executable, "-c", program],
@@ -110,7 +110,7 @@ def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_a_java_that_is_too_old_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.session import require_java
+    from pipeline.run.session import require_java
 
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

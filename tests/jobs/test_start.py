@@ -1,4 +1,4 @@
-"""What a job does before it decodes: nothing that it does not need (pipeline.decoding, codec.compiler.kernel,
+"""What a job does before it decodes: nothing that it does not need (pipeline.tables.decoding, codec.compiler.kernel,
 benchmarks.start)."""
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from codec.compiler import CACHE_DIR, bases
 from codec.compiler.kernel import LazyKernel, all_compiled, complete_name, interpret, interpreted, njit
 from jobs.cli import main
 from jobs.decode import interpret_while_cold
-from pipeline.decoding import COLD_BYTES, ONE_TASK_BYTES, in_one_task
-from udfs.processes import without_pandas
+from pipeline.tables.decoding import COLD_BYTES, ONE_TASK_BYTES, in_one_task
 from udfs.source.paths import resolve
 from udfs.source.reading import size_up_to
+from udfs.workers.processes import without_pandas
 
 SAMPLES = ROOT / "samples"
 
@@ -47,8 +47,8 @@ import sys
 from jobs.cli import command_line
 from jobs import decode, report
 report.check_inputs(command_line().arguments(["nightly", "x.pcap", "--output", sys.argv[1], "--report", sys.argv[2]]))
-import pipeline.session
-pipeline.session.session = lambda **_: None
+import pipeline.run.session
+pipeline.run.session.session = lambda **_: None
 decode.start_quietly()
 import pyspark.testing.utils
 print(*sorted({"numba", "pandas"} & set(sys.modules)))
@@ -81,7 +81,7 @@ import pipeline
 from pathlib import Path
 from decoding import in_flow_order, runs
 from pieces import BEGINNING, END, Lake, piece, times
-from pipeline.decoding import secret_files, writer
+from pipeline.tables.decoding import secret_files, writer
 from pipeline.output.place import place
 
 with install_recorder("numba:compile") as compiled:
@@ -245,7 +245,7 @@ def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernel
     cold: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("pipeline.session.has_session", lambda: running)
+    monkeypatch.setattr("pipeline.run.session.has_session", lambda: running)
     if compiled:
         (cold / complete_name()).mkdir()
     capture = tmp_path_factory.mktemp("captures") / "a.pcap"
@@ -273,7 +273,7 @@ def packed(name: str, size: int) -> bytes:
 def test_small_files_that_are_large_captures_are_not_interpreted(
     tmp_path: Path, name: str, suffix: str, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.session.has_session", lambda: False)
+    monkeypatch.setattr("pipeline.run.session.has_session", lambda: False)
     for size, interprets in ((1 << 20, True), (COLD_BYTES + (1 << 20), False)):
         path = tmp_path / f"{size}{suffix}"
         path.write_bytes(packed(name, size))
@@ -354,7 +354,7 @@ def test_workers_of_a_running_session_interpret_small_captures_while_there_are_n
     environment[CACHE_DIR] = str(compiled)  # only there: as on other machines than the driver's
     assert not workers_interpret()
     environment[CACHE_DIR] = str(cold)
-    monkeypatch.setattr("pipeline.decoding.COLD_BYTES", 0)
+    monkeypatch.setattr("pipeline.tables.decoding.COLD_BYTES", 0)
     pipeline.decoded(spark, str(SAMPLES))
     assert not workers_interpret()
 
@@ -369,9 +369,9 @@ def test_larger_captures_are_decoded_without_spark_once_kernels_are_compiled(
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("codec.compiler.kernel.all_compiled", lambda: False)
-    monkeypatch.setattr("pipeline.decoding.COLD_BYTES", 0)
+    monkeypatch.setattr("pipeline.tables.decoding.COLD_BYTES", 0)
     monkeypatch.setattr("jobs.decode.subprocess.run", compiled)
-    monkeypatch.setattr("pipeline.session.is_running", lambda: False)
+    monkeypatch.setattr("pipeline.run.session.is_running", lambda: False)
     capture = str(SAMPLES / "091_confirms_and_return.pcap")
     assert main(["decode", capture, "--output", str(tmp_path / "tables")]) == 0
     assert compiling == [[sys.executable, "-m", "udfs.warm"]]

@@ -21,11 +21,9 @@ from pyspark.sql import SparkSession
 from submitting import submitted
 
 import pipeline
-from codec.layers.tls.ciphers import cipher, keys_13
-from codec.layers.tls.handshake import Opener, Side
-from codec.layers.tls.keylog import KeyLog, Secrets, parse_line
-from codec.layers.tls.suites import SUITES
-from codec.layers.tls.trial import Match
+from codec.layers.tls_ciphers import SUITES, cipher, keys_13
+from codec.layers.tls_handshake import KeyLog, Opener, Secrets, Side, parse_line
+from codec.layers.tls_recovery import Match
 from jobs.cli import main
 from udfs.decode.key_logs import KeyLogError, SecretFiles, require_key_logs
 
@@ -171,7 +169,7 @@ def test_a_file_that_is_not_a_key_log_is_refused_in_one_line(
 
 
 def spellings() -> list[bytes]:
-    """Every secret of the key log: its octets, as hexadecimal digits, in base64."""
+    """Every secret of the key log: its bytes, as hexadecimal digits, in base64."""
     secrets = [bytes.fromhex(line.split()[2]) for line in LOG.read_text().splitlines() if not line.startswith("#")]
     found = [form for secret in secrets for form in (secret, secret.hex().encode(), base64.b64encode(secret))]
     return [*found, *(form.upper() for form in found if re.fullmatch(rb"[0-9a-f]+", form))]
@@ -201,7 +199,7 @@ def test_secrets_are_in_no_table_no_plan_and_no_file(
     assert len(searched) > 5
     for form in spellings():
         assert form not in printed
-        assert not any(form in octets for octets in searched)
+        assert not any(form in data for data in searched)
 
 
 def test_secrets_are_in_no_report_and_only_in_cuts_that_request_them(
@@ -224,7 +222,7 @@ def test_secrets_are_in_no_report_and_only_in_cuts_that_request_them(
     assert b"AMQP" in searched[str(tmp_path / "3.pcapng")]  # the connection in clear
     for form in spellings():
         assert form not in printed
-        assert not [name for name, octets in searched.items() if form in octets]
+        assert not [name for name, data in searched.items() if form in data]
     assert main([*cut, str(tmp_path / "asked.pcapng"), "--with-secrets"]) == 0
     asked = (tmp_path / "asked.pcapng").read_bytes()
     assert sum(form in asked for form in spellings()) >= len(LABELS)
@@ -274,9 +272,9 @@ def looking(folder: Path, forms: list[bytes]) -> Iterator[tuple[set[str], set[st
             last = over.wait(0.1)  # once more when all is done
             for path in [*files(folder), *Path("/proc").glob("[0-9]*/cmdline")]:
                 with suppress(OSError):  # what is gone, and processes of others
-                    octets = path.read_bytes()
-                    (started.add(octets) if path.parts[1] == "proc" else files_seen.add(path.name))
-                    if any(form in octets for form in forms):
+                    data = path.read_bytes()
+                    (started.add(data) if path.parts[1] == "proc" else files_seen.add(path.name))
+                    if any(form in data for form in forms):
                         found_in.add(str(path))
 
     thread = threading.Thread(target=look)
@@ -312,8 +310,8 @@ def test_secrets_are_in_no_event_log_no_argument_and_no_temporary_file(
     assert b"broken on purpose: 54" in logged
     assert b"SparkListenerSQLExecutionStart" in logged
     assert len(seen) > 20  # tables, and what Spark writes meanwhile
-    assert any(b"pyspark" in octets and b"daemon" in octets for octets in started)
-    assert any(str(LOG).encode() in octets for octets in started)
+    assert any(b"pyspark" in data and b"daemon" in data for data in started)
+    assert any(str(LOG).encode() in data for data in started)
     assert found_in == set()
     assert not any(form in printed.encode() for form in spellings())
 

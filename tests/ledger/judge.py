@@ -127,8 +127,8 @@ def captured(folder: Path) -> set[str] | None:
     file = folder / "capture.pcap"
     if not file.is_file():
         return None
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as octets:
-        return {found[1].decode() for found in MARKER.finditer(octets)}
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return {found[1].decode() for found in MARKER.finditer(data)}
 
 
 def judge(tables: Path, folder: Path, whole: bool = True) -> Verdict:

@@ -23,7 +23,7 @@ from test_tables_1_0_written import RECEIVES, SENDS, attach, disposed, flow, mov
 from wire import CLIENT, SERVER, Wire, write_capture
 
 import pipeline
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 FORMAT = 0x80013700
 ACCEPTED = described(P.ACCEPTED)
@@ -31,8 +31,8 @@ BODIES = [b"", b"one", b"two" * 100]
 
 
 def message(number: int, body: bytes = b"x", **fields: Any) -> bytes:
-    octets: bytes = proton.Message(body=body, inferred=True, id=f"m-{number}", **fields).encode()
-    return octets
+    data: bytes = proton.Message(body=body, inferred=True, id=f"m-{number}", **fields).encode()
+    return data
 
 
 def data(*contents: bytes) -> bytes:
@@ -214,8 +214,8 @@ def test_batches_are_the_same_in_pieces(tmp_path: Path) -> None:
 
 def delivering(*messages: bytes) -> Wire:
     wire = receiving("hub")
-    for number, octets in enumerate(messages):
-        wire.add(SERVER, moved(number, payload=octets))
+    for number, data in enumerate(messages):
+        wire.add(SERVER, moved(number, payload=data))
     wire.add(CLIENT, disposed(RECEIVES, 0, len(messages) - 1, outcome=ACCEPTED))
     return wire
 

@@ -10,7 +10,7 @@ import pytest
 from decoding import in_flow_order, runs
 
 from benchmarks.lake import Traffic
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.tables import STATES, Part, tables_of
 
 FEW, MANY = 5, 105

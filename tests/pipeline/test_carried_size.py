@@ -24,21 +24,21 @@ from rule_connections import done_0_10, opened_1_0, send_0_10, session_0_10
 from rule_support import Case, Connection, write_cases
 from test_conversation import followed
 
-from codec.amqp.connections.state import restore_states
+from codec.amqp.connection_state import restore_states
 from codec.compiler.limits import LIMITS
-from codec.packing import Reader, unsealed
-from pipeline.decoding import config
+from codec.packing import Reader, unseal
+from pipeline.tables.decoding import config
 from udfs.conversation import sessions
 from udfs.tables import Tables, conversation
 from udfs.tables.states import LAYOUT, layout_digest
 
 ROUNDS = 10
-DIGITS = 8  # octets that the numbers of later rounds may take more, in names
+DIGITS = 8  # bytes that the numbers of later rounds may take more, in names
 COORDINATES = described(P.COORDINATOR)
 ENDS = FIRST_FRAME | LAST_FRAME
 Round = Callable[[Connection, int], object]
-# Octets for a channel number that was used. A key and a value, 8 octets each: how many sessions it had; in 1.0 the
-# number that it answered last. In 0-10 the decoder counts the commands of each channel (96 octets).
+# Bytes for a channel number that was used. A key and a value, 8 bytes each: how many sessions it had; in 1.0 the
+# number that it answered last. In 0-10 the decoder counts the commands of each channel (96 bytes).
 OF_NUMBERS = {"channel numbers of 1.0": 2 * 16, "channel numbers of 0-10": 16 + 96}
 
 
@@ -134,7 +134,7 @@ def resumed(connection: Connection, number: int) -> None:
 
 
 def transfer_0_10(destination: str) -> bytes:
-    """A message.transfer with its header and a body of one octet."""
+    """A message.transfer with its header and a body of one byte."""
     method = segment("message.transfer", {"destination": destination, "accept-mode": 0, "acquire-mode": 0})
     return b"".join(content(method, header(("message.message-properties", {"content-length": 1}))))
 
@@ -144,7 +144,7 @@ def in_mode_tx() -> Connection:
 
 
 def transaction_0_10(connection: Connection, number: int) -> None:
-    connection.client_octets(transfer_0_10("amq.direct"))
+    connection.client_bytes(transfer_0_10("amq.direct"))
     done_0_10(send_0_10(connection, "client", "tx.commit"), 2 * number + 2)
 
 
@@ -158,7 +158,7 @@ def branch(name: bytes) -> dict[str, Any]:
 
 def publish_on(connection: Connection, name: bytes) -> Connection:
     """Three commands."""
-    send_0_10(connection, "client", "dtx.start", **branch(name)).client_octets(transfer_0_10("amq.direct"))
+    send_0_10(connection, "client", "dtx.start", **branch(name)).client_bytes(transfer_0_10("amq.direct"))
     return send_0_10(connection, "client", "dtx.end", **branch(name))
 
 
@@ -177,7 +177,7 @@ def distributed(connection: Connection, number: int) -> None:
 
 
 def publish_0_10(connection: Connection, number: int) -> None:
-    done_0_10(connection.client_octets(transfer_0_10("amq.direct")), number)
+    done_0_10(connection.client_bytes(transfer_0_10("amq.direct")), number)
 
 
 def subscribed() -> Connection:
@@ -190,7 +190,7 @@ def subscribed() -> Connection:
 
 def deliver_0_10(connection: Connection, number: int) -> None:
     """A transfer that the client completes after the next one."""
-    connection.server_octets(transfer_0_10("d"))
+    connection.server_bytes(transfer_0_10("d"))
     if number:
         send_0_10(connection, "client", "message.accept", transfers=[(number - 1, number - 1)])
         send_0_10(connection, "client", "session.completed", commands=[(0, number - 1)])
@@ -199,12 +199,12 @@ def deliver_0_10(connection: Connection, number: int) -> None:
 def session_of_0_10(connection: Connection, number: int) -> None:
     """A session of another channel, with a subscription and an open transaction, comes and goes."""
     for sender, name in (("client", "session.attach"), ("server", "session.attached")):
-        connection.octets(sender, one_frame(name, {"name": b"again"}, 2))
-    connection.octets("client", one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 2))
-    connection.octets("client", one_frame("message.subscribe", {"queue": "q", "destination": "d"}, 2))
-    connection.octets("client", one_frame("tx.select", {}, 2) + one_frame("message.accept", {"transfers": [(0, 0)]}, 2))
-    connection.octets("client", one_frame("session.detach", {"name": b"again"}, 2))
-    connection.octets("server", one_frame("session.detached", {"name": b"again", "code": 0}, 2))
+        connection.data(sender, one_frame(name, {"name": b"again"}, 2))
+    connection.data("client", one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 2))
+    connection.data("client", one_frame("message.subscribe", {"queue": "q", "destination": "d"}, 2))
+    connection.data("client", one_frame("tx.select", {}, 2) + one_frame("message.accept", {"transfers": [(0, 0)]}, 2))
+    connection.data("client", one_frame("session.detach", {"name": b"again"}, 2))
+    connection.data("server", one_frame("session.detached", {"name": b"again", "code": 0}, 2))
 
 
 def numbered_session_of_0_10(connection: Connection, number: int) -> None:
@@ -214,7 +214,7 @@ def numbered_session_of_0_10(connection: Connection, number: int) -> None:
         ("client", "session.detach"), ("server", "session.detached"),
     ):  # fmt: skip
         fields = {"name": b"one", **({"code": 0} if name == "session.detached" else {})}
-        connection.octets(sender, one_frame(name, fields, number + 2))
+        connection.data(sender, one_frame(name, fields, number + 2))
 
 
 def subscription(connection: Connection, number: int) -> None:
@@ -223,9 +223,9 @@ def subscription(connection: Connection, number: int) -> None:
     send_0_10(connection, "client", "message.subscribe", queue="q", destination=name, accept_mode=0, acquire_mode=0)
     for unit in (0, 1):
         send_0_10(connection, "client", "message.flow", destination=name, unit=unit, value=1000)
-    connection.server_octets(transfer_0_10(name))
+    connection.server_bytes(transfer_0_10(name))
     send_0_10(connection, "client", "message.cancel", destination=name)
-    connection.server_octets(transfer_0_10(name))
+    connection.server_bytes(transfer_0_10(name))
     send_0_10(connection, "client", "message.accept", transfers=[(2 * number, 2 * number + 1)])
     done_0_10(connection, 5 * number + 4)
     send_0_10(connection, "client", "session.completed", commands=[(0, 2 * number + 1)])
@@ -332,10 +332,10 @@ def runs_of(connection: Connection, folder: Path) -> Any:
 
 
 def state_size(lake: Lake) -> int:
-    """How many octets the only state has without the captured bytes that are compared with late copies: those are
+    """How many bytes the only state has without the captured bytes that are compared with late copies: those are
     limited by themselves."""
-    (octets,) = lake.states.values()
-    reader = Reader([unsealed(octets, LAYOUT, layout_digest(Tables(config(payload=True)).schemas))])
+    (data,) = lake.states.values()
+    reader = Reader([unseal(data, LAYOUT, layout_digest(Tables(config(payload=True)).schemas))])
     (state,) = restore_states(reader)
     size: int = len(reader._heap) - int(reader._at[0])
     return size + sum(array.nbytes for name, array in state.arrays.items() if name[:-1] not in ("bytes", "marks"))
@@ -513,17 +513,17 @@ def test_resumed_deliveries_in_pieces_are_those_of_one_go(found_in_pieces: dict[
 
 
 def granted() -> Connection:
-    """Credit of two messages and 12 octets in window mode, which transfers use up and their completion returns; then it
+    """Credit of two messages and 12 bytes in window mode, which transfers use up and their completion returns; then it
     is set to zero, and granted anew in the mode credit, where nothing returns it."""
     connection = session_0_10()
     send_0_10(connection, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
     for unit, value in ((0, 2), (1, 1000)):
         send_0_10(connection, "client", "message.flow", destination="d", unit=unit, value=value)
-    octets = transfer_0_10("d")
-    connection.server_octets(octets[:-13]).server_octets(octets[-13:] + octets)  # the body is in a capture of its own
+    data = transfer_0_10("d")
+    connection.server_bytes(data[:-13]).server_bytes(data[-13:] + data)  # the body is in a capture of its own
     connection.wait(1)
     send_0_10(connection, "client", "session.completed", commands=[(0, 0)])
-    connection.wait(1).server_octets(octets)
+    connection.wait(1).server_bytes(data)
     connection.wait(1)
     send_0_10(connection, "client", "message.stop", destination="d")
     send_0_10(connection, "client", "session.completed", commands=[(0, 2)])
@@ -531,7 +531,7 @@ def granted() -> Connection:
     send_0_10(connection, "client", "message.set-flow-mode", destination="d", flow_mode=0)
     for unit, value in ((0, 1), (1, 1000)):
         send_0_10(connection, "client", "message.flow", destination="d", unit=unit, value=value)
-    connection.wait(1).server_octets(octets)
+    connection.wait(1).server_bytes(data)
     send_0_10(connection, "client", "session.completed", commands=[(0, 3)])
     connection.wait(1)
     for sender, name in (("client", "session.detach"), ("server", "session.detached")):
@@ -551,17 +551,17 @@ def test_time_without_credit_is_the_same_in_pieces(found_in_pieces: dict[str, Ro
     assert f" no_credit_ns={ms * 10**6}" in f" {link}"
 
 
-def test_octets_of_credit_count_however_frames_are_cut_into_batches(tmp_path: Path) -> None:
-    """Credit for the octets of one message, which is completed before the next one. A packet comes 1 ms after the one
+def test_bytes_of_credit_count_however_frames_are_cut_into_batches(tmp_path: Path) -> None:
+    """Credit for the bytes of one message, which is completed before the next one. A packet comes 1 ms after the one
     before. No credit: from message.subscribe to the second message.flow, 2 ms; from the first transfer to its
     completion, and from the second one to the detach, 1 s and 1 ms each."""
     connection = session_0_10()
     send_0_10(connection, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=0)
-    octets = len(header(("message.message-properties", {"content-length": 1}))) + 1
-    for unit, value in ((0, 1000), (1, octets)):
+    data = len(header(("message.message-properties", {"content-length": 1}))) + 1
+    for unit, value in ((0, 1000), (1, data)):
         send_0_10(connection, "client", "message.flow", destination="d", unit=unit, value=value)
     for number in range(2):
-        connection.server_octets(transfer_0_10("d")).wait(1)
+        connection.server_bytes(transfer_0_10("d")).wait(1)
         if number == 0:
             send_0_10(connection, "client", "session.completed", commands=[(0, 0)])
     send_0_10(connection, "client", "session.detach", name=b"s")
@@ -659,7 +659,7 @@ def test_types_of_the_queues_declared_last_are_known(tmp_path: Path) -> None:
     for turn in range(3):
         numbers = range(turn * LIMITS.queue_types, (turn + 1) * LIMITS.queue_types)
         own = {"ticket": 0, "no_wait": True, "arguments": quorum}
-        connection.client_octets(
+        connection.client_bytes(
             b"".join(classic.method("0-9-1", "queue.declare", 1, queue=name(n), **own) for n in numbers)
         )
         for n in (numbers[0] - 1, numbers[0], numbers[-1]):
@@ -684,7 +684,7 @@ def unsubscribed() -> Connection:
     """Transfers are on their way when subscriptions are cancelled, whose destinations are used again before and after
     the server has done that; the capture lacks bytes after one and within another; a session ends with a third."""
     connection = session_0_10()
-    octets = transfer_0_10
+    data = transfer_0_10
 
     def subscribe(name: str, queue: str) -> None:
         send_0_10(
@@ -695,18 +695,18 @@ def unsubscribed() -> Connection:
 
     for name in "abc":  # 0 to 8
         subscribe(name, f"of {name}")
-    connection.server_octets(octets("a") + octets("b"))
+    connection.server_bytes(data("a") + data("b"))
     for name in "ab":  # 9, 10
         send_0_10(connection, "client", "message.cancel", destination=name)
-    connection.server_octets(octets("a"))
-    done_0_10(connection, 9).server_octets(octets("b"))
+    connection.server_bytes(data("a"))
+    done_0_10(connection, 9).server_bytes(data("b"))
     subscribe("b", "again")  # 11 to 13
-    done_0_10(connection.server_octets(octets("b")), 12)
+    done_0_10(connection.server_bytes(data("b")), 12)
     subscribe("a", "again")  # 14 to 16
-    done_0_10(connection.server_octets(octets("a")), 16)
+    done_0_10(connection.server_bytes(data("a")), 16)
     send_0_10(connection, "client", "message.accept", transfers=[(0, 5)])  # 17
     send_0_10(connection, "client", "session.completed", commands=[(0, 5)])
-    connection.lose("server", 40).server_octets(octets("c"))
+    connection.lose("server", 40).server_bytes(data("c"))
     send_0_10(connection, "client", "message.cancel", destination="c")  # 18
     done_0_10(connection, 18)
     send_0_10(connection, "client", "message.cancel", destination="a")  # 19
@@ -794,10 +794,10 @@ def returned() -> Connection:
     connection = Connection().handshake().open(1).open(2).asks("confirm.select", 1)
     connection.publish(b"back", 1, mandatory=True)
     connection.client("basic.publish", 2, routing_key="q")
-    connection.octets("client", classic.header("0-9-1", "basic", 2, 2) + classic.body(b"a", 2))
+    connection.data("client", classic.header("0-9-1", "basic", 2, 2) + classic.body(b"a", 2))
     given_back = {"reply_code": 312, "reply_text": "NO_ROUTE", "exchange": "e", "routing_key": "q"}
     connection.server("basic.return", 1, **given_back).content(b"back", 1)
-    return connection.server("basic.ack", 1, delivery_tag=1).octets("client", classic.body(b"b", 2)).close()
+    return connection.server("basic.ack", 1, delivery_tag=1).data("client", classic.body(b"b", 2)).close()
 
 
 def test_returns_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
@@ -807,14 +807,14 @@ def test_returns_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows])
 
 def in_frames() -> Connection:
     """A header and a body in frames of their own."""
-    octets = header(("message.message-properties", {"content-length": 5}))
+    data = header(("message.message-properties", {"content-length": 5}))
     connection = session_0_10()
     for kind, payload, flags in (
         (1, segment("message.transfer", {"destination": "amq.direct"}), FIRST_SEGMENT | ENDS),
-        (2, octets[:4], FIRST_FRAME), (2, octets[4:9], 0), (2, octets[9:], LAST_FRAME),
+        (2, data[:4], FIRST_FRAME), (2, data[4:9], 0), (2, data[9:], LAST_FRAME),
         (3, b"ab", LAST_SEGMENT | FIRST_FRAME), (3, b"cde", LAST_SEGMENT | LAST_FRAME),
     ):  # fmt: skip
-        connection.octets("client", frame(kind, payload, 1, flags))
+        connection.data("client", frame(kind, payload, 1, flags))
     return connection
 
 

@@ -20,11 +20,10 @@ from rule_support import Case, Connection, Key, write_cases
 from test_carried_size import transaction, with_coordinator
 
 from codec.checks import v1_0
-from codec.checks.records_1_0 import NEW_END, NEW_ENDPOINT
-from codec.checks.state import ODDITIES, new_state, with_room
+from codec.checks.state import NEW_END, NEW_ENDPOINT, ODDITIES, new_state, with_room
 from pipeline.audit.detectors import DETECTORS
 from udfs.conversation.checks import METHOD_COLUMNS, odd_rows, rows_1_0
-from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
+from udfs.conversation.roles import METHOD_FRAMES, SESSION_VERSIONS
 
 OTHERS = ("FL-03", "FL-04", "PR-06")  # of all versions
 CASES = [
@@ -121,7 +120,7 @@ def again(connection: Connection, channel: int, name: bytes, next_of: tuple[int,
         ("client", "session.detach", {"name": name}), ("server", "session.detached", {"name": name, "code": 0})
     ]  # fmt: skip
     for sender, control, fields in (*begins, *steps, *ends):
-        connection.octets(sender, one_frame(control, fields, channel))
+        connection.data(sender, one_frame(control, fields, channel))
     return connection
 
 
@@ -157,14 +156,14 @@ def test_a_channel_may_be_attached_again_before_its_detach_is_answered(tmp_path:
     for number, (channel, name) in enumerate(attaches):
         if number:
             before, left = attaches[number - 1]
-            connection.client_octets(one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, before))
-            connection.client_octets(one_frame("execution.sync", {}, before))
-            connection.client_octets(one_frame("session.detach", {"name": left}, before))
-        connection.client_octets(one_frame("session.attach", {"name": name}, channel))
+            connection.client_bytes(one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, before))
+            connection.client_bytes(one_frame("execution.sync", {}, before))
+            connection.client_bytes(one_frame("session.detach", {"name": left}, before))
+        connection.client_bytes(one_frame("session.attach", {"name": name}, channel))
         if number:
-            connection.server_octets(one_frame("session.completed", {"commands": [(0, 0)]}, before))
-            connection.server_octets(one_frame("session.detached", {"name": left, "code": 0}, before))
-        connection.server_octets(one_frame("session.attached", {"name": name}, channel))
+            connection.server_bytes(one_frame("session.completed", {"commands": [(0, 0)]}, before))
+            connection.server_bytes(one_frame("session.detached", {"name": left, "code": 0}, before))
+        connection.server_bytes(one_frame("session.attached", {"name": name}, channel))
     rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", connection, [])])
     assert noticed(rows, rows.num_rows) == []
 

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from codec.tables import STRING, table_of
 from udfs.arrow.files import Spool
-from udfs.arrow.rows import is_among
+from udfs.arrow.rows import is_in
 from udfs.sink.parquet import ParquetFiles
 
 PLAIN = pa.array(["body", None, "method", "header", "body"])
@@ -25,8 +25,8 @@ def coded(words: list[str], codes: list[int | None]) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("column", [PLAIN, PLAIN.dictionary_encode(), pa.chunked_array([PLAIN.dictionary_encode()])])
 def test_null_matches_no_text(column: pa.Array) -> None:
-    assert is_among(column, "body", "gap").tolist() == [True, False, False, False, True]
-    assert is_among(column).tolist() == [False] * 5
+    assert is_in(column, "body", "gap").tolist() == [True, False, False, False, True]
+    assert is_in(column).tolist() == [False] * 5
 
 
 def test_a_row_group_has_only_the_dictionary_entries_that_occur(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from codec.amqp.versions import fact_table
 from codec.compiler.limits import Limits
-from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES
-from codec.sides import SIDES
+from codec.conversation.session_state import NAMES, OUTCOME_OF, ROLES
+from codec.names import SIDES
 from codec.variant import encode
-from pipeline.decoding import config
-from udfs.arrow.fields import hexed, text_or_hex, valid_utf8
+from pipeline.tables.decoding import config
+from udfs.arrow.fields import text_or_hex, to_hex, valid_utf8
 from udfs.arrow.types import VARIANT
 from udfs.conversation import sessions
 from udfs.conversation.frames import FrameBatch
@@ -171,7 +171,7 @@ def test_above_the_limit_the_oldest_messages_are_emitted_unsettled(
     unknown = outcomes.count("unknown")
     assert unknown > 0
     assert outcomes == ["confirmed", *["unknown"] * unknown, *["unsettled"] * (8 - unknown)]
-    assert of_all.gave_up == {7}
+    assert of_all.over_limit == {7}
 
 
 def replies(frames: list[dict[str, Any]], settled_at: int = 0) -> tuple[dict[int, int | None], int]:
@@ -313,11 +313,11 @@ def test_every_name_with_a_role_is_in_the_specification() -> None:
     assert {name for name in OUTCOME_OF if "." in name} <= {name for name in ROLES if ROLES[name].get("settles")}
 
 
-def test_octets_as_text() -> None:
-    octets = pa.array([b"\x00\xff", None, "é".encode(), b"", b"plain"], pa.binary())
-    assert hexed(octets).to_pylist() == ["00ff", None, "c3a9", "", "706c61696e"]
-    assert hexed(octets.slice(2, 2)).to_pylist() == ["c3a9", ""]
-    assert text_or_hex(octets).to_pylist() == ["00ff", None, "é", "", "plain"]
-    assert valid_utf8(octets).to_pylist() == [None, None, "é", "", "plain"]
-    assert hexed(pa.nulls(2, pa.binary())).to_pylist() == [None, None]
-    assert np.array_equal(text_or_hex(octets.slice(3)).is_valid(), [True, True])
+def test_bytes_as_text() -> None:
+    data = pa.array([b"\x00\xff", None, "é".encode(), b"", b"plain"], pa.binary())
+    assert to_hex(data).to_pylist() == ["00ff", None, "c3a9", "", "706c61696e"]
+    assert to_hex(data.slice(2, 2)).to_pylist() == ["c3a9", ""]
+    assert text_or_hex(data).to_pylist() == ["00ff", None, "é", "", "plain"]
+    assert valid_utf8(data).to_pylist() == [None, None, "é", "", "plain"]
+    assert to_hex(pa.nulls(2, pa.binary())).to_pylist() == [None, None]
+    assert np.array_equal(text_or_hex(data.slice(3)).is_valid(), [True, True])

@@ -70,7 +70,7 @@ def test_packets_in_tunnels_are_anonymised_down_to_the_innermost(name: str, tmp_
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True, key=KEY)
     before, after = records(path), records(tmp_path / "cut.pcapng")
     assert [len(data) for _, _, data in after] == [len(data) for _, _, data in before]
-    octets = b"".join(data for _, _, data in after)
+    wire_bytes = b"".join(data for _, _, data in after)
     for (_, data), (_, _, old), (_, _, new) in zip(bare, before, after, strict=True):
         inside = Ether(data).payload
         at = old.rindex(bytes(inside))
@@ -78,8 +78,8 @@ def test_packets_in_tunnels_are_anonymised_down_to_the_innermost(name: str, tmp_
         if not any(part in name for part in OPAQUE):
             pairs.append((LINKS[wrap.link](old), LINKS[wrap.link](new)))
         for was, now in pairs:
-            assert [address for address in addresses(was) if ip_address(address).packed in octets] == []
-            assert [mac for mac in {*hardware(was)} - UNSPECIFIC if mac2str(mac) in octets] == []
+            assert [address for address in addresses(was) if ip_address(address).packed in wire_bytes] == []
+            assert [mac for mac in {*hardware(was)} - UNSPECIFIC if mac2str(mac) in wire_bytes] == []
             assert wrong_checksums(now) == wrong_checksums(was)
             assert len(checksums(now)) == len(checksums(was)) >= 1
 
@@ -158,8 +158,8 @@ def test_what_the_capturing_host_noted_is_omitted(name: str, tmp_path: Path) -> 
     tables = tables_of([path])
     for how, there in (({}, True), ({"key": KEY}, False), ({"redact": True}, False)):
         cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", **how)
-        octets = b"".join(data for _, _, data in records(tmp_path / "cut.pcapng"))
-        assert [text in octets for text in texts] == [there] * len(texts)
+        wire_bytes = b"".join(data for _, _, data in records(tmp_path / "cut.pcapng"))
+        assert [text in wire_bytes for text in texts] == [there] * len(texts)
     assert tables_of([tmp_path / "cut.pcapng"]).ids
 
 
@@ -180,17 +180,17 @@ def test_a_tunnel_in_fragments_shows_no_inner_address(tmp_path: Path) -> None:
     cut(tables, Choice(set(tables.ids)), tmp_path / "whole.pcapng")
     assert records(tmp_path / "whole.pcapng") == records(path)
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=KEY)
-    octets = b"".join(data for _, _, data in records(tmp_path / "cut.pcapng"))
+    wire_bytes = b"".join(data for _, _, data in records(tmp_path / "cut.pcapng"))
     inner = ip_address("127.0.0.1").packed
     assert inner in b"".join(data for _, _, data in records(path))
-    assert inner not in octets
+    assert inner not in wire_bytes
 
 
 def adjusted(before: bytes, after: bytearray) -> bytes:
     record = np.zeros(1, RECORD)
     record["cap_len"] = record["wire_len"] = len(before)
     record["link_type"] = 1
-    old, new = (np.frombuffer(bytearray(octets), np.uint8) for octets in (before, after))
+    old, new = (np.frombuffer(bytearray(data), np.uint8) for data in (before, after))
     adjust(old, new, [stack_of(old, record, 0)])
     return new.tobytes()
 
@@ -217,7 +217,7 @@ def test_an_offloaded_checksum_changes_only_by_the_addresses() -> None:
 
 
 INSIDE, INSIDE_6 = ip_address("203.0.113.77").packed, ip_address("2001:db8::7777").packed
-# Options by their octets: IANA's registries of IP option numbers and TCP option kinds, RFC 791 section 3.1, RFC 8684
+# Options by their bytes: IANA's registries of IP option numbers and TCP option kinds, RFC 791 section 3.1, RFC 8684
 # section 3.4.1; 254 as load balancers write the client's address and port into it.
 TCP_WITH_ADDRESS = {
     "client address of a load balancer": [(254, b"\xdc\x04" + INSIDE)],
@@ -319,9 +319,9 @@ def test_a_header_of_the_proxy_protocol_loses_its_addresses(name: str, size: int
     write_capture(tmp_path / "whole.pcap", [wire])
     tables = tables_of([tmp_path / "whole.pcap"])
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=KEY)
-    octets = b"".join(data[40:] for _, _, data in records(tmp_path / "cut.pcapng"))
-    assert [each for each in (b"203.0.113", b"2001:db8", INSIDE, INSIDE_6[:4]) if each in octets] == []
-    assert octets.endswith(rest)
+    wire_bytes = b"".join(data[40:] for _, _, data in records(tmp_path / "cut.pcapng"))
+    assert [each for each in (b"203.0.113", b"2001:db8", INSIDE, INSIDE_6[:4]) if each in wire_bytes] == []
+    assert wire_bytes.endswith(rest)
     columns = ["frame_no", "sender", "stream_offset", "size", "frame_type", "status"]
     before, after = tables.frames(), tables_of([tmp_path / "cut.pcapng"]).frames()
     assert [[row[name] for name in columns] for row in after] == [[row[name] for name in columns] for row in before]

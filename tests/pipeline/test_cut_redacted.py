@@ -51,9 +51,9 @@ def readable(tables: Tables) -> set[bytes]:
 
 def passwords(path: Path) -> set[bytes]:
     """SASL PLAIN responses and the passwords of the captures' clients, as pika, proton and qpid write them."""
-    octets = b"".join(data for _, _, data in records(path))
+    wire_bytes = b"".join(data for _, _, data in records(path))
     known = [b"\0guest\0guest", b"\0guest\0wrong", b"PASSWORDS\0\0\0\x05guest"]
-    return {secret for secret in known if secret in octets}
+    return {secret for secret in known if secret in wire_bytes}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -63,9 +63,9 @@ def test_bodies_and_secrets_are_gone_and_lengths_stay(name: str, tmp_path: Path)
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
     before, after = records(tmp_path / "whole.pcapng"), records(tmp_path / "cut.pcapng")
     assert [(ts, link, len(data)) for ts, link, data in after] == [(ts, link, len(data)) for ts, link, data in before]
-    octets = (tmp_path / "cut.pcapng").read_bytes()
-    assert [part for part in readable(tables) if part in octets] == []
-    assert [part for part in passwords(CAPTURES / name) if part in octets] == []
+    wire_bytes = (tmp_path / "cut.pcapng").read_bytes()
+    assert [part for part in readable(tables) if part in wire_bytes] == []
+    assert [part for part in passwords(CAPTURES / name) if part in wire_bytes] == []
     after_all = tables_of([tmp_path / "cut.pcapng"]).frames()
     bodies = [row["payload"] for row in after_all if row["frame_type"] == "body" and row["status"] == "ok"]
     assert [body for body in bodies if body.strip(b"*")] == []
@@ -143,8 +143,8 @@ def test_a_header_of_the_proxy_protocol_loses_its_addresses_and_is_still_one(hea
     write_capture(tmp_path / "whole.pcap", [wire])
     tables = tables_of([tmp_path / "whole.pcap"])
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
-    octets = (tmp_path / "cut.pcapng").read_bytes()
-    assert [part for part in (ADDRESSES, b"192.168", b"ttt", b"fff") if part in octets] == []
+    data = (tmp_path / "cut.pcapng").read_bytes()
+    assert [part for part in (ADDRESSES, b"192.168", b"ttt", b"fff") if part in data] == []
     columns = ["frame_no", "sender", "stream_offset", "size", "frame_type", "name", "status", "error"]
     before, after = tables.frames(), tables_of([tmp_path / "cut.pcapng"]).frames()
     assert len(before) == 3
@@ -157,9 +157,9 @@ def test_fragments_come_along_and_are_blanked(tmp_path: Path) -> None:
     assert records(tmp_path / "whole.pcapng") == records(tmp_path / "fragmented.pcap")
     result = cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True, key=KEY)
     assert result.blanked > 20
-    octets = (tmp_path / "cut.pcapng").read_bytes()
-    assert [part for part in readable(tables_of([BARE])) if part in octets] == []
-    assert b"guest" not in octets
+    data = (tmp_path / "cut.pcapng").read_bytes()
+    assert [part for part in readable(tables_of([BARE])) if part in data] == []
+    assert b"guest" not in data
 
 
 @NEEDS_TSHARK
@@ -183,9 +183,9 @@ def test_copies_that_differ_are_blanked(tmp_path: Path) -> None:
     tables = tables_of([tmp_path / "copies.pcap"])
     assert tables.rows["connections"][0]["conflicting_overlap_bytes"] > 0
     result = cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
-    octets = (tmp_path / "cut.pcapng").read_bytes()
-    assert b"my.secret.is." not in octets
-    assert b"no.such.queue" in octets
+    wire_bytes = (tmp_path / "cut.pcapng").read_bytes()
+    assert b"my.secret.is." not in wire_bytes
+    assert b"no.such.queue" in wire_bytes
     assert result.blanked >= 1
 
 
@@ -203,9 +203,9 @@ def test_padding_behind_a_packet_is_blanked(tmp_path: Path) -> None:
 def test_a_password_in_a_uri_is_gone(version: str, tmp_path: Path) -> None:
     """In frames of any size, cut into packets anywhere."""
     wire = Wire()
-    for side, octets in frames_of(version, URI):
-        for at in range(0, len(octets), 37):
-            wire.add(side, octets[at : at + 37])
+    for side, wire_bytes in frames_of(version, URI):
+        for at in range(0, len(wire_bytes), 37):
+            wire.add(side, wire_bytes[at : at + 37])
     write_capture(tmp_path / "whole.pcap", [wire])
     assert SECRET.encode() in b"".join(data[40:] for _, _, data in records(tmp_path / "whole.pcap"))
     tables = tables_of([tmp_path / "whole.pcap"])

@@ -105,10 +105,10 @@ def test_captures_are_closed_after_reading(tmp_path: Path) -> None:
     tables, still_open = tables_of(ROTATED), []
 
     class Sink(io.BytesIO):
-        def write(self, octets: object) -> int:  # what a small cut has to say, it says at its end
+        def write(self, data: object) -> int:  # what a small cut has to say, it says at its end
             opened = {os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
             still_open.append(opened & {str(path) for path in ROTATED})
-            return len(octets)  # type: ignore[arg-type]
+            return len(data)  # type: ignore[arg-type]
 
     assert os.path.isdir("/proc/self/fd") or pytest.skip("no list of open files here")
     assert cut_rows(tables, Choice(set(tables.ids)), Sink(), CutOptions()).captures == [path.name for path in ROTATED]
@@ -127,23 +127,23 @@ def test_one_wrong_capture_among_right_ones_is_refused_by_its_name(wrong: int, t
 
 def spoil(path: Path) -> None:
     """Make a capture one of the same name and size, with the packets of another connection."""
-    octets = bytearray(path.read_bytes())
-    for at in range(24, len(octets) - 1):
-        if octets[at : at + 2] == (5672).to_bytes(2, "big"):
-            octets[at : at + 2] = (5673).to_bytes(2, "big")
-    path.write_bytes(octets)
+    data = bytearray(path.read_bytes())
+    for at in range(24, len(data) - 1):
+        if data[at : at + 2] == (5672).to_bytes(2, "big"):
+            data[at : at + 2] = (5673).to_bytes(2, "big")
+    path.write_bytes(data)
 
 
 def damage(path: Path, after: int = 0) -> None:
     """Make the record after so many of a pcap, or what follows the section header of a pcapng, 4 GiB long."""
-    octets = bytearray(path.read_bytes())
-    # pcap: a header of 24 octets, then records of 16 and their packet: seconds, fraction, captured length, length.
+    data = bytearray(path.read_bytes())
+    # pcap: a header of 24 bytes, then records of 16 and their packet: seconds, fraction, captured length, length.
     # pcapng: blocks with type and length.
-    at = 24 + 8 if path.suffix == ".pcap" else int.from_bytes(octets[4:8], "little") + 4
+    at = 24 + 8 if path.suffix == ".pcap" else int.from_bytes(data[4:8], "little") + 4
     for _ in range(after):
-        at += 16 + int.from_bytes(octets[at : at + 4], "little")
-    octets[at : at + 4] = b"\xff" * 4
-    path.write_bytes(octets)
+        at += 16 + int.from_bytes(data[at : at + 4], "little")
+    data[at : at + 4] = b"\xff" * 4
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -212,17 +212,17 @@ def test_tls_after_a_header_of_1_0_is_unchanged(tmp_path: Path) -> None:
     assert records(tmp_path / "cut.pcapng") == records(tmp_path / "tls.pcap")
 
 
-def opening(acknowledgement: bytes, octets: bytes, by_server: bool) -> bytes:
+def opening(acknowledgement: bytes, data: bytes, by_server: bool) -> bytes:
     """A packet that begins what the client, or the server, has to say after this last packet of TCP's handshake."""
     packet = Ether(acknowledgement)
     ip, tcp = packet[IP], packet[TCP]
     if by_server:
         packet.src, packet.dst, ip.src, ip.dst = packet.dst, packet.src, ip.dst, ip.src
-        tcp.sport, tcp.dport, tcp.seq, tcp.ack = tcp.dport, tcp.sport, tcp.ack, tcp.seq + len(octets)
+        tcp.sport, tcp.dport, tcp.seq, tcp.ack = tcp.dport, tcp.sport, tcp.ack, tcp.seq + len(data)
     tcp.flags = "PA"
     tcp.remove_payload()
     del ip.len, ip.chksum, tcp.chksum
-    return bytes(packet / octets)
+    return bytes(packet / data)
 
 
 def test_options_cut_off_by_the_snaplen_are_not_a_fragment(tmp_path: Path) -> None:
@@ -242,8 +242,8 @@ def test_options_cut_off_by_the_snaplen_are_not_a_fragment(tmp_path: Path) -> No
 
 def shortened(packets: list[tuple[int, bytes]], lengths: list[int]) -> bytes:
     """A pcap whose records say how long their packets were on the wire."""
-    octets, at = bytearray(pcap(packets)), 24
+    wire_bytes, at = bytearray(pcap(packets)), 24
     for (_, data), length in zip(packets, lengths, strict=True):
-        octets[at + 12 : at + 16] = length.to_bytes(4, "little")
+        wire_bytes[at + 12 : at + 16] = length.to_bytes(4, "little")
         at += 16 + len(data)
-    return bytes(octets)
+    return bytes(wire_bytes)

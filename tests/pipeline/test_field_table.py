@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
-from codec.amqp.classic import kinds
-from codec.amqp.classic.field_table import entries_fit, put_nested
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, classic_tables, tag_kinds
+from codec.amqp import classic_tables as kinds
+from codec.amqp.classic_field_table import entries_fit, put_nested
+from codec.amqp.classic_tables import classic_tables, tag_kinds
 from codec.amqp.versions import VERSIONS
 from codec.compiler.limits import LIMITS
+from codec.names import CLASSIC_VERSIONS
 from codec.variant import MALFORMED, METADATA, OK, TOO_DEEP, VALUE, begin, finish, new_writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
@@ -69,7 +70,7 @@ def test_a_tag_is_read_as_in_the_specification_where_only_that_fits() -> None:
     assert (code, at) == (MALFORMED, 5)
 
 
-# One line a tag: octets by hand, and what they mean (arithmetic where it is not plain).
+# One line a tag: bytes by hand, and what they mean (arithmetic where it is not plain).
 TAGS: list[tuple[str, bytes, Any]] = [
     ("t", b"\x00", False),
     ("t", b"\x01", True),
@@ -120,13 +121,15 @@ TAGS: list[tuple[str, bytes, Any]] = [
 
 
 @every_version
-@pytest.mark.parametrize(("tag", "octets", "expected"), TAGS, ids=[f"{tag}-{octets.hex()}" for tag, octets, _ in TAGS])
-def test_every_tag_by_hand(version: str, tag: str, octets: bytes, expected: Any) -> None:
-    data = entry(b"before", b"t", b"\x01") + entry(b"key", tag.encode(), octets) + entry(b"after", b"t", b"\x00")
+@pytest.mark.parametrize(
+    ("tag", "wire_bytes", "expected"), TAGS, ids=[f"{tag}-{wire_bytes.hex()}" for tag, wire_bytes, _ in TAGS]
+)
+def test_every_tag_by_hand(version: str, tag: str, wire_bytes: bytes, expected: Any) -> None:
+    data = entry(b"before", b"t", b"\x01") + entry(b"key", tag.encode(), wire_bytes) + entry(b"after", b"t", b"\x00")
     table = table_of(data, version)
     assert table == {"before": True, "key": expected, "after": False}
     assert type(table["key"]) is type(expected)
-    assert decoded(tag.encode() + octets, kinds.ARRAY, version) == (OK, 1 + len(octets), [expected])
+    assert decoded(tag.encode() + wire_bytes, kinds.ARRAY, version) == (OK, 1 + len(wire_bytes), [expected])
 
 
 @every_version
@@ -195,10 +198,10 @@ def test_decimals_of_both_encoders_are_signed(number: Decimal) -> None:
 
 @pytest.mark.parametrize("tag", ["t", "b", "B", "u", "I", "i", "L", "l", "d", "S", "D", "V", "F", "A"])
 def test_tags_mean_what_pika_and_py_amqp_read(tag: str) -> None:
-    for octets in [octets for name, octets, _ in TAGS if name == tag]:
-        if tag == "D" and octets[0] > 38:  # a scale that is ours to show in another way
+    for wire_bytes in [wire_bytes for name, wire_bytes, _ in TAGS if name == tag]:
+        if tag == "D" and wire_bytes[0] > 38:  # a scale that is ours to show in another way
             continue
-        data = entry(b"k", tag.encode(), octets)
+        data = entry(b"k", tag.encode(), wire_bytes)
         ours = table_of(data)
         if tag != "d":  # which pika rounds to an integer
             assert pika.data.decode_table(long_prefixed(data), 0)[0] == ours
@@ -214,7 +217,7 @@ def test_names_that_are_not_utf8_are_shown_with_backslashes() -> None:
     assert table_of(data) == {"caf\\xe9": True, "a\\x5c\\xff": False, "a\\b": None}
 
 
-def test_a_name_of_255_bad_octets() -> None:
+def test_a_name_of_255_bad_bytes() -> None:
     assert table_of(entry(b"\xff" * 255, b"V", b"")) == {"\\xff" * 255: None}
 
 
@@ -260,7 +263,7 @@ def test_a_table_cut_short_keeps_what_came_before(size: int) -> None:
 
 def test_an_unknown_tag_stops_the_table() -> None:
     data = entry(b"a", b"b", b"\x05") + entry(b"b", b"?", b"\x00") + entry(b"c", b"b", b"\x06")
-    assert decoded(data) == (MALFORMED, 4 + 1 + 1, {"a": 5})  # offset of the tag octet
+    assert decoded(data) == (MALFORMED, 4 + 1 + 1, {"a": 5})  # offset of the tag byte
 
 
 def test_an_unknown_tag_in_a_nested_table_preserves_every_level() -> None:
@@ -280,7 +283,7 @@ def test_a_length_beyond_the_table_is_malformed(tag: bytes, length: int) -> None
 
 
 def test_a_nested_table_does_not_read_past_its_own_length() -> None:
-    nested = entry(b"x", b"I", b"\x00\x00")  # two octets of four, though more follow outside
+    nested = entry(b"x", b"I", b"\x00\x00")  # two bytes of four, though more follow outside
     code, _, table = decoded(entry(b"t", b"F", long_prefixed(nested)) + entry(b"u", b"b", b"\x01"))
     assert (code, table) == (MALFORMED, {"t": {}})
 
@@ -315,7 +318,7 @@ def test_nesting_beyond_the_limit(tag: bytes, kind: int, beyond: int) -> None:
     assert (code, depth) == (TOO_DEEP, LIMITS.nesting_depth)
 
 
-def test_an_array_of_values_without_octets_is_as_long_as_its_tags() -> None:
+def test_an_array_of_values_without_bytes_is_as_long_as_its_tags() -> None:
     assert decoded(b"V" * 5000, kinds.ARRAY) == (OK, 5000, [None] * 5000)
 
 
@@ -331,9 +334,9 @@ def test_any_bytes_give_a_value(data: bytes, kind: int, version: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(SOUND) - 1), st.integers(0, 255))
-def test_one_octet_changed_gives_a_value(place: int, octet: int) -> None:
+def test_one_byte_changed_gives_a_value(place: int, byte: int) -> None:
     data = bytearray(SOUND)
-    data[place] = octet
+    data[place] = byte
     code, at, thing = decoded(bytes(data))
     assert isinstance(thing, dict)
     assert code != OK or at == len(data)

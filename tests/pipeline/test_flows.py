@@ -25,8 +25,8 @@ from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Event, Script
 from scenarios.true_flows import Flows
 
 import pipeline
+from pipeline.run.processes import LocalProcesses
 from pipeline.tables.flows import message_flows
-from pipeline.tables.processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CLASSIC = (

@@ -16,7 +16,7 @@ import pytest
 
 import pipeline
 from pipeline import audit
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 # One of each version that publishes and delivers, captured on Ethernet.
@@ -30,7 +30,7 @@ SOURCE, TARGET, PORTS, NUMBERS = 26, 30, 34, 38
 FLAGS, SYN = 47, 2
 PROXY = bytes([172, 17, 0, 9])
 SERVER_PORT = (5672).to_bytes(2, "big")
-Packet = tuple[int, bytes]  # time in ns, octets
+Packet = tuple[int, bytes]  # time in ns, bytes
 Pair = tuple[Any, ...]
 
 
@@ -58,10 +58,10 @@ def pairs(some: list[Packet], folder: Path) -> Counter[Pair]:
 
 def translated(packet: Packet, side: str, address: bytes, later_ns: int) -> Packet:
     """A packet as a NAT passes it on, which gives one side another address: later from the client, before it to it."""
-    ns, octets = packet
-    from_server = octets[PORTS : PORTS + 2] == SERVER_PORT
+    ns, data = packet
+    from_server = data[PORTS : PORTS + 2] == SERVER_PORT
     at = SOURCE if from_server == (side == "server") else TARGET
-    return ns - later_ns if from_server else ns + later_ns, octets[:at] + address + octets[at + 4 :]
+    return ns - later_ns if from_server else ns + later_ns, data[:at] + address + data[at + 4 :]
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
@@ -88,17 +88,17 @@ def test_connections_behind_several_nats(count: int, tmp_path: Path) -> None:
 
 def renumbered(some: list[Packet]) -> list[Packet]:
     """One connection, whose sequence numbers begin at 1000 and 2000, as programs write them."""
-    sides = [octets[PORTS : PORTS + 2] == SERVER_PORT for _, octets in some]
+    sides = [data[PORTS : PORTS + 2] == SERVER_PORT for _, data in some]
     first = [struct.unpack_from(">I", some[sides.index(side)][1], NUMBERS)[0] for side in (False, True)]
     shifts = [1000 - first[0], 2000 - first[1]]
     found = []
-    for (ns, octets), from_server in zip(some, sides, strict=True):
-        numbers = struct.unpack_from(">II", octets, NUMBERS)
+    for (ns, data), from_server in zip(some, sides, strict=True):
+        numbers = struct.unpack_from(">II", data, NUMBERS)
         moved = [
             (number + shifts[side]) % (1 << 32)
             for number, side in zip(numbers, (from_server, not from_server), strict=True)
         ]
-        found.append((ns, octets[:NUMBERS] + struct.pack(">II", *moved) + octets[NUMBERS + 8 :]))
+        found.append((ns, data[:NUMBERS] + struct.pack(">II", *moved) + data[NUMBERS + 8 :]))
     return found
 
 
@@ -111,32 +111,32 @@ def test_numbers_that_are_not_random_tell_sides_of_a_nat_only_with_the_clients_p
     assert {pair[-2:] for pair in expected} & {("message-id", False), ("fingerprint", False)}
     again = [translated(packet, "server", bytes([172, 17, 0, 2]), 5_000) for packet in once]
     if port is not None:
-        again = [(ns, with_port(octets, port)) for ns, octets in again]
+        again = [(ns, with_port(data, port)) for ns, data in again]
     found = pairs([*once, *again], tmp_path / "twice")
     assert (found == Counter({pair: 2 * n for pair, n in expected.items()})) is apart
 
 
-def with_port(octets: bytes, port: int) -> bytes:
+def with_port(data: bytes, port: int) -> bytes:
     """The packet with another port of the client."""
-    at = PORTS + 2 if octets[PORTS : PORTS + 2] == SERVER_PORT else PORTS
-    return octets[:at] + port.to_bytes(2, "big") + octets[at + 2 :]
+    at = PORTS + 2 if data[PORTS : PORTS + 2] == SERVER_PORT else PORTS
+    return data[:at] + port.to_bytes(2, "big") + data[at + 2 :]
 
 
 def relayed(packet: Packet, near: bool, proxy: bytes = PROXY) -> Packet:
     """A packet as it was on a side of a proxy, which passes it on after 50 µs: on the side of the broker (`near`) the
     proxy is the client, with a port and sequence numbers of its own; on the other one it is the server."""
-    ns, octets = packet
-    from_server = octets[PORTS : PORTS + 2] == SERVER_PORT
+    ns, data = packet
+    from_server = data[PORTS : PORTS + 2] == SERVER_PORT
     at = TARGET if from_server == near else SOURCE
     port_at = PORTS + 2 if from_server else PORTS
-    changed = bytearray(octets)
+    changed = bytearray(data)
     changed[at : at + 4] = proxy
     if near:
-        own, acknowledged = struct.unpack_from(">II", octets, NUMBERS)
+        own, acknowledged = struct.unpack_from(">II", data, NUMBERS)
         shifts = (7 << 24, 5 << 24) if from_server else (5 << 24, 7 << 24)
         numbers = ((number + shift) % (1 << 32) for number, shift in zip((own, acknowledged), shifts, strict=True))
         struct.pack_into(">II", changed, NUMBERS, *numbers)
-        struct.pack_into(">H", changed, port_at, int.from_bytes(octets[port_at : port_at + 2], "big") ^ 1)
+        struct.pack_into(">H", changed, port_at, int.from_bytes(data[port_at : port_at + 2], "big") ^ 1)
     return ns + 50_000 if near else ns + 100_000 * from_server, bytes(changed)
 
 
@@ -147,7 +147,7 @@ def test_pairs_of_both_sides_of_a_proxy_stay_apart(version: str, tmp_path: Path)
     assert True not in {pair[-1] for pair in expected}
     sides = [relayed(packet, near) for near in (False, True) for packet in once]
     assert pairs(sides, tmp_path / "sides") == Counter({pair: 2 * n for pair, n in expected.items()})
-    copied = sum(octets[FLAGS] == SYN for _, octets in once)  # each connection
+    copied = sum(data[FLAGS] == SYN for _, data in once)  # each connection
     assert findings(tmp_path / "sides" / "out", "CAP-07") == copied > 0
     assert findings(tmp_path / "once" / "out", "CAP-07") == 0
 
@@ -169,7 +169,7 @@ def test_clients_of_two_brokers_that_do_the_same_have_no_proxy_between_them(tmp_
 def test_connections_with_equal_numbers_at_other_times_are_of_one_broker(later_ns: int, tmp_path: Path) -> None:
     """The same traffic replayed to another address of the broker: each id occurs twice there. No NAT takes no time."""
     once = packets(OF_VERSIONS["0-9-1"])
-    again = [translated((ns + later_ns, octets), "server", bytes([172, 17, 0, 2]), 0) for ns, octets in once]
+    again = [translated((ns + later_ns, data), "server", bytes([172, 17, 0, 2]), 0) for ns, data in once]
     found = pairs([*once, *again], tmp_path / "twice")
     assert sum(n for pair, n in found.items() if pair[-1]) > 0
 
@@ -197,7 +197,9 @@ STRANGERS = {
 @pytest.mark.parametrize("version", OF_VERSIONS)
 def test_strangers_at_the_brokers_port_make_no_pair_ambiguous(version: str, stranger: str, tmp_path: Path) -> None:
     once = packets(OF_VERSIONS[version])
-    server = next(octets for _, octets in once if octets[PORTS : PORTS + 2] == SERVER_PORT)[SOURCE : SOURCE + 4]
+    server = next(wire_bytes for _, wire_bytes in once if wire_bytes[PORTS : PORTS + 2] == SERVER_PORT)[
+        SOURCE : SOURCE + 4
+    ]
     ends = (bytes([192, 0, 2, 66]), 40066), (server, 5672)
     data, later_ns = STRANGERS[stranger], once[-1][0] + 3600 * SECOND
     syn, ack, push, fin = 0x02, 0x10, 0x18, 0x11
@@ -208,9 +210,9 @@ def test_strangers_at_the_brokers_port_make_no_pair_ambiguous(version: str, stra
     strange = [
         (
             later_ns + at * 1000,
-            once[0][1][:14] + pcap_files.tcp_packet(ends[side], ends[1 - side], seq, to, flags, octets),
+            once[0][1][:14] + pcap_files.tcp_packet(ends[side], ends[1 - side], seq, to, flags, wire_bytes),
         )
-        for at, (side, seq, to, flags, octets) in enumerate(segments)
+        for at, (side, seq, to, flags, wire_bytes) in enumerate(segments)
     ]
     expected = pairs(once, tmp_path / "alone")
     assert False in {pair[-1] for pair in expected}

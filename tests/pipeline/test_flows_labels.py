@@ -1,6 +1,6 @@
 """Messages with equal bodies that headers tell apart, and readers that take nothing out of a queue.
 
-Connections of 0-9-1 are written by hand, as octets, and go through readers, decoder and pairing without Spark; of other
+Connections of 0-9-1 are written by hand, as bytes, and go through readers, decoder and pairing without Spark; of other
 versions messages are written down as rows.
 """
 
@@ -20,7 +20,7 @@ from test_fields import column
 from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.tables import MESSAGE_FLOWS, MESSAGES
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.arrow.rows import from_spark
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.frames import FrameBatch
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 BROKER = {"server": "10.0.0.1:5672", "broker": "10.0.0.1:5672", "vhost": "/", "lossy": False, "ids_repeat": None}
 
 
-# ---- octets -> flows ------------------------------------------------------------------------------------------------
+# ---- bytes -> flows ------------------------------------------------------------------------------------------------
 
 
 def flows_of(path: Path, wires: Iterable[Wire]) -> list[Row]:

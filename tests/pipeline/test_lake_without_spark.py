@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 import pipeline
 from pipeline import TABLES
 from pipeline.audit import findings_in
+from pipeline.explore.sql import files_here
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
 from pipeline.lake.reading import Span
 from pipeline.output.place import place
-from pipeline.sql import files_here
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 BATCHES, FOREVER_S = 6, 3e9  # captures are of several years
 # Of each version; a stream, requests and replies, a transaction, exceptions, bytes that are lost.

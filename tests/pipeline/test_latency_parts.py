@@ -10,7 +10,7 @@ from classic_frames import body, header, method
 from rule_support import Case, Connection, write_cases
 
 import pipeline
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 V = "0-9-1"
 PARTS = (
@@ -31,9 +31,9 @@ def sent(connection: Connection, sender: str, name: str, apart: float, **argumen
     """A message in two packets that are so far apart, seconds: when the first and the second were sent."""
     data = method(V, name, 1, **arguments) + header(V, "basic", len(CONTENT), 1) + body(CONTENT, 1)
     first = connection.now
-    connection.octets(sender, data[:20]).wait(apart)
+    connection.data(sender, data[:20]).wait(apart)
     second = connection.now
-    connection.octets(sender, data[20:])
+    connection.data(sender, data[20:])
     return first, second
 
 

@@ -14,7 +14,7 @@ from link_connections import closed, receiver_link, symbol
 from rule_connections import done_0_10, send_0_10, session_0_10
 from rule_support import Case, Connection, write_cases
 
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.tables import tables_of
 
 

@@ -32,10 +32,10 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from codec.tables import TABLES
-from pipeline.decoding import LOCAL_BYTES, decoded_locally
-from pipeline.tables import processes as local_processes
-from pipeline.tables.exchange import Local, Source
-from pipeline.tables.processes import Interrupted, LocalProcesses, ProcessLost
+from pipeline.run import processes as local_processes
+from pipeline.run.exchange import Local, Source
+from pipeline.run.processes import Interrupted, LocalProcesses, ProcessLost
+from pipeline.tables.decoding import LOCAL_BYTES, decoded_locally
 from udfs.arrow import files as arrow_files
 from udfs.decode.key_logs import KeyLogError
 from udfs.source.options import OptionError
@@ -364,7 +364,7 @@ def test_processes_can_be_used_again_after_work_has_failed(captures: str, tmp_pa
         with pytest.raises(KeyLogError):
             pipeline.write(processes, captures, str(tmp_path / "out"), keylog=str(tmp_path / "none"))
         with pytest.MonkeyPatch.context() as patch, pytest.raises(ProcessLost, match="lack of memory"):
-            patch.setattr("pipeline.decoding.writer", lambda *args, **options: KillItself())
+            patch.setattr("pipeline.tables.decoding.writer", lambda *args, **options: KillItself())
             pipeline.write(processes, captures, str(tmp_path / "out"))
         assert os.listdir(processes.directory) == []
         assert list(tmp_path.iterdir()) == []
@@ -425,7 +425,7 @@ def test_a_process_keeps_memory_that_pyarrow_has_freed(two: LocalProcesses) -> N
 
 def test_pandas_can_still_be_imported_later() -> None:
     code = """
-from udfs.processes import without_pandas
+from udfs.workers.processes import without_pandas
 with without_pandas():
     import pyarrow.dataset
 import sys
@@ -451,10 +451,10 @@ def test_a_container_with_little_memory_has_few_processes(tmp_path: Path, monkey
 # Without `if __name__ == "__main__"`, which `multiprocessing` would require.
 JOB = """
 import time
-import pipeline.tables.processes
-from pipeline.tables.exchange import LocalProcesses
+import pipeline.run.processes
+from pipeline.run.exchange import LocalProcesses
 
-pipeline.tables.processes.PRELOADED = []
+pipeline.run.processes.PRELOADED = []
 processes = LocalProcesses(2)
 processes.run(time.sleep, [0.2] * 4)
 print(*(process.pid for process in processes._processes), flush=True)

@@ -18,8 +18,8 @@ from test_tables_1_0_written import moved, receiving, sending
 from wire import CLIENT, SERVER, Wire
 
 import pipeline
-from pipeline.tables.processes import LocalProcesses
-from udfs.addresses import managed_by
+from pipeline.run.processes import LocalProcesses
+from udfs.conversation.addresses import managed_by
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "brokers" / "10_rabbitmq4_management_link_pair.pcap"
 COLUMNS = ("management_operation", "management_exchange", "management_queue", "management_routing_key")

@@ -9,7 +9,7 @@ from test_order import flows, made, tables_of
 from test_reassembly import Segment
 from wire import CLIENT, SERVER
 
-from udfs.roles import MODES, PROVES_MODE
+from udfs.conversation.roles import MODES, PROVES_MODE
 
 COMMIT, COMMIT_OK = method(pika.spec.Tx.Commit()), method(pika.spec.Tx.CommitOk())
 ROLLBACK, ROLLBACK_OK = method(pika.spec.Tx.Rollback()), method(pika.spec.Tx.RollbackOk())
@@ -18,9 +18,9 @@ ROLLBACK, ROLLBACK_OK = method(pika.spec.Tx.Rollback()), method(pika.spec.Tx.Rol
 def segments_of(*parts: tuple[int, bytes]) -> list[Segment]:
     """Each part acknowledges all before it; the capture begins with the first one."""
     segments, at = [], [0, 0]
-    for direction, octets in parts:
-        segments.append(Segment(direction, at[direction], octets, ack=at[1 - direction]))
-        at[direction] += len(octets)
+    for direction, data in parts:
+        segments.append(Segment(direction, at[direction], data, ack=at[1 - direction]))
+        at[direction] += len(data)
     return segments
 
 
@@ -93,6 +93,6 @@ def test_deliveries_are_unknown_where_the_answer_to_their_commit_is_lost() -> No
     """A capture of 0-10: packet 50 completes the commit of the second acceptance of two deliveries; the first one was
     rolled back."""
     for lost, expected in ((None, ("acked", "committed")), (50, ("unknown", None))):
-        tables = tables_of([(flow, s[s["packet_no"] != lost], octets) for flow, s, octets in flows("010_tx.pcap")])
+        tables = tables_of([(flow, s[s["packet_no"] != lost], data) for flow, s, data in flows("010_tx.pcap")])
         deliveries = [row for row in tables["messages"] if row["operation"] == "deliver"]
         assert [(row["outcome"], row["transaction"]) for row in deliveries] == [expected] * 2

@@ -24,9 +24,8 @@ import pipeline
 import wirehare
 from codec.tables import ALL_TABLES, TABLES
 from pipeline import Tables
-from pipeline.tables.processes import LocalProcesses
-from udfs.source.options import OptionError
-from udfs.source.suggestions import meant
+from pipeline.run.processes import LocalProcesses
+from udfs.source.options import OptionError, meant
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
@@ -56,7 +55,7 @@ def test_importing_loads_nothing_heavy(tmp_path: Path) -> None:
 def test_the_package_exports_the_functions_of_pipeline() -> None:
     for name in set(pipeline.__all__) - {"decoded", "from_decoded"}:
         assert getattr(wirehare, name) is getattr(pipeline, name)
-    assert wirehare.session.__module__ == "pipeline.session"
+    assert wirehare.session.__module__ == "pipeline.run.session"
     assert wirehare.plots.__name__ == "pipeline.plots"
     assert wirehare.register.__module__ == "udfs"
     assert set(wirehare.__all__) <= set(dir(wirehare))

@@ -12,7 +12,7 @@ from test_order import flows, made, tables_of
 from test_reassembly import HEADER, OPENING, Segment
 from wire import CLIENT, SERVER
 
-from codec.net.segments import FIN, SYN
+from codec.net.layers import FIN, SYN
 
 CAPTURES = [
     "08_amqplib_session.pcap",
@@ -31,7 +31,7 @@ OF_MESSAGE = ("operation", "exchange", "routing_key", "body_sha256", "body_size"
 
 def one_direction(name: str, direction: int, first: int) -> dict[str, list[Row]]:
     """Tables of the packets of a direction from number `first` on."""
-    return tables_of([(flow, s[s["direction"] == direction][first:], octets) for flow, s, octets in flows(name)])
+    return tables_of([(flow, s[s["direction"] == direction][first:], data) for flow, s, data in flows(name)])
 
 
 def messages(tables: dict[str, list[Row]]) -> dict[tuple[Any, ...], list[str]]:
@@ -54,11 +54,11 @@ def test_messages_that_lost_bytes_may_have_settled_are_unknown(name: str, direct
 @pytest.mark.parametrize("name", CAPTURES)
 def test_bytes_of_the_other_side_are_missing(name: str, direction: int) -> None:
     """All of them are acknowledged in these captures; of its FIN one more is, which nothing tells from a byte."""
-    for flow, segments, octets in flows(name):
+    for flow, segments, data in flows(name):
         if (segments["flags"] & SYN).sum() != 2:
             continue
         seen = segments["direction"] == direction
-        tables = tables_of([(flow, segments[seen], octets)])
+        tables = tables_of([(flow, segments[seen], data)])
         sent = int(segments["wire_len"][~seen].sum())
         (gap,) = [row for row in tables["frames"] if row["frame_type"] == "gap"]
         assert gap["size"] - sent in (0, int((segments["flags"][~seen] & FIN > 0).any()))
@@ -73,11 +73,11 @@ OPEN_CONFIRM = method(pika.spec.Channel.Open()) + method(pika.spec.Confirm.Selec
 
 
 def of_client(*parts: tuple[bytes, int]) -> list[Segment]:
-    """Segments of the client with these octets, which acknowledge so many bytes of the server."""
+    """Segments of the client with these bytes, which acknowledge so many bytes of the server."""
     segments, at = [], 0
-    for octets, ack in parts:
-        segments.append(Segment(CLIENT, at, octets, ack=ack))
-        at += len(octets)
+    for data, ack in parts:
+        segments.append(Segment(CLIENT, at, data, ack=ack))
+        at += len(data)
     return segments
 
 

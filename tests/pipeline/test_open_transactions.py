@@ -13,7 +13,7 @@ from test_conversation import FRAMES, opening, performative, table
 from benchmarks.processes import RESET_PEAK, peak_bytes
 from codec.compiler.limits import Limits
 from codec.variant import encode
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.arrow.types import VARIANT
 from udfs.conversation.frames import FrameBatch
 from udfs.tables import conversation
@@ -21,7 +21,7 @@ from udfs.tables.conversation import Conversation
 
 BATCH = 1 << 14
 INSIDE = {"type": "transactional-state", "txn_id": b"t"}
-FIRST = 0x11000000  # of delivery ids, which take four octets each
+FIRST = 0x11000000  # of delivery ids, which take four bytes each
 MOST_BYTES = 1250  # a message, and BESIDES; 1.1 KB and 250 MB were measured
 BESIDES = 250_000_000
 
@@ -36,12 +36,12 @@ def declaring() -> list[dict[str, object]]:
 def numbered(arguments: dict[str, object], numbers: np.ndarray) -> pa.StructArray:
     """The same VARIANT for each of `numbers`, which stand in it where FIRST is."""
     value, metadata = encode(arguments)
-    octets = np.tile(np.frombuffer(value, np.uint8), (len(numbers), 1))
+    data = np.tile(np.frombuffer(value, np.uint8), (len(numbers), 1))
     marker, at = FIRST.to_bytes(4, "little"), -1
     while (at := value.find(marker, at + 1)) >= 0:
-        octets[:, at : at + 4] = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)
+        data[:, at : at + 4] = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)
     ends = pa.py_buffer(np.arange(len(numbers) + 1, dtype=np.int32) * len(value))
-    values = pa.Array.from_buffers(pa.binary(), len(numbers), [None, ends, pa.py_buffer(octets)])
+    values = pa.Array.from_buffers(pa.binary(), len(numbers), [None, ends, pa.py_buffer(data)])
     return pa.StructArray.from_arrays([values, pa.repeat(pa.scalar(metadata), len(numbers))], fields=list(VARIANT))
 
 
@@ -99,10 +99,10 @@ def test_outcomes_of_emitted_messages_are_dropped(monkeypatch: pytest.MonkeyPatc
             pass
         events.append(followed._sessions.record_bytes)
     # For the last two frames, nothing final is looked for: the discharge and its disposition are an event each, of 15
-    # numbers of 8 octets.
+    # numbers of 8 bytes.
     assert max(events[4:-1]) <= events[3]
     assert events[-1] - events[3] <= 2 * 15 * 8
-    assert followed.gave_up == {7}
+    assert followed.over_limit == {7}
 
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
@@ -112,5 +112,5 @@ def test_many_transfers_in_one_open_transaction(count: int) -> None:
     before = peak_bytes(os.getpid())
     outcomes, followed = outcomes_of(count)
     assert outcomes == ["confirmed"] * count
-    assert not followed.gave_up
+    assert not followed.over_limit
     assert peak_bytes(os.getpid()) - before < BESIDES + count * MOST_BYTES

@@ -24,11 +24,11 @@ from test_reassembly import HEADER, OPENING, Capture, Segment
 from wire import CLIENT, FLOW, SERVER, Row, take_facts
 
 from codec.amqp import rows as R
-from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
+from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
-from codec.net.segments import ACK, FIN, SYN
-from pipeline.decoding import config
+from codec.net.layers import ACK, FIN, SYN
+from pipeline.tables.decoding import config
 from udfs.conversation.frames import FrameBatch
 from udfs.decode.frame_rows import frame_rows
 from udfs.tables import Tables
@@ -68,13 +68,13 @@ def flows(name: str) -> list[tuple[bytes, np.ndarray, np.ndarray]]:
 def complete_flows(path: Path) -> list[tuple[bytes, np.ndarray, np.ndarray]]:
     found: dict[bytes, tuple[list[np.ndarray], bytes]] = {}
     for flow, segments, payload in runs_of(path):
-        parts, octets = found.get(flow, ([], b""))
+        parts, data = found.get(flow, ([], b""))
         moved = segments.copy()
-        moved["payload_at"] += len(octets)
-        found[flow] = [*parts, moved], octets + payload
+        moved["payload_at"] += len(data)
+        found[flow] = [*parts, moved], data + payload
     return [
-        (flow, np.concatenate(parts), np.frombuffer(bytearray(octets or b"\0"), np.uint8))
-        for flow, (parts, octets) in found.items()
+        (flow, np.concatenate(parts), np.frombuffer(bytearray(data or b"\0"), np.uint8))
+        for flow, (parts, data) in found.items()
     ]
 
 
@@ -121,7 +121,7 @@ def connections(segments: np.ndarray) -> list[np.ndarray]:
 
 
 # Columns that count over all rows before.
-RUNNING = [R.FRAME_NO, R.CONTENT, R.OCTETS_END, R.PAYLOAD_END, R.ARGUMENTS_END, R.ARGUMENTS_META_END, R.PROPERTIES_END]
+RUNNING = [R.FRAME_NO, R.CONTENT, R.BYTES_END, R.PAYLOAD_END, R.ARGUMENTS_END, R.ARGUMENTS_META_END, R.PROPERTIES_END]
 RUNNING += [R.PROPERTIES_META_END]
 
 
@@ -210,7 +210,7 @@ def test_a_confirm_that_was_captured_before_its_publish_comes_after_it() -> None
 
 
 def made(segments: list[Segment]) -> dict[str, list[Row]]:
-    return tables_of([(FLOW, *Capture(segments=segments).numbered())])
+    return tables_of([(FLOW, *Capture(segments=segments).ids_for())])
 
 
 def tables_of(
@@ -281,8 +281,8 @@ def settled_too_early(segments: np.ndarray, sent: int, settled: int) -> np.ndarr
 )
 def test_a_message_settled_too_early_in_the_capture_is_unknown_in_every_version(name: str, operation: str) -> None:
     """What settles all that is there names no message: there is nothing to tell that it came too early."""
-    ((flow, segments, octets),) = flows(name)
-    tables = tables_of([(flow, segments, octets)])
+    ((flow, segments, data),) = flows(name)
+    tables = tables_of([(flow, segments, data)])
     naming = (row for row in tables["methods"] if row["delivery_tag"] or not row["name"].startswith("basic."))
     packets = {row["frame_no"]: row["packet_no"] for row in naming}
     tried = 0
@@ -294,7 +294,7 @@ def test_a_message_settled_too_early_in_the_capture_is_unknown_in_every_version(
             tried += 1
             (found,) = (
                 row
-                for row in tables_of([(flow, moved, octets)])["messages"]
+                for row in tables_of([(flow, moved, data)])["messages"]
                 if (row["packet_no"], row["operation"], row["body_sha256"])
                 == (message["packet_no"], operation, message["body_sha256"])
             )

@@ -23,10 +23,10 @@ from test_order import CAPTURES, Move, connections, flows, moved_by_time, tables
 from test_reassembly import HEADER, OPENING, Capture, Segment
 from wire import CLIENT, FLOW, SERVER, Row
 
-from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
+from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls_handshake import KeyLog
 from udfs.decode.frame_rows import frame_rows
 
 SECOND = 10**9
@@ -81,10 +81,10 @@ def assert_nothing_wrong(was: Made, made: Made, what: str) -> Counter[str]:
     return outcomes
 
 
-def made(flow: bytes, octets: np.ndarray, *orders: np.ndarray, log: KeyLog | None = None) -> list[Made]:
+def made(flow: bytes, data: np.ndarray, *orders: np.ndarray, log: KeyLog | None = None) -> list[Made]:
     """The tables of each order of a flow's segments, decoded together as those of clients with other addresses: that
     takes hardly longer than one. A message knows the packet that settled it, which no order changes."""
-    captured = [(flow[:31] + bytes([number]) + flow[32:], order, octets) for number, order in enumerate(orders, 1)]
+    captured = [(flow[:31] + bytes([number]) + flow[32:], order, data) for number, order in enumerate(orders, 1)]
     tables = tables_of(captured, Layers(log) if log else None)
     found: list[Made] = [defaultdict(list) for _ in orders]
     of_connection = {
@@ -117,10 +117,10 @@ def test_no_outcome_is_wrong_where_directions_are_far_apart(name: str) -> None:
 
 
 def assert_none_wrong(
-    flow: bytes, segments: np.ndarray, octets: np.ndarray, moved: dict[str, np.ndarray], log: KeyLog | None = None
+    flow: bytes, segments: np.ndarray, data: np.ndarray, moved: dict[str, np.ndarray], log: KeyLog | None = None
 ) -> Made:
     """No order gives another outcome than the captured one, whose tables are returned."""
-    was, *those = made(flow, octets, segments, *moved.values(), log=log)
+    was, *those = made(flow, data, segments, *moved.values(), log=log)
     for what, tables in zip(moved, those, strict=True):
         assert_nothing_wrong(was, tables, what)
     return was
@@ -136,12 +136,12 @@ def test_no_outcome_is_wrong_where_a_direction_stalls(name: str) -> None:
 def test_nor_is_one_inside_tls(name: str) -> None:
     """Where the handshake is in order; else nothing can be decrypted."""
     log = KeyLog((golden.CAPTURES / name.replace(".pcap", ".keylog.txt")).read_bytes())
-    for flow, segments, octets in flows(name):
+    for flow, segments, data in flows(name):
         moved = {
             f"direction {direction}, stalls {seed}": stalled(segments, direction, seed, first=LOGGED_IN)
             for direction, seed in product((0, 1), range(12))
         }
-        was = assert_none_wrong(flow, segments, octets, moved, log)
+        was = assert_none_wrong(flow, segments, data, moved, log)
         assert {message["outcome"] for message in was["messages"]} > {"acked"}
 
 
@@ -152,14 +152,14 @@ def captured(*steps: tuple[int, bytes], late: int | None = None, stuck: range | 
     """What both sides sent, a step a second, each after it has seen all before. The direction `late` comes so much
     later that nobody waits for it; with `stuck` only in those steps, behind which all of them come at once."""
     at, found = [0, 0], []
-    for number, (side, octets) in enumerate(steps):
+    for number, (side, data) in enumerate(steps):
         time = number * SECOND
         if side == late and stuck is None:
             time += APART + len(steps) * SECOND
         elif side == late and stuck is not None and number in stuck:
             time = stuck.stop * SECOND
-        found.append((time, Segment(side, at[side], octets, ack=at[1 - side])))
-        at[side] += len(octets)
+        found.append((time, Segment(side, at[side], data, ack=at[1 - side])))
+        at[side] += len(data)
     found.sort(key=lambda each: each[0])
     last = 0
     for time, segment in found:
@@ -169,8 +169,8 @@ def captured(*steps: tuple[int, bytes], late: int | None = None, stuck: range | 
 
 
 def of(segments: list[Segment]) -> Made:
-    ordered, octets = Capture(segments=segments).numbered()
-    (tables,) = made(FLOW, octets, ordered)
+    ordered, data = Capture(segments=segments).ids_for()
+    (tables,) = made(FLOW, data, ordered)
     return tables
 
 
@@ -276,9 +276,9 @@ def test_frames_of_both_sides_are_noted() -> None:
     """The side that is read without what it has seen, and what it had seen."""
     decoder, notes = Decoder(), dict[str, list[str] | None]()
     segments = captured(*TWICE_OPEN[:4], (SERVER, HEARTBEAT), late=CLIENT)
-    segments.insert(-2, Segment(SERVER, sum(len(octets) for side, octets in TWICE_OPEN[:4] if side == SERVER) + 8,
+    segments.insert(-2, Segment(SERVER, sum(len(data) for side, data in TWICE_OPEN[:4] if side == SERVER) + 8,
                                 ack=len(HEADER + OPEN + SELECT), ns=APART))  # fmt: skip
-    for batches in (decoder.feed(FLOW, *Capture(segments=segments).numbered()), decoder.finish()):
+    for batches in (decoder.feed(FLOW, *Capture(segments=segments).ids_for()), decoder.finish()):
         for batch in batches:
             notes |= {
                 row["name"] or row["frame_type"]: row["notes"]

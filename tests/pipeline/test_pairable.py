@@ -14,9 +14,9 @@ from test_fields import column
 
 from codec.compiler.kernel import interpreted
 from codec.hashes import rows as hashing
-from udfs.addresses import named_by, nodes
-from udfs.arrow.hashing import hashed
-from udfs.pairing.routes import broker_fields
+from udfs.arrow.fields import hashed
+from udfs.conversation.addresses import named_by, nodes
+from udfs.pairing.pairable import broker_fields
 
 # Address -> kind, exchange and routing key of what is published there, the queue that it is delivered from.
 ADDRESSES = {
@@ -82,8 +82,8 @@ def test_addresses_name_what_their_broker_has() -> None:
 
 
 def test_addresses_need_not_be_utf8() -> None:
-    octets = [b"/exchanges/\xff/%FE", b"\xc3"]
-    found = nodes(pa.array(octets, pa.binary()).view(pa.string()))
+    data = [b"/exchanges/\xff/%FE", b"\xc3"]
+    found = nodes(pa.array(data, pa.binary()).view(pa.string()))
     assert [part.cast(pa.binary()).to_pylist() for part in found[1:3]] == [[rb"\xff", b""], [rb"\xfe", rb"\xc3"]]
 
 
@@ -91,7 +91,7 @@ def test_addresses_need_not_be_utf8() -> None:
     "text", [":", "/exchange/a", "/subscriptions", "/$deadletterqueue", "/partitions", "/queues/%", "a"]
 )
 def test_long_addresses_take_linear_time(text: str) -> None:
-    """A quarter of a million octets with a line end inside; in quadratic time they took minutes."""
+    """A quarter of a million bytes with a line end inside; in quadratic time they took minutes."""
     started = time.process_time()
     nodes(pa.array([text * (250_000 // len(text)) + "\nx"]))
     assert time.process_time() - started < 5
@@ -192,12 +192,12 @@ def test_hashes_spread_over_both_halves() -> None:
 def test_compiled_and_interpreted_hashes_agree(texts: list[str | None]) -> None:
     array = pa.array(texts, pa.string())
     lanes = hashing.new_lanes(len(texts))
-    octets, ends = np.frombuffer(array.buffers()[2], np.uint8), np.frombuffer(array.buffers()[1], np.int32)
+    data, ends = np.frombuffer(array.buffers()[2], np.uint8), np.frombuffer(array.buffers()[1], np.int32)
     present = np.array([text is not None for text in texts], np.uint8)
     texts_interpreted, numbers_interpreted = (
         kernel.py_func  # type: ignore[union-attr]
         for kernel in (hashing.mix_texts, hashing.mix_numbers)
     )
-    texts_interpreted(octets, ends[: len(texts) + 1].astype(np.int64), present, lanes)
+    texts_interpreted(data, ends[: len(texts) + 1].astype(np.int64), present, lanes)
     numbers_interpreted(np.ones(len(texts), np.int64), np.ones(len(texts), np.uint8), lanes)
     assert ((lanes[:, 1] << 32) | lanes[:, 0]).astype(np.int64).tolist() == hashed(array).tolist()

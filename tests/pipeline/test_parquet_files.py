@@ -15,12 +15,11 @@ from pyspark.sql import SparkSession
 
 from codec import tables
 from codec.tables import LONG, STRINGS, table_of
-from pipeline.decoding import decode_into
 from pipeline.output.place import place
+from pipeline.tables.decoding import decode_into
+from udfs.arrow.spark_schemas import spark_schema
 from udfs.arrow.types import TIMESTAMP, VARIANT
-from udfs.sink.footer import with_variants
-from udfs.sink.parquet import GROUP_ROWS, ParquetFiles, write_folders
-from udfs.spark_schemas import spark_schema
+from udfs.sink.parquet import GROUP_ROWS, ParquetFiles, with_variants, write_folders
 
 TABLE = table_of(
     "rows",
@@ -37,9 +36,9 @@ CAPTURE = Path(__file__).parents[1] / "captures" / "091_confirms_and_return.pcap
 
 
 def batch(count: int) -> pa.RecordBatch:
-    octets = [pa.array([value] * count, pa.binary()) for value in (VALUE, METADATA)]
+    data = [pa.array([value] * count, pa.binary()) for value in (VALUE, METADATA)]
     absent = pa.array([row % 2 == 1 for row in range(count)], pa.bool_())
-    variant = pa.StructArray.from_arrays(octets, fields=list(VARIANT), mask=absent)
+    variant = pa.StructArray.from_arrays(data, fields=list(VARIANT), mask=absent)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(range(count), pa.int64()),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from plots_support import MILLISECOND, SECOND, frame
 
 from pipeline import plots
+from pipeline.output.text import plain_text
 from pipeline.plots.steps import Step, add_silences, fold_repeats, kind, label, steps
-from pipeline.text import plain_text
 
 WIDE = 200
 
@@ -50,7 +50,7 @@ def line(*keys: str, every_ns: int = 1) -> list[Step]:
         (row("disposition", first=3, last=3, state={"type": "accepted"}), "disposition #3 accepted"),
         (row("disposition", first=3, last=9, role=True), "disposition #3 to #9"),
         (row("attach", name="l1", source={"address": "a"}, target={"address": "b"}), "attach a → b l1"),
-        # A delivery tag of 1.0 is octets, which JSON has as base64.
+        # A delivery tag of 1.0 is bytes, which JSON has as base64.
         (row("transfer", delivery_tag="AAEC", delivery_id=4), "transfer #4"),
         (row("message.accept", transfers=[{"lower": 0, "upper": 2}]), "message.accept #0 to #2"),
         ({**row(None), "frame_type": "gap", "size": 1418}, "1,418 bytes not captured"),

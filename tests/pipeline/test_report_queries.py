@@ -12,13 +12,13 @@ import pytest
 from audit_support import BEGIN, BEGIN_NS, FOUND, HOSTILE_QUEUE, MS, finding, write_table, write_tables
 from report_support import audit_of
 
+from pipeline.explore.sql import Session, open_tables
 from pipeline.lake.reading import Span
 from pipeline.report.facts import Facts, count
 from pipeline.report.formats import document
 from pipeline.report.groups import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
 from pipeline.report.sections import IDENTITIES, TABLES, bar_width_ns, sources
-from pipeline.sql import Session, open_tables
 
 
 @pytest.fixture(scope="module")

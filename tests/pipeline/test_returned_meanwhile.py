@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 from rule_support import Case, Connection, write_cases
 
 import pipeline
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 
 def test_a_return_before_the_body_of_a_publish(tmp_path: Path) -> None:
-    """The capture ends after the content header of the publish, whose three octets of body are not there."""
+    """The capture ends after the content header of the publish, whose three bytes of body are not there."""
     connection = (
         Connection("0-9-1").handshake().open(1).client("basic.publish", exchange="e", routing_key="k", mandatory=True)
     )
-    connection.client_octets(classic.header("0-9-1", "basic", 3, 1))
+    connection.client_bytes(classic.header("0-9-1", "basic", 3, 1))
     connection.server("basic.return", reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="k").content(
         b"abc"
     )

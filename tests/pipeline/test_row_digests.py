@@ -23,9 +23,9 @@ from row_digests import FINDINGS, SHIPPED, Digests
 
 import pipeline
 from codec.tables import TABLES
-from pipeline.decoding import config, secret_files
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
+from pipeline.tables.decoding import config, secret_files
 from udfs.tables import ACCOUNTS, tables_of
 
 CAPTURES = row_digests.captures([row_digests.CAPTURES])
@@ -126,8 +126,8 @@ def test_rows_of_a_capture_that_grows_while_it_is_ingested(tmp_path: Path, name:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     for piece in range(1, PIECES + 1):
         for file in files:
-            octets = file.read_bytes()
-            (captures / file.name).write_bytes(octets[: len(octets) * piece // PIECES])
+            data = file.read_bytes()
+            (captures / file.name).write_bytes(data[: len(data) * piece // PIECES])
         pipeline.ingest(
             no_session, str(captures), lake, payload=True, keylog=row_digests.key_logs(path), settle=0,
             pair_within=FOREVER_S, forget_after=FOREVER_S, late_after=FOREVER_S, carry_secrets=True,

@@ -13,8 +13,8 @@ import pytest
 from decoding import in_flow_order, runs
 
 from benchmarks.scan import scan
-from codec.amqp.connections.lifecycle import ENDED
-from pipeline.decoding import config
+from codec.amqp.connection import ENDED
+from pipeline.tables.decoding import config
 from udfs.tables import Part, tables_of
 
 FEW, MANY = ENDED // 10, ENDED - 1  # of one batch: what a batch costs is the same for both

@@ -19,7 +19,7 @@ from scenarios.decoded import Decoded, busiest, population, write_scripts
 from scenarios.script import VERSIONS, Script
 
 import pipeline
-from pipeline.summaries import RATES
+from pipeline.explore.summaries import RATES
 from pipeline.tables.flows import message_flows
 
 COUNT = 60
@@ -99,7 +99,7 @@ def test_consumers_did_what_the_script_says(played: list[Script], decoded: Decod
 
 
 def test_rates_are_those_of_the_script(played: list[Script], decoded: Decoded) -> None:
-    """Messages and octets, in and out, by connection, exchange, queue and address."""
+    """Messages and bytes, in and out, by connection, exchange, queue and address."""
     places = ["connection_id", "exchange", "queue", "address"]
     summary = pipeline.rates(decoded.tables, every=f"{INTERVAL_US} microseconds", by=places)
     rows = summary.select(F.unix_micros("ts"), *places, *RATES).collect()

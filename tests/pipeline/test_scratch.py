@@ -17,14 +17,14 @@ import pytest
 from commands import decode_with
 
 from benchmarks.generate import generate
-from pipeline.output import scratch
-from udfs import processes
+from pipeline.run import scratch
+from udfs.workers import processes
 
 ROOT = Path(__file__).parents[2]
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 DIES_WITH_SCRATCH = """
 import os, signal, sys
-from pipeline.output.scratch import directories
+from pipeline.run.scratch import directories
 print(directories({"spark.local.dir": sys.argv[1]}), flush=True)
 if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)

@@ -78,7 +78,7 @@ def facts(found: Iterable[Connection], name: str) -> list[tuple[int, int]]:
     return [(each.facts["client"][name], each.facts["server"][name]) for each in found]
 
 
-def one_octet_segments(name: str) -> int:
+def one_byte_segments(name: str) -> int:
     return sum(packet.wire_len == 1 for packet in independent_tcp.packets([CAPTURES / name]))
 
 
@@ -106,7 +106,7 @@ def test_two_sniffers_whose_clocks_differ(tmp_path: Path, name: str, later_ms: i
     for part in ("payload_bytes", "missing_bytes"):
         assert facts(twice, part) == facts(once, part)
     assert [each.facts["conflicting_overlap_bytes"] for each in twice] == [0] * len(once)
-    # All is there once more. A copy of one octet may be taken for a keep-alive, which repeats one octet as well.
+    # All is there once more. A copy of one byte may be taken for a keep-alive, which repeats one byte as well.
     again = [
         2 * before + size - now
         for copies, sizes, counted in zip(*(facts(of, what) for of, what in (
@@ -114,7 +114,7 @@ def test_two_sniffers_whose_clocks_differ(tmp_path: Path, name: str, later_ms: i
         for before, size, now in zip(copies, sizes, counted, strict=True)
     ]  # fmt: skip
     assert min(again) >= 0
-    assert sum(again) <= one_octet_segments(name)
+    assert sum(again) <= one_byte_segments(name)
 
 
 @every_capture
@@ -175,7 +175,7 @@ def test_files_whose_ranges_overlap(tmp_path: Path, name: str, names: tuple[str,
     before = sum(map(sum, facts(decoded(name), "retransmitted_bytes")))
     sent = {packet.no: packet.wire_len for packet in independent_tcp.packets([CAPTURES / name])}
     again = sum(sent.get(number, 0) for number in range(third + 1, 2 * third + 1))
-    assert 0 <= before + again - counted <= one_octet_segments(name)
+    assert 0 <= before + again - counted <= one_byte_segments(name)
 
 
 @every_capture

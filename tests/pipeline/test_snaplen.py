@@ -21,7 +21,7 @@ from classic_frames import method, protocol_header
 from make_snaplen_golden import GOLDEN, NAMES, SNAPLEN
 from wire import CLIENT, SERVER, Wire
 
-from udfs.arrow.dictionaries import Numbers
+from udfs.arrow.types import Numbers
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.performatives import performatives
 
@@ -169,7 +169,7 @@ def test_a_cut_frame_has_the_captured_part_of_the_values_of_the_complete_frame(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_frame_that_begins_a_packet_is_there(name: str, tmp_path: Path) -> None:
-    """Where a packet begins with a frame, and 40 octets and more of it were captured: what method or class it is."""
+    """Where a packet begins with a frame, and 40 bytes and more of it were captured: what method or class it is."""
     rows = {(row["connection_id"], row["sender"], row["stream_offset"]) for row in cut_frames(tmp_path, name, 160)}
     ends: dict[tuple[int, str], int] = {}
     missing = []
@@ -184,9 +184,9 @@ def test_every_frame_that_begins_a_packet_is_there(name: str, tmp_path: Path) ->
     assert [row["name"] for row in missing] == []
 
 
-# Eight octets of a packet are the header of its first frame, which suffices where the capture has a protocol header
+# Eight bytes of a packet are the header of its first frame, which suffices where the capture has a protocol header
 # (with a snaplen of 96, IPv6 leaves ten). Twelve include the method, which is needed where it begins later.
-FIRST_OCTETS = {
+FIRST_BYTES = {
     "091_declare_publish_consume_ack.pcap": 8,
     "08_amqplib_session.pcap": 8,
     "010_cpp_send_receive.pcap": 8,
@@ -198,9 +198,9 @@ FIRST_OCTETS = {
 HEADERS_BELOW = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps
 
 
-@pytest.mark.parametrize("name", FIRST_OCTETS)
-def test_the_first_octets_of_packets_show_which_frames_begin_them(name: str, tmp_path: Path) -> None:
-    rows = cut_frames(tmp_path, name, HEADERS_BELOW + FIRST_OCTETS[name])
+@pytest.mark.parametrize("name", FIRST_BYTES)
+def test_the_first_bytes_of_packets_show_which_frames_begin_them(name: str, tmp_path: Path) -> None:
+    rows = cut_frames(tmp_path, name, HEADERS_BELOW + FIRST_BYTES[name])
     found = {(row["first_packet_no"], row["size"], row["channel"]) for row in rows if row["frame_type"] not in SPANS}
     expected = set()
     lines = gzip.decompress((golden.CAPTURES / f"{name}.frames.jsonl.gz").read_bytes()).splitlines()
@@ -241,7 +241,7 @@ def test_a_disposition_whose_end_is_missing_settles_nothing(tmp_path: Path) -> N
 
 
 def test_an_acknowledgement_whose_end_is_missing_settles_nothing() -> None:
-    """0-9-1: `multiple` is in the last octet of the method: 01 0001 0000000d 003c0050 0000000000000007 | 01 ce"""
+    """0-9-1: `multiple` is in the last byte of the method: 01 0001 0000000d 003c0050 0000000000000007 | 01 ce"""
     wire = Wire()
     wire.add(CLIENT, protocol_header("0-9-1"))
     wire.add(SERVER, method("0-9-1", "basic.ack", delivery_tag=7, multiple=True), captured=19)

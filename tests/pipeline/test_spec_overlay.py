@@ -16,8 +16,9 @@ from classic_support import fact_table
 from decoding import decode_table, in_flow_order, runs
 from wire import CLIENT, SERVER, Wire, write_capture
 
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, method_name, methods
-from pipeline.decoding import config
+from codec.amqp.classic_tables import method_name, methods
+from codec.names import CLASSIC_VERSIONS
+from pipeline.tables.decoding import config
 from udfs.arrow.rows import from_spark
 from udfs.conversation.frames import FrameBatch
 from udfs.tables.conversation import Conversation

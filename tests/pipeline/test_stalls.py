@@ -133,7 +133,7 @@ def connections() -> Iterator[tuple[str, Connection]]:
     yield "1.0", L.closed(late_credit())
     yield "1.0 window", L.closed(closed_window())
     never = L.attach(L.begun(), "client", "s", 0, False).wait(6)
-    yield "1.0 never", never.octets("server", encode_1_0.frame(b""))
+    yield "1.0 never", never.data("server", encode_1_0.frame(b""))
     yield "0-10", late_credit_0_10()
 
 
@@ -157,7 +157,7 @@ def late_credit_0_10() -> Connection:
     R.done_0_10(connection, 2)
     transfer = segment("message.transfer", {"destination": "d", "accept-mode": 0, "acquire-mode": 0})
     about = ("message.delivery-properties", {"routing-key": "q"}), ("message.message-properties", {"content-length": 1})
-    connection.server_octets(b"".join(content(transfer, header(*about), channel=R.CHANNEL))).wait(2)
+    connection.server_bytes(b"".join(content(transfer, header(*about), channel=R.CHANNEL))).wait(2)
     R.send_0_10(connection, "client", "message.flow", destination="d", unit=0, value=5)
     return R.closed_0_10(connection.wait(1))
 

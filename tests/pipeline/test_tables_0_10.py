@@ -212,7 +212,7 @@ def in_frames(kind: int, payload: bytes, cuts: tuple[int, ...], channel: int = 1
 
 OCTETS, NO_LIMIT = 1, 2**32 - 1  # unit and value of message.flow
 # Header and body of `transfer`: all but the headers of its three frames, and the payload of the first.
-OCTETS_OF_TRANSFER = len(transfer("d")) - len(segment("message.transfer", {"destination": "d", "accept-mode": 0})) - 36
+BYTES_OF_TRANSFER = len(transfer("d")) - len(segment("message.transfer", {"destination": "d", "accept-mode": 0})) - 36
 
 
 def scripts() -> dict[str, Wire]:
@@ -367,7 +367,7 @@ def scripts() -> dict[str, Wire]:
 
     # Of credit, commands one packet after the other: the client's subscribe is packet 5.
     wire = wires["window"] = subscribed(opened(), "q")
-    wire.add(CLIENT, flow(2))  # no octets yet
+    wire.add(CLIENT, flow(2))  # no bytes yet
     wire.add(CLIENT, flow(NO_LIMIT, OCTETS))
     wire.add(SERVER, transfer("d"))
     wire.add(SERVER, transfer("d"))  # packet 9: none left
@@ -398,7 +398,7 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, control("session.detach", name=b"s"))
 
     wire = wires["octets"] = subscribed(opened(), "q")
-    wire.add(CLIENT, flow(10) + flow(OCTETS_OF_TRANSFER, OCTETS))  # packet 6
+    wire.add(CLIENT, flow(10) + flow(BYTES_OF_TRANSFER, OCTETS))  # packet 6
     wire.add(SERVER, transfer("d"))  # packet 7: none left
     wire.add(CLIENT, control("session.completed", commands=[(0, 0)]))  # packet 8
     wire.add(SERVER, transfer("d"))  # packet 9: none left, and nothing more comes
@@ -732,7 +732,7 @@ def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing
     [
         ("window", (7 - 5) + (11 - 9) + (15 - 14) + (19 - 16)),
         ("credit", (7 - 5) + (10 - 8) + (13 - 11) + (15 - 14)),
-        ("octets", (6 - 5) + (8 - 7) + (11 - 9)),
+        ("data", (6 - 5) + (8 - 7) + (11 - 9)),
         ("crossing", (6 - 5) + (9 - 7) + (11 - 10)),
         ("flush", (6 - 5) + (12 - 10) + (14 - 13)),
         ("flush, then flow", (6 - 5) + (11 - 10)),

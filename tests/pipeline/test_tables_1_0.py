@@ -15,7 +15,7 @@ from test_tables_captures import CAPTURES, Captured
 
 import pipeline
 from codec.tables import DECODED
-from udfs.spark_schemas import spark_schema
+from udfs.arrow.spark_schemas import spark_schema
 
 NAMES = (
     "10_qpidd_transactions.pcap",

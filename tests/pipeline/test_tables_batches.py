@@ -24,11 +24,16 @@ from tables_support import STEP, Script
 from codec.compiler.limits import LIMITS, Limits
 from codec.tables import TABLES, WORKER_TABLES, families
 from codec.variant import encode
-from pipeline.decoding import config
-from udfs.arrow.types import VARIANT, ColumnError, arrow_schema, bound
+from pipeline.tables.decoding import config
+from udfs.arrow.types import (
+    VARIANT,
+    ColumnError,
+    arrow_schema,
+    to_schema,
+)
 from udfs.conversation import states
-from udfs.conversation.contents import Contents
 from udfs.conversation.frames import FrameBatch
+from udfs.conversation.messages import Contents
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.tables import TableRows, conversation
 
@@ -214,14 +219,14 @@ def test_what_is_outstanding_is_counted_by_connection(monkeypatch: pytest.Monkey
 
 def test_a_column_that_is_missing_or_unknown_is_refused() -> None:
     schema, one = pa.schema([("a", pa.int64()), ("b", pa.string())]), pa.array([1])
-    assert bound({"a": one}, schema, ["b"]).to_pylist() == [{"a": 1, "b": None}]
+    assert to_schema({"a": one}, schema, ["b"]).to_pylist() == [{"a": 1, "b": None}]
     for columns, absent, why in (
         ({"a": one}, [], r"missing: \['b'\]"),
         ({"a": one, "b": one, "c": one}, [], r"not in the table: \['c'\]"),
         ({"a": one, "b": one}, ["b"], r"not absent: \['b'\]"),
     ):
         with pytest.raises(ColumnError, match=why):
-            bound(columns, schema, absent)
+            to_schema(columns, schema, absent)
 
 
 def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:

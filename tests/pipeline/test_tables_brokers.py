@@ -12,7 +12,7 @@ import pytest
 
 import pipeline
 from codec.variant import decode
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "brokers"
 Row = dict[str, Any]

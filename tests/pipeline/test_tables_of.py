@@ -17,8 +17,14 @@ import pyarrow as pa
 import pytest
 from pieces import BEGINNING, END, Lake, Rows, as_text, batches, between, in_pieces, piece, rows_of, same, times
 
-from codec.packing import Reader, StateError, Writer, sealed, unsealed
-from pipeline.decoding import config
+from codec.packing import (
+    Reader,
+    StateError,
+    Writer,
+    seal,
+    unseal,
+)
+from pipeline.tables.decoding import config
 from udfs.conversation.states import restore_table, save_table
 from udfs.tables import ACCOUNTS, STATES, tables_of
 from udfs.tables.states import digest
@@ -155,7 +161,7 @@ def test_states_without_runs_are_unchanged() -> None:
     assert list(tables_of(iter(()), config(), states=lake.states)) == []
 
 
-def test_octets_that_cannot_be_read_are_reported_by_flow() -> None:
+def test_bytes_that_cannot_be_read_are_reported_by_flow() -> None:
     """And the connection is decoded from its middle."""
     table = runs("091_tx.pcap")
     flow = table["flow"].drop_null()[0].as_py()
@@ -182,7 +188,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_tables_survive_their_octets() -> None:
+def test_tables_survive_their_bytes() -> None:
     """Rows of each connection, in their order; null, empty and nested values of all types in states."""
     parts = [("value", pa.binary()), ("metadata", pa.binary())]
     variant = pa.struct([pa.field(*part, nullable=False) for part in parts])
@@ -190,11 +196,11 @@ def test_tables_survive_their_octets() -> None:
         ("connection_id", pa.int64()), ("number", pa.int32()), ("text", pa.string()), ("truth", pa.bool_()),
         ("ts", pa.timestamp("us", "UTC")), ("variant", variant), ("texts", pa.list_(pa.string())),
     ]  # fmt: skip
-    octets = {"value": b"\0\1", "metadata": b"\1"}
+    data = {"value": b"\0\1", "metadata": b"\1"}
     rows = [
-        (7, 1, "x", True, 5, octets, ["a", None]),
+        (7, 1, "x", True, 5, data, ["a", None]),
         (3, None, None, None, None, None, None),
-        (7, -2, "", False, 6, octets, []),
+        (7, -2, "", False, 6, data, []),
         (9, 0, "of another", None, 0, None, ["b"]),
     ]
     schema = pa.schema(kinds)
@@ -202,18 +208,18 @@ def test_tables_survive_their_octets() -> None:
     coded = table.set_column(2, "text", table["text"].dictionary_encode())
     writer = Writer(3)
     save_table(coded, schema, np.array([3, 5, 7]), writer)
-    written = writer.octets()
+    written = writer.data()
     assert restore_table(schema, Reader(written)) == table.take([1, 0, 2])
     assert restore_table(schema, Reader(written[2:])) == table.take([0, 2])
     assert restore_table(schema, Reader(written[1:2])) is None
 
 
-def test_octets_of_another_layout_and_damaged_ones_are_refused() -> None:
+def test_bytes_of_another_layout_and_damaged_ones_are_refused() -> None:
     layout = digest(["a"])
-    octets = sealed(b"state", 1, layout)
-    assert unsealed(octets, 1, layout) == b"state"
-    for bad, why in ((octets[:-1], "damaged"), (b"", "not the state"), (octets[:4] + b"\0\2" + octets[6:], "layout 2")):
+    data = seal(b"state", 1, layout)
+    assert unseal(data, 1, layout) == b"state"
+    for bad, why in ((data[:-1], "damaged"), (b"", "not the state"), (data[:4] + b"\0\2" + data[6:], "layout 2")):
         with pytest.raises(StateError, match=why):
-            unsealed(bad, 1, layout)
+            unseal(bad, 1, layout)
     with pytest.raises(StateError, match="layout"):
-        unsealed(octets, 1, digest(["b"]))
+        unseal(data, 1, digest(["b"]))

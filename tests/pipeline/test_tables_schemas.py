@@ -15,8 +15,8 @@ from tables_support import Read, Script
 import pipeline
 from codec.tables import ALL_TABLES, DECODED, FRAMES
 from pipeline.lake.layout import lake_tables
+from udfs.arrow.spark_schemas import TABLES, spark_schema
 from udfs.sink.parquet import spark_json
-from udfs.spark_schemas import TABLES, spark_schema
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_in_an_empty_folder_spark_looks_for_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
-    monkeypatch.setattr("pipeline.loading._read", lambda _, folder, *others: asked.append(folder))
+    monkeypatch.setattr("pipeline.explore.loading._read", lambda _, folder, *others: asked.append(folder))
     (tmp_path / "notes.txt").touch()
     with pytest.raises(pipeline.NoTables):
         pipeline.load(spark, str(tmp_path))

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.conversation.properties import trace_context
 from udfs.tables import tables_of
 

@@ -20,7 +20,7 @@ from codec import variant as v
 from codec.compiler.limits import LIMITS
 from codec.cursor import SHORT, exceeds_i64, i64, is_utf8, signed, u8, u16, u32
 from codec.variant import writer as cells
-from codec.variant.dictionary import PROBES, key_hash
+from codec.variant.containers import PROBES, key_hash
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
 
@@ -30,7 +30,7 @@ def spark_value(value: bytes, metadata: bytes) -> Any:
     return VariantUtils.to_python(value, metadata)
 
 
-def octets(data: bytes) -> np.ndarray:
+def raw_bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
@@ -60,14 +60,14 @@ def written(put: Any, *arguments: Any) -> Any:
 
 
 def put_key(w: v.Writer, name: bytes) -> None:
-    v.key(w, octets(name), 0, len(name))
+    v.key(w, raw_bytes(name), 0, len(name))
 
 
 # Cursor
 
 
 def test_reads_are_big_endian_and_stop_at_the_end() -> None:
-    buf = octets(bytes(range(0xF0, 0x100)))
+    buf = raw_bytes(bytes(range(0xF0, 0x100)))
     assert (u8(buf, 0, 16), u16(buf, 0, 16), u32(buf, 0, 16)) == (0xF0, 0xF0F1, 0xF0F1F2F3)
     assert (u8(buf, 4, 4), u16(buf, 3, 4), u32(buf, 1, 4)) == (SHORT, SHORT, SHORT)
     assert i64(buf, 0, 8) == int.from_bytes(bytes(range(0xF0, 0xF8)), "big", signed=True)
@@ -75,8 +75,8 @@ def test_reads_are_big_endian_and_stop_at_the_end() -> None:
 
 
 def test_unsigned_64_bits_above_the_signed_range_are_distinguished() -> None:
-    assert exceeds_i64(i64(octets(b"\x80" + bytes(7)), 0, 8))
-    assert not exceeds_i64(i64(octets(b"\x7f" + b"\xff" * 7), 0, 8))
+    assert exceeds_i64(i64(raw_bytes(b"\x80" + bytes(7)), 0, 8))
+    assert not exceeds_i64(i64(raw_bytes(b"\x7f" + b"\xff" * 7), 0, 8))
 
 
 @settings(deadline=None)
@@ -98,11 +98,11 @@ def test_utf8_is_valid_where_python_accepts_it(data: bytes) -> None:
         expected = True
     except UnicodeDecodeError:
         expected = False
-    assert is_utf8(octets(b"\xff" + data + b"\xff"), 1, 1 + len(data)) == expected
+    assert is_utf8(raw_bytes(b"\xff" + data + b"\xff"), 1, 1 + len(data)) == expected
 
 
 @pytest.mark.parametrize("lead", range(0xC0, 0x100))
-def test_utf8_second_octet_bounds(lead: int) -> None:
+def test_utf8_second_byte_bounds(lead: int) -> None:
     for second in (0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0):
         data = bytes([lead, second, 0x80, 0x80][: 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4])
         try:
@@ -110,7 +110,7 @@ def test_utf8_second_octet_bounds(lead: int) -> None:
             expected = True
         except UnicodeDecodeError:
             expected = False
-        assert is_utf8(octets(data), 0, len(data)) == expected, data
+        assert is_utf8(raw_bytes(data), 0, len(data)) == expected, data
 
 
 # Scalars
@@ -171,8 +171,8 @@ def test_timestamp_is_microseconds_utc() -> None:
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 255, 256, 70000])
 def test_strings_and_binary_of_any_length(size: int) -> None:
     data = b"x" * size
-    assert written(v.put_string, octets(data), 0, size) == data.decode()
-    assert written(v.put_binary, octets(data), 0, size) == data
+    assert written(v.put_string, raw_bytes(data), 0, size) == data.decode()
+    assert written(v.put_binary, raw_bytes(data), 0, size) == data
     header = 1 if size <= 63 else 5
     assert len(both_ways(data.decode())[0]) == header + size
 
@@ -181,8 +181,8 @@ TEXTS = [b"", b"plain", "größer €".encode(), b"\xff\xfe", b"a" * 70 + b"\xe9
 
 
 @pytest.mark.parametrize("data", TEXTS)
-def test_octets_are_a_string_when_they_are_utf8_else_binary(data: bytes) -> None:
-    result = written(v.put_octets, octets(b"??" + data + b"?"), 2, 2 + len(data))
+def test_bytes_are_a_string_when_they_are_utf8_else_binary(data: bytes) -> None:
+    result = written(v.put_bytes, raw_bytes(b"??" + data + b"?"), 2, 2 + len(data))
     try:
         assert result == data.decode()
     except UnicodeDecodeError:
@@ -190,9 +190,9 @@ def test_octets_are_a_string_when_they_are_utf8_else_binary(data: bytes) -> None
 
 
 @pytest.mark.parametrize("data", [*TEXTS, b"C:\\\xe9", b"C:\\"])
-def test_text_is_a_string_with_odd_octets_escaped(data: bytes) -> None:
-    """As Python's error handler does it; backslashes too, where there are such octets."""
-    result = written(v.put_text, octets(b"??" + data + b"?"), 2, 2 + len(data))
+def test_text_is_a_string_with_odd_bytes_escaped(data: bytes) -> None:
+    """As Python's error handler does it; backslashes too, where there are such bytes."""
+    result = written(v.put_text, raw_bytes(b"??" + data + b"?"), 2, 2 + len(data))
     try:
         assert result == data.decode()
     except UnicodeDecodeError:
@@ -266,7 +266,7 @@ def test_nested_objects_share_their_keys() -> None:
 
 def test_keys_that_collide_in_the_hash_table_stay_apart() -> None:
     mask = 2 * len(v.new_writer().entry_id) - 1
-    colliding = [f"k{i}" for i in range(300_000) if key_hash(octets(f"k{i}".encode()), 0, len(f"k{i}")) & mask == 77]
+    colliding = [f"k{i}" for i in range(300_000) if key_hash(raw_bytes(f"k{i}".encode()), 0, len(f"k{i}")) & mask == 77]
     names = colliding[: PROBES + 10]
     thing = {"a": {name: i for i, name in enumerate(names)}, "b": {name: -i for i, name in enumerate(names)}}
     assert len(names) > PROBES
@@ -357,7 +357,7 @@ def build_sample(w: v.Writer) -> int:
     v.element(w)
     v.put_int(w, 1)
     v.element(w)
-    v.put_string(w, octets(b"two"), 0, 3)
+    v.put_string(w, raw_bytes(b"two"), 0, 3)
     v.element(w)
     v.put_null(w)
     v.element(w)
@@ -366,9 +366,9 @@ def build_sample(w: v.Writer) -> int:
     put_key(w, b"deep")
     v.begin_object(w)
     put_key(w, b"list")
-    v.put_binary(w, octets(bytes(40)), 0, 40)
+    v.put_binary(w, raw_bytes(bytes(40)), 0, 40)
     put_key(w, b"text")
-    v.put_text(w, octets("é".encode() * 40), 0, 80)
+    v.put_text(w, raw_bytes("é".encode() * 40), 0, 80)
     v.end_object(w)
     put_key(w, b"n")
     v.put_int(w, 2**40)
@@ -415,7 +415,7 @@ def test_a_value_above_the_limit_is_too_large(monkeypatch: pytest.MonkeyPatch) -
     if not os.environ.get("COMPILE_ALL"):  # as Python the kernels copy byte by byte, for half a minute
         limit >>= 8
         monkeypatch.setattr(cells, "VARIANT_BYTES", limit)
-    half = octets(bytes(limit // 2))
+    half = raw_bytes(bytes(limit // 2))
     w = v.new_writer(3 * len(half))
     v.begin(w)
     v.begin_array(w)

@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from test_summaries import rows
 
-from pipeline import TABLES, Tables, views
+from pipeline import TABLES, Tables
+from pipeline.explore import views
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,8 @@ from benchmarks.processes import DRIVER, peaks
 from benchmarks.profiles import PROFILES, SCRIPTS
 from benchmarks.run import Budget
 from pipeline.audit import findings_in
-from pipeline.output.writing import write
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
+from pipeline.tables.writing import write
 
 SIZE = 250_000
 # Smaller than the profile has them, but of several frames.
@@ -163,7 +163,7 @@ def contents_0_9_1(half: tcp.Half) -> Iterator[tuple[bytes, bytes]]:
     assert rest == 0
     for frame in frames:
         if frame.kind == 2:
-            at = frame.payload.index(b"\x13m-")  # a short string of 19 octets
+            at = frame.payload.index(b"\x13m-")  # a short string of 19 bytes
             message_id, size, found = frame.payload[at + 1 : at + 20], int.from_bytes(frame.payload[4:12], "big"), b""
         elif frame.kind == 3:
             found += frame.payload
@@ -172,7 +172,7 @@ def contents_0_9_1(half: tcp.Half) -> Iterator[tuple[bytes, bytes]]:
 
 
 def contents_0_10(half: tcp.Half) -> Iterator[tuple[bytes, bytes]]:
-    """Transport, 4.4.1: flags, segment type (2 header, 3 body), size of the frame, ..., payload from octet 12."""
+    """Transport, 4.4.1: flags, segment type (2 header, 3 body), size of the frame, ..., payload from byte 12."""
     at, uuid = 8, b""
     while at < len(half.data):
         kind, end = half.data[at + 1], at + int.from_bytes(half.data[at + 2 : at + 4], "big")

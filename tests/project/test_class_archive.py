@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import session
-from pipeline.session import class_archive_options, local_jvm_settings
+from pipeline.run import session
+from pipeline.run.session import class_archive_options, local_jvm_settings
 
 
 def test_without_an_archive_the_jvm_gets_no_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from deployment import answer, answers, blocks
 from pyspark.sql import SparkSession
 
 import pipeline
-from codec.amqp.classic.kinds import NAMES
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods, tag_kinds
+from codec.amqp.classic_tables import NAMES, methods, tag_kinds
 from codec.compiler.limits import LIMITS, REACHED
+from codec.names import CLASSIC_VERSIONS
 from codec.tables import ALL_TABLES, TABLES
 from jobs.cli import main
 from jobs.schema import columns
-from pipeline.session import RUNTIME
-from pipeline.tables.processes import LocalProcesses
+from pipeline.run.processes import LocalProcesses
+from pipeline.run.session import RUNTIME
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

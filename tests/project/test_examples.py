@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tables_support import arrow_rows
 
 from pipeline.audit import config
-from udfs.spark_schemas import TABLES
+from udfs.arrow.spark_schemas import TABLES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # In place of `wirehare`: records how it was called, writes the requested output, ends with the given exit status.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +60,72 @@ def offenders(forbidden: dict[str, set[str]]) -> list[str]:
 
 def test_no_layer_imports_one_above() -> None:
     assert offenders({floor: set(FLOORS[level + 1 :]) for level, floor in enumerate(FLOORS)}) == []
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those under `if TYPE_CHECKING:`."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
+            yield from run_time_nodes(child)
+
+
+def imported_modules(name: str) -> set[str]:
+    """The modules of the product that a module imports, also inside of functions."""
+    found = set()
+    for node in run_time_nodes(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {
+                within if (within := f"{node.module}.{alias.name}") in MODULES else node.module for alias in node.names
+            }
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return (found & MODULES.keys()) - {name}
+
+
+def folder(module: str) -> str:
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def test_no_cycle_of_files_and_none_of_folders() -> None:
+    """A folder and its child count as two. `prepare` raises CycleError with the cycle."""
+    files = {name: imported_modules(name) for name in MODULES}
+    graphlib.TopologicalSorter(files).prepare()
+    folders: dict[str, set[str]] = {}
+    for name, needs in files.items():
+        folders.setdefault(folder(name), set()).update({folder(need) for need in needs} - {folder(name)})
+    graphlib.TopologicalSorter(folders).prepare()
+
+
+def banned_names() -> set[str]:
+    """The first column of the table of words in CONTRIBUTING.md."""
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Words")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+
+
+def test_names_are_those_of_the_table_of_words() -> None:
+    banned = banned_names()
+    assert len(banned) >= 30
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                name, is_banned = node.name, node.name in banned
+            elif isinstance(node, ast.Name | ast.arg):
+                name, is_banned = (node.id if isinstance(node, ast.Name) else node.arg), False
+            else:
+                continue
+            if is_banned or "octet" in name.lower():
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+    assert found == []
 
 
 def test_the_module_of_notebooks_is_imported_by_nothing_and_imports_nothing_at_once() -> None:
@@ -136,7 +204,7 @@ def test_every_option_is_documented() -> None:
 
 def test_every_spark_setting_has_its_reason() -> None:
     """A setting follows its comment, or another setting that shares it."""
-    lines = [line.strip() for line in (ROOT / "pipeline/session.py").read_text().splitlines()]
+    lines = [line.strip() for line in (ROOT / "pipeline/run/session.py").read_text().splitlines()]
     is_setting = [re.match(r'(settings\[)?"spark\.[\w.]+"\]?( =|:)', line) is not None for line in lines]
     bare = [
         line

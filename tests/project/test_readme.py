@@ -22,8 +22,8 @@ from submitting import BRIEFLY, OF_SPARK
 from codec.tables import TABLES
 from jobs.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
+from pipeline.explore.sql import open_tables
 from pipeline.output.place import place
-from pipeline.sql import open_tables
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

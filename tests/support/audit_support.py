@@ -19,9 +19,9 @@ from tables_support import arrow_rows
 from codec.tables import ALL_TABLES, FINDINGS, STRING, TABLES, VARIANT, table_of
 from codec.variant.python_values import decode
 from pipeline.audit.catalogue import catalogue
+from udfs.arrow.spark_schemas import spark_schema
 from udfs.arrow.types import arrow_schema
 from udfs.sink.parquet import ParquetFiles
-from udfs.spark_schemas import spark_schema
 
 BEGIN = datetime(2026, 11, 20, 2, 0, 0)
 END = datetime(2026, 11, 20, 2, 1, 20)
@@ -170,7 +170,9 @@ def by_connection(files: Mapping[str, Sequence[str]], folder: Path, parts: int) 
         for part in range(parts):
             of_part = rows.slice(0, None if part == 0 else 0)
             if "connection_id" in rows.schema.names:
-                of_part = rows.filter(pa.array([row % parts == part for row in rows["connection_id"].to_pylist()]))
+                of_part = rows.filter(
+                    pa.array([row % parts == part for row in rows["connection_id"].to_pylist()], pa.bool_())
+                )
             file = ParquetFiles(pyarrow.fs.LocalFileSystem(), str(folder / name / str(part)), TABLES[name])
             for batch in of_part.to_batches():
                 file.write(batch)

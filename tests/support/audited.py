@@ -22,12 +22,12 @@ import pipeline
 from codec.tables import FINDINGS
 from jobs.cli import main
 from jobs.running import OK, UNREADABLE
-from pipeline import decoding
-from pipeline import session as sessions
 from pipeline.audit import engine
 from pipeline.audit.catalogue import catalogue
-from pipeline.tables.exchange import Local, Source
-from udfs.spark_schemas import spark_schema
+from pipeline.run import session as sessions
+from pipeline.run.exchange import Local, Source
+from pipeline.tables import decoding
+from udfs.arrow.spark_schemas import spark_schema
 
 OLDER = ("0-8", "0-9")
 CASES = [
@@ -125,8 +125,8 @@ def audit(spark: SparkSession, folder: Path) -> None:
     owner = write_cases(captures / "cases.pcap", [*CASES, *FURTHER.values()])
     (folder / "owner.json").write_text(json.dumps(owner))
     for number, case in enumerate(CAPTURE_CASES):
-        for half, octets in case.halves.items():
-            (captures / f"{number}-{half}.pcap").write_bytes(octets)
+        for half, data in case.halves.items():
+            (captures / f"{number}-{half}.pcap").write_bytes(data)
     peers = Peers()
     clear = [wire_of(sent(connection)) for _, connection in LOGINS]
     encrypted = [wire_of(peers.exchange(sent(connection))) for _, connection in LOGINS]

@@ -56,9 +56,9 @@ def with_number(flow: bytes, number: int) -> bytes:
 
 def capture_at(ip: str) -> str | None:
     """The capture of runs with such an address; None: it is of none of them."""
-    octets = ipaddress.ip_address(ip).packed
-    own = len(octets) == IP_BYTES and octets.startswith(OWN)
-    return [*golden.captures()][int.from_bytes(octets[2:4], "big")] if own else None
+    data = ipaddress.ip_address(ip).packed
+    own = len(data) == IP_BYTES and data.startswith(OWN)
+    return [*golden.captures()][int.from_bytes(data[2:4], "big")] if own else None
 
 
 def renumbered(ids: pa.ChunkedArray, number: int) -> pa.Array:

@@ -34,12 +34,12 @@ def has_field(version: str, name: str, field: str) -> bool:
     return any(described["name"] == field for described in of_name(version, name)[1]["fields"])
 
 
-def octets(text: str | bytes) -> bytes:
+def raw_bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
 def table(entries: Mapping[Any, Any]) -> bytes:
-    return long_prefixed(b"".join(shortstr(octets(key)) + tagged(value) for key, value in entries.items()))
+    return long_prefixed(b"".join(shortstr(raw_bytes(key)) + tagged(value) for key, value in entries.items()))
 
 
 def tagged(value: Any) -> bytes:
@@ -53,21 +53,21 @@ def tagged(value: Any) -> bytes:
         return b"F" + table(value)
     if isinstance(value, list):
         return b"A" + long_prefixed(b"".join(map(tagged, value)))
-    return b"S" + long_prefixed(octets(value))
+    return b"S" + long_prefixed(raw_bytes(value))
 
 
-def field_octets(kind: str, value: Any) -> bytes:
+def field_bytes(kind: str, value: Any) -> bytes:
     if kind in WIDTHS:
         return struct.pack(WIDTHS[kind], value or 0)
     if kind == "table":
         return value if isinstance(value, bytes) else table(value or {})
     if kind == "content":
-        return b"\0" + long_prefixed(octets(value or b""))
-    return (shortstr if kind == "shortstr" else long_prefixed)(octets(value or b""))
+        return b"\0" + long_prefixed(raw_bytes(value or b""))
+    return (shortstr if kind == "shortstr" else long_prefixed)(raw_bytes(value or b""))
 
 
 def arguments(version: str, name: str, given: dict[str, Any]) -> bytes:
-    """The argument octets of a method."""
+    """The argument bytes of a method."""
     _, described = of_name(version, name)
     remaining, found, bits = dict(given), b"", []
     for field in described["fields"]:
@@ -77,7 +77,7 @@ def arguments(version: str, name: str, given: dict[str, Any]) -> bytes:
         if field["type"] == "bit":
             bits.append(int(bool(value)))
             continue
-        found += pack_bits(bits) + field_octets(field["type"], value)
+        found += pack_bits(bits) + field_bytes(field["type"], value)
         bits = []
     assert not remaining, f"{name} has no {sorted(remaining)}"
     return found + pack_bits(bits)
@@ -104,7 +104,7 @@ def header(
     for name, entry in known.items():
         if name in properties:
             flags |= 1 << entry["flag_bit"]
-            found += field_octets(entry["type"], properties[name])
+            found += field_bytes(entry["type"], properties[name])
     head = struct.pack(">HHQH", of_class["index"], weight, body_size, flags)
     return frame(HEADER, channel, head + found)
 

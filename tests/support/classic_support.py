@@ -15,13 +15,19 @@ import numpy as np
 from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
-from codec.amqp.classic.methods import check_header, check_method, classify_method, decode_arguments, decode_properties
-from codec.amqp.classic.tables import Method, classic_tables, methods
+from codec.amqp.classic_tables import Method, classic_tables, methods
+from codec.amqp.classic_values import (
+    check_header,
+    check_method,
+    classify_method,
+    decode_arguments,
+    decode_properties,
+)
 from codec.amqp.versions import VERSIONS
 from codec.variant import METADATA, OK, VALUE, Writer, new_writer
 
 Decoded = tuple[int, int, Any]
-PAD = b"\xce\xff\xce"  # around the decoded octets, to detect reads beyond them
+PAD = b"\xce\xff\xce"  # around the decoded bytes, to detect reads beyond them
 
 
 def shortstr(text: bytes) -> bytes:
@@ -42,7 +48,7 @@ def method_named(version: str, name: str) -> Method:
 
 
 def method_fits(version: str, name: str, data: bytes) -> bool:
-    """The result of `check_method` for these argument octets."""
+    """The result of `check_method` for these argument bytes."""
     method = method_named(version, name)
     payload = struct.pack(">HH", method.class_id, method.method_id) + data
     buf, end, t, code = padded(payload), len(PAD) + len(payload), classic_tables(), VERSIONS.index(version)
@@ -50,7 +56,7 @@ def method_fits(version: str, name: str, data: bytes) -> bool:
 
 
 def header_fits(version: str, class_id: int, data: bytes) -> bool:
-    """The result of `check_header` for these octets from the property flags on."""
+    """The result of `check_header` for these bytes from the property flags on."""
     payload = struct.pack(">HHQ", class_id, 0, 5) + data
     end = len(PAD) + len(payload)
     return bool(check_header(padded(payload), len(PAD), end, classic_tables(), VERSIONS.index(version)))
@@ -113,8 +119,8 @@ def fact_table(version: str) -> dict[str, Any]:
 
 
 def example(fields: list[dict[str, Any]], turn: int) -> tuple[bytes, dict[str, Any]]:
-    """Octets of these fields and what they mean; `turn` chooses among the samples."""
-    octets, bits, behind_secret = b"", [], False
+    """Bytes of these fields and what they mean; `turn` chooses among the samples."""
+    data, bits, behind_secret = b"", [], False
     meaning: dict[str, Any] = {}
     for i, field in enumerate(fields):
         key = field.get("practice_name", field["name"]).replace("nowait", "no-wait").replace("-", "_")
@@ -122,20 +128,20 @@ def example(fields: list[dict[str, Any]], turn: int) -> tuple[bytes, dict[str, A
             bits.append((i + turn) % 2)
             meaning[key] = bool(bits[-1])
             continue
-        octets += pack_bits(bits)
+        data += pack_bits(bits)
         bits = []
-        octet, value = MECHANISMS.get(field["name"], SAMPLES[field["type"]][(i + turn) % 2])
-        octets += octet
+        byte, value = MECHANISMS.get(field["name"], SAMPLES[field["type"]][(i + turn) % 2])
+        data += byte
         if field["name"] == "challenge":
-            meaning["challenge_size"] = len(octet) - 4
-        elif field["name"] not in SECRETS and not (behind_secret and len(octet) > 32):
+            meaning["challenge_size"] = len(byte) - 4
+        elif field["name"] not in SECRETS and not (behind_secret and len(byte) > 32):
             meaning[key] = value
         behind_secret |= field["name"] in SECRETS
-    return octets + pack_bits(bits), meaning
+    return data + pack_bits(bits), meaning
 
 
 def pack_bits(bits: list[int]) -> bytes:
-    """First bit lowest, eight to an octet."""
+    """First bit lowest, eight to an byte."""
     return bytes(sum(bit << i for i, bit in enumerate(bits[at : at + 8])) for at in range(0, len(bits), 8))
 
 

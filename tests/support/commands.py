@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 LIMITS = {
-    "Spark": "import pipeline.decoding; pipeline.decoding.LOCAL_BYTES = -1",
-    "processes": "import pipeline.tables.processes; pipeline.tables.processes.PROCESS_BYTES = 1",
+    "Spark": "import pipeline.tables.decoding; pipeline.tables.decoding.LOCAL_BYTES = -1",
+    "processes": "import pipeline.run.processes; pipeline.run.processes.PROCESS_BYTES = 1",
 }
 MAIN = """
 if __name__ == "__main__":

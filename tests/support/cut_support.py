@@ -132,7 +132,7 @@ def cut(tables: Tables, choice: Choice, path: Path, **how: Any) -> Result:
 
 
 def records(path: Path) -> list[tuple[int, int, bytes]]:
-    """(time in ns, link type, octets) of every packet."""
+    """(time in ns, link type, bytes) of every packet."""
     return list(independent_tcp.records(path))
 
 

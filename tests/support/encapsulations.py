@@ -73,9 +73,9 @@ def pktap(link: int) -> Packet:
     return Raw(struct.pack("<III24s", 108, 1, link, b"en0") + bytes(72))
 
 
-def frame_relay(octets: str) -> Packet:
-    """RFC 2427: address, control octet, protocol."""
-    return Raw(bytes.fromhex(octets))
+def frame_relay(data: str) -> Packet:
+    """RFC 2427: address, control byte, protocol."""
+    return Raw(bytes.fromhex(data))
 
 
 def vxlan(port: int = 4789, vni: int = 42, flags: int = 8) -> Packet:

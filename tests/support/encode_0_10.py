@@ -1,4 +1,4 @@
-"""AMQP 0-10 octets from Python values: an encoder of the tests' own, which knows layouts only from the fact table.
+"""AMQP 0-10 bytes from Python values: an encoder of the tests' own, which knows layouts only from the fact table.
 
 Values: int, float, bool, str, bytes, Decimal (dec32, dec64), uuid.UUID, datetime (aware), None (void); lists of pairs
 for sequence-set and byte-ranges; for map {key: (type, value)}, for list [(type, value), ...], for array (type,
@@ -66,12 +66,12 @@ def plain_type(name: str, of_class: str) -> str:
     return plain_type(domain["type"], owner)
 
 
-def sized(width: int, octets: bytes) -> bytes:
-    return len(octets).to_bytes(width, "big") + octets
+def sized(width: int, data: bytes) -> bytes:
+    return len(data).to_bytes(width, "big") + data
 
 
 def value(kind: str, thing: Any) -> bytes:
-    """The octets of a value of a type, without its type code."""
+    """The bytes of a value of a type, without its type code."""
     if kind in entries():
         return structure(kind, thing)
     if kind in NUMBERS:
@@ -91,10 +91,10 @@ def value(kind: str, thing: Any) -> bytes:
         return structure32(*thing)
     if kind in ("map", "list", "array"):
         return sized(4, items(kind, thing))
-    octets: bytes = thing.encode(ENCODINGS.get(kind.rpartition("-")[2], "utf-8")) if isinstance(thing, str) else thing
+    data: bytes = thing.encode(ENCODINGS.get(kind.rpartition("-")[2], "utf-8")) if isinstance(thing, str) else thing
     if kind in ("char", "char-utf32"):
         return str(thing).encode("iso-8859-15" if kind == "char" else "utf-32-be")
-    return sized(types()[kind]["width"], octets) if types()[kind]["kind"] == "variable" else octets
+    return sized(types()[kind]["width"], data) if types()[kind]["kind"] == "variable" else data
 
 
 def decimal(number: Decimal, width: int) -> bytes:
@@ -121,21 +121,21 @@ def items(kind: str, thing: Any) -> bytes:
 def packed(name: str, fields: dict[str, Any]) -> bytes:
     """Packing flags and fields of an entry."""
     entry = entries()[name]
-    flags, octets = 0, b""
+    flags, data = 0, b""
     assert fields.keys() <= {field["name"] for field in entry["fields"]}
     for bit, field in enumerate(entry["fields"]):
         if field["name"] in fields and fields[field["name"]] is not False:
             flags |= 1 << bit
-            octets += value(plain_type(field["type"], entry["class"]), fields[field["name"]])
-    return flags.to_bytes(entry["pack_width"], "little") + octets
+            data += value(plain_type(field["type"], entry["class"]), fields[field["name"]])
+    return flags.to_bytes(entry["pack_width"], "little") + data
 
 
 def structure(name: str, fields: dict[str, Any]) -> bytes:
     """A struct with the size and code that its definition gives it."""
     entry = entries()[name]
     code = bytes([entry["class_code"], entry["code"]]) if entry["code"] is not None else b""
-    octets = code + packed(name, fields)
-    return sized(entry["size_width"], octets) if entry["size_width"] else octets
+    data = code + packed(name, fields)
+    return sized(entry["size_width"], data) if entry["size_width"] else data
 
 
 def structure32(name: str, fields: dict[str, Any]) -> bytes:

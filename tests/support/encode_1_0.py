@@ -27,11 +27,11 @@ FIELDS = {
 
 
 def encoded(thing: Any) -> bytes:
-    """The octets of a value."""
+    """The bytes of a value."""
     data = proton.Data()
     data.put_object(thing)
-    octets: bytes = data.encode()
-    return octets
+    wire_bytes: bytes = data.encode()
+    return wire_bytes
 
 
 def described(code: int, *fields: Any) -> Any:

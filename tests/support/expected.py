@@ -71,7 +71,7 @@ class ExpectedConnection:
     """One TCP connection of a capture: its bytes, its frames in stream order, and which protocol it speaks.
 
     Plain framing of a side that breaks the rules ends at `stops[sender]`. tshark goes on there, because it does not
-    look at the end octet: `unframed` is what it shows then.
+    look at the end byte: `unframed` is what it shows then.
     """
 
     client: Endpoint

@@ -39,11 +39,11 @@ from guarded_arrays import guard, guarded
 from mutations import merged, mutated, mutated_segments
 
 from codec.amqp import rows as R
-from codec.amqp.decoder import Decoder
 from codec.amqp.versions import FRAME_TYPES, STATUSES
+from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
-from codec.net.segments import SEGMENT
-from codec.sides import SIDES
+from codec.names import SIDES
+from codec.net.layers import SEGMENT
 from codec.tables import LEDGER
 from udfs.decode.connection_rows import COUNTED_AS
 
@@ -114,8 +114,8 @@ def decode(
                 cells.setdefault(int(connection), []).append(batch.cells[batch.cells[:, R.CONNECTION] == connection])
 
     for flow, segments, payload in runs:
-        octets = np.frombuffer(bytearray(payload or b"\0"), np.uint8)
-        keep(decoder.feed(flow, segments, guarded(octets) if numba.config.DISABLE_JIT else octets))
+        data = np.frombuffer(bytearray(payload or b"\0"), np.uint8)
+        keep(decoder.feed(flow, segments, guarded(data) if numba.config.DISABLE_JIT else data))
     keep(decoder.finish())
     for connection_id, ledgers in ended(decoder):
         rows = cells.pop(connection_id, [np.zeros((0, len(R.COLUMNS)), np.int64)])
@@ -175,7 +175,7 @@ def check_direction(own: np.ndarray, ledger: dict[str, int]) -> None:
 
 def check_flows(runs: list[Run], found: list[Ledgers]) -> None:
     """An independent sum: each packet, and each byte that was captured, is in the ledger of one connection. A copy of
-    one octet may be a keep-alive, which is not counted; where packets were cut, copies are counted as sent."""
+    one byte may be a keep-alive, which is not counted; where packets were cut, copies are counted as sent."""
     ledgers = [facts[side] for facts in found for side in ("client", "server")]
     segments = np.concatenate([segments for _, segments, _ in runs]) if runs else np.zeros(0, SEGMENT)
     assert sum(ledger["packets"] for ledger in ledgers) == len(segments), "packets"
@@ -203,8 +203,8 @@ def damaged(rng: random.Random, way: str, scratch: Path) -> list[Run]:
         if way in ("segments", "both"):
             segments = mutated_segments(rng, segments)
         if way in ("stream", "both"):
-            octets = mutated(rng, payload, rng.choice(other_runs)[2])
-            payload = octets[: len(payload)].ljust(len(payload), b"\0")  # segments point into it
+            data = mutated(rng, payload, rng.choice(other_runs)[2])
+            payload = data[: len(payload)].ljust(len(payload), b"\0")  # segments point into it
         changed.append((flow, segments, payload))
     return changed
 
@@ -218,13 +218,13 @@ def merged_runs(rng: random.Random, runs: list[Run], other_runs: list[Run]) -> l
 
 def of_flow(runs: list[Run], flow: bytes) -> tuple[np.ndarray, bytes]:
     """All segments of a flow, and their payload."""
-    parts, octets = [], b""
+    parts, data = [], b""
     for key, segments, payload in runs:
         if key == flow:
             parts.append(segments.copy())
-            parts[-1]["payload_at"] += len(octets)
-            octets += payload
-    return np.concatenate(parts), octets
+            parts[-1]["payload_at"] += len(data)
+            data += payload
+    return np.concatenate(parts), data
 
 
 def sound(largest: float) -> tuple[int, str]:

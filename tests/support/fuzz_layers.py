@@ -75,7 +75,7 @@ def forged(rng: random.Random, runs: list[Run], other: bytes) -> list[Run]:
     """A stream of a capture inside of layers, damaged on some floor."""
     sent = conversation(runs)
     if rng.random() < 0.3:
-        sent = [(way, mutated(rng, octets, other)) for way, octets in sent]
+        sent = [(way, mutated(rng, data, other)) for way, data in sent]
     if rng.random() < 0.5:
         sent = in_websocket(rng, sent)
     if rng.random() < 0.7:
@@ -83,7 +83,7 @@ def forged(rng: random.Random, runs: list[Run], other: bytes) -> list[Run]:
     if rng.random() < 0.2:
         sent = [(CLIENT, rng.choice(PROXY)), *sent]
     if rng.random() < 0.3:
-        sent = [(way, mutated(rng, octets, other) if rng.random() < 0.1 else octets) for way, octets in sent]
+        sent = [(way, mutated(rng, data, other) if rng.random() < 0.1 else data) for way, data in sent]
     segments, payload = in_segments(rng, sent).arrays()
     if rng.random() < 0.6:
         segments = mutated_segments(rng, segments)
@@ -97,26 +97,26 @@ def forged(rng: random.Random, runs: list[Run], other: bytes) -> list[Run]:
 def in_segments(rng: random.Random, sent: list[Sent]) -> Wire:
     """Segments of one size or of many, with what a side sends at once split or not; some are lost."""
     wire, size = Wire(syn=rng.random() < 0.9), rng.choice((1, 40, 300, 1400, 60_000))
-    size = max(size, sum(len(octets) for _, octets in sent) // 400)
-    for way, octets in sent:
-        for at in range(0, len(octets), size):
+    size = max(size, sum(len(data) for _, data in sent) // 400)
+    for way, data in sent:
+        for at in range(0, len(data), size):
             if rng.random() < 0.01:
-                wire.lose(way, len(octets[at : at + size]))
+                wire.lose(way, len(data[at : at + size]))
             else:
-                wire.add(way, octets[at : at + size])
+                wire.add(way, data[at : at + size])
     return wire
 
 
 def in_websocket(rng: random.Random, sent: list[Sent]) -> list[Sent]:
     """Messages in frames, masked ones from the client, some in fragments, with control frames between them."""
     flights = [(CLIENT, REQUEST), (SERVER, ANSWER if rng.random() < 0.9 else b"HTTP/1.1 404 Not Found\r\n\r\n")]
-    for way, octets in sent:
-        middle = rng.randrange(len(octets) + 1) if rng.random() < 0.2 else len(octets)
-        flights.append((way, frame(rng, way, octets[:middle], 2, middle == len(octets))))
+    for way, data in sent:
+        middle = rng.randrange(len(data) + 1) if rng.random() < 0.2 else len(data)
+        flights.append((way, frame(rng, way, data[:middle], 2, middle == len(data))))
         if rng.random() < 0.1:
             flights.append((way, frame(rng, way, b"alive"[: rng.randrange(6)], rng.choice((8, 9, 10, 3)))))
-        if middle < len(octets):
-            flights.append((way, frame(rng, way, octets[middle:], 0)))
+        if middle < len(data):
+            flights.append((way, frame(rng, way, data[middle:], 0)))
     return flights
 
 
@@ -142,23 +142,23 @@ def in_tls(rng: random.Random, sent: list[Sent]) -> list[Sent]:
     if early:
         at = next((i for i, (way, _) in enumerate(sent) if way == SERVER), len(sent))
         sealer = known.sealers["early"]
-        flights += [(CLIENT, b"".join(sealed(rng, sealer, octets))) for _, octets in sent[:at]]
+        flights += [(CLIENT, b"".join(sealed(rng, sealer, data))) for _, data in sent[:at]]
         at = at if accept else 0
     flights.append(known.answer(early and accept))
     if early and accept and rng.random() < 0.9:
         flights.append((CLIENT, known.sealers["early"].record(b"\x05\0\0\0", HANDSHAKE)))
     flights.append(known.finished())
-    for way, octets in sent[at:]:
-        flights.append((way, b"".join(sealed(rng, known.client if way == CLIENT else known.server, octets))))
+    for way, data in sent[at:]:
+        flights.append((way, b"".join(sealed(rng, known.client if way == CLIENT else known.server, data))))
     odd = rng.choice((0, 0, 0.02, 0.2))
     return [part for flight in flights for part in ([flight, odd_one(rng, known)] if rng.random() < odd else [flight])]
 
 
-def sealed(rng: random.Random, sealer: Sealer, octets: bytes) -> Iterator[bytes]:
+def sealed(rng: random.Random, sealer: Sealer, data: bytes) -> Iterator[bytes]:
     """Records of one write, some with padding, and records of other kinds between them."""
-    size = rng.choice((1 << 14, 1000, 50, max(1, len(octets) // 40)))
-    for at in range(0, len(octets), size):
-        yield sealer.record(octets[at : at + size], DATA, rng.choice((0, 0, 0, 1, 300)))
+    size = rng.choice((1 << 14, 1000, 50, max(1, len(data) // 40)))
+    for at in range(0, len(data), size):
+        yield sealer.record(data[at : at + size], DATA, rng.choice((0, 0, 0, 1, 300)))
         if rng.random() < 0.05:
             kind = rng.randrange(6)
             if kind == 0:

@@ -24,7 +24,7 @@ def inputs(rng: random.Random) -> Iterator[tuple[Login, int, list[Damaged]]]:
         place, other = rng.choice(login.secret_frames), rng.choice(rng.choice(every).frames)[1]
         changed = list(damaged(login, place, rng, other, spliced=1000))
         chosen = rng.sample(changed, BATCH)
-        yield login, place, [(octets, rng.choice((None, rng.randint(1, max(1, len(octets) - 1))))) for octets in chosen]
+        yield login, place, [(data, rng.choice((None, rng.randint(1, max(1, len(data) - 1))))) for data in chosen]
 
 
 def fuzz_logins(seed: int, count: int, seconds: float) -> tuple[int, list[str]]:
@@ -40,8 +40,8 @@ def fuzz_logins(seed: int, count: int, seconds: float) -> tuple[int, list[str]]:
             which = f"login {login.version} {login.mechanism}, frame {place}"
             one_by_one = [(each, searched(searcher, login, place, [each])) for each in changed]
             named = [
-                f"{which}: {leaks[:3]} of {captured} octets of {octets.hex()}"
-                for (octets, captured), leaks in one_by_one
+                f"{which}: {leaks[:3]} of {captured} octets of {data.hex()}"
+                for (data, captured), leaks in one_by_one
                 if leaks
             ]
             failures += named or [f"{which}: {len(changed)} together"]

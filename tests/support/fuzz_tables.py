@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from codec.net.identity import IP_BYTES
-from codec.net.segments import SEGMENT
+from codec.net.layers import SEGMENT
 from codec.tables import TCP_RUNS
 from codec.variant import decode
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.arrow.types import VARIANT, arrow_schema
-from udfs.config import Config
 from udfs.decode.key_logs import SecretFiles
 from udfs.tables import tables_of
+from udfs.workers.config import Config
 
 Run = tuple[bytes, np.ndarray, bytes]  # flow, segments, payload
 Rows = dict[str, list[pa.RecordBatch]]  # by table
@@ -121,20 +121,20 @@ def meant(column: pa.Array) -> Iterator[Any]:
         yield from column.to_pylist()
 
 
-def octets(rows: Rows) -> bytes:
-    """All texts, octets and what is in a VARIANT, of every table."""
-    return b"\n".join(octets_of(column) for batches in rows.values() for batch in batches for column in batch.columns)
+def raw_bytes(rows: Rows) -> bytes:
+    """All texts, bytes and what is in a VARIANT, of every table."""
+    return b"\n".join(bytes_of(column) for batches in rows.values() for batch in batches for column in batch.columns)
 
 
-def octets_of(column: pa.Array) -> bytes:
+def bytes_of(column: pa.Array) -> bytes:
     """Of a column, parts of its values included."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return octets_of(column.dictionary_decode())
+        return bytes_of(column.dictionary_decode())
     if pa.types.is_struct(kind):
-        return b"\n".join(octets_of(column.field(i)) for i in range(kind.num_fields))
+        return b"\n".join(bytes_of(column.field(i)) for i in range(kind.num_fields))
     if pa.types.is_list(kind) or pa.types.is_map(kind):
-        return octets_of(
+        return bytes_of(
             pa.StructArray.from_arrays([column.keys, column.items], ["key", "item"])
             if pa.types.is_map(kind)
             else column.values

@@ -145,10 +145,10 @@ def method_name(kind: str) -> str | None:
 
 
 def bytes_in_tshark(text: str) -> bytes:
-    """'00:ff' -> b'\\x00\\xff'; of a text that was cut, the complete octets before the cut."""
+    """'00:ff' -> b'\\x00\\xff'; of a text that was cut, the complete bytes before the cut."""
     cut = CUT_TEXT.fullmatch(text)
-    octets = (cut[1] if cut else text).split(":")
-    return bytes(int(octet, 16) for octet in octets if len(octet) == 2)
+    data = (cut[1] if cut else text).split(":")
+    return bytes(int(byte, 16) for byte in data if len(byte) == 2)
 
 
 def named(parent: Node | None, prefix: str) -> dict[str, Node]:
@@ -228,7 +228,7 @@ def same_scalar(node: Node, value: Any) -> bool:
 
 
 def renderings(value: Any) -> tuple[str, ...]:
-    """The ways in which tshark may show a value: a long string as text or as octets, a bit as 1 or 0."""
+    """The ways in which tshark may show a value: a long string as text or as bytes, a bit as 1 or 0."""
     if isinstance(value, bool):
         return (str(int(value)),)
     if isinstance(value, str):
@@ -241,6 +241,6 @@ def renderings(value: Any) -> tuple[str, ...]:
 
 
 def unsigned_decimal(value: Decimal) -> Decimal:
-    """tshark reads the 32 bits of a decimal as unsigned (test_golden.py shows the octets)."""
+    """tshark reads the 32 bits of a decimal as unsigned (test_golden.py shows the bytes)."""
     exponent = value.as_tuple().exponent
     return value if value >= 0 or not isinstance(exponent, int) else value + Decimal(2**32).scaleb(exponent)

@@ -31,9 +31,9 @@ EXCEPTION_FIELDS = re.compile(r"amqp\.(class|[a-z]+\.method)")  # in execution.e
 NOISE = re.compile(r".*(\.size|\.packing|\.padding|struct32_size|struct32\.(class|struct)|array\.[a-z_]+|_ws\.expert)")
 UNSHOWN = {"response"}  # credentials
 UNNAMED = {"in_doubt"}  # tshark shows the array without its name
-# tshark takes the length octet of this field for its text.
+# tshark takes the length byte of this field for its text.
 LENGTH_ONLY = "amqp.exchange.bind.binding-key"
-# tshark begins one octet late to read commands of this class: it shows the size of the session header as their code.
+# tshark begins one byte late to read commands of this class: it shows the size of the session header as their code.
 READ_LATE = 5
 BITS = {
     field["name"].replace("-", "_")
@@ -47,7 +47,7 @@ STRUCT_NAMES = {
     if entry["group"] == "structs"
 }
 TEXT_FIELD = re.compile(r"(?s)(.*?) \((str8|str16)\): (.*)")
-# Frames that tshark shows and the framing rightly refuses (test_amqp_0_10_streams.py has the octets).
+# Frames that tshark shows and the framing rightly refuses (test_amqp_0_10_streams.py has the bytes).
 REFUSED = {"010_bad_frame.pcap": {8}}
 
 

@@ -20,7 +20,7 @@ from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.work import LakeWork
 from udfs.sink.writers import EndConnections, WriteBatch
-from udfs.source.files import locate
+from udfs.source.reading import locate
 from udfs.source.sources import in_run_order
 
 TASKS = 2

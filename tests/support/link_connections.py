@@ -25,13 +25,13 @@ def error(condition: str = "amqp:not-found", text: str = "no such node") -> Any:
 def say(
     connection: Connection, sender: str, code: int, *fields: Any, channel: int = CHANNEL, payload: bytes = b""
 ) -> Connection:
-    return connection.octets(sender, frame(performative(code, *fields) + payload, channel))
+    return connection.data(sender, frame(performative(code, *fields) + payload, channel))
 
 
 def perform(
     connection: Connection, sender: str, code: int, payload: bytes = b"", channel: int = CHANNEL, **fields: Any
 ) -> Connection:
-    return connection.octets(sender, performative_frame(code, channel, payload, **fields))
+    return connection.data(sender, performative_frame(code, channel, payload, **fields))
 
 
 def begin(

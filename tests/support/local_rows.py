@@ -11,7 +11,7 @@ import pieces
 from wire import FIRST_CLIENT_PORT, Wire, write_capture
 
 from codec.variant import decode
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.tables import tables_of
 
 Row = dict[str, Any]

@@ -2,7 +2,7 @@
 
 A login is a conversation up to tune (1.0: the SASL layer); `damaged` gives its client frames with flipped bits, other
 lengths, other types, splices. `leaks` decodes a conversation, bodies included, and looks in all that leaves the decoder
-and in what `amqp_redact` makes of the frame for any four octets of the secret in a row; `leaking` looks for it in the
+and in what `amqp_redact` makes of the frame for any four bytes of the secret in a row; `leaking` looks for it in the
 rows of all tables of many.
 """
 
@@ -25,15 +25,15 @@ from classic_support import fact_table, long_prefixed, shortstr
 from wire import CLIENT, FLOW, SERVER, Wire, take_facts
 
 from codec.amqp import rows as R
-from codec.amqp.decoder import Decoder
 from codec.amqp.redaction import blank_secrets
 from codec.amqp.versions import VERSIONS
-from udfs.arrow.rows import numbers_of
+from codec.decode.decoder import Decoder
+from udfs.arrow.rows import to_int64
 from udfs.decode.frame_rows import frame_rows
 
 PIECE = 4
-NUMBERS = ("code", "class_id", "method_id", "body_size")  # of frames, which may be octets of a secret
-Damaged = tuple[bytes, int | None]  # octets of a frame, and how many are in the snaplen (None: all)
+NUMBERS = ("code", "class_id", "method_id", "body_size")  # of frames, which may be bytes of a secret
+Damaged = tuple[bytes, int | None]  # bytes of a frame, and how many are in the snaplen (None: all)
 PASSWORD = b"hunter2!Kx9#qZ"
 TOKEN = b"eyJhbGciOiJFUzI1NiJ9." + base64.urlsafe_b64encode(bytes(range(7, 157, 2))) + b".c2lnbmF0dXJlMDQyNw"
 PROOF = b"v0X8v3Bz2T0CJGbJQyF0XHI4Ts="
@@ -62,7 +62,7 @@ MECHANISMS: dict[str, tuple[bytes, bytes | None, bytes]] = {
 
 @dataclass(frozen=True)
 class Login:
-    """`frames` from (direction, octets); `secret_frames`: places of those that contain the secret."""
+    """`frames` from (direction, bytes); `secret_frames`: places of those that contain the secret."""
 
     version: str
     mechanism: str
@@ -121,7 +121,7 @@ def _v1_0(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int,
 
 
 def login_frames(version: str, mechanism: str, first: bytes, second: bytes | None = None) -> list[tuple[int, bytes]]:
-    """(direction, octets) of a login with this initial response, and with a response to a challenge."""
+    """(direction, bytes) of a login with this initial response, and with a response to a challenge."""
     if version in ("0-10", "1.0"):
         return (_v0_10 if version == "0-10" else _v1_0)(mechanism, first, second)
     return _classic(version, mechanism, first, second)
@@ -134,7 +134,7 @@ def logins() -> list[Login]:
         for name, (first, second, secret) in MECHANISMS.items():
             mechanism = name.strip()
             frames = login_frames(version, mechanism, first, second)
-            secret_frames = tuple(i for i, (_, octets) in enumerate(frames) if secret in octets)
+            secret_frames = tuple(i for i, (_, data) in enumerate(frames) if secret in data)
             found.append(Login(version, mechanism, tuple(frames), secret_frames, secret))
     update = classic_frames.method("0-9-1", "connection.update-secret", 0, new_secret=TOKEN, reason="refresh")
     frames = [*_classic("0-9-1", "EXTERNAL", b"", None), (CLIENT, update)]
@@ -144,95 +144,93 @@ def logins() -> list[Login]:
 # ---- damage ---------------------------------------------------------------------------------------------------------
 
 
-def resized(version: str, octets: bytes) -> bytes:
+def resized(version: str, data: bytes) -> bytes:
     """A frame whose own size is true again."""
     if version == "1.0":
-        return len(octets).to_bytes(4, "big") + octets[4:]
+        return len(data).to_bytes(4, "big") + data[4:]
     if version == "0-10":
-        return octets[:2] + (len(octets) & 0xFFFF).to_bytes(2, "big") + octets[4:]
-    return octets[:3] + max(len(octets) - 8, 0).to_bytes(4, "big") + octets[7:]
+        return data[:2] + (len(data) & 0xFFFF).to_bytes(2, "big") + data[4:]
+    return data[:3] + max(len(data) - 8, 0).to_bytes(4, "big") + data[7:]
 
 
-def flips(octets: bytes) -> Iterator[bytes]:
+def flips(data: bytes) -> Iterator[bytes]:
     """Each bit turned over in turn."""
-    for bit in range(8 * len(octets)):
-        changed = bytearray(octets)
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
         changed[bit >> 3] ^= 0x80 >> (bit & 7)
         yield bytes(changed)
 
 
-def lengths(octets: bytes) -> Iterator[bytes]:
-    """At every place a length of one, two or four octets, from none to all that follows."""
-    for at in range(len(octets)):
-        rest = len(octets) - at
+def lengths(data: bytes) -> Iterator[bytes]:
+    """At every place a length of one, two or four bytes, from none to all that follows."""
+    for at in range(len(data)):
+        rest = len(data) - at
         for size in {*range(0, rest + 2, 1 + rest // 24), rest, 5, 20, 21}:
             for width in (1, 2, 4):
-                if at + width <= len(octets) and size < 1 << (8 * width):
-                    yield octets[:at] + size.to_bytes(width, "big") + octets[at + width :]
+                if at + width <= len(data) and size < 1 << (8 * width):
+                    yield data[:at] + size.to_bytes(width, "big") + data[at + width :]
 
 
-def types(octets: bytes, version: str) -> Iterator[bytes]:
+def types(data: bytes, version: str) -> Iterator[bytes]:
     """Every frame type; methods by their numbers, controls, descriptors, constructors; and two of them at once."""
     places = {"0-10": (0, 1, 5, 12, 13, 14), "1.0": (4, 5, 8, 9, 10, 11, 14)}.get(version, (0, 1, 2, 8, 10))
     for at in places:
-        for octet in range(256):
-            yield octets[:at] + bytes([octet]) + octets[at + 1 :]
+        for byte in range(256):
+            yield data[:at] + bytes([byte]) + data[at + 1 :]
     for kind in range(10):
-        for octet in range(96):
+        for byte in range(96):
             yield (
-                octets[: places[1]]
+                data[: places[1]]
                 + bytes([kind])
-                + octets[places[1] + 1 : places[-1]]
-                + bytes([octet])
-                + octets[places[-1] + 1 :]
+                + data[places[1] + 1 : places[-1]]
+                + bytes([byte])
+                + data[places[-1] + 1 :]
             )
 
 
-def splices(rng: random.Random, octets: bytes, other: bytes) -> bytes:
-    """Stretches taken out, doubled, moved, or brought from another frame; a few octets changed as well."""
+def splices(rng: random.Random, data: bytes, other: bytes) -> bytes:
+    """Stretches taken out, doubled, moved, or brought from another frame; a few bytes changed as well."""
     for _ in range(rng.randint(1, 3)):
-        start = rng.randrange(len(octets) + 1)
-        end = min(len(octets), start + rng.randint(0, rng.choice((2, 8, 64))))
-        at = rng.randrange(len(octets) + 1)
+        start = rng.randrange(len(data) + 1)
+        end = min(len(data), start + rng.randint(0, rng.choice((2, 8, 64))))
+        at = rng.randrange(len(data) + 1)
         way = rng.randrange(5)
         if way == 0:
-            octets = octets[:start] + octets[end:]
+            data = data[:start] + data[end:]
         elif way == 1:
-            octets = octets[:at] + octets[start:end] + octets[at:]
+            data = data[:at] + data[start:end] + data[at:]
         elif way == 2:
-            octets = octets[:start] + other[start:end] + octets[end:]
+            data = data[:start] + other[start:end] + data[end:]
         elif way == 3:
-            octets = octets[:at] + other[start:end] + octets[at:]
+            data = data[:at] + other[start:end] + data[at:]
         else:
-            octets = (
-                octets[:start] + bytes(rng.choice((0, 1, 5, 0x53, 255)) for _ in octets[start:end][:4]) + octets[end:]
-            )
-    return octets
+            data = data[:start] + bytes(rng.choice((0, 1, 5, 0x53, 255)) for _ in data[start:end][:4]) + data[end:]
+    return data
 
 
 def damaged(login: Login, place: int, rng: random.Random, other: bytes, spliced: int = 300) -> Iterator[bytes]:
     """The frame at `place`, damaged in every way; with its own size as damaged, and made true again."""
-    octets = login.frames[place][1]
-    for ways in (flips(octets), lengths(octets), types(octets, login.version)):
+    data = login.frames[place][1]
+    for ways in (flips(data), lengths(data), types(data, login.version)):
         yield from ways
     for _ in range(spliced):
-        changed = splices(rng, octets, other)
-        if copies_nothing(login, octets, other, changed):
+        changed = splices(rng, data, other)
+        if copies_nothing(login, data, other, changed):
             yield changed
             yield resized(login.version, changed)
 
 
-def copies_nothing(login: Login, octets: bytes, other: bytes, changed: bytes) -> bool:
+def copies_nothing(login: Login, data: bytes, other: bytes, changed: bytes) -> bool:
     """Whether no piece of the secret stands in `changed` that was not there: one that is copied into a name is a
     name."""
-    return not any(piece in other or changed.count(piece) > octets.count(piece) for piece in pieces(login))
+    return not any(piece in other or changed.count(piece) > data.count(piece) for piece in pieces(login))
 
 
-def conversation(login: Login, place: int, octets: bytes, captured: int | None = None) -> Wire:
-    """The login with `octets` for the frame at `place`, of which `captured` are in the snaplen."""
+def conversation(login: Login, place: int, data: bytes, captured: int | None = None) -> Wire:
+    """The login with `bytes` for the frame at `place`, of which `captured` are in the snaplen."""
     wire = Wire()
     for i, (direction, frame) in enumerate(login.frames):
-        wire.add(direction, octets if i == place else frame, captured=captured if i == place else None)
+        wire.add(direction, data if i == place else frame, captured=captured if i == place else None)
     return wire
 
 
@@ -241,8 +239,8 @@ def conversation(login: Login, place: int, octets: bytes, captured: int | None =
 
 @cache
 def pieces(login: Login) -> set[bytes]:
-    """Every four octets of the secret that occur nowhere else in the conversation."""
-    rest = b"\n".join(octets.replace(login.secret, b"\n") for _, octets in login.frames)
+    """Every four bytes of the secret that occur nowhere else in the conversation."""
+    rest = b"\n".join(data.replace(login.secret, b"\n") for _, data in login.frames)
     found = {login.secret[at : at + PIECE] for at in range(len(login.secret) - PIECE + 1)}
     return {piece for piece in found if piece not in rest}
 
@@ -253,11 +251,11 @@ class Searcher:
     def __init__(self) -> None:
         self.decoder = Decoder(keep_payload=True)
 
-    def leaks(self, login: Login, place: int, octets: bytes, captured: int | None = None) -> list[str]:
-        """Where a piece appears when the frame at `place` has become `octets`, of which `captured` are in the snaplen:
+    def leaks(self, login: Login, place: int, data: bytes, captured: int | None = None) -> list[str]:
+        """Where a piece appears when the frame at `place` has become `bytes`, of which `captured` are in the snaplen:
         columns, facts, or 'redacted'."""
-        outputs = self.outputs(conversation(login, place, octets, captured))
-        outputs["redacted"] = redacted(login.version, octets[:captured])
+        outputs = self.outputs(conversation(login, place, data, captured))
+        outputs["redacted"] = redacted(login.version, data[:captured])
         secrets = pieces(login)
         return [f"{name}: {piece!r}" for name, text in outputs.items() for piece in secrets if piece in text]
 
@@ -272,29 +270,29 @@ class Searcher:
             texts = dict.fromkeys([*batches[0].schema.names, "numbers"], b"")
             for batch in batches:
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    texts[name] += b"\n" + fuzz_tables.octets_of(column)
+                    texts[name] += b"\n" + fuzz_tables.bytes_of(column)
                 if table == "frames":
-                    numbers = {name: numbers_of(batch[name]) for name in NUMBERS}
+                    numbers = {name: to_int64(batch[name]) for name in NUMBERS}
                     numbers["both"] = (numbers["class_id"] << 16) + numbers["method_id"]
                     texts["numbers"] += b"\n".join(column.astype(">i8").tobytes() for column in numbers.values())
             found += [
                 f"{table}.{name}: {piece!r}" for name, text in texts.items() for piece in secrets if piece in text
             ]
-        for octets, captured in changed:
-            blanked = redacted(login.version, octets[:captured])
-            found += [f"redacted: {piece!r} of {octets.hex()}" for piece in secrets if piece in blanked]
+        for data, captured in changed:
+            blanked = redacted(login.version, data[:captured])
+            found += [f"redacted: {piece!r} of {data.hex()}" for piece in secrets if piece in blanked]
         return found
 
     def outputs(self, wire: Wire) -> dict[str, bytes]:
-        """All that leaves the decoder: octets of each column, numbers as text and as octets; facts."""
+        """All that leaves the decoder: bytes of each column, numbers as text and as bytes; facts."""
         found: dict[str, bytes] = {}
-        segments, octets = wire.arrays()
-        payload = np.frombuffer(bytearray(octets or b"\0"), np.uint8)
+        segments, data = wire.arrays()
+        payload = np.frombuffer(bytearray(data or b"\0"), np.uint8)
         for batches in (self.decoder.feed(FLOW, segments, payload), self.decoder.finish()):
             for batch in batches:
                 rows = frame_rows(batch, ["a.pcap"], True)
                 for name, column in zip(rows.schema.names, rows.columns, strict=True):
-                    found[name] = found.get(name, b"") + fuzz_tables.octets_of(column)
+                    found[name] = found.get(name, b"") + fuzz_tables.bytes_of(column)
                 numbers = batch.cells[:, [R.CODE, R.CLASS, R.METHOD_ID, R.BODY_SIZE]]
                 found["numbers"] = found.get("numbers", b"") + numbers.astype(">i8").tobytes()
                 ids = (numbers[:, 1] << 16) + numbers[:, 2]
@@ -303,8 +301,8 @@ class Searcher:
         return found
 
 
-def redacted(version: str, octets: bytes) -> bytes:
+def redacted(version: str, data: bytes) -> bytes:
     """What `amqp_redact` hands out for a frame."""
-    buffer = np.frombuffer(bytearray(octets or b"\0"), np.uint8).copy()
-    vouched = blank_secrets(buffer, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
+    buffer = np.frombuffer(bytearray(data or b"\0"), np.uint8).copy()
+    vouched = blank_secrets(buffer, np.array([0, len(data)], np.int64), VERSIONS.index(version))
     return buffer.tobytes() if vouched.all() else b""

@@ -16,19 +16,19 @@ from fuzz import PARTS
 from wire import CLIENT, SERVER
 
 from codec.amqp import rows as R
-from codec.amqp.decoder import Decoder
 from codec.amqp.versions import FRAME_TYPES, STATUSES, VERSIONS
-from codec.net.segments import ACK, FIN, SYN
+from codec.decode.decoder import Decoder
+from codec.net.layers import ACK, FIN, SYN
 from codec.variant import decode
 
 SPANS = {"gap", "skipped", "tls", "foreign"}
-BEGINNING = {"0-10": 4, "1.0": 8}  # octets that tell where a frame ends; 7 in the classic family
+BEGINNING = {"0-10": 4, "1.0": 8}  # bytes that tell where a frame ends; 7 in the classic family
 # Frames that are not trusted after a lost boundary.
 WEAK = {"body", "empty", "protocol-header", "skipped"}
 
 
 class Frame(NamedTuple):
-    """One row; `content`: stream offset of the first frame of its content; variants as their octets."""
+    """One row; `content`: stream offset of the first frame of its content; variants as their bytes."""
 
     direction: int
     offset: int

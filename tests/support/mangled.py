@@ -36,10 +36,10 @@ def seeds() -> list[tuple[int, bytes]]:
     return wrapped + [(wrap.link, wrap(part)) for wrap in WRAPS.values() if wrap.inside == FRAME for part in parts]
 
 
-def mangle(rng: random.Random, octets: bytes) -> bytes:
+def mangle(rng: random.Random, data: bytes) -> bytes:
     """Some bytes changed, the end cut off or repeated; a third is not changed, so that fragments can be joined."""
-    changed = bytearray(octets)
-    kind = rng.randrange(6) if octets else 5
+    changed = bytearray(data)
+    kind = rng.randrange(6) if data else 5
     if kind < 2:
         for _ in range(rng.randint(1, 4)):
             changed[rng.randrange(len(changed))] = rng.choice([0, 1, 4, 6, 0x45, 0x60, 0x7F, 0xFF, rng.randrange(256)])
@@ -55,17 +55,17 @@ def packets_of(count: int) -> Iterator[str]:
     """Each packet in a block of its own, so that a read past its end is one past the block."""
     rng, known, fragments = random.Random(11), seeds(), Fragments()
     for number in range(1, count + 1):
-        link, octets = rng.choice(known)
+        link, data = rng.choice(known)
         if rng.randrange(10) == 0:
-            link, octets = rng.choice(LINKS), rng.randbytes(rng.randrange(90))
-        octets = mangle(rng, octets)
+            link, data = rng.choice(LINKS), rng.randbytes(rng.randrange(90))
+        data = mangle(rng, data)
         record = np.zeros(1, RECORD)
-        record["cap_len"], record["link_type"] = len(octets), link
-        record["wire_len"] = len(octets) + rng.choice([0, 0, 0, 8, 100_000])
-        packets = dissect(np.frombuffer(bytearray(octets), np.uint8), record, number, 0, fragments)
+        record["cap_len"], record["link_type"] = len(data), link
+        record["wire_len"] = len(data) + rng.choice([0, 0, 0, 8, 100_000])
+        packets = dissect(np.frombuffer(bytearray(data), np.uint8), record, number, 0, fragments)
         segment = packets.segments[0]
         end = int(segment["payload_at"]) + int(segment["cap_len"])
-        assert end <= len(packets.octets)
+        assert end <= len(packets.data)
         assert segment["cap_len"] <= segment["wire_len"]
         yield f"{packets.skip[0]} {packets.tunnels[0].tolist()} {packets.keys[0].tobytes().hex()} {segment}"
 

@@ -14,56 +14,56 @@ Mutation = Callable[[random.Random, bytearray, bytes], None]
 EDGES = (0, 1, 3, 7, 8, 11, 12, 0x7F, 0x80, 0xCE, 0xFE, 0xFF, 0x7FFF, 0xFFFF, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
 
 
-def flip_bits(rng: random.Random, octets: bytearray, _other: bytes) -> None:
+def flip_bits(rng: random.Random, data: bytearray, _other: bytes) -> None:
     for _ in range(rng.randint(1, 8)):
-        octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
 
 
-def overwrite(rng: random.Random, octets: bytearray, _other: bytes) -> None:
-    """An integer of 1, 2, 4 or 8 octets becomes one from the edge, in either byte order."""
+def overwrite(rng: random.Random, data: bytearray, _other: bytes) -> None:
+    """An integer of 1, 2, 4 or 8 bytes becomes one from the edge, in either byte order."""
     for _ in range(rng.randint(1, 3)):
         width = rng.choice((1, 2, 4, 8))
-        at = rng.randrange(len(octets))
+        at = rng.randrange(len(data))
         value = rng.choice(EDGES) % 256**width
-        patch = value.to_bytes(width, rng.choice(("big", "little")))[: len(octets) - at]
-        octets[at : at + len(patch)] = patch
+        patch = value.to_bytes(width, rng.choice(("big", "little")))[: len(data) - at]
+        data[at : at + len(patch)] = patch
 
 
-def off_by_one(rng: random.Random, octets: bytearray, _other: bytes) -> None:
+def off_by_one(rng: random.Random, data: bytearray, _other: bytes) -> None:
     """A length one too short or too long."""
-    at = rng.randrange(len(octets))
-    octets[at] = (octets[at] + rng.choice((-1, 1))) % 256
+    at = rng.randrange(len(data))
+    data[at] = (data[at] + rng.choice((-1, 1))) % 256
 
 
-def cut(rng: random.Random, octets: bytearray, _other: bytes) -> None:
-    start = rng.randrange(len(octets))
-    del octets[start : start + rng.choice((1, 2, 8, 100, len(octets)))]
+def cut(rng: random.Random, data: bytearray, _other: bytes) -> None:
+    start = rng.randrange(len(data))
+    del data[start : start + rng.choice((1, 2, 8, 100, len(data)))]
 
 
-def repeat(rng: random.Random, octets: bytearray, _other: bytes) -> None:
-    start = rng.randrange(len(octets))
-    piece = bytes(octets[start : start + rng.randint(1, 200)])
-    octets[start:start] = piece * rng.randint(1, 5)
+def repeat(rng: random.Random, data: bytearray, _other: bytes) -> None:
+    start = rng.randrange(len(data))
+    piece = bytes(data[start : start + rng.randint(1, 200)])
+    data[start:start] = piece * rng.randint(1, 5)
 
 
-def splice(rng: random.Random, octets: bytearray, other: bytes) -> None:
+def splice(rng: random.Random, data: bytearray, other: bytes) -> None:
     """A piece of another stream in the place of some of this one."""
     if other:
-        start, at = rng.randrange(len(other)), rng.randrange(len(octets))
-        octets[at : at + rng.randint(0, 300)] = other[start : start + rng.randint(1, 2000)]
+        start, at = rng.randrange(len(other)), rng.randrange(len(data))
+        data[at : at + rng.randint(0, 300)] = other[start : start + rng.randint(1, 2000)]
 
 
-def noise(rng: random.Random, octets: bytearray, _other: bytes) -> None:
-    at = rng.randrange(len(octets))
-    octets[at : at + rng.randint(1, 64)] = rng.randbytes(rng.randint(1, 64))
+def noise(rng: random.Random, data: bytearray, _other: bytes) -> None:
+    at = rng.randrange(len(data))
+    data[at : at + rng.randint(1, 64)] = rng.randbytes(rng.randint(1, 64))
 
 
 MUTATIONS: tuple[Mutation, ...] = (flip_bits, overwrite, off_by_one, cut, repeat, splice, noise)
 
 
-def mutated(rng: random.Random, octets: bytes, other: bytes) -> bytes:
-    """`octets` after one to four mutations."""
-    changed = bytearray(octets)
+def mutated(rng: random.Random, data: bytes, other: bytes) -> bytes:
+    """`bytes` after one to four mutations."""
+    changed = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         if changed:
             rng.choice(MUTATIONS)(rng, changed, other)
@@ -106,7 +106,7 @@ def merged(
 ) -> tuple[np.ndarray, bytes]:
     """Segments and payload of two connections on the same addresses and ports, the second behind the first or, by
     their times, into its end. Either may lack its beginning or its end: a SYN, a SYN-ACK, all before its middle."""
-    segments, octets = (part.copy() for part, _ in (first, second)), first[1] + second[1]
+    segments, data = (part.copy() for part, _ in (first, second)), first[1] + second[1]
     before, after = (shortened(rng, part) for part in segments)
     if len(before) and len(after):
         overlap = rng.choice((0, 0, 0, 3, 20))
@@ -120,7 +120,7 @@ def merged(
     both = np.concatenate([before, after])
     both = both[np.argsort(both["order_ns"], kind="stable")]
     both["order_ns"] = np.maximum.accumulate(both["order_ns"])
-    return both, octets
+    return both, data
 
 
 def shortened(rng: random.Random, segments: np.ndarray) -> np.ndarray:

@@ -19,8 +19,8 @@ CONTROL, COMMAND = 0, 1  # segment types
 FIRST_SEGMENT, LAST_FRAME = 8, 1  # frame flags
 SERIAL = 2**32
 
-# (class, code) -> its fields in order: (name, width in octets, or what it is).
-STR8, SET, SIZED = "str8", "set", "sized"  # length in 1, 2, 4 octets before it; a set holds pairs of numbers
+# (class, code) -> its fields in order: (name, width in bytes, or what it is).
+STR8, SET, SIZED = "str8", "set", "sized"  # length in 1, 2, 4 bytes before it; a set holds pairs of numbers
 LAYOUTS: dict[tuple[int, int], tuple[str, list[tuple[str, int | str]]]] = {
     (2, 1): ("attach", []),
     (2, 3): ("detach", []),
@@ -90,28 +90,28 @@ def frames(half: independent_tcp.Half) -> Iterator[tuple[int, int, int, int, byt
         at += size
 
 
-def parsed(code: tuple[int, int], octets: bytes) -> dict[str, Any]:
-    """Fields after two octets of packing flags, the low bits of the first octet first."""
+def parsed(code: tuple[int, int], data: bytes) -> dict[str, Any]:
+    """Fields after two bytes of packing flags, the low bits of the first byte first."""
     found: dict[str, Any] = {}
-    flags, at = int.from_bytes(octets[:2], "little"), 2
+    flags, at = int.from_bytes(data[:2], "little"), 2
     for bit, (name, kind) in enumerate(LAYOUTS[code][1]):
         if not flags >> bit & 1:
             continue
         if isinstance(kind, int):
-            found[name] = int.from_bytes(octets[at : at + kind], "big")
+            found[name] = int.from_bytes(data[at : at + kind], "big")
             at += kind
             continue
         width = {STR8: 1, SET: 2, SIZED: 4}[kind]
-        size = int.from_bytes(octets[at : at + width], "big")
-        text = octets[at + width : at + width + size]
+        size = int.from_bytes(data[at : at + width], "big")
+        text = data[at + width : at + width + size]
         found[name] = text.decode() if kind == STR8 else text if kind == SIZED else numbers(text)
         at += width + size
     return found
 
 
-def numbers(octets: bytes) -> list[int]:
+def numbers(data: bytes) -> list[int]:
     """All members of a sequence set; they count modulo 2^32."""
-    pairs = struct.iter_unpack(">II", octets)
+    pairs = struct.iter_unpack(">II", data)
     return [(lower + n) % SERIAL for lower, upper in pairs for n in range((upper - lower) % SERIAL + 1)]
 
 
@@ -125,16 +125,16 @@ def sent_by(half: independent_tcp.Half, by_client: bool) -> Iterator[tuple[int, 
         parts[channel] = parts.get(channel, b"") + payload
         if not flags & LAST_FRAME:
             continue
-        octets, number = parts.pop(channel), None
-        code = octets[0], octets[1]
-        octets = octets[2:]
+        data, number = parts.pop(channel), None
+        code = data[0], data[1]
+        data = data[2:]
         if kind == COMMAND:
             number = counted.get(channel)
             if number is not None:
                 counted[channel] = (number + 1) % SERIAL
-            octets = octets[1 + octets[0] :]  # the session header, its length before it
+            data = data[1 + data[0] :]  # the session header, its length before it
         if code in LAYOUTS:
-            fields = parsed(code, octets)
+            fields = parsed(code, data)
             if LAYOUTS[code][0] == "command-point":
                 counted[channel] = fields["id"]
             yield order, Sent(by_client, channel, LAYOUTS[code][0], number, fields)
@@ -210,7 +210,7 @@ def played(spoken: list[Sent]) -> Session:
 
 TRANSFER = (4, 1)  # class, code
 HEADER, BODY = 2, 3  # segment types
-UNITS = (0, 1)  # messages, octets
+UNITS = (0, 1)  # messages, bytes
 ENDS = ("cancel", "detach", "detached")
 WINDOW = 1  # flow mode
 NO_LIMIT = 2**32 - 1
@@ -218,7 +218,7 @@ NO_LIMIT = 2**32 - 1
 
 @dataclass
 class Subscription:
-    """`credit` by unit; `sent`: octets of the transfers by command id that may be given back; `flush`: id of a flush
+    """`credit` by unit; `sent`: bytes of the transfers by command id that may be given back; `flush`: id of a flush
     that is not completed, `given` since it."""
 
     name: str
@@ -241,8 +241,8 @@ class Subscription:
     def zero(self) -> None:
         self.credit, self.limitless, self.sent = [0, 0], [False, False], {}
 
-    def change(self, messages: int, octets: int) -> None:
-        self.credit = [max(0, self.credit[0] + messages), max(0, self.credit[1] + octets)]
+    def change(self, messages: int, data: int) -> None:
+        self.credit = [max(0, self.credit[0] + messages), max(0, self.credit[1] + data)]
 
     def give(self, unit: int, value: int) -> None:
         self.limitless[unit] |= value == NO_LIMIT
@@ -255,12 +255,12 @@ class Subscription:
         for unit, value in self.given:
             self.give(unit, value)
 
-    def hear(self, one: Sent, octets: int) -> None:
+    def hear(self, one: Sent, data: int) -> None:
         """What is sent about this subscription, or over it."""
         if one.name == "transfer":
             assert one.id is not None
-            self.sent[one.id] = octets
-            self.change(-1, -octets)
+            self.sent[one.id] = data
+            self.change(-1, -data)
         elif one.name == "completed":
             for number in one.fields["ids"]:
                 used = self.sent.pop(number, None)
@@ -284,7 +284,7 @@ def idle_times(path: Path) -> list[tuple[str, int]]:
     found: list[Subscription] = []
     for connection in independent_tcp.connections(captured):
         current: dict[tuple[int, str], Subscription] = {}
-        for order, one, octets in sorted(spoken(connection), key=lambda heard: heard[0]):
+        for order, one, data in sorted(spoken(connection), key=lambda heard: heard[0]):
             at = captured[order].ts_ns
             about = one.fields.get("destination", "")
             if one.name == "subscribe":
@@ -301,14 +301,14 @@ def idle_times(path: Path) -> list[tuple[str, int]]:
                 of_its_own = name == about and one.by_client != (one.name == "transfer")
                 if channel == one.channel and sub.open and (of_session or of_its_own):
                     sub.until(at)
-                    sub.hear(one, octets)
+                    sub.hear(one, data)
                     sub.open = one.name not in ENDS
     assert not any(sub.open for sub in found)
     return [(sub.name, sub.waited) for sub in found]
 
 
 def spoken(connection: independent_tcp.Connection) -> Iterator[tuple[int, Sent, int]]:
-    """(order, what was sent, octets after it) of both sides."""
+    """(order, what was sent, bytes after it) of both sides."""
     for end, half in connection.halves.items():
         sizes = contents(half)
         for order, one in sent_by(half, end == connection.client):
@@ -316,7 +316,7 @@ def spoken(connection: independent_tcp.Connection) -> Iterator[tuple[int, Sent, 
 
 
 def contents(half: independent_tcp.Half) -> dict[int, list[int]]:
-    """Octets of the contents on each channel, in order."""
+    """Bytes of the contents on each channel, in order."""
     found: dict[int, list[int]] = {}
     for _, flags, kind, channel, payload in frames(half):
         if kind == COMMAND and flags & FIRST_SEGMENT and tuple(payload[:2]) == TRANSFER:

@@ -27,7 +27,7 @@ ENCRYPTED, KEY_LOG = "091_tls13_dsb.pcapng", CAPTURES / "091_tls13.keylog.txt"
 WIRES = "wires.pcap"  # the capture of odd texts and damaged logins
 STARTS = (0, 8)  # of the texts in each conversation that is not UTF-8
 OF_EACH = 6  # ways to damage each frame that bears a secret
-ODD = [octets for octets, _ in INVALID.values()]
+ODD = [data for data, _ in INVALID.values()]
 ODD_WIRES = len(odd_texts.VERSIONS) * len(STARTS)
 # Of connections: which of them are those of `odd_wires`.
 IS_ODD = f"client_ip = '{CLIENT_IP}' AND client_port - {FIRST_CLIENT_PORT} BETWEEN 0 AND {ODD_WIRES - 1}"
@@ -59,8 +59,8 @@ def connections() -> Iterator[tuple[Login, int, bytes]]:
             sound = login.frames[place][1]
             ways = list(damaged(login, place, rng, b"", 20))
             rng.shuffle(ways)
-            telling = (octets for octets in ways if copies_nothing(login, sound, b"", octets))
-            yield from ((login, place, octets) for octets in islice(telling, OF_EACH))
+            telling = (data for data in ways if copies_nothing(login, sound, b"", data))
+            yield from ((login, place, data) for data in islice(telling, OF_EACH))
 
 
 def rewritten(sample: str, clock: Callable[[int], int]) -> bytes:

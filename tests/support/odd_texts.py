@@ -40,7 +40,7 @@ def classic(version: str, text: Texts) -> list[Frame]:
             (direction, classic_frames.method(version, name, channel, **_given(version, name, described, text)))
         )
         if described["content"]:
-            frames += [(direction, octets) for octets in _content(version, name.split(".")[0], text)]
+            frames += [(direction, data) for data in _content(version, name.split(".")[0], text)]
     return frames
 
 
@@ -129,13 +129,13 @@ SIZED = {"string": 0xA1, "symbol": 0xA3, "binary": 0xA0}
 NUMBERS = {"uint": b"\x52\x01", "ushort": b"\x60\0\x01", "ubyte": b"\x50\x01", "ulong": b"\x53\x01", "boolean": b"\x42"}
 
 
-def sized(kind: str, octets: bytes) -> bytes:
-    return bytes([SIZED[kind], len(octets)]) + octets
+def sized(kind: str, data: bytes) -> bytes:
+    return bytes([SIZED[kind], len(data)]) + data
 
 
 def listed(items: list[bytes]) -> bytes:
-    octets = b"".join(items)
-    return b"\xd0" + struct.pack(">II", len(octets) + 4, len(items)) + octets
+    data = b"".join(items)
+    return b"\xd0" + struct.pack(">II", len(data) + 4, len(items)) + data
 
 
 def mapped(kind: str, text: Texts) -> bytes:
@@ -143,8 +143,8 @@ def mapped(kind: str, text: Texts) -> bytes:
     items = [sized(kind, b"product"), sized("string", text()), sized(kind, b"b"), sized("binary", text())]
     if text()[:1] > b"\x80":
         items += [sized(kind, text()), sized("string", text())]
-    octets = b"".join(items)
-    return b"\xd1" + struct.pack(">II", len(octets) + 4, len(items)) + octets
+    data = b"".join(items)
+    return b"\xd1" + struct.pack(">II", len(data) + 4, len(items)) + data
 
 
 def described(name: str, text: Texts) -> bytes:
@@ -187,8 +187,8 @@ def message(text: Texts) -> bytes:
     return annotations + described("properties", text) + application + b"\0\x53\x77" + sized("string", BODY)
 
 
-def frame(octets: bytes, kind: int, channel: int = 0) -> bytes:
-    return struct.pack(">IBBH", 8 + len(octets), 2, kind, channel) + octets
+def frame(data: bytes, kind: int, channel: int = 0) -> bytes:
+    return struct.pack(">IBBH", 8 + len(data), 2, kind, channel) + data
 
 
 def v1_0(text: Texts) -> list[Frame]:
@@ -199,8 +199,8 @@ def v1_0(text: Texts) -> list[Frame]:
     frames += [(side, b"AMQP\x00\x01\x00\x00") for side in (CLIENT, SERVER)]
     for name in PERFORMATIVES:
         for side in (CLIENT, SERVER):
-            octets = described(name, text) + (message(text) if name == "transfer" else b"")
-            frames.append((side, frame(octets, 0)))
+            data = described(name, text) + (message(text) if name == "transfer" else b"")
+            frames.append((side, frame(data, 0)))
     return frames
 
 
@@ -215,6 +215,6 @@ VERSIONS: dict[str, Callable[[Texts], list[Frame]]] = {
 
 def wire_of(version: str, text: Texts) -> Wire:
     wire = Wire()
-    for direction, octets in VERSIONS[version](text):
-        wire.add(direction, octets)
+    for direction, data in VERSIONS[version](text):
+        wire.add(direction, data)
     return wire

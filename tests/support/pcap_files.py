@@ -13,23 +13,23 @@ HEADER, RECORD = 24, 16  # bytes, of a pcap file and of each record
 def pcap(
     packets: Iterable[tuple[int, bytes] | tuple[int, bytes, int]], link: int = ETHERNET, snaplen: int = 1 << 18
 ) -> bytes:
-    """A file of (time in ns, octets), or (time in ns, octets, length on the wire)."""
+    """A file of (time in ns, bytes), or (time in ns, bytes, length on the wire)."""
     records = [struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, snaplen, link)]
-    for ns, octets, *wire_len in packets:
-        records.append(struct.pack("<IIII", *divmod(ns, 10**9), len(octets), *(wire_len or [len(octets)])) + octets)
+    for ns, data, *wire_len in packets:
+        records.append(struct.pack("<IIII", *divmod(ns, 10**9), len(data), *(wire_len or [len(data)])) + data)
     return b"".join(records)
 
 
 def records(capture: Path) -> tuple[bytes, list[bytes]]:
     """Header and records of a little-endian pcap file."""
-    octets = capture.read_bytes()
-    assert octets[:2] in (b"\xd4\xc3", b"\x4d\x3c"), capture
+    data = capture.read_bytes()
+    assert data[:2] in (b"\xd4\xc3", b"\x4d\x3c"), capture
     found, at = list[bytes](), HEADER
-    while at < len(octets):
-        (size,) = struct.unpack_from("<I", octets, at + 8)
-        found.append(octets[at : at + RECORD + size])
+    while at < len(data):
+        (size,) = struct.unpack_from("<I", data, at + 8)
+        found.append(data[at : at + RECORD + size])
         at += RECORD + size
-    return octets[:HEADER], found
+    return data[:HEADER], found
 
 
 def tcp_packet(

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.net.segments import SEGMENT
+from codec.net.layers import SEGMENT
 from codec.variant import decode
-from pipeline.decoding import config
+from pipeline.tables.decoding import config
 from udfs.tables import ACCOUNTS, STATES, tables_of
 
 BEGINNING, END = -(1 << 62), 1 << 62

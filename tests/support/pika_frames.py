@@ -7,8 +7,8 @@ import pika.spec
 
 
 def method(call: pika.amqp_object.Method, channel: int = 1) -> bytes:
-    octets: bytes = pika.frame.Method(channel, call).marshal()
-    return octets
+    data: bytes = pika.frame.Method(channel, call).marshal()
+    return data
 
 
 def content(call: pika.amqp_object.Method) -> bytes:

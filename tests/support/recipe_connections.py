@@ -81,16 +81,16 @@ def opened(container: str, at: float, *idle: Any) -> Connection:
     """A connection of 1.0; `idle`: max-frame-size, channel-max and idle-time-out of the client's open."""
     connection = sasl(Connection("1.0", at=at))
     for side in ("client", "server"):
-        connection.octets(side, b"AMQP\0\1\0\0")
-    connection.client_octets(frame(performative(OPEN, container, "test", *idle)))
-    return connection.server_octets(frame(performative(OPEN, "server-container", "test")))
+        connection.data(side, b"AMQP\0\1\0\0")
+    connection.client_bytes(frame(performative(OPEN, container, "test", *idle)))
+    return connection.server_bytes(frame(performative(OPEN, "server-container", "test")))
 
 
 def shut_down_1_0() -> Connection:
     """The same in 1.0, where a close has a condition instead of a code. This client states an idle time-out."""
     connection = opened("shop-1.0", 6, proton.uint(4096), proton.ushort(255), proton.uint(30_000))
-    connection.server_octets(frame(performative(CLOSE, links.error("amqp:connection:forced", "the broker shuts down"))))
-    return connection.client_octets(frame(performative(CLOSE))).fin("server")
+    connection.server_bytes(frame(performative(CLOSE, links.error("amqp:connection:forced", "the broker shuts down"))))
+    return connection.client_bytes(frame(performative(CLOSE))).fin("server")
 
 
 def refused() -> Connection:

@@ -26,12 +26,12 @@ PROPERTIES = {
 def control(connection: Connection, sender: str, name: str, **fields: Any) -> Connection:
     """A control of 0-10's connection class; '_' for '-' in names of fields."""
     given = {key.replace("_", "-"): value for key, value in fields.items()}
-    return connection.octets(sender, encode_0_10.one_frame(f"connection.{name}", given))
+    return connection.data(sender, encode_0_10.one_frame(f"connection.{name}", given))
 
 
 def opened_0_10(connection: Connection, last: str = "open_ok", /, **given: dict[str, Any]) -> Connection:
     """From the headers to step `last`; `given`: other fields by step: tune={"channel_max": 1}."""
-    connection.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
+    connection.client_bytes(HEADER_0_10).server_bytes(HEADER_0_10)
     controls: dict[str, tuple[str, dict[str, Any]]] = {
         "start": ("server", {"server_properties": PROPERTIES, "mechanisms": ("str16", ["EXTERNAL"]),
                              "locales": ("str16", ["en_US"])}),
@@ -68,10 +68,10 @@ def sasl(
     response: bytes = b"",
 ) -> Connection:
     """The SASL layer of 1.0: both headers, mechanisms, init, outcome."""
-    connection.client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
-    connection.server_octets(frame(performative(P.MECHANISMS, symbols(*offered)), kind=P.SASL))
-    connection.client_octets(frame(performative(P.INIT, proton.symbol(mechanism), response), kind=P.SASL))
-    return connection.server_octets(frame(performative(P.OUTCOME, proton.ubyte(code)), kind=P.SASL))
+    connection.client_bytes(HEADERS_1_0["sasl"]).server_bytes(HEADERS_1_0["sasl"])
+    connection.server_bytes(frame(performative(P.MECHANISMS, symbols(*offered)), kind=P.SASL))
+    connection.client_bytes(frame(performative(P.INIT, proton.symbol(mechanism), response), kind=P.SASL))
+    return connection.server_bytes(frame(performative(P.OUTCOME, proton.ubyte(code)), kind=P.SASL))
 
 
 def opened_1_0(connection: Connection, with_sasl: bool = True, **given: Any) -> Connection:
@@ -79,17 +79,17 @@ def opened_1_0(connection: Connection, with_sasl: bool = True, **given: Any) -> 
     if with_sasl:
         sasl(connection, **given)
     for side in SIDES:
-        connection.octets(side, HEADERS_1_0["amqp"])
+        connection.data(side, HEADERS_1_0["amqp"])
     for side in SIDES:
-        connection.octets(
+        connection.data(
             side, frame(performative(P.OPEN, f"{side}-container", "test", None, None, proton.uint(IDLE_MS)))
         )
     return connection
 
 
 def closed_1_0(connection: Connection, *error: Any) -> Connection:
-    connection.client_octets(frame(performative(P.CLOSE, *error)))
-    return connection.server_octets(frame(performative(P.CLOSE))).fin()
+    connection.client_bytes(frame(performative(P.CLOSE, *error)))
+    return connection.server_bytes(frame(performative(P.CLOSE))).fin()
 
 
 CHANNEL = 1
@@ -99,7 +99,7 @@ NO_LIMIT = 2**32 - 1
 def send_0_10(connection: Connection, sender: str, method: str, /, **fields: Any) -> Connection:
     """A control or command on the session; '_' for '-' in names of fields."""
     given = {key.replace("_", "-"): value for key, value in fields.items()}
-    return connection.octets(sender, one_frame(method, given, CHANNEL))
+    return connection.data(sender, one_frame(method, given, CHANNEL))
 
 
 def session_0_10(**place: Any) -> Connection:
@@ -126,7 +126,7 @@ def consuming_0_10(messages: int) -> Connection:
     done_0_10(connection, 2)
     transfer = segment("message.transfer", {"destination": "d", "accept-mode": 0, "acquire-mode": 0})
     about = ("message.delivery-properties", {"routing-key": "q"}), ("message.message-properties", {"content-length": 1})
-    octets = b"".join(content(transfer, header(*about), channel=CHANNEL))
+    data = b"".join(content(transfer, header(*about), channel=CHANNEL))
     for _ in range(messages):
-        connection.server_octets(octets)
+        connection.server_bytes(data)
     return connection

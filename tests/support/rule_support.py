@@ -110,18 +110,18 @@ class Connection:
         self.now += STEP_NS
         return self
 
-    def octets(self, sender: str, data: bytes) -> Connection:
-        """These octets, in as many segments as they take."""
+    def data(self, sender: str, data: bytes) -> Connection:
+        """These bytes, in as many segments as they take."""
         self.last = sender
         for at in range(0, len(data), MSS):
             self.packet(sender, data[at : at + MSS])
         return self
 
-    def client_octets(self, data: bytes) -> Connection:
-        return self.octets("client", data)
+    def client_bytes(self, data: bytes) -> Connection:
+        return self.data("client", data)
 
-    def server_octets(self, data: bytes) -> Connection:
-        return self.octets("server", data)
+    def server_bytes(self, data: bytes) -> Connection:
+        return self.data("server", data)
 
     def wait(self, seconds: float) -> Connection:
         """Nothing is sent for so long."""
@@ -154,13 +154,13 @@ class Connection:
         try:
             if self.version in TICKETS and classic.has_field(self.version, name, "ticket"):
                 arguments = {"ticket": 1, **arguments}
-            octets = classic.method(self.version, name, channel, **arguments)
+            data = classic.method(self.version, name, channel, **arguments)
         except (KeyError, AssertionError) as error:
             if self.version == "0-9-1":
                 raise
             self.lacks.append(str(error))
             return self
-        return self.octets(sender, octets)
+        return self.data(sender, data)
 
     def client(self, name: str, channel: int = 1, **arguments: Any) -> Connection:
         return self.send("client", name, channel, **arguments)
@@ -175,7 +175,7 @@ class Connection:
     def content(self, body: bytes = b"x", channel: int = 1, class_name: str = "basic", **properties: Any) -> Connection:
         """Header and body frames by the side that sent last."""
         data = classic.header(self.version, class_name, len(body), channel, **properties)
-        return self.octets(self.last, data + (classic.body(body, channel) if body else b""))
+        return self.data(self.last, data + (classic.body(body, channel) if body else b""))
 
     def publish(
         self, body: bytes = b"x", channel: int = 1, exchange: str = "e", routing_key: str = "q", **more: Any
@@ -204,11 +204,11 @@ class Connection:
         return self.asks("basic.consume", channel, {"consumer_tag": tag}, queue=queue, consumer_tag=tag, **arguments)
 
     def heartbeat(self, sender: str = "client") -> Connection:
-        return self.octets(sender, classic.heartbeat())
+        return self.data(sender, classic.heartbeat())
 
     def header(self, version: str | None = None, sender: str = "client") -> Connection:
         """A protocol header of the classic family."""
-        return self.octets(sender, classic.protocol_header(version or self.version))
+        return self.data(sender, classic.protocol_header(version or self.version))
 
     def start(self, **given: Any) -> Connection:
         major, minor = (8, 0) if self.version == "0-8" else (0, 9)
@@ -299,7 +299,7 @@ class Case:
 
 @dataclass(frozen=True)
 class CaptureCase:
-    """`breaks`: a capture that fires `rule` without a connection; `conforms`: one that does not. Octets of files."""
+    """`breaks`: a capture that fires `rule` without a connection; `conforms`: one that does not. Bytes of files."""
 
     rule: str
     breaks: bytes
@@ -313,7 +313,7 @@ class CaptureCase:
 
 
 def pcap(link: int, packets: Iterable[bytes]) -> bytes:
-    """A capture of these packets, a second apart, as the octets of a file."""
+    """A capture of these packets, a second apart, as the bytes of a file."""
     times = itertools.count(START_NS, SECOND_NS)
     return pcap_files.pcap(zip(times, packets, strict=False), link, snaplen=1 << 24)
 
@@ -347,5 +347,5 @@ def ip_packet(connection: Connection, packet: Packet, network: int, port: int) -
     ends = [(address(connection.addresses[side], network), ports[side]) for side in SIDES]
     source, target = ends if packet.sender == "client" else ends[::-1]
     numbers = (packet.seq & 0xFFFFFFFF, packet.ack & 0xFFFFFFFF)
-    octets = pcap_files.tcp_packet(source, target, *numbers, packet.flags, packet.data, packet.window, packet.wire_len)
-    return octets, 40 + packet.wire_len
+    data = pcap_files.tcp_packet(source, target, *numbers, packet.flags, packet.data, packet.window, packet.wire_len)
+    return data, 40 + packet.wire_len

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline.session import COLLECTOR, QUICK_COMPILER, class_archive_options
+from pipeline.run.session import COLLECTOR, QUICK_COMPILER, class_archive_options
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(pyspark.__file__).parent

@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType, VariantType
 import pipeline
 from codec.tables import DECODED
 from pipeline import Tables
-from udfs.spark_schemas import spark_schema
+from udfs.arrow.spark_schemas import spark_schema
 
 
 def arrow_rows(

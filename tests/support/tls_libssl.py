@@ -1,5 +1,5 @@
 """TLS 1.3 connections made by OpenSSL's library itself, for what Python's `ssl` does not pass on: KeyUpdate. Both sides
-are in this process, and memory BIOs carry the octets."""
+are in this process, and memory BIOs carry the bytes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Side:
         (lib.SSL_set_accept_state if server else lib.SSL_set_connect_state)(self._ssl)
         lib.SSL_CTX_free(context)
 
-    def given(self, octets: bytes) -> None:
+    def given(self, data: bytes) -> None:
         """What the other side sent."""
-        self._lib.BIO_write(self._input, octets, len(octets))
+        self._lib.BIO_write(self._input, data, len(data))
 
     def sent(self) -> bytes:
         """What goes to the other side."""
@@ -71,8 +71,8 @@ class Side:
         size = self._lib.SSL_read(self._ssl, buffer, len(buffer))
         return buffer.raw[: max(size, 0)]
 
-    def write(self, octets: bytes) -> None:
-        assert self._lib.SSL_write(self._ssl, octets, len(octets)) == len(octets)
+    def write(self, data: bytes) -> None:
+        assert self._lib.SSL_write(self._ssl, data, len(data)) == len(data)
 
     def update(self, kind: int) -> None:
         assert self._lib.SSL_key_update(self._ssl, kind) == 1
@@ -92,29 +92,29 @@ def exchange(data: Iterable[Sent], suite: str) -> tuple[list[Sent], bytes]:
         sides = {way: Side(lib, pem, suite, server=way == SERVER) for way in (CLIENT, SERVER)}
 
     def carry(way: int) -> None:
-        octets = sides[way].sent()
-        if octets:
-            flights.append((way, octets))
-            sides[1 - way].given(octets)
+        wire_bytes = sides[way].sent()
+        if wire_bytes:
+            flights.append((way, wire_bytes))
+            sides[1 - way].given(wire_bytes)
 
     done = {CLIENT: False, SERVER: False}
     while not all(done.values()):
         for way in (CLIENT, SERVER):
             done[way] = sides[way].handshake()
             carry(way)
-    for way, octets in data:
-        if octets in KEY_UPDATES:
-            sides[way].update(KEY_UPDATES[octets])
+    for way, wire_bytes in data:
+        if wire_bytes in KEY_UPDATES:
+            sides[way].update(KEY_UPDATES[wire_bytes])
         else:
-            sides[way].write(octets)
+            sides[way].write(wire_bytes)
         carry(way)
-        if octets not in KEY_UPDATES:
+        if wire_bytes not in KEY_UPDATES:
             read = b""
-            while len(read) < len(octets):
+            while len(read) < len(wire_bytes):
                 more = sides[1 - way].read()
                 assert more
                 read += more
-            assert read == octets
+            assert read == wire_bytes
     for side in sides.values():
         side.free()
     return flights, b"\n".join(sides[CLIENT].key_log)

@@ -22,13 +22,13 @@ class Recorded:
     def __init__(self, inner: socket.socket, direction: int, flights: list[Sent]) -> None:
         self._inner, self._direction, self._flights = inner, direction, flights
 
-    def send(self, octets: bytes) -> int:
-        self._flights.append((self._direction, bytes(octets)))
-        self._inner.sendall(octets)
-        return len(octets)
+    def send(self, data: bytes) -> int:
+        self._flights.append((self._direction, bytes(data)))
+        self._inner.sendall(data)
+        return len(data)
 
-    def sendall(self, octets: bytes) -> None:
-        self.send(octets)
+    def sendall(self, data: bytes) -> None:
+        self.send(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -59,15 +59,15 @@ def exchange(data: Iterable[Sent], client: HandshakeSettings, server: HandshakeS
         if sides[CLIENT].version > (3, 3)
         else {"CLIENT_RANDOM": bytes(session.masterSecret)}
     )
-    for way, octets in data:
-        if octets == KEY_UPDATE:
+    for way, wire_bytes in data:
+        if wire_bytes == KEY_UPDATE:
             for _ in sides[way].send_keyupdate_request(KeyUpdateMessageType.update_requested):
                 pass
             continue
-        sides[way].write(octets)
+        sides[way].write(wire_bytes)
         read = b""
-        while len(read) < len(octets):
-            read += sides[1 - way].read(max=len(octets) - len(read))
+        while len(read) < len(wire_bytes):
+            read += sides[1 - way].read(max=len(wire_bytes) - len(read))
     for end in ends:
         end.close()
     return flights, "\n".join(f"{label} {random} {secret.hex()}" for label, secret in secrets.items()).encode()

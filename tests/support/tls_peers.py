@@ -1,6 +1,6 @@
-"""TLS connections made in memory: OpenSSL on both sides, the octets of each flight in order, and its key log.
+"""TLS connections made in memory: OpenSSL on both sides, the bytes of each flight in order, and its key log.
 
-No network: `ssl.MemoryBIO` carries the octets, and `wire.Wire` makes segments of them.
+No network: `ssl.MemoryBIO` carries the bytes, and `wire.Wire` makes segments of them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from wire import CLIENT, SERVER, Wire
 
-from codec.net.segments import ACK, SYN
+from codec.net.layers import ACK, SYN
 
 NOT_AFTER = datetime.datetime(2036, 1, 31, 12, tzinfo=datetime.UTC)
-Sent = tuple[int, bytes]  # direction, octets
+Sent = tuple[int, bytes]  # direction, bytes
 
 
 @cache
@@ -82,7 +82,7 @@ class Peers:
         return Path(str(self.contexts[0].keylog_filename)).read_bytes()
 
     def exchange(self, data: Iterable[Sent]) -> list[Sent]:
-        """A handshake, then the octets of both sides in turn, then the end: what goes over the wire."""
+        """A handshake, then the bytes of both sides in turn, then the end: what goes over the wire."""
         inputs, outputs = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())  # by direction
         client = self.contexts[0].wrap_bio(
             inputs[CLIENT], outputs[CLIENT], server_hostname=self.name, session=self.session
@@ -92,24 +92,24 @@ class Peers:
         flights: list[Sent] = []
 
         def step(direction: int, action: str, *arguments: bytes | int) -> bool:
-            """One side acts; its octets go to the other."""
+            """One side acts; its bytes go to the other."""
             try:
                 getattr(sides[direction], action)(*arguments)
                 done = True
             except (ssl.SSLWantReadError, ssl.SSLSyscallError, ssl.SSLZeroReturnError):
                 done = False
-            octets = outputs[direction].read()
-            if octets:
-                flights.append((direction, octets))
-                inputs[1 - direction].write(octets)
+            wire_bytes = outputs[direction].read()
+            if wire_bytes:
+                flights.append((direction, wire_bytes))
+                inputs[1 - direction].write(wire_bytes)
             return done
 
         done = {CLIENT: False, SERVER: False}
         while not all(done.values()):
             for direction in (CLIENT, SERVER):
                 done[direction] = done[direction] or step(direction, "do_handshake")
-        for direction, octets in data:
-            step(direction, "write", octets)
+        for direction, wire_bytes in data:
+            step(direction, "write", wire_bytes)
             step(1 - direction, "read", 1 << 20)
         self.resumable = client.session
         step(CLIENT, "unwrap")
@@ -117,12 +117,12 @@ class Peers:
 
 
 def wire_of(flights: Iterable[Sent], size: int = 1400, fast_open: bool = False) -> Wire:
-    """The flights as segments of at most `size` octets. `fast_open`: the first one is in the SYN (RFC 7413)."""
+    """The flights as segments of at most `size` bytes. `fast_open`: the first one is in the SYN (RFC 7413)."""
     wire = Wire(syn=not fast_open)
-    for direction, octets in flights:
-        for at in range(0, len(octets), size):
+    for direction, data in flights:
+        for at in range(0, len(data), size):
             opens = not wire.segments
-            wire.add(direction, octets[at : at + size], SYN if opens else ACK)
+            wire.add(direction, data[at : at + size], SYN if opens else ACK)
             if opens:
                 wire.add(1 - direction, b"", SYN | ACK)
     return wire

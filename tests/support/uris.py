@@ -73,8 +73,8 @@ def v0_10(text: str) -> Frames:
             yield side, encode_0_10.one_frame(name, fields_0_10(name, text), 0 if name.startswith("connection") else 1)
     parts = [(name, fields_0_10(name, text)) for name in ("message.delivery-properties", "message.message-properties")]
     transfer = encode_0_10.segment("message.transfer", {"destination": text})
-    for octets in encode_0_10.content(transfer, encode_0_10.header(*parts)):
-        yield CLIENT, octets
+    for data in encode_0_10.content(transfer, encode_0_10.header(*parts)):
+        yield CLIENT, data
 
 
 def v1_0(text: str) -> Frames:

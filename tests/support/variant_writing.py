@@ -29,7 +29,7 @@ def written(thing: Any) -> tuple[bytes, bytes]:
     return bytes(w.value[: int(w.positions[VALUE])]), bytes(w.metadata[: int(w.positions[METADATA])])
 
 
-def octets(data: bytes) -> np.ndarray:
+def raw_bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
@@ -38,7 +38,7 @@ def put(w: Writer, thing: Any) -> None:
         v.begin_object(w)
         for name, item in thing.items():
             text = name.encode("utf-8", "backslashreplace")
-            v.key(w, octets(text), 0, len(text))
+            v.key(w, raw_bytes(text), 0, len(text))
             put(w, item)
         v.end_object(w)
     elif isinstance(thing, list | tuple):
@@ -63,8 +63,8 @@ def put_scalar(w: Writer, thing: Any) -> None:
             v.put_f64(w, struct.unpack("<q", struct.pack("<d", thing))[0])
         case str():
             text = thing.encode("utf-8", "backslashreplace")
-            v.put_string(w, octets(text), 0, len(text))
+            v.put_string(w, raw_bytes(text), 0, len(text))
         case bytes():
-            v.put_binary(w, octets(thing), 0, len(thing))
+            v.put_binary(w, raw_bytes(thing), 0, len(thing))
         case datetime():
             v.put_timestamp_us(w, (thing - EPOCH) // timedelta(microseconds=1))

@@ -13,14 +13,13 @@ from tables_support import Found
 
 import pipeline
 from codec.amqp import rows as R
-from codec.amqp.batches import Batch
-from codec.amqp.decoder import Decoder
-from codec.amqp.notes import note_names
-from codec.amqp.rows import NAMES
+from codec.amqp.rows import NAMES, note_names
 from codec.amqp.versions import ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.compiler.limits import LIMITS
+from codec.decode.batches import Batch
+from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
-from codec.net.segments import ACK, SEGMENT, SYN
+from codec.net.layers import ACK, SEGMENT, SYN
 from codec.variant import decode
 from udfs.decode.connection_rows import connection_rows
 
@@ -80,11 +79,11 @@ class Wire:
         """The same without these segments (0-based, behind the handshake), which the other sides acknowledge."""
         wire = Wire()
         for number, segment in enumerate(self.segments[2:]):
-            at, octets, direction = segment[3], segment[7], segment[11]
+            at, data, direction = segment[3], segment[7], segment[11]
             if number in lost:
-                wire.lose(direction, octets)
+                wire.lose(direction, data)
             else:
-                wire.add(direction, bytes(self.payload[at : at + octets]))
+                wire.add(direction, bytes(self.payload[at : at + data]))
         for direction in (CLIENT, SERVER):
             give_up(wire, direction)
         return wire
@@ -110,9 +109,9 @@ def rows_of(wires: Sequence[Wire], layers: Layers | None = None) -> list[tuple[l
                 rows.setdefault(connection, []).append(row)
 
     for number, wire in enumerate(wires):
-        segments, octets = wire.arrays()
+        segments, data = wire.arrays()
         flow = FLOW[:-2] + (int.from_bytes(FLOW[-2:], "big") + number).to_bytes(2, "big")
-        take(decoder.feed(flow, segments, np.frombuffer(bytearray(octets or b"\0"), np.uint8)))
+        take(decoder.feed(flow, segments, np.frombuffer(bytearray(data or b"\0"), np.uint8)))
     take(decoder.finish())
     facts = take_facts(decoder)
     assert len(facts) == len(wires)

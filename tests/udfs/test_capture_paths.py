@@ -20,10 +20,8 @@ from test_source import accounts, expected_packets, exploded, rows
 
 from jobs import decode
 from jobs.cli import main
-from udfs.source.files import CaptureFile, first_line, locate
-from udfs.source.listing import glob_pattern
-from udfs.source.paths import PathError, anchored, require_capture, resolve
-from udfs.source.reading import CaptureBytes
+from udfs.source.paths import PathError, anchored, glob_pattern, require_capture, resolve
+from udfs.source.reading import CaptureBytes, CaptureFile, first_line, locate
 from udfs.source.sources import TcpRunsReader
 from udfs.source.splits import plan
 
@@ -222,7 +220,7 @@ def test_compressed_captures_are_planned_by_their_uncompressed_size(
         raise RuntimeError("no Spark")
 
     monkeypatch.setattr(decode, "start", start)
-    monkeypatch.setattr("pipeline.decoding.decoded_locally", lambda places: False)
+    monkeypatch.setattr("pipeline.tables.decoding.decoded_locally", lambda places: False)
     assert main(["decode", str(tmp_path), "--output", str(tmp_path / "out")]) == 4
     assert sizes == [84]
 
@@ -247,7 +245,7 @@ def store(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return fs.SubTreeFileSystem(str(tree), fs.LocalFileSystem()), path.strip("/")
 
     shim = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri), LocalFileSystem=fs.LocalFileSystem)
-    monkeypatch.setattr("udfs.source.files.fs", shim)
+    monkeypatch.setattr("udfs.source.reading.fs", shim)
     return tree / "bucket"
 
 
@@ -343,7 +341,7 @@ def test_a_regular_file_that_becomes_a_fifo_is_not_waited_for(tmp_path: Path) ->
 def test_a_name_that_is_not_utf_8_is_read_through_its_uri(
     tmp_path: Path, path: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RFC 3986 section 2.5: an octet becomes % and two digits."""
+    """RFC 3986 section 2.5: an byte becomes % and two digits."""
     monkeypatch.chdir(tmp_path)
     os.mkdir(b"\xff")
     for name in (b"caf\xe9.pcap", b"\xff/caf\xe9.pcap"):
@@ -396,7 +394,7 @@ def test_a_directory_that_may_not_be_listed_is_a_file_with_a_problem(
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    monkeypatch.setattr("udfs.source.listing.os.scandir", refusing)
+    monkeypatch.setattr("udfs.source.paths.os.scandir", refusing)
     found = resolve([str(tmp_path)])
     assert [(Path(file.uri).name, file.problem) for file in found] == [
         ("a.pcap", None),

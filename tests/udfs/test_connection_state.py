@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from test_loss import FAMILIES, written
 from wire import CLIENT, FLOW, Wire, take_facts
 
-from codec.amqp.batches import Batch
-from codec.amqp.connections.state import ConnectionState
-from codec.amqp.decoder import CarriedStates, Decoder
+from codec.amqp.connection_state import ConnectionState
+from codec.decode.batches import Batch
+from codec.decode.decoder import CarriedStates, Decoder
+from codec.net.layers import SEGMENT
 from codec.net.runs import gather_payloads
-from codec.net.segments import SEGMENT
 from codec.packing import StateError
 from udfs.decode.frame_rows import frame_rows
 from udfs.decode.runs import Files, flows_in_order
@@ -44,7 +44,7 @@ CUTS, PIECES = 4, 10
 
 @cache
 def flows(name: str) -> tuple[Files, Flows]:
-    """The segments of a capture by flow, in order, and the octets that they point into."""
+    """The segments of a capture by flow, in order, and the bytes that they point into."""
     files, parts = Files(), dict[bytes, list[tuple[np.ndarray, np.ndarray]]]()
     runs = decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).combine_chunks().to_batches()
     for group in flows_in_order(runs, files):
@@ -57,14 +57,14 @@ def flows(name: str) -> tuple[Files, Flows]:
 
 
 def _in_one(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    segments, octets, size = [], [], 0
+    segments, wire_bytes, size = [], [], 0
     for run, data in parts:
         gathered, ends = gather_payloads(data, run)
         run["payload_at"] = ends[:-1] + size
         segments.append(run)
-        octets.append(gathered)
+        wire_bytes.append(gathered)
         size += len(gathered)
-    return np.concatenate(segments), np.concatenate(octets)
+    return np.concatenate(segments), np.concatenate(wire_bytes)
 
 
 class Rows:
@@ -94,8 +94,8 @@ class Rows:
 def in_one_go(files: Files, found: Flows) -> tuple[pa.Table, dict[int, Any]]:
     """All rows and facts of flows."""
     rows, decoder = Rows(), Decoder(keep_payload=True)
-    for flow, (segments, octets) in found.items():
-        rows.take(decoder.feed(flow, segments, octets), files)
+    for flow, (segments, data) in found.items():
+        rows.take(decoder.feed(flow, segments, data), files)
     rows.end(decoder, files)
     return rows.table(), rows.facts
 
@@ -112,11 +112,11 @@ def in_pieces(known: Files, found: Flows, cuts: list[int]) -> tuple[pa.Table, di
         numbers = np.array([files.number(file) for file in known.names])
         carried = CarriedStates((ConnectionState.from_bytes(state) for state in states), files)
         decoder = Decoder(keep_payload=True, carried=carried)
-        for flow, (segments, octets) in found.items():
+        for flow, (segments, data) in found.items():
             part = segments[(segments["order_ns"] >= first) & (segments["order_ns"] < end)]
             if len(part):
                 part["file"] = numbers[part["file"]]
-                rows.take(decoder.feed(flow, part, octets), files)
+                rows.take(decoder.feed(flow, part, data), files)
         rows.end(decoder, files)
         states = [state.to_bytes() for state in carried.states.values()]
     files = Files()
@@ -173,7 +173,7 @@ def test_pieces_of_streams_with_holes_and_swapped_segments(
 ) -> None:
     frames = family()[0 if with_header else 1 :]
     size = sum(map(len, frames))
-    key, segments, octets = written(frames, data.draw(st.lists(st.integers(1, size - 1), max_size=40)))[1:]
+    key, segments, wire_bytes = written(frames, data.draw(st.lists(st.integers(1, size - 1), max_size=40)))[1:]
     lost = data.draw(st.sets(st.integers(3, len(segments) - 1), max_size=4))
     order = np.array([i for i in range(len(segments)) if i not in lost])
     for i in data.draw(st.lists(st.integers(0, len(order) - 2), max_size=6)):
@@ -184,15 +184,15 @@ def test_pieces_of_streams_with_holes_and_swapped_segments(
     cuts = data.draw(st.sets(st.sampled_from(segments["order_ns"][1:].tolist()), min_size=1, max_size=PIECES - 1))
     files = Files()
     files.number("written")
-    check_pieces(files, {key: (segments, octets)}, [sorted(cuts)])
+    check_pieces(files, {key: (segments, wire_bytes)}, [sorted(cuts)])
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, split_0_10])
 @pytest.mark.parametrize("first", [8, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_piece_for_every_segment_around_holes(family: Callable[[], list[bytes]], first: int) -> None:
     """Also before the protocol is detected, and inside frames that lost bytes."""
-    octets = b"".join(family())[first:]
-    parts = [octets[at : at + 7] for at in range(0, len(octets), 7)]
+    data = b"".join(family())[first:]
+    parts = [data[at : at + 7] for at in range(0, len(data), 7)]
     for lost in ({1}, {4, len(parts) // 2, len(parts) - 3}):
         wire = Wire()
         for count, part in enumerate(parts):
@@ -211,8 +211,8 @@ def a_state() -> ConnectionState:
     files, found = flows("091_tx.pcap")
     carried = CarriedStates([], files)
     decoder = Decoder(carried=carried)
-    flow, (segments, octets) = next(iter(found.items()))
-    for _ in decoder.feed(flow, segments[: len(segments) // 2], octets):
+    flow, (segments, data) = next(iter(found.items()))
+    for _ in decoder.feed(flow, segments[: len(segments) // 2], data):
         pass
     for _ in decoder.finish():
         pass
@@ -220,7 +220,7 @@ def a_state() -> ConnectionState:
     return state
 
 
-def test_a_state_survives_its_octets() -> None:
+def test_a_state_survives_its_bytes() -> None:
     state = a_state()
     again = ConnectionState.from_bytes(state.to_bytes())
     assert again.to_bytes() == state.to_bytes()
@@ -231,9 +231,9 @@ def test_a_state_survives_its_octets() -> None:
 def test_state_that_few_streams_need_is_carried_too() -> None:
     """Stretches seen before the protocol is known, and the flags of a 0-10 frame that lost bytes."""
     files, found = flows("091_tx.pcap")
-    flow, (segments, octets) = next(iter(found.items()))
+    flow, (segments, data) = next(iter(found.items()))
     decoder, again = Decoder(), Decoder()
-    for _ in decoder.feed(flow, segments[:5], octets):
+    for _ in decoder.feed(flow, segments[:5], data):
         pass
     decoder.state.spans.used[:] = 1, 2
     decoder.state.spans.pending["length"][:, :2] = [[11, 12], [21, 22]]
@@ -245,15 +245,15 @@ def test_state_that_few_streams_need_is_carried_too() -> None:
     assert again.state.assemblies.numbers[2:4].tolist() == [5, 9]
 
 
-def test_octets_that_are_not_a_state_of_this_layout_are_refused_in_one_line() -> None:
-    octets = a_state().to_bytes()
+def test_bytes_that_are_not_a_state_of_this_layout_are_refused_in_one_line() -> None:
+    data = a_state().to_bytes()
     for bad, why in (
         (b"", "not the state of a connection"),
-        (b"PAR1" + octets[4:], "not the state of a connection"),
-        (octets[:4] + b"\x00\x63" + octets[6:], "layout 99-"),
-        (octets[:6] + bytes(8) + octets[14:], "layout [0-9]+-0000000000000000"),
-        (octets[:-1], "damaged"),
-        (octets[:40] + bytes([octets[40] ^ 1]) + octets[41:], "damaged"),
+        (b"PAR1" + data[4:], "not the state of a connection"),
+        (data[:4] + b"\x00\x63" + data[6:], "layout 99-"),
+        (data[:6] + bytes(8) + data[14:], "layout [0-9]+-0000000000000000"),
+        (data[:-1], "damaged"),
+        (data[:40] + bytes([data[40] ^ 1]) + data[41:], "damaged"),
     ):
         with pytest.raises(StateError, match=why) as caught:
             ConnectionState.from_bytes(bad)

@@ -98,8 +98,8 @@ def test_an_array_of_more_than_255_elements() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_reading_any_octets_stays_in_bounds(seed: int) -> None:
-    """Values and dictionaries that nobody wrote; the first octets say that they are arrays or objects."""
+def test_reading_any_bytes_stays_in_bounds(seed: int) -> None:
+    """Values and dictionaries that nobody wrote; the first bytes say that they are arrays or objects."""
     rng = np.random.default_rng(seed)
     variants = [encode({"a": [1, "two", {"b": 3}], "c": "text"}), encode([[1, 2], {"a": 1}, "x" * 100])]
     values, words = [], []

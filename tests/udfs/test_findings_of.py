@@ -32,7 +32,7 @@ from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
 from pipeline.audit.groups import grouped, groups_of, joined_files
-from pipeline.output import scratch
+from pipeline.run import scratch
 from udfs.arrow.types import arrow_schema
 from udfs.findings import evaluation
 from udfs.findings.evaluation import Question, Resources, Run, connected, findings_across, findings_of
@@ -245,12 +245,12 @@ def test_nothing_is_left_in_the_scratch_directory(files: dict[str, list[str]], t
     assert list(tmp_path.iterdir()) == []
 
 
-def escaped(octets: bytes) -> str:
+def escaped(data: bytes) -> str:
     """The rule of `codec.text`: without an invalid byte as it is, else these and backslashes as \\xNN."""
     try:
-        return octets.decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return octets.replace(b"\\", b"\\x5c").decode(errors="backslashreplace")
+        return data.replace(b"\\", b"\\x5c").decode(errors="backslashreplace")
 
 
 LEADS = st.sampled_from([bytes([first]) for first in (0, 0x41, 0x5C, 0x80, 0xC0, 0xE0, 0xED, 0xF0, 0xF4, 0xFF)])
@@ -258,8 +258,8 @@ LEADS = st.sampled_from([bytes([first]) for first in (0, 0x41, 0x5C, 0x80, 0xC0,
 
 @given(st.lists(st.one_of(st.binary(max_size=4), st.text(max_size=2).map(lambda text: text.encode()), LEADS)))
 def test_bytes_that_are_not_utf8_are_escaped_as_in_the_tables(pieces: list[bytes]) -> None:
-    octets = b"".join(pieces)
-    assert with_macros().execute("SELECT utf8_text(?::BLOB)", [octets]).fetchall() == [(escaped(octets),)]
+    data = b"".join(pieces)
+    assert with_macros().execute("SELECT utf8_text(?::BLOB)", [data]).fetchall() == [(escaped(data),)]
 
 
 @cache

@@ -69,7 +69,7 @@ def test_datagrams_are_complete_where_tshark_completes_them(tmp_path: Path) -> N
     path = tmp_path / "fragmented.pcap"
     data = list(dict.fromkeys(cut_up(BARE, 40, random.Random(3))))  # tshark begins a new datagram with a late copy
     wrap = WRAPS["erspan ii"]
-    path.write_bytes(pcap([(ns, wrap(octets)) for ns, octets in data]))
+    path.write_bytes(pcap([(ns, wrap(wire_bytes)) for ns, wire_bytes in data]))
     command = ["tshark", "-n", "-r", str(path), "-o", "ip.defragment:TRUE", "-Y", "tcp", "-T", "fields"]
     command += [part for name in ("frame.number", "tcp.seq_raw", "tcp.payload") for part in ("-e", name)]
     tshark_lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -1,4 +1,4 @@
-"""SQL functions on standalone octets: what they give is what the decoder shows of the same octets in a stream."""
+"""SQL functions on standalone bytes: what they give is what the decoder shows of the same bytes in a stream."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def frames(version: str, *rows: bytes | None) -> list[Row]:
 
 
 def in_streams(name: str) -> Iterator[tuple[Row, bytes]]:
-    """The complete frames of a capture: their rows in a decode, and their octets from streams that other code
+    """The complete frames of a capture: their rows in a decode, and their bytes from streams that other code
     reassembled."""
     for connection, stream in zip(decoded(name), captured(name), strict=False):
         ports = {connection.facts["client_port"]: "client", connection.facts["server_port"]: "server"}
         halves = {ports.get(sender[1]): bytes(half.data) for sender, half in stream.halves.items()}
         for row in connection.rows:
-            octets = halves.get(row["sender"], b"")[row["stream_offset"] :][: row["size"]]
-            complete = row["frame_type"] not in SPANS and row["status"] != "partial" and len(octets) == row["size"]
+            data = halves.get(row["sender"], b"")[row["stream_offset"] :][: row["size"]]
+            complete = row["frame_type"] not in SPANS and row["status"] != "partial" and len(data) == row["size"]
             if complete and row["version"]:
-                yield row, octets
+                yield row, data
 
 
 def as_single(row: Row) -> Row:
@@ -88,7 +88,7 @@ def test_frames_of_all_captures_are_shown_as_in_their_streams() -> None:
     """Every complete frame of the shipped captures, all five versions mixed in one column."""
     pairs = [pair for name in sorted(golden.captures()) for pair in in_streams(name)]
     versions = pa.array([row["version"] for row, _ in pairs])
-    structs = decode_frame(column(*(octets for _, octets in pairs)), versions)
+    structs = decode_frame(column(*(data for _, data in pairs)), versions)
     decoded = structs.to_pylist()
     for name in ("arguments", "properties"):
         for row, value in zip(decoded, plain(structs.field(name)), strict=True):
@@ -112,7 +112,7 @@ def test_a_frame_of_pika() -> None:
     assert (content["body_size"], content["status"], content["error"]) == (5, "ok", None)
 
 
-def test_null_gives_null_and_octets_that_are_not_a_frame_give_an_error() -> None:
+def test_null_gives_null_and_bytes_that_are_not_a_frame_give_an_error() -> None:
     ack = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     found = frames("0-9-1", None, b"", ack[:-1], ack + b"\0", ack[:-1] + b"\0", b"\x09" + ack[1:], ack)
     assert found[0] is None
@@ -139,17 +139,17 @@ def test_no_row_depends_on_another() -> None:
         *((encode_0_10.one_frame("message.accept", {"transfers": [(1, 2)]}), "0-10"), (None, "0-10"), (b"", None)),
         *((encode_0_10.message(b"body", {"content-length": 4})[0], "0-10"),),
     ]
-    octets, versions = column(*(row for row, _ in rows)), pa.array([version for _, version in rows])
-    together = decode_frame(octets, versions).to_pylist()
-    one_by_one = [decode_frame(octets.slice(i, 1), versions.slice(i, 1)).to_pylist()[0] for i in range(len(rows))]
+    data, versions = column(*(row for row, _ in rows)), pa.array([version for _, version in rows])
+    together = decode_frame(data, versions).to_pylist()
+    one_by_one = [decode_frame(data.slice(i, 1), versions.slice(i, 1)).to_pylist()[0] for i in range(len(rows))]
     turned = pa.array(range(len(rows) - 1, -1, -1))
     assert one_by_one == together
-    assert decode_frame(octets.take(turned), versions.take(turned)).to_pylist() == together[::-1]
-    assert decode_frame(octets.cast(pa.large_binary()), versions).to_pylist() == together
-    assert decode_frame(octets.slice(0, 0), versions.slice(0, 0)).to_pylist() == []
+    assert decode_frame(data.take(turned), versions.take(turned)).to_pylist() == together[::-1]
+    assert decode_frame(data.cast(pa.large_binary()), versions).to_pylist() == together
+    assert decode_frame(data.slice(0, 0), versions.slice(0, 0)).to_pylist() == []
 
 
-def test_more_rows_and_octets_than_fit_into_one_batch_of_the_decoder() -> None:
+def test_more_rows_and_bytes_than_fit_into_one_batch_of_the_decoder() -> None:
     """40,000 rows are more than a batch of it; a table of 5 MB is more than its heaps have room for."""
     ack = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     declare = classic_frames.method("0-9-1", "queue.declare", arguments={"x": "y" * 5_000_000})
@@ -219,12 +219,12 @@ def test_tables_of_every_family() -> None:
     classic = classic_frames.table({"x": 1, "inner": {"y": "z"}})
     entries = {"x": ("int32", 1), "inner": ("map", {"y": ("str16", "z")})}
     segmented = encode_0_10.value("map", entries)
-    octets = encoded({"x": proton.int32(1), "inner": {"y": "z"}})
+    data = encoded({"x": proton.int32(1), "inner": {"y": "z"}})
     expected = {"x": 1, "inner": {"y": "z"}}
     for version in ("0-8", "0-9", "0-9-1"):
         assert table(version, classic, classic[:-1], classic + b"\0", b"", None) == [expected, None, None, None, None]
     assert table("0-10", segmented, segmented[:-1], segmented + b"\0", b"", None) == [expected, None, None, None, None]
-    assert table("1.0", octets, octets[:-1], None) == [expected, None, None]
+    assert table("1.0", data, data[:-1], None) == [expected, None, None]
     assert table("0-9-1", struct.pack(">I", 0)) == [{}]
 
 
@@ -246,7 +246,7 @@ def test_described_values_keep_their_descriptors() -> None:
     ]
 
 
-def test_the_version_of_octets() -> None:
+def test_the_version_of_bytes() -> None:
     classic = classic_frames.method("0-9-1", "basic.ack", delivery_tag=7)
     segmented = encode_0_10.one_frame("session.attach", {"name": b"mine"})
     described = bytes.fromhex("00000014 02000000 005315 c007 04 41 5201 5202 41".replace(" ", ""))

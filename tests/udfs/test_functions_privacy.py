@@ -105,12 +105,12 @@ def test_a_secret_after_a_size_that_is_too_short_is_blanked() -> None:
     secure_ok = classic_frames.frame(1, 0, b"\0\x0a\0\x15" + zero + PASSWORD)
     response = encode_0_10.segment("connection.secure-ok", {"response": b""}) + PASSWORD
     segmented = encode_0_10.frame(0, response)
-    # sasl-init with two fields: a symbol, and a response of no octets (vbin8, 0xa0 0x00), with it and behind the list
+    # sasl-init with two fields: a symbol, and a response of no bytes (vbin8, 0xa0 0x00), with it and behind the list
     fields = b"\xa3\x05PLAIN" + b"\xa0\0"
     in_list = b"\0\x53\x41\xc0" + bytes([len(fields + PASSWORD) + 1, 2]) + fields + PASSWORD
     behind = b"\0\x53\x41\xc0" + bytes([len(fields) + 1, 2]) + fields + PASSWORD
     described = [(8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body for body in (in_list, behind)]
-    # with its size, which may be a part of it: of vbin8 two octets with the constructor; behind a list it has none
+    # with its size, which may be a part of it: of vbin8 two bytes with the constructor; behind a list it has none
     sizes = {"0-9-1": [4, 4], "0-10": [4], "1.0": [2, 0]}
     given = {"0-9-1": [start_ok, secure_ok], "0-10": [segmented], "1.0": described}
     for version, rows in given.items():
@@ -126,11 +126,11 @@ def test_frames_of_all_captures_lose_their_secrets_and_nothing_else() -> None:
     for name in sorted(golden.captures()):
         for version in ("0-8", "0-9", "0-9-1", "0-10", "1.0"):
             pairs = [pair for pair in in_streams(name) if pair[0]["version"] == version and pair[0]["status"] == "ok"]
-            blank = redacted(version, *(octets for _, octets in pairs))
+            blank = redacted(version, *(data for _, data in pairs))
             rows = frames(version, *blank)
-            for (row, octets), ours, again in zip(pairs, blank, rows, strict=True):
+            for (row, data), ours, again in zip(pairs, blank, rows, strict=True):
                 if row["name"] not in SECRETIVE:
-                    assert ours == octets, (name, row["frame_no"])
+                    assert ours == data, (name, row["frame_no"])
                     continue
                 assert ours is not None
                 seen.add((version, row["name"]))

@@ -87,7 +87,7 @@ def test_a_key_of_the_spark_session_is_in_no_plan(sql: SparkSession) -> None:
 CONNECT = f"""
 import json, sys
 import udfs
-from pipeline.session import session
+from pipeline.run.session import session
 spark = session("connect", **{{"spark.remote": "local[1]", "spark.ui.enabled": "false"}})
 udfs.register(spark)
 row = spark.sql(sys.argv[1] + ", amqp_frame(X'{ACK.hex()}', '0-9-1').arguments AS arguments").collect()[0].asDict()

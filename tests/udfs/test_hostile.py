@@ -2,7 +2,7 @@
 
 Where the other families of attacks are tried:
 
-* tables one octet short or long, unknown tags, equal names, nesting to the limit and beyond, arrays of nothing:
+* tables one byte short or long, unknown tags, equal names, nesting to the limit and beyond, arrays of nothing:
   test_field_table, test_amqp_0_10, test_amqp_1_0, test_variant; methods and properties cut or too long, flag words
   without end: test_classic, test_classic_headers; packing flags of no field: test_amqp_0_10
 * data offsets outside of the frame, sizes below the frame header, performatives of the wrong layer, aborted deliveries,
@@ -17,9 +17,9 @@ Where the other families of attacks are tried:
 * several files, copies, clocks that differ: test_several_captures
 * cost: test_hostile_cost; lost bytes: test_loss; random damage: test_fuzz
 
-A weakness that remains: octets that happen to be the beginning of a frame of up to 1 MiB (or the frame_max agreed on)
+A weakness that remains: bytes that happen to be the beginning of a frame of up to 1 MiB (or the frame_max agreed on)
 are awaited to their end. If the stream ends before that, all behind them is its unfinished tail, frames too. `ACK_9`
-has no such octets, so that tests of other things do not depend on it; test_frames_behind_a_feigned_size_* are about it.
+has no such bytes, so that tests of other things do not depend on it; test_frames_behind_a_feigned_size_* are about it.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ BEHIND = 300  # frames
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-def stream(*octets: bytes) -> tuple[list[Row], Row]:
+def stream(*data: bytes) -> tuple[list[Row], Row]:
     """Rows and facts of a connection whose client sends this; every byte of it is in one row and in the ledger."""
     wire = Wire()
-    sent = b"".join(octets)
+    sent = b"".join(data)
     for start in range(0, len(sent), 50_000):
         wire.add(CLIENT, sent[start : start + 50_000])
     rows, facts = wire.rows()
@@ -97,14 +97,14 @@ def test_frames_around_a_false_size_are_read(family: str, size: int) -> None:
     assert offsets[-BEHIND + 1 :] == [behind + number * len(good) for number in range(1, BEHIND)]
 
 
-# From its third octet on, ACK reads: type 1, channel 0, this size (01 | 0000 | 000d003c, then method 60.80).
+# From its third byte on, ACK reads: type 1, channel 0, this size (01 | 0000 | 000d003c, then method 60.80).
 FEIGNED_BY_ACK = 0x000D003C
 
 
 @pytest.mark.parametrize("count", [1, 300, FEIGNED_BY_ACK // len(ACK) - 2])
 def test_frames_after_a_false_size_are_hidden_where_the_stream_ends_before_it(count: int) -> None:
-    """A body of one octet takes the type of the frame behind it: what follows its end octet looks like a method of 852
-    KB. Nothing tells that it is none before it ends; all its octets are in one row, and in the ledger as tail."""
+    """A body of one byte takes the type of the frame behind it: what follows its end byte looks like a method of 852
+    KB. Nothing tells that it is none before it ends; all its bytes are in one row, and in the ledger as tail."""
     rows, facts = stream(CLASSIC_HEADER, ACK, feigned("classic", 1), ACK * count)
     hidden = count * len(ACK) - 2
     assert columns_of(rows[1:], "frame_type", "status", "error", "size") == [
@@ -132,7 +132,7 @@ def test_a_frame_that_never_ends_is_the_tail(family: str) -> None:
     assert facts["client"]["tail_bytes"] == len(feigned(family, 5000)) + 1000
 
 
-def test_a_wrong_end_octet_makes_a_frame_malformed_and_hides_no_other() -> None:
+def test_a_wrong_end_byte_makes_a_frame_malformed_and_hides_no_other() -> None:
     wrong = ACK[:-1] + b"\xcf"
     rows, _ = stream(CLASSIC_HEADER, wrong, ACK)
     assert columns_of(rows[1:], "name", "status", "error") == [
@@ -181,12 +181,12 @@ PUBLISH = pika.frame.Method(1, pika.spec.Basic.Publish(exchange="e", routing_key
 
 
 def header(size: int, channel: int = 1) -> bytes:
-    octets: bytes = pika.frame.Header(channel, size, pika.spec.BasicProperties()).marshal()
-    return octets
+    data: bytes = pika.frame.Header(channel, size, pika.spec.BasicProperties()).marshal()
+    return data
 
 
-def body(octets: bytes, channel: int = 1) -> bytes:
-    written: bytes = pika.frame.Body(channel, octets).marshal()
+def body(data: bytes, channel: int = 1) -> bytes:
+    written: bytes = pika.frame.Body(channel, data).marshal()
     return written
 
 
@@ -230,8 +230,8 @@ def test_contents_of_both_directions_and_many_channels_stay_apart() -> None:
         for channel in range(1, 30):
             for side, method in sides.items():
                 text = b"%d %d" % (channel, side)
-                octets = (pika.frame.Method(channel, method).marshal(), header(len(text), channel), body(text, channel))
-                wire.add(side, octets[step])
+                data = (pika.frame.Method(channel, method).marshal(), header(len(text), channel), body(text, channel))
+                wire.add(side, data[step])
     rows, _ = wire.rows()
     digests = {(row["sender"], row["channel"]): row["digest"] for row in rows if row["frame_type"] == "body"}
     assert digests == {
@@ -274,8 +274,8 @@ def test_nesting_of_any_depth_is_malformed_and_no_recursion() -> None:
         ("malformed", "values are nested above the decoder's limit"),
         ("ok", None),
     ]
-    for octets in (b"\0" * DEEP, b"\0\x53\x01" * DEEP, b"\xc0\xff\xff" * DEEP):
-        opened = b"\xd0" + struct.pack(">II", 4 + 1 + len(octets), 1) + octets
+    for data in (b"\0" * DEEP, b"\0\x53\x01" * DEEP, b"\xc0\xff\xff" * DEEP):
+        opened = b"\xd0" + struct.pack(">II", 4 + 1 + len(data), 1) + data
         rows, _ = stream(DESCRIBED_HEADER, frame(b"\0\x53\x10" + opened + b"\x40"), CLOSE)
         assert rows[1]["status"] == "malformed"
         assert rows[2]["status"] == "ok"
@@ -290,9 +290,9 @@ def with_table(length: int) -> bytes:
 
 def with_map(count: int) -> bytes:
     """queue.declare of 0-10 whose map of one entry says that it has so many."""
-    octets = encode.one_frame("queue.declare", {"queue": "q", "arguments": {"k": ("str8", "v")}}, 1)
-    assert octets.count(b"\0\0\0\x01\x01k") == 1
-    return octets.replace(b"\0\0\0\x01\x01k", struct.pack(">I", count) + b"\x01k")
+    data = encode.one_frame("queue.declare", {"queue": "q", "arguments": {"k": ("str8", "v")}}, 1)
+    assert data.count(b"\0\0\0\x01\x01k") == 1
+    return data.replace(b"\0\0\0\x01\x01k", struct.pack(">I", count) + b"\x01k")
 
 
 def with_odd_map(count: int) -> bytes:
@@ -302,7 +302,7 @@ def with_odd_map(count: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("family", "octets", "sound"),
+    ("family", "data", "sound"),
     [
         *(("classic", with_table(length), length == 0) for length in (-1, 0, 1)),
         *(("0-10", with_map(count), count == 1) for count in (0, 1, 2, 2**32 - 1)),
@@ -310,10 +310,10 @@ def with_odd_map(count: int) -> bytes:
         ("1.0", frame(b"\0" * 8, doff=255), False),
     ],
 )
-def test_lengths_and_counts_that_are_not_those_of_the_contents(family: str, octets: bytes, sound: bool) -> None:
+def test_lengths_and_counts_that_are_not_those_of_the_contents(family: str, data: bytes, sound: bool) -> None:
     opening, good = FAMILIES[family]
-    rows, _ = stream(opening, octets, good)
-    assert [row["size"] for row in rows[1:]] == [len(octets), len(good)]
+    rows, _ = stream(opening, data, good)
+    assert [row["size"] for row in rows[1:]] == [len(data), len(good)]
     assert [row["status"] for row in rows[1:]] == ["ok" if sound else "malformed", "ok"]
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 import pipeline
 from benchmarks.generate import generate
-from pipeline import session
+from pipeline.run import session
 
 ROTATED = "091_rotated_*.pcap"
 # Damage of each kind, streams long enough to be cut into many runs, and every version, also without its header.
@@ -71,7 +71,7 @@ def reference(name: str) -> pa.Table:
 
 
 def assert_same_rows(decoded: pa.Table, name: str) -> None:
-    """Column by column, VARIANT octet by octet; as values only where they differ, which takes Python long."""
+    """Column by column, VARIANT byte by byte; as values only where they differ, which takes Python long."""
     found = frame_rows(decoded)
     if not found.equals(reference(name)):
         assert rows_of(found) == rows_of(reference(name))

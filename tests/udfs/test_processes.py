@@ -67,15 +67,15 @@ def wireshark(order: str, process_id: int, *some: tuple[int, bytes], kind: int =
 
 
 def packets(name: str, count: int = 40) -> list[tuple[int, bytes, bool]]:
-    """(time in µs, octets, whether the client sent it) of a capture on Ethernet whose connections have the same ports.
+    """(time in µs, bytes, whether the client sent it) of a capture on Ethernet whose connections have the same ports.
     The client sends the first packet."""
     found: list[tuple[int, bytes, bool]] = []
     client = b""
     for record in pcap_files.records(CAPTURES / name)[1][:count]:
         seconds, fraction, size, _ = struct.unpack_from("<IIII", record)
-        octets = record[16 : 16 + size]
-        client = client or octets[34:36]
-        found.append((seconds * 10**6 + fraction, octets, octets[34:36] == client))
+        data = record[16 : 16 + size]
+        client = client or data[34:36]
+        found.append((seconds * 10**6 + fraction, data, data[34:36] == client))
     return found
 
 
@@ -83,15 +83,15 @@ def pcapng(order: str, before: bytes, some: list[tuple[int, bytes, bool]], given
     """A section with an interface, `before`, and packets with options."""
     found = block(order, 0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1))
     found += block(order, 1, struct.pack(order + "HHI", 1, 0, 0)) + before
-    for at, (us, octets, of_client) in enumerate(some):
-        head = struct.pack(order + "IIIII", 0, us >> 32, us & 0xFFFFFFFF, len(octets), len(octets))
-        tail = bytes(-len(octets) % 4) + options(order, given(of_client, at))
-        found += block(order, 6, head + octets + tail)
+    for at, (us, data, of_client) in enumerate(some):
+        head = struct.pack(order + "IIIII", 0, us >> 32, us & 0xFFFFFFFF, len(data), len(data))
+        tail = bytes(-len(data) % 4) + options(order, given(of_client, at))
+        found += block(order, 6, head + data + tail)
     return found
 
 
-def connections(path: Path, octets: bytes) -> list[dict[str, Any]]:
-    path.write_bytes(octets)
+def connections(path: Path, data: bytes) -> list[dict[str, Any]]:
+    path.write_bytes(data)
     rows: list[dict[str, Any]] = local_rows.tables_of_captures([path])["connections"]
     return sorted(rows, key=lambda row: row["opened_ts"])
 
@@ -157,8 +157,8 @@ NOTATIONS: dict[str, Callable[[str], tuple[bytes, list[tuple[int, bytes]], Proce
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_each_notation_in_both_byte_orders(notation: str, order: str, tmp_path: Path) -> None:
     before, some, process = NOTATIONS[notation](order)
-    octets = pcapng(order, before, packets(OF_VERSIONS["0-9-1"]), at_client(*some, order=order))
-    (row,) = connections(tmp_path / "a.pcapng", octets)
+    data = pcapng(order, before, packets(OF_VERSIONS["0-9-1"]), at_client(*some, order=order))
+    (row,) = connections(tmp_path / "a.pcapng", data)
     assert sides(row) == (process, None, None)
 
 
@@ -209,7 +209,7 @@ def test_scapy_reads_the_same_blocks_of_macos(tmp_path: Path) -> None:
 
 def test_connections_one_after_the_other_on_the_same_ports(tmp_path: Path) -> None:
     some = packets("091_port_reuse.pcap", 200)
-    syns = [at for at, (_, octets, sent) in enumerate(some) if sent and octets[47] & 0x12 == 2]
+    syns = [at for at, (_, data, sent) in enumerate(some) if sent and data[47] & 0x12 == 2]
     assert len(syns) == 2
 
     def given(sent: bool, at: int) -> list[tuple[int, bytes]]:
@@ -242,7 +242,7 @@ def test_a_process_id_that_begins_anew_is_another_process(tmp_path: Path) -> Non
 
 def test_indexes_and_process_ids_are_those_of_their_section(tmp_path: Path) -> None:
     some = packets("091_port_reuse.pcap", 200)
-    at = next(at for at, (_, octets, sent) in enumerate(some) if at and sent and octets[47] & 0x12 == 2)
+    at = next(at for at, (_, data, sent) in enumerate(some) if at and sent and data[47] & 0x12 == 2)
     first = pcapng(">", darwin(">", 7, (2, b"first")), some[:at], at_client((DARWIN, bytes(4)), order=">"))
     second = pcapng("<", darwin("<", 8, (2, b"second")), some[at:], at_client((DARWIN, bytes(4))))
     nothing = pcapng("<", b"", some[at:], at_client((DARWIN, bytes(4))))
@@ -251,21 +251,21 @@ def test_indexes_and_process_ids_are_those_of_their_section(tmp_path: Path) -> N
 
 
 def test_connections_in_two_address_spaces_have_no_process_that_may_be_the_others(tmp_path: Path) -> None:
-    def tagged(octets: bytes, vlan: int) -> bytes:
-        return octets[:12] + b"\x81\x00" + vlan.to_bytes(2, "big") + octets[12:]
+    def tagged(data: bytes, vlan: int) -> bytes:
+        return data[:12] + b"\x81\x00" + vlan.to_bytes(2, "big") + data[12:]
 
     one, other = packets(OF_VERSIONS["0-9-1"]), packets("091_tx.pcap")
     port = one[0][1][34:36]  # of the client, which the other one gets, too
 
-    def moved(octets: bytes, sent: bool) -> bytes:
+    def moved(data: bytes, sent: bool) -> bytes:
         at = 34 if sent else 36
-        return octets[:at] + port + octets[at + 2 :]
+        return data[:at] + port + data[at + 2 :]
 
-    both = [(us, tagged(octets, 1), sent) for us, octets, sent in one]
-    both += [(us - other[0][0] + one[0][0], tagged(moved(octets, sent), 2), sent) for us, octets, sent in other]
+    both = [(us, tagged(data, 1), sent) for us, data, sent in one]
+    both += [(us - other[0][0] + one[0][0], tagged(moved(data, sent), 2), sent) for us, data, sent in other]
     both.sort()
     for processes, expected in (((b"PID: 7", b"PID: 8"), {None}), ((b"PID: 7", b"PID: 7"), {Process(7)})):
-        comments = [processes[octets[15] - 1] for _, octets, _ in both]
+        comments = [processes[data[15] - 1] for _, data, _ in both]
 
         def given(sent: bool, at: int, comments: list[bytes] = comments) -> list[tuple[int, bytes]]:
             return [(COMMENT, comments[at]), (FLAGS, struct.pack("<I", OUT if sent else IN))]
@@ -287,9 +287,9 @@ def texts(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize("notation", NOTATIONS)
 def test_arguments_labels_and_annotations_are_in_no_table_run_or_state(notation: str, tmp_path: Path) -> None:
     before, some, _ = NOTATIONS[notation]("<")
-    octets = pcapng("<", before, packets(OF_VERSIONS["0-9-1"]), at_client(*some))
+    data = pcapng("<", before, packets(OF_VERSIONS["0-9-1"]), at_client(*some))
     path = tmp_path / "a.pcapng"
-    connections(path, octets)
+    connections(path, data)
     runs = decoding.runs([path])
     found = [*texts(runs.drop_columns(["payload"]).to_pylist()), *texts(local_rows.tables_of_captures([path]))]
     lake = pieces.Lake()
@@ -346,16 +346,16 @@ def test_odd_blocks_and_options_are_ignored(tmp_path: Path) -> None:
     chance = random.Random(5)
     for _ in range(60):
         noise = [(chance.choice([1, 2, 8, 0x8001, 0x8003]), chance.randbytes(chance.randrange(12))) for _ in range(4)]
-        octets = bytearray(pcapng("<", before, some[:3], lambda sent, at, noise=noise: noise))  # type: ignore[misc]
+        data = bytearray(pcapng("<", before, some[:3], lambda sent, at, noise=noise: noise))  # type: ignore[misc]
         for _ in range(chance.randrange(4)):
-            octets[chance.randrange(28, len(octets))] = chance.randrange(256)
+            data[chance.randrange(28, len(data))] = chance.randrange(256)
         walker = PcapngWalker()
-        records, _ = walker.walk(memory(bytes(octets)), True)
+        records, _ = walker.walk(memory(bytes(data)), True)
         assert len(walker.process_of) in (0, len(records))
 
 
-def memory(octets: bytes) -> Any:
-    return np.frombuffer(bytearray(octets), np.uint8)
+def memory(data: bytes) -> Any:
+    return np.frombuffer(bytearray(data), np.uint8)
 
 
 def test_more_processes_than_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,9 +379,9 @@ def test_cost_is_linear_when_each_packet_has_another_process() -> None:
     one = packets(OF_VERSIONS["0-9-1"])[:1]
 
     def seconds_of(size: int) -> float:
-        octets = memory(pcapng("<", b"", one * size, lambda sent, at: [(COMMENT, b"PID: %d\nCmd: /bin/x" % (at + 1))]))
+        data = memory(pcapng("<", b"", one * size, lambda sent, at: [(COMMENT, b"PID: %d\nCmd: /bin/x" % (at + 1))]))
         begun = time.process_time()
-        PcapngWalker().walk(octets, True)
+        PcapngWalker().walk(data, True)
         return time.process_time() - begun
 
     assert_linear(seconds_of, (300, 1200))

@@ -69,8 +69,8 @@ def connection(header: bytes, size: int = 1 << 20) -> Wire:
     wire = Wire()
     for at in range(0, len(header), size):
         wire.add(CLIENT, header[at : at + size])
-    for direction, octets in login_frames("0-9-1", "PLAIN", b"\0u\0p"):
-        wire.add(direction, octets)
+    for direction, data in login_frames("0-9-1", "PLAIN", b"\0u\0p"):
+        wire.add(direction, data)
     return wire
 
 

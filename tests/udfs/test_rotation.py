@@ -14,7 +14,7 @@ from udfs.source.rotation import beginnings
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "091_confirms_and_return.pcap"
 SECOND = 10**9
-Packet = tuple[int, bytes]  # time in ns, octets
+Packet = tuple[int, bytes]  # time in ns, bytes
 
 
 def packets() -> list[Packet]:
@@ -32,7 +32,7 @@ def parts(number: int, *steps_ns: int) -> list[list[Packet]]:
     whole = packets()
     size = -(-len(whole) // number)
     cut = [whole[at : at + size] for at in range(0, len(whole), size)]
-    return [[(ns + step, octets) for ns, octets in part] for part, step in zip(cut, steps_ns, strict=True)]
+    return [[(ns + step, data) for ns, data in part] for part, step in zip(cut, steps_ns, strict=True)]
 
 
 def written(folder: Path, names: list[str], files: list[list[Packet]]) -> Path:
@@ -82,7 +82,7 @@ def test_a_ring_of_files_stays_in_the_order_of_its_times(tmp_path: Path) -> None
 
 def test_captures_that_have_nothing_in_common_stay_in_the_order_of_their_times(tmp_path: Path) -> None:
     other = CAPTURE.with_name("091_tx.pcap")
-    (tmp_path / "run1.pcap").write_bytes(pcap_files.pcap([(ns + 86_400 * SECOND, octets) for ns, octets in packets()]))
+    (tmp_path / "run1.pcap").write_bytes(pcap_files.pcap([(ns + 86_400 * SECOND, data) for ns, data in packets()]))
     (tmp_path / "run2.pcap").write_bytes(other.read_bytes())
     (tmp_path / "run3.pcap").write_bytes(b"")
     (tmp_path / "run4.pcap").write_bytes(b"no capture")

@@ -21,13 +21,13 @@ from pyspark.sql.types import StructType
 from test_capture_pcapng import enhanced, interface, section
 
 import udfs
-from codec.net.segments import SEGMENT
+from codec.net.layers import SEGMENT
 from codec.tables import TCP_RUNS
+from udfs.arrow.spark_schemas import spark_schema
 from udfs.source.captures import captures_of
 from udfs.source.options import OptionError, parse_filter, parse_options, parse_time
 from udfs.source.packets import PcapReader, PcapSource
 from udfs.source.sources import ReadRuns, TcpRunsReader, run_tasks
-from udfs.spark_schemas import spark_schema
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 GOOD = CAPTURES / "091_handshake_ok.pcap"
@@ -49,8 +49,8 @@ def rows(reader: type[PcapReader | TcpRunsReader], *paths: Path, **options: obje
     return [row for batch in batches(reader, *paths, **options) for row in batch.to_pylist()]
 
 
-def address(octets: bytes) -> str:
-    ip = IPv6Address(octets)
+def address(data: bytes) -> str:
+    ip = IPv6Address(data)
     return str(ip.ipv4_mapped or ip)
 
 
@@ -373,11 +373,11 @@ def test_doubtful_times_are_named_behind_damage(tmp_path: Path) -> None:
     head = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
     records = [struct.pack("<IIII", 1_700_000_000, fraction, 3, 3) + b"abc" for fraction in (1, 2_000_000, 3, 4)]
     capture = tmp_path / "a.pcap"
-    for octets, wrong in (
+    for data, wrong in (
         (b"".join(records), "records have more than 999999 in their fraction of a second; their times may be wrong"),
         (b"".join(records) + struct.pack("<IIII", 0, 0, 1 << 30, 0), "claims more than 16777216 captured bytes"),
     ):
-        capture.write_bytes(head + octets)
+        capture.write_bytes(head + data)
         (row,) = captures_of(accounts(rows(TcpRunsReader, capture)))
         assert wrong in row["error"]
         assert row["packets"] == 4

@@ -17,8 +17,8 @@ from test_capture_pcapng import enhanced, interface, section
 from test_source import accounts, exploded, frame, rows
 
 from codec.compiler.limits import LIMITS
-from codec.net.filters import Filter
-from udfs.source.files import CaptureFile
+from codec.net.layers import Filter
+from udfs.source.reading import CaptureFile
 from udfs.source.sources import TcpRunsReader
 from udfs.source.splits import Account, cut, plan, read_blocks
 

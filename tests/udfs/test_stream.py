@@ -1,4 +1,4 @@
-"""The stream of captures (udfs/source/stream.py): each packet once, whatever becomes of the query and the captures."""
+"""The stream of captures (udfs/source/packets.py): each packet once, whatever becomes of the query and the captures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 import udfs
 from codec.tables import PACKETS
+from udfs.arrow.spark_schemas import spark_schema
 from udfs.source.options import OptionError, parse_options
-from udfs.source.packets import PcapSource
-from udfs.source.stream import READ, Offset, PcapStreamReader
-from udfs.spark_schemas import spark_schema
+from udfs.source.packets import READ, Offset, PcapSource, PcapStreamReader
 
 CAPTURES = [golden.CAPTURES / f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
 NOW = 2_000_000_000  # seconds

@@ -17,7 +17,7 @@ from tls_peers import NOT_AFTER, Peers, Sent, wire_of
 from wire import CLIENT, SERVER, Wire
 
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls_handshake import KeyLog
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
 
@@ -131,7 +131,7 @@ def test_a_header_of_the_proxy_protocol_in_the_segment_of_the_hello(header: byte
         assert facts["proxy_bytes"] == len(header)
         ledger = facts["client"]
         assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
-    packets = [-(-len(octets) // size) for octets in (header + hello, header, hello)]
+    packets = [-(-len(data) // size) for data in (header + hello, header, hello)]
     more = together[1]["client"]["packets"] - apart[1]["client"]["packets"]
     assert more == packets[0] - packets[1] - packets[2]
 
@@ -231,8 +231,8 @@ def test_wrong_secrets_do_not_change_a_connection(version: ssl.TLSVersion) -> No
 def without_beginning(flights: list[Sent], first: int) -> Wire:
     """The wire from flight `first` on."""
     wire = Wire(syn=False)
-    for way, octets in flights[first:]:
-        wire.add(way, octets)
+    for way, data in flights[first:]:
+        wire.add(way, data)
     return wire
 
 
@@ -307,13 +307,13 @@ def test_records_after_a_hole_are_decrypted_again(version: ssl.TLSVersion, ciphe
 
 @pytest.mark.parametrize(("version", "ciphers"), LOSSY)
 def test_a_hole_inside_a_record_loses_only_that_record(version: ssl.TLSVersion, ciphers: str) -> None:
-    """Records of up to 1400 octets in segments of 100: one lost segment is one lost record."""
+    """Records of up to 1400 bytes in segments of 100: one lost segment is one lost record."""
     payloads, frames = conversation()
     peers = Peers(version, ciphers)
     flights = peers.exchange(payloads)
-    places = [at for at, (_, octets) in enumerate(flights) for _ in range(0, len(octets), 100)]
+    places = [at for at, (_, data) in enumerate(flights) for _ in range(0, len(data), 100)]
     handshake = len(flights) - len(payloads) - 1
-    large = next(at for at, (_, octets) in enumerate(flights) if at > handshake + 3 and len(octets) > 150)
+    large = next(at for at, (_, data) in enumerate(flights) if at > handshake + 3 and len(data) > 150)
     wire = wire_of(flights, 100).without({places.index(large) + 1})
     rows, _ = wire.rows(Layers(KeyLog(peers.key_log)))
     remaining = sorted(

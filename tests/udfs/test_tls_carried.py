@@ -15,11 +15,11 @@ from test_websocket import AMQP_091, PROXY_LINE, REQUEST, compressed, upgraded
 from tls_peers import Peers, wire_of
 from wire import CLIENT, FLOW, SERVER, Wire
 
-from codec.amqp.connections.state import ConnectionState
-from codec.amqp.decoder import CarriedStates, Decoder
+from codec.amqp.connection_state import ConnectionState
+from codec.decode.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import KeyLog
-from codec.net.segments import SEGMENT
+from codec.layers.tls_handshake import KeyLog
+from codec.net.layers import SEGMENT
 from udfs.decode.runs import Files
 
 CUTS = 3  # of each kind

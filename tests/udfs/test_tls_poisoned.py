@@ -22,8 +22,13 @@ from wire import CLIENT, Wire, write_capture
 
 from codec.compiler.limits import LIMITS
 from codec.layers.stack import Layers
-from codec.layers.tls.ciphers import Aead
-from codec.layers.tls.keylog import KeyLog, Secrets, joined_secrets, newest
+from codec.layers.tls_ciphers import Aead
+from codec.layers.tls_handshake import (
+    KeyLog,
+    Secrets,
+    joined_secrets,
+    newest,
+)
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
 
@@ -143,8 +148,8 @@ def test_blocks_are_read_where_no_secret_of_the_key_logs_authenticates(
 def test_a_connection_that_began_before_the_capture_beside_wrong_secrets() -> None:
     flights, lines = connection()
     wire = Wire(syn=False)
-    for way, octets in flights[-40:]:
-        wire.add(way, octets)
+    for way, data in flights[-40:]:
+        wire.add(way, data)
     genuine, poisoned = (
         wire.rows(Layers(KeyLog(b"".join(log)))) for log in (lines, wrong_lines(lines) + wrong_lines(lines, 1) + lines)
     )

@@ -62,7 +62,7 @@ def test_traffic_of_a_broker_gives_the_frames_of_tshark() -> None:
 
 
 def test_early_data_is_read_where_the_server_accepts_it() -> None:
-    """The client sent its first 600 octets as 0-RTT data; both sides together what a capture in clear has."""
+    """The client sent its first 600 bytes as 0-RTT data; both sides together what a capture in clear has."""
     rows, (fact,) = decoded("tls13_early_data")
     assert fact["tls"]["resumed"]
     assert sorted((row["sender"], row["size"]) for row in rows) == all_frames()
@@ -74,7 +74,7 @@ def test_early_data_is_read_where_the_server_accepts_it() -> None:
 
 def test_early_data_that_the_server_refuses_is_not_part_of_the_stream() -> None:
     rows, (fact,) = decoded("tls13_early_data_refused")
-    accepted = b"".join(octets for way, octets in conversation()[0] if way == CLIENT)[600:]
+    accepted = b"".join(data for way, data in conversation()[0] if way == CLIENT)[600:]
     assert fact["client"]["decrypted_bytes"] == len(accepted)
     assert sent(rows, "server") == sorted(size for side, size in all_frames() if side == "server")
 

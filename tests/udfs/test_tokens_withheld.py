@@ -75,7 +75,7 @@ def conversation(address: str, payload: bytes, parts: int = 1, with_attach: bool
 def payloads(wires: list[Wire], payload: bool = True) -> tuple[bytes, list[Any]]:
     rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in wires], payload=payload)
     fuzz_tables.check(rows)
-    texts = [fuzz_tables.octets_of(column) for batches in rows.values() for each in batches for column in each.columns]
+    texts = [fuzz_tables.bytes_of(column) for batches in rows.values() for each in batches for column in each.columns]
     bodies = fuzz_tables.table_of(rows, "messages", "body")["body"].to_pylist()
     return b"\n".join(texts), bodies
 

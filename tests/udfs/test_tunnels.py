@@ -45,8 +45,8 @@ from scapy.packet import Packet, Raw
 from test_layers import PAYLOAD, V4, V6, dissected, tcp
 from test_source import rows
 
+from codec.net.headers import skip_name, tunnel_name
 from codec.net.layers import Packets
-from codec.net.protocols import skip_name, tunnel_name
 from udfs.source.packets import PcapReader
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -91,7 +91,7 @@ def segment(packets: Packets, row: int = 0) -> tuple[Any, ...]:
         for address, port in zip(addresses, struct.unpack(">HH", key[32:]), strict=True)
     ]
     source, at = int(found["direction"]), int(found["payload_at"])
-    payload = packets.octets[at : at + int(found["cap_len"])].tobytes()
+    payload = packets.data[at : at + int(found["cap_len"])].tobytes()
     assert found["wire_len"] == found["cap_len"]
     return ends[source], ends[1 - source], int(found["seq"]), payload
 

@@ -18,8 +18,8 @@ def test_a_password_in_a_uri_is_in_no_table(version: str) -> None:
     inputs = []
     for text in TEXTS:
         wire = Wire()
-        for side, octets in frames_of(version, text):
-            wire.add(side, octets)
+        for side, data in frames_of(version, text):
+            wire.add(side, data)
         inputs.append([(FLOW, *wire.arrays())])
     rows = fuzz_tables.tables(inputs)
     fuzz_tables.check(rows)
@@ -30,7 +30,7 @@ def test_a_password_in_a_uri_is_in_no_table(version: str) -> None:
         for table, batches in rows.items()
         for batch in batches
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        if SECRET.encode() in fuzz_tables.octets_of(column)
+        if SECRET.encode() in fuzz_tables.bytes_of(column)
     ]
     assert leaks == []
     assert SECRET.encode() not in found
@@ -39,15 +39,15 @@ def test_a_password_in_a_uri_is_in_no_table(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_redacted_frame_has_no_password_in_a_uri(version: str) -> None:
-    for _, octets in frames_of(version, URI):
-        buffer = np.frombuffer(bytearray(octets), np.uint8).copy()
-        blank_secrets(buffer, np.array([0, len(octets)], np.int64), codec_versions.index(version))
+    for _, data in frames_of(version, URI):
+        buffer = np.frombuffer(bytearray(data), np.uint8).copy()
+        blank_secrets(buffer, np.array([0, len(data)], np.int64), codec_versions.index(version))
         assert SECRET.encode() not in buffer.tobytes()
-        assert len(buffer) == len(octets)
+        assert len(buffer) == len(data)
 
 
 def test_a_redacted_frame_keeps_addresses_without_a_password() -> None:
-    """The octet after an address is often the constructor of null, 0x40: the sign @."""
+    """The byte after an address is often the constructor of null, 0x40: the sign @."""
     source, target = (encode_1_0.described(code, "queue://orders") for code in (encode_1_0.SOURCE, encode_1_0.TARGET))
     frame = encode_1_0.performative_frame(
         encode_1_0.ATTACH, 0, name="amqp://orders", handle=0, role=False, source=source, target=target,

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.arrow.rows import in_groups, in_one, numbers_of
+from udfs.arrow.rows import batch_groups, combine_chunks, to_int64
 
 SORTED_BYTES = 64 << 20  # sorted at a time
 BATCH_ROWS = 10_000
@@ -46,21 +46,21 @@ class SortedFile(NamedTuple):
 
 
 def column_buckets(rows: pa.Table) -> NDArray[np.int64]:
-    return numbers_of(in_one(rows["bucket"]))
+    return to_int64(combine_chunks(rows["bucket"]))
 
 
 def flow_buckets(rows: pa.Table) -> NDArray[np.int64]:
     """The bucket of TCP_RUNS rows, from a hash of the flow."""
-    from udfs.arrow.hashing import hashed  # not above: it comes with kernels, which only workers need
+    from udfs.arrow.fields import hashed  # not above: it comes with kernels, which only workers need
 
-    return (hashed(in_one(rows["flow"])).view(np.uint64) % np.uint64(FLOW_BUCKETS)).astype(np.int64)
+    return (hashed(combine_chunks(rows["flow"])).view(np.uint64) % np.uint64(FLOW_BUCKETS)).astype(np.int64)
 
 
 def write_sorted(
     batches: Iterable[pa.RecordBatch], directory: str, buckets_of: Buckets, order: Sequence[str]
 ) -> list[SortedFile]:
     """Write rows into new files in a local directory, sorted by bucket, then by the columns `order` (nulls last)."""
-    return [_write(group, directory, buckets_of, order) for group in in_groups(batches, SORTED_BYTES)]
+    return [_write(group, directory, buckets_of, order) for group in batch_groups(batches, SORTED_BYTES)]
 
 
 def _write(batches: Sequence[pa.RecordBatch], directory: str, buckets_of: Buckets, order: Sequence[str]) -> SortedFile:
@@ -89,8 +89,8 @@ def read_sorted(
     parts: dict[int, list[pa.Table]] = {bucket: [] for bucket in buckets}
     files = [file for file in files if not parts.keys().isdisjoint(file.buckets)]
     maps = [_mapped(file.path) for file in files]
-    for file, octets in zip(files, maps, strict=True):
-        rows = pa.ipc.open_file(pa.py_buffer(octets)).read_all()
+    for file, data in zip(files, maps, strict=True):
+        rows = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         for bucket, (begin, end) in zip(file.buckets, pairwise([0, *file.ends]), strict=True):
             if bucket in parts:
                 parts[bucket].append(rows.slice(begin, end - begin))
@@ -101,8 +101,8 @@ def read_sorted(
             size += batch.nbytes
             if size > SORTED_BYTES:
                 size = 0
-                for octets in maps:  # pages that were read count for this process until they are given back
-                    octets.madvise(mmap.MADV_DONTNEED)
+                for data in maps:  # pages that were read count for this process until they are given back
+                    data.madvise(mmap.MADV_DONTNEED)
 
 
 def _mapped(path: str) -> mmap.mmap:

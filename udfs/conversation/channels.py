@@ -3,7 +3,8 @@
     tracker = ChannelTracker()
     for kind, records in tracker.feed(frames).items(): tracker.to_arrow(kind, records)
 
-What a method does is data (`udfs.roles`). Python works per batch, the kernel of `codec.conversation.channels` per row.
+What a method does is data (`udfs.conversation.roles`). Python works per batch, the kernel of
+`codec.conversation.channel_tracker` per row.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.rows import NAMES
-from codec.conversation.channels.connections import (
+from codec.conversation.channel_batches import (
     LAYOUT,
     NO_FRAME,
     end_connections,
     follow_connections,
     pending_requests,
+    without_unnamed,
 )
-from codec.conversation.channels.state import (
+from codec.conversation.channel_state import (
     CONNECTION,
     LINKS,
     PENDINGS,
@@ -41,19 +42,25 @@ from codec.conversation.channels.state import (
     with_results,
     with_room,
 )
-from codec.conversation.channels.unnamed import without_unnamed
-from codec.conversation.settled import Frames
+from codec.conversation.settlement import Frames
 from codec.conversation.states import ConnectionStates
-from codec.memory import as_records, fixed
-from codec.sides import SIDES
+from codec.memory import as_kernel_array, as_records
+from codec.names import CLASSIC_VERSIONS, SIDES
 from codec.stalls import LINK
-from udfs.arrow.dictionaries import Numbers, nullable
-from udfs.arrow.rows import picked
+from udfs.arrow.rows import take_or_null
+from udfs.arrow.types import Numbers, nullable
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import method_frames, queue_types
+from udfs.conversation.roles import (
+    NEEDS_NO_ACK,
+    QUEUE_TYPES_BY,
+    SETTLEMENTS,
+    TEXTS,
+    WITHOUT_REPLY,
+    method_roles,
+)
 from udfs.conversation.states import NO_NUMBERS, Tracker
 from udfs.decode.stall_rows import stall_rows
-from udfs.roles import NEEDS_NO_ACK, QUEUE_TYPES_BY, SETTLEMENTS, TEXTS, WITHOUT_REPLY, method_roles
 
 Records = NDArray[Any]
 _OF_CHANNEL = (
@@ -162,7 +169,7 @@ class ChannelTracker(Tracker):
         cut = batch.cut[at]
         if cut.any():
             of_arguments, types = np.where(cut, -1, of_arguments), pc.if_else(pa.array(~cut), types, None)
-        texts = {name: self._texts.of(picked(batch.arguments[name], of_arguments)) for name in TEXT_ARGUMENTS}
+        texts = {name: self._texts.of(take_or_null(batch.arguments[name], of_arguments)) for name in TEXT_ARGUMENTS}
         texts["queue_type"] = self._texts.of(types)
         numbers = {name: np.append(batch.arguments.numbers(name), -1)[of_arguments] for name in NUMBER_ARGUMENTS}
         numbers["is_global"] = np.append(batch.arguments.numbers("global"), -1)[of_arguments]
@@ -181,7 +188,9 @@ class ChannelTracker(Tracker):
             if own.any():
                 own &= (batch.cells("class_id")[at] == class_id) & (batch.cells("method_id")[at] == method_id)
                 names = np.where(own, _NAME_NUMBERS[NAMES.index(alike)], names)
-        return Rows(name=fixed(names), **texts, **{name: fixed(column) for name, column in numbers.items()})
+        return Rows(
+            name=as_kernel_array(names), **texts, **{name: as_kernel_array(column) for name, column in numbers.items()}
+        )
 
     def _queue_types(self, batch: FrameBatch, at: NDArray[np.int64]) -> pa.Array:
         """The types of queues that arguments of these frames imply."""
@@ -189,7 +198,7 @@ class ChannelTracker(Tracker):
         if not states.any():
             return pa.nulls(len(at), pa.string())
         types = queue_types(batch.rows, pa.array(at[states]), passive=False)
-        return picked(types, np.where(states, np.cumsum(states) - 1, -1))
+        return take_or_null(types, np.where(states, np.cumsum(states) - 1, -1))
 
     def _results(self, states: ConnectionStates, rows: int) -> Results:
         """Room for the results of `rows` more rows and of the ends of these connections; without `keep`, of the current

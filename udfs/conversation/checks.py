@@ -14,17 +14,31 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.amqp.versions import E_UNEXPECTED_SEGMENT, ERRORS, fact_table
-from codec.checks import records_0_10, records_1_0, v0_10, v1_0
 from codec.checks import state as S
+from codec.checks import (
+    state as records_0_10,
+)
+from codec.checks import (
+    state as records_1_0,
+)
+from codec.checks import (
+    v0_10,
+    v1_0,
+)
 from codec.checks.state import NONE, State, new_state, with_room
-from codec.conversation.sessions.semantics import COORDINATES, COORDINATOR
-from codec.memory import fixed
-from codec.sides import SIDES
+from codec.conversation.session_state import COORDINATES, COORDINATOR
+from codec.memory import as_kernel_array
+from codec.names import SIDES
 from codec.tables import INT, LONG, STRING, STRINGS, table_of
-from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, texts, values_of
-from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, places_where
-from udfs.arrow.types import arrow_schema, typed
+from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hashed, texts, values_of
+from udfs.arrow.rows import (
+    index_in,
+    indices_where,
+    is_in,
+    is_valid,
+    to_int64,
+)
+from udfs.arrow.types import arrow_schema, cast_to
 
 Integers = NDArray[np.int64]
 METHOD_COLUMNS = (
@@ -174,7 +188,7 @@ class Check010:
             yield _oddities(state, self.version)
 
 
-def rows_1_0(methods: pa.RecordBatch) -> records_1_0.Rows:
+def rows_1_0(methods: pa.RecordBatch) -> records_1_0.Performatives:
     """Columns of performatives for the kernels."""
     arguments = Fields(values_of(methods["arguments"]), OF_1_0, INSIDE_1_0)
     within = {name: arguments.inside(name) for name in INSIDE_1_0}
@@ -182,78 +196,78 @@ def rows_1_0(methods: pa.RecordBatch) -> records_1_0.Rows:
     state = Fields(within["state"], {"type": "string", "txn_id": "binary"}, ("outcome",))
     states, tag = state.column("type"), arguments.column("delivery_tag")
     settled_in = fields(state.inside("outcome"), {"type": "string"})["type"]
-    kind = pc.if_else(pa.array(is_among(states, TRANSACTIONAL)), settled_in, states)
+    kind = pc.if_else(pa.array(is_in(states, TRANSACTIONAL)), settled_in, states)
     transaction = pc.coalesce(methods["discharged"], state.column("txn_id"))
     receives = arguments.numbers("role", NONE)
     is_source = receives == 1  # a receiver asks for the address of the source
     dynamic = np.where(is_source, source.numbers("dynamic", 0), target.numbers("dynamic", 0))
-    addressed = np.where(is_source, *(is_there(terminus.column("address")) for terminus in (source, target)))
+    addressed = np.where(is_source, *(is_valid(terminus.column("address")) for terminus in (source, target)))
     numbers = {
-        name: fixed(arguments.numbers(name, NONE))
+        name: as_kernel_array(arguments.numbers(name, NONE))
         for name, type_ in OF_1_0.items()
         if type_ != "binary" and name not in ("available", "role")
     }
-    return records_1_0.Rows(
+    return records_1_0.Performatives(
         **_common_columns(methods),
-        name=fixed(np.where(_readable(methods), numbered(methods["name"], v1_0.NAMES), 0)),
-        size=numbers_of(methods["size"]),
-        payload_size=numbers_of(methods["payload_size"]),
-        error=fixed(are_objects(within["error"]).astype(np.int64)),
-        link_name=fixed(hashed(arguments.column("name"))),
-        is_receiver=fixed(receives),
-        has_source=fixed(are_objects(within["source"]).astype(np.int64)),
-        has_target=fixed(are_objects(within["target"]).astype(np.int64)),
-        dynamic=fixed(dynamic),
-        addressed=fixed(addressed.astype(np.int64)),
-        outcomes=fixed(_outcomes(source.inside("outcomes"))),
-        unsettled=fixed((within["unsettled"].stops > within["unsettled"].starts + 1).astype(np.int64)),
-        link_fields=fixed(_any_there(arguments, "delivery_count", "link_credit", "available")),
-        tag=fixed(hashed(tag)),
-        tag_size=fixed(pc.binary_length(tag).cast(pa.int64()).fill_null(NONE).to_numpy()),
-        state=fixed(_bits(kind, OUTCOMES, is_there(states))),
-        transaction=fixed(np.where(is_there(transaction), hashed(transaction), 0)),
-        coordinates=fixed(numbered(methods["transaction_command"], COORDINATES)),
-        coordinator=fixed(is_among(target.column("type"), COORDINATOR).astype(np.int64)),
+        name=as_kernel_array(np.where(_readable(methods), index_in(methods["name"], v1_0.NAMES), 0)),
+        size=to_int64(methods["size"]),
+        payload_size=to_int64(methods["payload_size"]),
+        error=as_kernel_array(are_objects(within["error"]).astype(np.int64)),
+        link_name=as_kernel_array(hashed(arguments.column("name"))),
+        is_receiver=as_kernel_array(receives),
+        has_source=as_kernel_array(are_objects(within["source"]).astype(np.int64)),
+        has_target=as_kernel_array(are_objects(within["target"]).astype(np.int64)),
+        dynamic=as_kernel_array(dynamic),
+        addressed=as_kernel_array(addressed.astype(np.int64)),
+        outcomes=as_kernel_array(_outcomes(source.inside("outcomes"))),
+        unsettled=as_kernel_array((within["unsettled"].stops > within["unsettled"].starts + 1).astype(np.int64)),
+        link_fields=as_kernel_array(_any_there(arguments, "delivery_count", "link_credit", "available")),
+        tag=as_kernel_array(hashed(tag)),
+        tag_size=as_kernel_array(pc.binary_length(tag).cast(pa.int64()).fill_null(NONE).to_numpy()),
+        state=as_kernel_array(_bits(kind, OUTCOMES, is_valid(states))),
+        transaction=as_kernel_array(np.where(is_valid(transaction), hashed(transaction), 0)),
+        coordinates=as_kernel_array(index_in(methods["transaction_command"], COORDINATES)),
+        coordinator=as_kernel_array(is_in(target.column("type"), COORDINATOR).astype(np.int64)),
         **numbers,
     )
 
 
-def rows_0_10(methods: pa.RecordBatch) -> records_0_10.Rows:
+def rows_0_10(methods: pa.RecordBatch) -> records_0_10.Controls:
     """Columns of controls and commands for the kernels."""
     arguments = Fields(values_of(methods["arguments"]), OF_0_10, SETS)
     range_at, range_first, range_last = _ranges(arguments.inside("commands"), arguments.inside("transfers"))
     readable = _readable(methods)
-    name = np.where(readable, numbered(methods["name"], v0_10.NAMES), 0)
+    name = np.where(readable, index_in(methods["name"], v0_10.NAMES), 0)
     xid = arguments.column("xid")
     xid = pc.if_else(xid.is_valid(), xid.field("value"), pa.scalar(None, pa.binary()))
     keys = {"key": pc.coalesce(xid, arguments.column("name")), "destination": arguments.column("destination")}
-    numbers = {column: fixed(arguments.numbers(column, NONE)) for column in NUMBERS_0_10}
-    return records_0_10.Rows(
+    numbers = {column: as_kernel_array(arguments.numbers(column, NONE)) for column in NUMBERS_0_10}
+    return records_0_10.Controls(
         **_common_columns(methods),
-        channel_max=numbers_of(methods["agreed_channel_max"], null=NONE),
-        name=fixed(name),
-        is_command=fixed((readable & is_among(methods["name"], *_named("commands"))).astype(np.int64)),
-        gives_result=fixed(is_among(methods["name"], *GIVE_RESULTS).astype(np.int64)),
-        of_connection=fixed(is_among(methods["name"], *OF_CONNECTION).astype(np.int64)),
-        begins=fixed(_begins(methods)),
-        range_at=fixed(range_at),
+        channel_max=to_int64(methods["agreed_channel_max"], null=NONE),
+        name=as_kernel_array(name),
+        is_command=as_kernel_array((readable & is_in(methods["name"], *_named("commands"))).astype(np.int64)),
+        gives_result=as_kernel_array(is_in(methods["name"], *GIVE_RESULTS).astype(np.int64)),
+        of_connection=as_kernel_array(is_in(methods["name"], *OF_CONNECTION).astype(np.int64)),
+        begins=as_kernel_array(_begins(methods)),
+        range_at=as_kernel_array(range_at),
         range_first=range_first,
         range_last=range_last,
-        **{column: fixed(hashed(text)) for column, text in keys.items()},
+        **{column: as_kernel_array(hashed(text)) for column, text in keys.items()},
         **numbers,
     )
 
 
 def _common_columns(methods: pa.RecordBatch) -> dict[str, Integers]:
     names = ("connection_id", "frame_no", "ts_ns", "grace_ns", "last_ns", "channel")
-    sender = fixed(is_among(methods["sender"], SIDES[1]).astype(np.int64))
-    return {"sender": sender, **{name: numbers_of(methods[name]) for name in names}}
+    sender = as_kernel_array(is_in(methods["sender"], SIDES[1]).astype(np.int64))
+    return {"sender": sender, **{name: to_int64(methods[name]) for name in names}}
 
 
 def _begins(methods: pa.RecordBatch) -> Integers:
     """Of frames of commands, whether they begin one; the others continue one whose beginning was not captured."""
-    continues = is_among(methods["error"], str(ERRORS[E_UNEXPECTED_SEGMENT]))
-    return np.where(is_among(methods["frame_type"], "command"), np.where(continues, 0, 1), NONE)
+    continues = is_in(methods["error"], str(ERRORS[E_UNEXPECTED_SEGMENT]))
+    return np.where(is_in(methods["frame_type"], "command"), np.where(continues, 0, 1), NONE)
 
 
 def _ranges(*sets: Values) -> tuple[Integers, Integers, Integers]:
@@ -265,24 +279,24 @@ def _ranges(*sets: Values) -> tuple[Integers, Integers, Integers]:
     arrays = sets[0].at(starts, stops)
     counts = counted(arrays)
     each = Fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint"})
-    first, last = (fixed(each.numbers(name, NONE)) for name in ("lower", "upper"))
+    first, last = (as_kernel_array(each.numbers(name, NONE)) for name in ("lower", "upper"))
     return np.concatenate([[0], np.cumsum(counts)]), first, last
 
 
-def _of_one_frame(methods: pa.RecordBatch, rows: records_0_10.Rows) -> Iterator[pa.RecordBatch]:
+def _of_one_frame(methods: pa.RecordBatch, rows: records_0_10.Controls) -> Iterator[pa.RecordBatch]:
     """Oddities of single controls and commands."""
-    wrong = is_among(methods["name"], *BY_CLIENT) & (rows.sender == 1)
-    wrong |= is_among(methods["name"], *BY_SERVER) & (rows.sender == 0)
+    wrong = is_in(methods["name"], *BY_CLIENT) & (rows.sender == 1)
+    wrong |= is_in(methods["name"], *BY_SERVER) & (rows.sender == 0)
     yield _marked(methods, wrong, S.WRONG_SIDE)
-    whole = is_among(methods["status"], "ok")
+    whole = is_in(methods["status"], "ok")
     lacks: dict[int, list[str]] = {}
     values = values_of(methods["arguments"])
     for name, wanted in REQUIRED.items():
-        at = np.flatnonzero(whole & is_among(methods["name"], name))
+        at = np.flatnonzero(whole & is_in(methods["name"], name))
         if len(at):
             there = fields(values.taken(at), dict.fromkeys(wanted, "variant"))
             for field, column in there.items():
-                for row in at[~is_there(column)].tolist():
+                for row in at[~is_valid(column)].tolist():
                     lacks.setdefault(row, []).append(field)
     missing = np.zeros(len(whole), bool)
     missing[[*lacks]] = True
@@ -302,27 +316,27 @@ def _marked(
     methods: pa.RecordBatch, marks: NDArray[np.bool_], oddity: int, missing: list[list[str]] | None = None
 ) -> pa.RecordBatch:
     """ODD rows of the frames that are marked; `missing`: what each of them lacks."""
-    rows = methods.take(places_where(marks))
+    rows = methods.take(indices_where(marks))
     columns = {name: rows[name] for name in ("connection_id", "frame_no", "ts_ns", "version", "sender", "channel")}
     columns["oddity"] = pa.repeat(_ODDITIES[oddity], len(rows["frame_no"]))
     if missing:
         columns["missing"] = pa.array(missing, pa.list_(pa.string()))
-    return typed(columns, arrow_schema(ODD))
+    return cast_to(columns, arrow_schema(ODD))
 
 
 def _readable(methods: pa.RecordBatch) -> NDArray[np.bool_]:
     """Where the arguments are complete."""
-    return is_there(methods["arguments"]) & ~is_among(methods["status"], "partial")
+    return is_valid(methods["arguments"]) & ~is_in(methods["status"], "partial")
 
 
 def _any_there(arguments: Fields, *names: str) -> Integers:
-    there: NDArray[np.bool_] = np.logical_or.reduce([is_there(arguments.column(name)) for name in names])
+    there: NDArray[np.bool_] = np.logical_or.reduce([is_valid(arguments.column(name)) for name in names])
     return there.astype(np.int64)
 
 
 def _bits(kinds: pa.Array, known: tuple[str, ...], there: NDArray[np.bool_]) -> Integers:
     """The bit of each kind in `known`, 0 for others, NONE where there is none."""
-    numbers = numbered(kinds, known)
+    numbers = index_in(kinds, known)
     return np.where(numbers > 0, 1 << np.maximum(numbers - 1, 0), np.where(there, 0, NONE))
 
 
@@ -330,7 +344,7 @@ def _outcomes(arrays: Values) -> Integers:
     """The outcomes that sources allow, as bits; 0 where a source names none."""
     counts = counted(arrays)
     symbols = texts(elements(arrays, counts))
-    bits = np.maximum(_bits(symbols, SYMBOLS, is_there(symbols)), 0)
+    bits = np.maximum(_bits(symbols, SYMBOLS, is_valid(symbols)), 0)
     found = np.zeros(len(counts), np.int64)
     np.bitwise_or.at(found, np.repeat(np.arange(len(counts)), counts), bits)
     return found
@@ -344,4 +358,4 @@ def _oddities(state: State, version: str) -> pa.RecordBatch:
     columns["version"] = pa.repeat(pa.scalar(version), len(hits))
     columns["sender"] = _SIDES.take(columns["sender"])
     columns["oddity"] = _ODDITIES.take(columns["oddity"])
-    return typed(columns, arrow_schema(ODD))
+    return cast_to(columns, arrow_schema(ODD))

@@ -11,16 +11,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.amqp import rows as R
-from codec.amqp.notes import CAPTURED_LATE, NOTES, PEER_LATE
-from codec.amqp.rows import NAMES
+from codec.amqp.rows import CAPTURED_LATE, NAMES, NOTE_NAMES, PEER_LATE
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
-from codec.conversation.sessions.semantics import ASKS, COORDINATES, IN_SEGMENTS
-from codec.memory import fixed
-from codec.sides import SIDES
-from udfs import roles
+from codec.conversation.session_state import ASKS, COORDINATES, IN_SEGMENTS
+from codec.memory import as_kernel_array
+from codec.names import SIDES
 from udfs.arrow.fields import Fields, Values, fields, inside, values_of
-from udfs.arrow.rows import is_there, numbered, numbers_of, one_of, picked
-from udfs.conversation.capture_files import numbers_of_files
+from udfs.arrow.rows import (
+    index_in,
+    is_one_of,
+    is_valid,
+    take_or_null,
+    to_int64,
+)
+from udfs.conversation import roles
+from udfs.decode.stall_rows import numbers_of_files
 
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
@@ -71,12 +76,12 @@ class FrameBatch:
             elif name in TEXTS:
                 texts = TEXTS[name]
                 known = np.array([-1, *(at for at, text in enumerate(texts) if text is not None)])
-                column = known[numbered(self[name], [text for text in texts if text is not None])]
+                column = known[index_in(self[name], [text for text in texts if text is not None])]
             elif name == "notes":
                 column = _bits(self[name])
             else:
-                column = numbers_of(self[name], null=-1)
-            self._cells[name] = fixed(column)
+                column = to_int64(self[name], null=-1)
+            self._cells[name] = as_kernel_array(column)
         return self._cells[name]
 
     def are(self, name: str, *values: str) -> Flags:
@@ -87,7 +92,7 @@ class FrameBatch:
         """True where column `name` is not null."""
         if name in TEXTS:
             return marks_of(name, None).take(self.cells(name), mode="wrap")
-        found: Flags = self.cells(name) >= 0 if name in CELLS else is_there(self[name])
+        found: Flags = self.cells(name) >= 0 if name in CELLS else is_valid(self[name])
         return found
 
     def chosen(self, marks: Flags) -> FrameBatch:
@@ -98,7 +103,7 @@ class FrameBatch:
     @cached_property
     def argument_rows(self) -> Integers:
         """The rows of frames with a method, or with arguments: those of `arguments`."""
-        return np.flatnonzero(self.are_methods | is_there(self["arguments"]))
+        return np.flatnonzero(self.are_methods | is_valid(self["arguments"]))
 
     @cached_property
     def argument_at(self) -> Integers:
@@ -121,14 +126,14 @@ class FrameBatch:
 
     @cached_property
     def files(self) -> Integers:
-        """The capture file of each frame, as a number (`udfs.conversation.capture_files`)."""
+        """The capture file of each frame, as a number (`udfs.decode.stall_rows`)."""
         return numbers_of_files(self["capture_file"])
 
     @cached_property
     def unfinished(self) -> Flags:
         """True for frames of controls and commands of 0-10 that continue in the next frame, which has the arguments."""
         begun = self.are_methods & self.are("version", *IN_SEGMENTS)
-        return begun & self.are("status", "ok") & ~is_there(self["arguments"]) if begun.any() else begun
+        return begun & self.are("status", "ok") & ~is_valid(self["arguments"]) if begun.any() else begun
 
     @cached_property
     def cut(self) -> Flags:
@@ -160,8 +165,8 @@ class FrameBatch:
             return pa.nulls(len(self), pa.string())
         bodies = inside(values_of(self["properties"]).taken(np.flatnonzero(carries)), "body")
         kinds = fields(bodies, {"type": "string"})["type"]
-        kinds = pc.if_else(one_of(kinds, COORDINATES), kinds, pa.scalar(None, pa.string()))
-        return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
+        kinds = pc.if_else(is_one_of(kinds, COORDINATES), kinds, pa.scalar(None, pa.string()))
+        return take_or_null(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
 
     @cached_property
     def asks(self) -> Integers:
@@ -202,6 +207,6 @@ def _bits(notes: pa.ListArray) -> Integers:
     """The bits of lists of notes."""
     found = np.zeros(len(notes), np.int64)
     if notes.null_count < len(notes):
-        bits = np.left_shift(1, numbered(pc.list_flatten(notes), NOTES) - 1)
-        np.bitwise_or.at(found, numbers_of(pc.list_parent_indices(notes)), bits)
+        bits = np.left_shift(1, index_in(pc.list_flatten(notes), NOTE_NAMES) - 1)
+        np.bitwise_or.at(found, to_int64(pc.list_parent_indices(notes)), bits)
     return found

@@ -8,26 +8,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.conversation.sessions.semantics import (
+from codec.conversation.session_state import (
     NAMES,
     REQUEST_NAMES,
     SETTLES,
     VERSIONS,
 )
 from codec.tables import LONG, STRING, table_of
-from udfs import roles
 from udfs.arrow.fields import Fields, fields, values_of
 from udfs.arrow.rows import (
     from_spark,
-    is_among,
-    is_there,
-    places_where,
-    taken,
-    truth_of,
+    indices_where,
+    is_in,
+    is_valid,
+    take,
+    to_mask,
 )
-from udfs.arrow.types import bound
-from udfs.config import FACT
+from udfs.arrow.types import to_schema
+from udfs.conversation import roles
 from udfs.conversation.frames import Flags, FrameBatch
+from udfs.workers.config import FACT
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
@@ -45,15 +45,15 @@ def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, 
         if names_link.any()
         else pa.nulls(len(names_link), pa.string())
     )
-    may_be = frames.are("name", *roles.replies(), *REQUEST_NAMES) | is_there(frames.transaction_commands)
+    may_be = frames.are("name", *roles.replies(), *REQUEST_NAMES) | is_valid(frames.transaction_commands)
     may_be |= frames.asks > 0
 
     def rows(chosen: Flags) -> pa.RecordBatch:
         at = np.flatnonzero(chosen)
-        columns = {name: taken(column, pa.array(at)) for name, column in of_frames.items()}
+        columns = {name: take(column, pa.array(at)) for name, column in of_frames.items()}
         at = pa.array(frames.argument_at[at])
-        columns |= {name: taken(column, at) for name, column in of_arguments.items()}
-        return bound(columns, schema, REPLY)
+        columns |= {name: take(column, at) for name, column in of_arguments.items()}
+        return to_schema(columns, schema, REPLY)
 
     return rows(frames.are_methods & ~may_be), rows(frames.are_methods & may_be)
 
@@ -73,23 +73,23 @@ def streams_of(methods: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _declared_streams(methods: pa.RecordBatch) -> pa.RecordBatch:
-    chosen = places_where(is_among(methods["name"], *roles.QUEUE_TYPES_BY))
+    chosen = indices_where(is_in(methods["name"], *roles.QUEUE_TYPES_BY))
     if not len(chosen):
         return pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64()), pa.nulls(0, pa.string())], names=STREAMS.names)
     types = queue_types(methods, chosen, passive=True)
     queues = fields(values_of(methods["arguments"].take(chosen)), {"queue": "string"})["queue"]
-    at = places_where(is_among(types, "stream") & truth_of(pc.not_equal(queues, "")))
+    at = indices_where(is_in(types, "stream") & to_mask(pc.not_equal(queues, "")))
     connections = methods["connection_id"].take(chosen.take(at)).cast(pa.int64())
     return pa.RecordBatch.from_arrays([connections, queues.take(at)], names=STREAMS.names)
 
 
 def _counted_messages(methods: pa.RecordBatch) -> pa.RecordBatch:
     """Of each connection and queue the first count, and deletions."""
-    chosen = places_where(is_among(methods["name"], *roles.COUNTS_MESSAGES, *roles.DELETES_QUEUE))
+    chosen = indices_where(is_in(methods["name"], *roles.COUNTS_MESSAGES, *roles.DELETES_QUEUE))
     rows = methods.take(chosen)
     wanted = {"queue": "string", "message_count": "bigint", **dict.fromkeys(CONDITIONS, "boolean")}
     arguments = fields(values_of(rows["arguments"]), wanted)
-    deleted = pa.array(is_among(rows["name"], *roles.DELETES_QUEUE))
+    deleted = pa.array(is_in(rows["name"], *roles.DELETES_QUEUE))
     conditional = pc.or_(*(arguments[name].fill_null(False) for name in CONDITIONS))
     count = pc.if_else(deleted, pc.if_else(conditional, None, DELETED), arguments["message_count"])
     table = pa.table(
@@ -118,19 +118,19 @@ def find_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) -> pa.Array:
     """The types of queues that arguments of `chosen` rows imply; `passive`: those of passive declarations, too."""
     found, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
-    if not is_among(names, *roles.QUEUE_TYPES_BY).any():
+    if not is_in(names, *roles.QUEUE_TYPES_BY).any():
         return found
     for name, (argument, implied_type) in roles.QUEUE_TYPES_BY.items():
-        at = np.flatnonzero(is_among(names, name))
+        at = np.flatnonzero(is_in(names, name))
         if len(at):
             values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
             declared = Fields(values, {"passive": "boolean"}, ("arguments",))
             kind = "string" if implied_type is None else "variant"
             types = fields(declared.inside("arguments"), {argument: kind})[argument]
             if implied_type is not None:
-                types = pc.if_else(is_there(types), implied_type, None)
+                types = pc.if_else(is_valid(types), implied_type, None)
             if not passive:  # such a declaration changes nothing
-                types = pc.if_else(truth_of(declared.column("passive")), None, types)
+                types = pc.if_else(to_mask(declared.column("passive")), None, types)
             mask = np.zeros(len(chosen), bool)
             mask[at] = True
             found = pc.replace_with_mask(found, pa.array(mask), types.cast(pa.string()))

@@ -11,16 +11,43 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.amqp.rows import NAMES as DECODED_NAMES
-from codec.conversation.sessions import semantics
-from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, VERSIONS, compiled_roles, outcome_numbers
-from codec.conversation.sessions.state import NO_LIMIT, NONE, REJECTED, RELEASED, TAKES_BACK, Rows
-from codec.memory import fixed
-from codec.sides import SIDES
-from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, hexed, inside, valid_utf8, values_of
+from codec.conversation import session_state as semantics
+from codec.conversation.session_state import (
+    NAMES,
+    NO_LIMIT,
+    NONE,
+    OUTCOME_OF,
+    REJECTED,
+    RELEASED,
+    TAKES_BACK,
+    VERSIONS,
+    Rows,
+    compiled_roles,
+    outcome_numbers,
+)
+from codec.memory import as_kernel_array
+from codec.names import SIDES
+from udfs.arrow.fields import (
+    Fields,
+    Values,
+    are_objects,
+    counted,
+    elements,
+    hashed,
+    inside,
+    to_hex,
+    valid_utf8,
+    values_of,
+)
 from udfs.arrow.fields import texts as strings
-from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import in_one_text, is_among, is_there, numbered, picked
+from udfs.arrow.rows import (
+    concat_ws,
+    index_in,
+    is_in,
+    is_valid,
+    take_or_null,
+)
+from udfs.arrow.types import Numbers
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
@@ -44,7 +71,7 @@ ERROR = {"condition": "string", "description": "string"}
 STATE = {"type": "string", "txn_id": "binary"}
 BRANCH = {"format": "bigint", "global_id": "binary", "branch_id": "binary"}
 TYPE = {"type": "string"}
-EMPTY_OBJECT = 3  # octets: a map without entries
+EMPTY_OBJECT = 3  # bytes: a map without entries
 STATES = tuple(OUTCOME_OF)
 _ROLES = compiled_roles()
 _OUTCOME_OF = outcome_numbers(STATES)
@@ -71,7 +98,7 @@ class Performatives:
         content, frame_no = self.cells("content_frame_no"), self.cells("frame_no")
         # A transfer of 0-10 in several frames: the last one has its arguments, the first one begins the message.
         carries = self._named("transfers") & self.are("version", *semantics.IN_SEGMENTS) & (content != NONE)
-        frame_no = fixed(np.where(carries, content, frame_no))
+        frame_no = as_kernel_array(np.where(carries, content, frame_no))
         begins = self._named("transfers") & (content == frame_no)
         source = Fields(arguments.inside("source"), SOURCE, ("default_outcome", "filter", "capabilities"))
         target = Fields(arguments.inside("target"), TERMINUS, ("capabilities",))
@@ -79,7 +106,7 @@ class Performatives:
         errors = arguments.inside("error")
         error = Fields(errors, ERROR)
         operation = Fields(inside(self.commands, "body"), OPERATION)
-        states = numbered(state.column("type"), (*STATES, semantics.TRANSACTIONAL))
+        states = index_in(state.column("type"), (*STATES, semantics.TRANSACTIONAL))
         transactional, declares = states > len(STATES), states == STATES.index(semantics.DECLARED) + 1
         excepts = self._named("refuses")
         texts = {
@@ -92,17 +119,17 @@ class Performatives:
             "destination": arguments.column("destination"),
             "queue": arguments.column("queue"),
             "filters": objects_as_text(source.inside("filter")),
-            "declared": hexed(pc.if_else(pa.array(declares), state.column("txn_id"), pa.scalar(None, pa.binary()))),
+            "declared": to_hex(pc.if_else(pa.array(declares), state.column("txn_id"), pa.scalar(None, pa.binary()))),
         }
         distribution = source.column("distribution_mode")
         number, tag = arguments.numbers("delivery_id", NONE), arguments.column("delivery_tag")
         numbers = {
-            "copies": np.where(is_there(distribution), is_among(distribution, semantics.COPY), NONE)
+            "copies": np.where(is_valid(distribution), is_in(distribution, semantics.COPY), NONE)
             + self._are_topics(source, target, sender) * semantics.OF_TOPIC,
             "code": np.where(excepts, arguments.numbers("error_code", NONE), arguments.numbers("code", NONE)),
             "timeout": arguments.numbers("timeout", NO_LIMIT),
             "number": np.where(number == NONE, arguments.numbers("command_id", NONE), number),
-            "tag": np.where(is_there(tag), hashed(tag), 0),
+            "tag": np.where(is_valid(tag), hashed(tag), 0),
             "is_receiver": arguments.numbers("role", NONE),
             **{
                 each: arguments.numbers(each, NONE)
@@ -118,8 +145,8 @@ class Performatives:
             "readable": arguments.are_there,
             "error": excepts | are_objects(errors),
             "source": are_objects(arguments.inside("source")),
-            "coordinates": is_among(operation.column("type"), *semantics.COORDINATES),
-            "coordinator": is_among(target.column("type"), semantics.COORDINATOR),
+            "coordinates": is_in(operation.column("type"), *semantics.COORDINATES),
+            "coordinator": is_in(target.column("type"), semantics.COORDINATOR),
             "lists_all": self._lists_all(),
             "no_accept": arguments.numbers("accept_mode", NONE) == semantics.NO_ACCEPT,
         }
@@ -128,7 +155,7 @@ class Performatives:
         error_text, info = self._outcome_texts(state, states)
         receiver = np.where((sender == 0) != (arguments.numbers("role", NONE) == 1), 1, 0)
         range_at, range_first, range_last = self._ranges(receiver)
-        default = numbered(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
+        default = index_in(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
         found = numbers | truths | self.marks | {
             "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
             "outcome": outcome, "final": final, "by_sender": by_sender, "error_text": error_text, "info": info,
@@ -137,10 +164,10 @@ class Performatives:
         }  # fmt: skip
         return Rows(
             frame_no=frame_no,
-            **{each: fixed(self.cells(each)) for each in FROM_CELLS},
-            file=fixed(self.batch.files[self.at]),
+            **{each: as_kernel_array(self.cells(each)) for each in FROM_CELLS},
+            file=as_kernel_array(self.batch.files[self.at]),
             **{each: self.texts.of(column) for each, column in texts.items()},
-            **{each: fixed(column.astype(np.int64, copy=False)) for each, column in found.items()},
+            **{each: as_kernel_array(column.astype(np.int64, copy=False)) for each, column in found.items()},
         )
 
     def cells(self, name: str) -> Integers:
@@ -163,7 +190,7 @@ class Performatives:
         return named
 
     def _session_names(self, arguments: Fields) -> pa.Array:
-        """Names of sessions, which are octets, as text."""
+        """Names of sessions, which are bytes, as text."""
         opens = self._named("opens_session")
         if not opens.any():
             return pa.nulls(len(opens), pa.string())
@@ -180,16 +207,16 @@ class Performatives:
         ends = _ROLES["ends_transaction"][self.names]
         by_client = self._named("states_outcome") & (sender == 0)
         inside_one = transactional & (begins | by_client)
-        discharges = is_among(operation.column("type"), semantics.DISCHARGE)
+        discharges = is_in(operation.column("type"), semantics.DISCHARGE)
         on_branch = self._named("names_branch")
         if not (inside_one | discharges | on_branch).any():
             return np.zeros(len(begins), np.int64), ends
         named = pc.if_else(pa.array(inside_one), state.column("txn_id"), pa.scalar(None, pa.binary()))
         named = pc.if_else(pa.array(discharges & ~inside_one), operation.column("txn_id"), named)
         branch = Fields(self.arguments.inside("xid"), BRANCH).columns()
-        parts = (branch["format"].cast(pa.string()), hexed(branch["global_id"]), hexed(branch["branch_id"]))
+        parts = (branch["format"].cast(pa.string()), to_hex(branch["global_id"]), to_hex(branch["branch_id"]))
         whole = pc.binary_join_element_wise(*(part.fill_null("") for part in parts), " ")
-        key = self.texts.of(pc.if_else(pa.array(on_branch), whole, hexed(named)))
+        key = self.texts.of(pc.if_else(pa.array(on_branch), whole, to_hex(named)))
         result = np.where(operation.numbers("fail", NONE) == 1, semantics.ROLLS_BACK, semantics.COMMITS)
         return key, np.where(discharges, result, ends)
 
@@ -200,7 +227,7 @@ class Performatives:
         A disposition by the receiver settles messages of the other side, one by the sender its own.
         """
         arguments, disposes = self.arguments, self._named("states_outcome")
-        settled_in = numbered(Fields(state.inside("outcome"), TYPE).column("type"), STATES)
+        settled_in = index_in(Fields(state.inside("outcome"), TYPE).column("type"), STATES)
         terminal = np.where(states > len(STATES), settled_in, states)
         role = arguments.numbers("role", NONE)
         by_name = _BY_NAME[self.names, sender]
@@ -234,7 +261,7 @@ class Performatives:
             info = (
                 objects_as_text(values) for values in (error.inside("info"), fields_of.inside("message_annotations"))
             )
-            found[0, rows] = self.texts.of(in_one_text(list(error.columns().values()), ": "))
+            found[0, rows] = self.texts.of(concat_ws(list(error.columns().values()), ": "))
             found[1, rows] = self.texts.of(pc.coalesce(*info))
         return found[0], found[1]
 
@@ -249,9 +276,9 @@ class Performatives:
         if len(rows):
             values = values.taken(rows)
             counts = counted(values)
-            several = is_among(strings(elements(values, counts)), *semantics.TOPICS)
+            several = is_in(strings(elements(values, counts)), *semantics.TOPICS)
             of_several = np.bincount(np.repeat(rows, counts)[several], minlength=len(found)) > 0
-            found[rows] = is_among(strings(values), *semantics.TOPICS) | of_several[rows]
+            found[rows] = is_in(strings(values), *semantics.TOPICS) | of_several[rows]
         return found
 
     def _returns(self, state: Fields, terminal: Integers) -> Integers:
@@ -261,7 +288,7 @@ class Performatives:
         if not rejected.any():
             return outcome
         condition = Fields(state.inside("error"), {"condition": "string"}).column("condition")
-        found: Integers = np.where(rejected & is_among(condition, *semantics.TOO_LATE), RELEASED, outcome)
+        found: Integers = np.where(rejected & is_in(condition, *semantics.TOO_LATE), RELEASED, outcome)
         return found
 
     def _lists_all(self) -> NDArray[np.bool_]:
@@ -299,7 +326,7 @@ class Performatives:
         counts = counted(arrays)
         each = Fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint", "key": "binary"}, ("value",))
         listed = Fields(each.inside("value"), TYPE).column("type")
-        outcomes = _OUTCOME_OF[numbered(listed, STATES), np.repeat(receiver, counts)]
+        outcomes = _OUTCOME_OF[index_in(listed, STATES), np.repeat(receiver, counts)]
         of_lists = {"lower": hashed(each.column("key")), "upper": outcomes}
         own_counts, counts = counts, np.where(single, 1, counts)
         of_sets = ~np.repeat(single, counts)
@@ -322,7 +349,7 @@ def objects_as_text(values: Values) -> pa.Array:
         return pa.nulls(len(values.starts), pa.string())
     where = np.full(len(values.starts), -1)
     where[at] = np.arange(len(at))
-    return picked(as_text(values.taken(at)), where)
+    return take_or_null(as_text(values.taken(at)), where)
 
 
 def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
@@ -335,7 +362,7 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
     cut = batch.cut[at]
     if cut.any():
         arguments = arguments.at(arguments.starts, np.where(cut, arguments.starts, arguments.stops))
-    carries_command = is_there(batch.transaction_commands)[at]  # others need not be read
+    carries_command = is_valid(batch.transaction_commands)[at]  # others need not be read
     commands = properties.at(properties.starts, np.where(carries_command, properties.stops, properties.starts))
     marks = {"loss": batch.lost, "hides": hides, **batch.late}
     of_rows: dict[str, NDArray[np.bool_] | Integers] = {name: marked[at] for name, marked in marks.items()}

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from codec.tables import MESSAGES, Place
 from codec.variant.reading import OTHER, TIME
-from udfs.addresses import managed_by
-from udfs.arrow.dictionaries import by_distinct
 from udfs.arrow.fields import TYPES, Fields, Values, are_objects, read_as, text_or_hex, texts, values_of
-from udfs.arrow.rows import one_of
-from udfs.roles import DELIVERIES
+from udfs.arrow.rows import is_one_of
+from udfs.arrow.types import map_distinct_bytes
+from udfs.conversation.addresses import managed_by
+from udfs.conversation.roles import DELIVERIES
 
 
 def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str, pa.Array]:
@@ -53,7 +53,7 @@ def _paths(section: str) -> list[str]:
 
 
 def as_text(values: Values) -> pa.Array:
-    """Values of any type as text: octets as UTF-8 where they are, else as lower-case hex; null where there is none."""
+    """Values of any type as text: bytes as UTF-8 where they are, else as lower-case hex; null where there is none."""
     kinds, read = read_as(values, ("binary", "bigint", "boolean"))
     if not kinds.any():
         return pa.nulls(len(kinds), pa.string())
@@ -123,7 +123,7 @@ def derived(
     def default(truth: pa.Array) -> pa.Array:
         return pc.if_else(headed, pc.fill_null(truth, False), truth)
 
-    delivered = one_of(state["operation"], DELIVERIES)
+    delivered = is_one_of(state["operation"], DELIVERIES)
     durable = found["durable_flag"] if "durable_flag" in found else pc.equal(found["delivery_mode"], PERSISTENT)
     columns["durable"] = default(durable)
     if "has_header" in found:  # without a header the broker decides
@@ -163,10 +163,10 @@ def derived(
 
 def management(found: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> dict[str, pa.Array]:
     """Requests and replies of management nodes over 1.0. Which of them come from such a node is only known by the
-    address of their link, except those of HTTP over AMQP (`codec.amqp.v1_0.management`)."""
+    address of their link, except those of HTTP over AMQP (`codec.amqp.v1_0_contents`)."""
     nothing, no_number = pa.scalar(None, pa.string()), pa.scalar(None, pa.int32())
     subject, to = found["subject"], found["to"]
-    has_method = pc.and_(one_of(subject, HTTP_METHODS), pc.equal(found["reply_to"], HTTP_REPLY_TO).fill_null(False))
+    has_method = pc.and_(is_one_of(subject, HTTP_METHODS), pc.equal(found["reply_to"], HTTP_REPLY_TO).fill_null(False))
     if not has_method.true_count and all(found[name].null_count == len(to) for name in OF_MANAGEMENT):
         types = {name: MESSAGES[name].type for name in MESSAGES.names if name.startswith("management_")}
         return {name: pa.nulls(len(to), TYPES[str(kind)]) for name, kind in types.items()}
@@ -223,11 +223,11 @@ def trace_context(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def whole_numbers(texts: pa.Array) -> pa.Array:
     """Texts that are whole numbers, as Spark's try_cast to BIGINT reads them; the others null."""
-    return by_distinct(_whole_number, pa.int64(), texts.cast(pa.binary()))
+    return map_distinct_bytes(_whole_number, pa.int64(), texts.cast(pa.binary()))
 
 
-def _whole_number(octets: bytes) -> int | None:
-    text = octets.decode("utf-8", "replace").strip(BLANKS)
+def _whole_number(data: bytes) -> int | None:
+    text = data.decode("utf-8", "replace").strip(BLANKS)
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits or digits.strip(DIGITS) or int(text) not in INT64:
         return None

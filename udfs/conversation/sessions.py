@@ -1,10 +1,10 @@
 """Tracks the sessions of 0-10 and 1.0: frames in; messages, channels, links and outcomes out.
 
     tracker = SessionTracker()
-    begun = tracker.feed(frames)            # messages that begin in them, for `udfs.conversation.contents`
+    begun = tracker.feed(frames)            # messages that begin in them, for `udfs.conversation.messages`
     ended = tracker.ended(open_ids)         # channels, links and outcomes of connections that have ended
 
-Python works per batch, the kernels of `codec.conversation.sessions` per row; neither names a method.
+Python works per batch, the kernels of `codec.conversation.session_tracker` per row; neither names a method.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.conversation.sessions import semantics
-from codec.conversation.sessions.connections import LAYOUT, follow_connections, records_of_all
-from codec.conversation.sessions.ended import ended_in, without
-from codec.conversation.sessions.events import events_about
-from codec.conversation.sessions.outcomes import Outcomes, outcomes_of, still_needed
-from codec.conversation.sessions.replies import request_cell
-from codec.conversation.sessions.semantics import compiled_roles
-from codec.conversation.sessions.state import (
+from codec.conversation import session_state as semantics
+from codec.conversation.session_batches import LAYOUT, drop, droppable_in, follow_connections, records_of_all
+from codec.conversation.session_lookup import request_cell
+from codec.conversation.session_outcomes import Outcomes, events_about, outcomes_of, still_needed
+from codec.conversation.session_state import (
     CELLS,
     CLIENT,
     CLOSE_FRAME,
@@ -37,6 +34,7 @@ from codec.conversation.sessions.state import (
     STARTED,
     Rows,
     SessionRecords,
+    compiled_roles,
     current_records,
     new_state,
     retain,
@@ -45,19 +43,18 @@ from codec.conversation.sessions.state import (
     take_stalls,
     with_room,
 )
-from codec.conversation.sessions.state import COUNT as COUNT_CELL
-from codec.conversation.sessions.tracker import end_connection
-from codec.conversation.settled import Frames
-from codec.conversation.settlement import Settled
-from codec.conversation.states import spread
+from codec.conversation.session_state import COUNT as COUNT_CELL
+from codec.conversation.session_tracker import end_connection
+from codec.conversation.settlement import Frames, Settled
+from codec.conversation.states import expand_ranges
 from codec.stalls import LINK, new_rows
-from udfs.arrow.rows import joined
-from udfs.conversation.credits import Credits, Octets
+from udfs.arrow.rows import concat_rows
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.performatives import performatives
-from udfs.conversation.places import COMPLETED, COUNT, SessionPlaces, joined_settled
 from udfs.conversation.session_rows import (
     COUNTS,
+    ByteCounts,
+    Credits,
     begun_messages,
     channel_rows,
     command_replies,
@@ -71,7 +68,14 @@ from udfs.conversation.session_rows import (
     waiting_requests,
     with_links,
 )
-from udfs.conversation.states import ConnectionRecords, Tracker
+from udfs.conversation.states import (
+    COMPLETED,
+    COUNT,
+    ConnectionRecords,
+    SessionPlaces,
+    Tracker,
+    joined_settled,
+)
 from udfs.decode.stall_rows import stall_rows
 
 Integers = NDArray[np.int64]
@@ -87,8 +91,8 @@ class SessionTables(NamedTuple):
     messages: pa.Table | None = None
     replies: pa.Table | None = None
 
-    def and_also(self, other: SessionTables) -> SessionTables:
-        return SessionTables(*(joined(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
+    def merged_with(self, other: SessionTables) -> SessionTables:
+        return SessionTables(*(concat_rows(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
 
 
 class Final(NamedTuple):
@@ -109,10 +113,10 @@ class SessionTracker(Tracker):
     def __init__(self, keep: bool = False) -> None:
         self._roles = compiled_roles()
         # Of open connections: counts of messages by session, sender and outcome; transfers over subscriptions that
-        # were completed; octets of credit that messages used.
+        # were completed; bytes of credit that messages used.
         self._counts, self._completed = ConnectionRecords(COUNT), ConnectionRecords(COMPLETED)
-        self._octets, self._credits = Octets(), Credits()
-        records = (self._counts, self._completed, self._octets, self._credits.uses, self._credits.known)
+        self._bytes, self._credits = ByteCounts(), Credits()
+        records = (self._counts, self._completed, self._bytes, self._credits.uses, self._credits.known)
         super().__init__(LAYOUT, new_state(), keep, records)
         self._places_left = 0  # `_places()` when ended ones were last looked for
         self._replies: list[NDArray[np.void]] = []  # since the last `final`
@@ -123,7 +127,7 @@ class SessionTracker(Tracker):
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
         messages = None
         found = performatives(frames, self._texts)
-        self._octets.add_frames(frames)
+        self._bytes.add_frames(frames)
         if found is not None:
             begun = self._follow(found.rows())
             if len(begun.messages):
@@ -148,7 +152,9 @@ class SessionTracker(Tracker):
             return records._replace(messages=records.messages[first:])
         known, count = before.counts["messages"], after.counts["messages"]
         records = records_of_all(after)
-        return records._replace(messages=records.messages[spread(np.cumsum(count) - count + known, count - known)])
+        return records._replace(
+            messages=records.messages[expand_ranges(np.cumsum(count) - count + known, count - known)]
+        )
 
     def finish(self) -> None:
         """End all connections: there are no more frames."""
@@ -159,18 +165,18 @@ class SessionTracker(Tracker):
         records = self._ended(open_ids)
         if not len(records.sessions):
             return SessionTables()
-        octets, _ = self._octets.by_change(records.changes)
+        data, _ = self._bytes.by_change(records.changes)
         outcomes = outcomes_of(records)
         begins = SessionPlaces(records.sessions)
         completed = joined_settled(begins.settled(self._completed), outcomes.completed)
-        self._credits.apply(records, completed, octets, ended=True)
+        self._credits.apply(records, completed, data, ended=True)
         idle_ns = self._credits.idle_times(records)
         self._end_stalls(records, np.ones(len(records.links), bool))
         self._waiting.append(waiting_at_end(records))
         self._credits.drop(records.sessions)
         counts = counted(records, outcomes, records.messages["command"] == 0)
         begins.add(self._counts, counts)
-        for of_open in (self._counts, self._completed, self._octets):
+        for of_open in (self._counts, self._completed, self._bytes):
             of_open.only(open_ids)
         return SessionTables(
             channel_rows(records, counts, self._texts),
@@ -237,7 +243,7 @@ class SessionTracker(Tracker):
         self._add_counts(records, outcomes, final & ~command)
         self._apply_credit(records, outcomes.completed)
         found = message_outcomes(records, outcomes, self._texts).filter(pa.array(final & ~command))
-        replies = joined(self._take_replies(), command_replies(records, outcomes, final))
+        replies = concat_rows(self._take_replies(), command_replies(records, outcomes, final))
         on_link = messages["link"] != NONE
         waiting, commands = _frames(messages[~final & ~command]), _frames(messages[~final & command & ~on_link])
         of_coordinators = _frames(messages[~final & command & on_link])
@@ -262,10 +268,10 @@ class SessionTracker(Tracker):
         """Apply changes of credit of open connections; `completed`: more completed transfers."""
         begins = SessionPlaces(records.sessions)
         completed = joined_settled(begins.settled(self._completed), completed)
-        octets, at = self._octets.by_change(records.changes)
-        applied, over = self._credits.apply(records, completed, octets)
+        data, at = self._bytes.by_change(records.changes)
+        applied, over = self._credits.apply(records, completed, data)
         self._end_stalls(records, np.zeros(len(records.links), bool))
-        self._octets.keep((at >= 0) & ~np.append(applied, False)[at])
+        self._bytes.keep((at >= 0) & ~np.append(applied, False)[at])
         self._completed.replace(begins.completed(Settled(*(column[~over] for column in completed))))
         self._keep("changes", ~applied)
 
@@ -276,7 +282,7 @@ class SessionTracker(Tracker):
             return None, None
         states = self._take_states()
         records = records_of_all(states)
-        ended = ended_in(states, self._credits.used(records))
+        ended = droppable_in(states, self._credits.used(records))
         if not (ended.sessions.any() or ended.links.any()):
             self._put_states(states)
             self._places_left = self._places()
@@ -292,7 +298,7 @@ class SessionTracker(Tracker):
         )
         self._credits.renumber(records, ended.sessions, ended.links)
         completed = begins.settled(self._completed)
-        states = without(states, ended)
+        states = drop(states, ended)
         begins = SessionPlaces(states.parts["sessions"])
         self._counts.replace(begins.counts(counts[~ended.sessions]))
         place = np.cumsum(~ended.sessions) - 1

@@ -4,6 +4,8 @@ records.save(ids, writer)                    # by their field `connection`
 records.restore(reader)
 save_table(table, schema, ids, writer)       # by their column `connection_id`
 table = restore_table(schema, reader)
+
+Parts, in this order: states, places.
 """
 
 from __future__ import annotations
@@ -16,17 +18,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.conversation.states import ConnectionStates, Layout, places
-from codec.memory import fixed
+from codec.conversation.session_state import MAPS
+from codec.conversation.settlement import Settled
+from codec.conversation.states import ConnectionStates, Layout, blank, find_ids
+from codec.memory import as_kernel_array
 from codec.packing import Reader, Writer
-from udfs.arrow.dictionaries import MOST_TEXTS, Numbers
 from udfs.arrow.fields import heap_of, offsets_of
-from udfs.arrow.rows import connections_of, in_one, is_there, numbers_of
-from udfs.arrow.types import binary_column
+from udfs.arrow.rows import (
+    combine_chunks,
+    connections_of,
+    is_valid,
+    to_int64,
+)
+from udfs.arrow.types import MOST_TEXTS, Numbers, binary_column
 
-OCTETS, TRUTH, LENGTHS = np.dtype("u1"), np.dtype("u1"), np.dtype("<u4")
+BYTE, TRUTH, LENGTHS = np.dtype("u1"), np.dtype("u1"), np.dtype("<u4")
 Integers = NDArray[np.int64]
-NO_NUMBERS = fixed(np.zeros(0, np.int64))
+NO_NUMBERS = as_kernel_array(np.zeros(0, np.int64))
 
 
 class ConnectionRecords:
@@ -108,10 +116,10 @@ class Tracker:
         assert self._states is not None
         states, numbers, counts = self._layout.texts_apart(self._needed(self._states.of(ids)))
         states.save(writer)
-        octets = [self._texts.texts[number - 1].encode() for number in numbers.tolist()]
-        lengths = np.array([len(text) for text in octets], LENGTHS)
+        data = [self._texts.texts[number - 1].encode() for number in numbers.tolist()]
+        lengths = np.array([len(text) for text in data], LENGTHS)
         writer.put_counted(lengths, counts)
-        writer.put(np.frombuffer(b"".join(octets), OCTETS), sums(lengths, counts))
+        writer.put(np.frombuffer(b"".join(data), BYTE), sums(lengths, counts))
         for records in self._records:
             records.save(ids, writer)
 
@@ -120,10 +128,10 @@ class Tracker:
         assert self._states is not None
         states = ConnectionStates.restored(ids, self._layout.kinds, reader)
         lengths, counts = reader.take_counted(LENGTHS)
-        octets = reader.take(OCTETS, sums(lengths, counts)).tobytes()
+        data = reader.take(BYTE, sums(lengths, counts)).tobytes()
         ends = np.cumsum(lengths, dtype=np.int64).tolist()
-        texts = (octets[end - n : end].decode() for end, n in zip(ends, lengths.tolist(), strict=True))
-        numbers = np.array(self._texts.numbered(texts), np.int64)
+        texts = (data[end - n : end].decode() for end, n in zip(ends, lengths.tolist(), strict=True))
+        numbers = np.array(self._texts.ids_for(texts), np.int64)
         states = self._layout.texts_together(states, numbers, counts)
         self._states = ConnectionStates.concatenated([self._states, states])
         for records in self._records:
@@ -165,7 +173,7 @@ def _with_new_texts(states: ConnectionStates, layout: Layout, texts: Numbers, ne
     """The states with the numbers that their texts have in `new_texts`."""
     found = layout.texts_of(states)
     known = np.unique(np.concatenate([numbers[numbers > 0] for numbers in found]))
-    new = np.array([0, *new_texts.numbered(texts.texts[number - 1] for number in known.tolist())])
+    new = np.array([0, *new_texts.ids_for(texts.texts[number - 1] for number in known.tolist())])
     at = [np.where(numbers > 0, np.searchsorted(known, numbers) + 1, 0) for numbers in found]
     return layout.replace_texts(
         states, [np.where(numbers > 0, new[place], numbers) for numbers, place in zip(found, at, strict=True)]
@@ -182,7 +190,7 @@ def sums(lengths: NDArray[np.generic], counts: Integers) -> Integers:
 
 def _by_connection(ids: Integers, connections: Integers) -> tuple[Integers, Integers]:
     """The rows of these connections, one after the other, and how many each has."""
-    place = places(ids, connections)
+    place = find_ids(ids, connections)
     order = np.argsort(place, kind="stable")[np.count_nonzero(place < 0) :]
     return order, np.bincount(place[order], minlength=len(ids)).astype(np.int64)
 
@@ -192,12 +200,12 @@ def save_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer:
     if table is None or not table.num_rows:
         writer.put(np.zeros(len(ids), LENGTHS), np.ones(len(ids), np.int64))
         return
-    order, counts = _by_connection(ids, numbers_of(table["connection_id"]))
+    order, counts = _by_connection(ids, to_int64(table["connection_id"]))
     writer.put(counts.astype(LENGTHS), np.ones(len(ids), np.int64))
     if len(order):
         rows = table.select(schema.names).take(pa.array(order))
         for field in schema:
-            column = in_one(rows[field.name])
+            column = combine_chunks(rows[field.name])
             _put(column if column.type == field.type else column.cast(field.type), counts, writer)
 
 
@@ -211,7 +219,7 @@ def restore_table(schema: pa.Schema, reader: Reader) -> pa.Table | None:
 
 def _put(column: pa.Array, counts: Integers, writer: Writer) -> None:
     kind = column.type
-    writer.put(is_there(column).astype(TRUTH), counts)
+    writer.put(is_valid(column).astype(TRUTH), counts)
     if pa.types.is_struct(kind):
         for part in column.flatten():
             _put(part, counts, writer)
@@ -219,11 +227,11 @@ def _put(column: pa.Array, counts: Integers, writer: Writer) -> None:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(LENGTHS)
         writer.put(lengths, counts)
         _put(column.flatten(), sums(lengths, counts), writer)
-    elif _is_octets(kind):
-        octets, ends = heap_of(column).trimmed()
+    elif _is_bytes(kind):
+        data, ends = heap_of(column).trimmed()
         lengths = np.diff(ends).astype(LENGTHS)
         writer.put(lengths, counts)
-        writer.put(octets, sums(lengths, counts))
+        writer.put(data, sums(lengths, counts))
     else:
         values = column.view(pa.int64()) if pa.types.is_timestamp(kind) else column
         values = values.fill_null(False if pa.types.is_boolean(kind) else 0)
@@ -239,15 +247,15 @@ def _take(field: pa.Field, counts: Integers, reader: Reader) -> pa.Array:
         lengths = reader.take(LENGTHS, counts).astype(np.int64)
         items = _take(kind.value_field, sums(lengths, counts), reader)
         return pa.ListArray.from_arrays(pa.array(offsets_of(lengths)), items, type=kind, mask=mask)
-    if _is_octets(kind):
+    if _is_bytes(kind):
         lengths = reader.take(LENGTHS, counts).astype(np.int64)
-        octets = reader.take(OCTETS, sums(lengths, counts))
-        return binary_column(octets, offsets_of(lengths), there if mask is not None and field.nullable else None, kind)
+        data = reader.take(BYTE, sums(lengths, counts))
+        return binary_column(data, offsets_of(lengths), there if mask is not None and field.nullable else None, kind)
     values = reader.take(_fixed(kind), counts)
     return pa.array(values.astype(bool) if pa.types.is_boolean(kind) else values, mask=~there).cast(kind)
 
 
-def _is_octets(kind: pa.DataType) -> bool:
+def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
@@ -256,3 +264,68 @@ def _fixed(kind: pa.DataType) -> np.dtype[Any]:
     if pa.types.is_boolean(kind):
         return TRUTH
     return np.dtype(np.int64 if pa.types.is_timestamp(kind) else kind.to_pandas_dtype())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Places of sessions and links: in saved data they count from the first of their connection, in records from the first
+# of all.
+
+
+COUNT = blank("connection session sender outcome count").dtype
+COMPLETED = blank(" ".join(Settled._fields)).dtype
+
+
+class Begins:
+    """Where the records of each connection begin: places in saved records count from there."""
+
+    def __init__(self, records: NDArray[np.void]) -> None:
+        self.ids, self._first = np.unique(records["connection"], return_index=True)
+
+    def of(self, connections: Integers) -> Integers:
+        """The place of the first record of each connection."""
+        found: Integers = self._first[np.searchsorted(self.ids, connections)]
+        return found
+
+
+class SessionPlaces(Begins):
+    """Converts numbers of sessions: in saved data they count from the first session of their connection, in records
+    from the first of all."""
+
+    def __init__(self, sessions: NDArray[np.void]) -> None:
+        super().__init__(sessions)
+        self._sessions = sessions
+
+    def settled(self, completed: ConnectionRecords) -> Settled:
+        """COMPLETED of these connections, numbered within all records."""
+        own = completed.of(self.ids)
+        columns = {name: np.ascontiguousarray(own[name]) for name in Settled._fields}
+        columns["map_no"] = columns["map_no"] + self.of(own["connection"]) * MAPS
+        return Settled(**columns)
+
+    def completed(self, settled: Settled) -> NDArray[np.void]:
+        """COMPLETED, numbered within each connection."""
+        completed = np.zeros(len(settled.connection), COMPLETED)
+        for name, column in settled._asdict().items():
+            completed[name] = column
+        completed["map_no"] -= self.of(settled.connection) * MAPS
+        return completed
+
+    def add(self, more: ConnectionRecords, counts: Integers) -> None:
+        """Add COUNT of these connections to `counts`, by session, sender and outcome."""
+        own = more.of(self.ids)
+        at = self.of(own["connection"]) + own["session"], own["sender"], own["outcome"]
+        np.add.at(counts, at, own["count"])
+
+    def counts(self, counts: Integers) -> NDArray[np.void]:
+        """COUNT of `counts`, numbered within each connection."""
+        session, sender, outcome = np.nonzero(counts)
+        found = np.zeros(len(session), COUNT)
+        found["connection"] = self._sessions["connection"][session]
+        found["session"] = session - self.of(found["connection"])
+        found["sender"], found["outcome"], found["count"] = sender, outcome, counts[session, sender, outcome]
+        return found
+
+
+def joined_settled(first: Settled, then: Settled) -> Settled:
+    """The messages of both."""
+    return Settled(*(np.concatenate(columns) for columns in zip(first, then, strict=True)))

@@ -15,23 +15,37 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.amqp.connections.connection import TCP_ENDS
-from codec.amqp.connections.facts import CONTENTS, carried_protocols, limit_names, limits_reached, offered_versions
-from codec.amqp.connections.lifecycle import EndedConnections
+from codec.amqp.connection import TCP_ENDS, EndedConnections
 from codec.amqp.proxy_header import proxied_ends
 from codec.amqp.rows import KNOWN_BY
 from codec.amqp.versions import VERSIONS
+from codec.layers.connection_facts import (
+    CONTENTS,
+    carried_protocols,
+    limit_names,
+    limits_reached,
+    offered_versions,
+)
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.memory import as_records
+from codec.names import SIDES
 from codec.net.identity import IP_BYTES, NAME_BYTES, PORT_BYTES, flow_key, name_flows
-from codec.net.segments import FLOW_KEY_BYTES
-from codec.sides import SIDES
+from codec.net.layers import FLOW_KEY_BYTES
 from codec.tables import FACTS, LEDGER
-from udfs.arrow.dictionaries import TextTable, by_distinct, each_once, missing, nullable
-from udfs.arrow.types import arrow_type, binary_column, of_type, padded
+from udfs.arrow.types import (
+    TextTable,
+    arrow_type,
+    binary_column,
+    cast_column,
+    map_distinct,
+    map_distinct_bytes,
+    missing,
+    nullable,
+    with_null_columns,
+)
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.decode.processes import FlowProcesses, process_columns
 from udfs.source.columns import address_text
+from udfs.source.processes import FlowProcesses, process_columns
 
 # Field of the decoder's records, where the ledger has another name for it.
 COUNTED_AS = {"out_of_order_segments": "out_of_order"}
@@ -60,10 +74,10 @@ def connection_rows(
         "version_known": pa.array(is_amqp & (connections["version_known"] != 0)),
         "facts": _as_lists(facts(ended, files, processes)),
     }
-    return padded(columns, ARROW_DECODED)
+    return with_null_columns(columns, ARROW_DECODED)
 
 
-def joined(parts: Sequence[EndedConnections]) -> EndedConnections:
+def concat_ended(parts: Sequence[EndedConnections]) -> EndedConnections:
     """The connections of all `parts`, at least one, in order."""
     if len(parts) == 1:
         return parts[0]
@@ -108,7 +122,7 @@ def facts(ended: EndedConnections, files: Sequence[str], processes: FlowProcesse
         "transport": _texts(transports(ended), _TRANSPORTS),
         "conflicting_overlap_bytes": pa.array(directions["conflicting_bytes"].sum(axis=1)),
         "proxy_bytes": pa.array((directions["proxy_bytes"] + directions["preamble_bytes"]).sum(axis=1)),
-        "limits": each_once(limit_names, limits_reached(ended), _TEXTS),
+        "limits": map_distinct(limit_names, limits_reached(ended), _TEXTS),
     }
     columns |= _proxied(connections["proxy_header"])
     columns |= process_columns(processes, ended)
@@ -159,7 +173,7 @@ def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.Struc
 
 
 def _struct(columns: Mapping[str, pa.Array], fields: list[pa.Field]) -> pa.StructArray:
-    values = [of_type(columns[field.name], field.type, False) for field in fields]
+    values = [cast_column(columns[field.name], field.type, False) for field in fields]
     return pa.StructArray.from_arrays(values, fields=fields)
 
 
@@ -172,13 +186,13 @@ def _texts(numbers: NDArray[np.int64], table: TextTable) -> pa.Array:
     return table.column(np.ascontiguousarray(numbers)).dictionary_decode()
 
 
-def _fixed_texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
-    return binary_column(np.ascontiguousarray(octets), np.arange(len(octets) + 1) * size, kind=pa.string())
+def _fixed_texts(data: NDArray[np.uint8], size: int) -> pa.Array:
+    return binary_column(np.ascontiguousarray(data), np.arange(len(data) + 1) * size, kind=pa.string())
 
 
-def _addresses(octets: NDArray[np.uint8]) -> pa.Array:
+def _addresses(data: NDArray[np.uint8]) -> pa.Array:
     """The usual texts of addresses, uint8 (n, 16); IPv4 ones are mapped."""
-    return by_distinct(address_text, pa.string(), _fixed_texts(octets, IP_BYTES).view(pa.binary()))
+    return map_distinct_bytes(address_text, pa.string(), _fixed_texts(data, IP_BYTES).view(pa.binary()))
 
 
 def _offered(ended: EndedConnections) -> pa.Array:
@@ -190,7 +204,7 @@ def _offered(ended: EndedConnections) -> pa.Array:
 
     connections = ended.connections.view(np.ndarray)
     rows = np.column_stack([connections["client"], connections["offers"], connections["offer"]])
-    return each_once(names, rows, _TEXTS)
+    return map_distinct(names, rows, _TEXTS)
 
 
 def _tls(ended: EndedConnections) -> pa.Array:

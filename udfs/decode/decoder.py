@@ -14,20 +14,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.amqp.batches import Batch
-from codec.amqp.decoder import Decoder
-from codec.conversation.states import places
+from codec.conversation.states import find_ids
+from codec.decode.batches import Batch
+from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.variant import encode
-from udfs.arrow.rows import changed, numbers_of
-from udfs.arrow.types import padded, variants
+from udfs.arrow.rows import to_int64, with_columns
+from udfs.arrow.types import variants, with_null_columns
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.processes import FlowProcesses
-from udfs.decode.runs import Files, flows_in_order
-from udfs.decode.spaces import AddressSpaces
+from udfs.decode.runs import AddressSpaces, Files, flows_in_order
 from udfs.decode.stall_rows import ARROW_STALLS, stall_rows
+from udfs.source.processes import FlowProcesses
 
 
 def account_row(account: dict[str, Any]) -> pa.RecordBatch:
@@ -37,7 +36,7 @@ def account_row(account: dict[str, Any]) -> pa.RecordBatch:
         "capture_file": pa.array([account["capture_file"]], pa.string()),
         "arguments": variants([encode(account)]),
     }
-    return padded(columns, ARROW_DECODED)
+    return with_null_columns(columns, ARROW_DECODED)
 
 
 class StallsOfConnections:
@@ -53,7 +52,7 @@ class StallsOfConnections:
 
     def on(self, connections: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of kind 'connection' with their stalls."""
-        at = places(numbers_of(connections["connection_id"]), numbers_of(self._rows["connection_id"]))
+        at = find_ids(to_int64(connections["connection_id"]), to_int64(self._rows["connection_id"]))
         if not (at >= 0).any():
             return connections
         order = np.argsort(at, kind="stable")[np.count_nonzero(at < 0) :]
@@ -63,7 +62,7 @@ class StallsOfConnections:
         kind = connections.schema.field("stalls").type
         values = pa.StructArray.from_arrays(own.columns, fields=list(own.schema))
         column = pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(counts)), pa.int32()), values).cast(kind)
-        return changed(connections, {"stalls": column})
+        return with_columns(connections, {"stalls": column})
 
 
 def decode_runs(

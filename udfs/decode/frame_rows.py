@@ -14,16 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from codec.amqp import rows as R
-from codec.amqp.batches import Batch
-from codec.amqp.notes import note_names
-from codec.amqp.rows import NAMES
-from codec.amqp.v1_0 import azure_batches as A
+from codec.amqp import v1_0_contents as A
+from codec.amqp.rows import NAMES, note_names
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
-from codec.sides import SIDES
+from codec.decode.batches import Batch
+from codec.names import SIDES
 from codec.tables import DECODED
-from udfs.arrow.dictionaries import TextTable, each_once, nullable
 from udfs.arrow.fields import HEX_DIGITS
-from udfs.arrow.types import TIMESTAMP, VARIANT, arrow_schema, binary_column
+from udfs.arrow.types import TIMESTAMP, VARIANT, TextTable, arrow_schema, binary_column, map_distinct, nullable
 
 ARROW_DECODED = arrow_schema(DECODED)
 
@@ -129,7 +127,7 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "payload": _payload,
     "status": lambda rows: _STATUSES.column(rows.cells[:, R.STATUS]),
     "error": lambda rows: _ERRORS.column(rows.cells[:, R.ERROR]),
-    "notes": lambda rows: each_once(note_names, rows.cells[:, R.NOTES], _TEXTS, rows.cells[:, R.NOTES] != 0),
+    "notes": lambda rows: map_distinct(note_names, rows.cells[:, R.NOTES], _TEXTS, rows.cells[:, R.NOTES] != 0),
     "content_frame_no": lambda rows: nullable(rows.numbers(R.CONTENT)),
     "body_sha256": lambda rows: _digests(rows.batch.digest, rows.cells[:, R.DIGEST] > 0),
     "facts": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("facts").type),
@@ -146,7 +144,7 @@ def frame_rows(
     encoded: bool = False,
 ) -> pa.RecordBatch:
     """A batch of the stream decoder as DECODED rows of kind 'frame', with the columns `names`. `encoded`: texts that
-    the decoder has as numbers stay dictionary-encoded (`udfs.arrow.dictionaries`), which Spark does not read."""
+    the decoder has as numbers stay dictionary-encoded (`udfs.arrow.types`), which Spark does not read."""
     rows = Rows(batch, files, keep_payload)
     columns = [_OF_FRAMES[name](rows) for name in names]
     if not encoded:

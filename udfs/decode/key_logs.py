@@ -18,15 +18,29 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.capture.pcapng import SECTION_HEADER
-from codec.capture.secrets import SecretsWalker
+from codec.capture.pcapng import SECTION_HEADER, SecretsWalker
 from codec.compiler.limits import LIMITS
 from codec.errors import WirehareError
-from codec.layers.tls.hello import RANDOM_BYTES
-from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, add_secret, folded, joined_secrets, newest, parse_line
-from udfs.source.files import CaptureFile, error_line, locate, public_uri
+from codec.layers.tls_handshake import (
+    LABELS,
+    RANDOM_BYTES,
+    KeyLog,
+    Secrets,
+    add_secret,
+    folded,
+    joined_secrets,
+    newest,
+    parse_line,
+)
 from udfs.source.paths import PathError, resolve
-from udfs.source.reading import CaptureBytes, in_blocks
+from udfs.source.reading import (
+    CaptureBytes,
+    CaptureFile,
+    error_line,
+    in_blocks,
+    locate,
+    public_uri,
+)
 
 READ_BYTES = 1 << 20
 LINE_BYTES = 512  # no line of a key log is longer
@@ -96,13 +110,13 @@ class KeyLogFile:
         (key,) = folded(np.frombuffer(client_random, np.uint8)[None])
         begin, end = np.searchsorted(self.keys, key, "left"), np.searchsorted(self.keys, key, "right")
         found: Secrets = {}
-        octets, first = b"", 0  # of the file: lines of one connection are usually together
+        data, first = b"", 0  # of the file: lines of one connection are usually together
         for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
-            if self._file is not None and place + LINE_BYTES > first + len(octets):
+            if self._file is not None and place + LINE_BYTES > first + len(data):
                 self._file.seek(place)
-                octets, first = self._file.read(LOOKUP_BYTES), place
+                data, first = self._file.read(LOOKUP_BYTES), place
             at = place - first
-            parsed = parse_line(octets[at : at + LINE_BYTES].split(b"\n", 1)[0])
+            parsed = parse_line(data[at : at + LINE_BYTES].split(b"\n", 1)[0])
             if parsed is not None and parsed[1] == client_random:
                 add_secret(found, parsed[0], parsed[2])
         return found
@@ -127,17 +141,17 @@ class KeyLogFile:
 
 def _lines_of(block: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Lines of a block with a known label: the keys of their client randoms, where they begin."""
-    octets = np.frombuffer(block + bytes(LINE_BYTES), np.uint8)
-    starts = np.append(0, np.flatnonzero(octets[: len(block)] == 0x0A) + 1)
+    data = np.frombuffer(block + bytes(LINE_BYTES), np.uint8)
+    starts = np.append(0, np.flatnonzero(data[: len(block)] == 0x0A) + 1)
     starts = starts[starts < len(block)]
     keys, places = [], []
     for label in LABELS:
         mine = starts
-        for at, octet in enumerate(label + b" "):
-            mine = mine[octets[mine + at] == octet]
+        for at, byte in enumerate(label + b" "):
+            mine = mine[data[mine + at] == byte]
         if not len(mine):
             continue
-        digits = octets[mine[:, None] + len(label) + 1 + np.arange(2 * RANDOM_BYTES)]
+        digits = data[mine[:, None] + len(label) + 1 + np.arange(2 * RANDOM_BYTES)]
         values = (digits & 15) + 9 * (digits >> 6)
         keys.append(folded(((values[:, ::2] << 4) | values[:, 1::2]).astype(np.uint8)))
         places.append(mine)
@@ -159,7 +173,7 @@ class SecretFiles:
 
 
 class FoundSecrets:
-    """Secrets of a worker's connections; see `codec.layers.tls.keylog.SecretSource`."""
+    """Secrets of a worker's connections; see `codec.layers.tls_handshake.SecretSource`."""
 
     def __init__(self, files: SecretFiles) -> None:
         self._key_logs = [KeyLogFile(path) for path in files.key_logs]
@@ -178,7 +192,7 @@ class FoundSecrets:
         return joined_secrets(blocks.secrets(client_random) for blocks in self._of_captures())
 
     def known(self) -> tuple[NDArray[np.int64], bool]:
-        """See `codec.layers.tls.keylog.SecretSource`: of the captures, once these were searched."""
+        """See `codec.layers.tls_handshake.SecretSource`: of the captures, once these were searched."""
         keys = [log.keys for log in self._key_logs] + [blocks.keys for blocks in self._blocks or ()]
         before, joined = self._known
         if len(before) != len(keys) or any(one is not other for one, other in zip(before, keys, strict=True)):
@@ -209,11 +223,11 @@ class BlockSecrets:
         keys, places, lines, end = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [], 0
         room = LIMITS.secret_lines
         for piece in (piece for block in blocks for piece in _pieces(block)):
-            octets, found, where = _known_lines(piece, room)
+            data, found, where = _known_lines(piece, room)
             keys.append(found)
             places.append(where + end)
-            lines.append(octets)
-            end += len(octets)
+            lines.append(data)
+            end += len(data)
             room -= len(found)
             if not room:
                 break
@@ -257,12 +271,12 @@ def _known_lines(block: bytes, room: int) -> tuple[bytes, NDArray[np.int64], NDA
     keys, places = _lines_of(block)
     order = np.argsort(places)[:room]
     keys, places = keys[order], places[order]
-    octets = np.frombuffer(block, np.uint8)
-    ends = np.append(np.flatnonzero(octets == 0x0A) + 1, len(octets))
+    data = np.frombuffer(block, np.uint8)
+    ends = np.append(np.flatnonzero(data == 0x0A) + 1, len(data))
     sizes = np.minimum(ends[np.searchsorted(ends, places, "right")] - places, LINE_BYTES)
     begins = np.cumsum(sizes) - sizes
     rows = np.repeat(places - begins, sizes) + np.arange(int(sizes.sum()))
-    return octets[rows].tobytes() + b"\n", keys, begins
+    return data[rows].tobytes() + b"\n", keys, begins
 
 
 def blocks_of(file: CaptureFile) -> Iterator[bytes]:
@@ -273,7 +287,7 @@ def blocks_of(file: CaptureFile) -> Iterator[bytes]:
             if not capture.head.startswith(SECTION_HEADER):
                 return
             walker = SecretsWalker()
-            for _, found, _ in in_blocks(capture, lambda octets, _: walker.walk(octets), READ_BYTES):
+            for _, found, _ in in_blocks(capture, lambda data, _: walker.walk(data), READ_BYTES):
                 yield b"\n".join(found)
                 if walker.damaged:
                     return

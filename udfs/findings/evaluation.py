@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from codec.tables import Table
 from codec.variant.python_values import encode
-from udfs.arrow.types import arrow_schema, typed, variants
+from udfs.arrow.types import arrow_schema, cast_to, variants
+from udfs.conversation.roles import METHOD_FRAMES, SESSION_VERSIONS
 from udfs.findings.program import (
     FACT_CONNECTIONS,
     FIRST_ACROSS,
@@ -44,11 +45,12 @@ from udfs.findings.program import (
     hits_of,
     is_fact,
     possible,
+    quoted,
+    read_only,
     settings_of,
+    view_of,
     with_clause,
 )
-from udfs.findings.views import quoted, read_only, view_of
-from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
 from udfs.sink.parquet import ParquetFiles
 
 BATCH_ROWS = 32_768
@@ -418,7 +420,7 @@ def few_at_once(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBa
         with pq.ParquetFile(path, pre_buffer=False) as file:
             there = [name for name in schema.names if name in file.schema_arrow.names]
             for batch in file.iter_batches(BATCH_ROWS, columns=there, use_threads=False):
-                yield typed({name: batch[name] for name in there}, schema)
+                yield cast_to({name: batch[name] for name in there}, schema)
 
 
 def _make_oddities(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], of_methods: Table) -> None:

@@ -22,7 +22,7 @@ from udfs.findings.evaluation import TASK_BYTES, Question, Resources, answer, pa
 from udfs.findings.program import Program
 from udfs.sink.parquet import ParquetFiles
 
-# Rows in transit: `octets` is a stream of Arrow with some rows of the table or answer `name`; tables have a `group_no`.
+# Rows in transit: `bytes` is a stream of Arrow with some rows of the table or answer `name`; tables have a `group_no`.
 PACKED = table_of(
     "packed", ("group_no", INT, "group of connections"), ("name", STRING, "table"), ("octets", BINARY, "some rows")
 )
@@ -38,13 +38,13 @@ def pack(name: str, rows: pa.Table | pa.RecordBatch, group: int = 0) -> pa.Recor
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write(rows)
-    octets = pa.array([sink.getvalue().to_pybytes()], pa.binary())
-    return pa.RecordBatch.from_arrays([pa.array([group], pa.int32()), pa.array([name]), octets], names=PACKED.names)
+    data = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+    return pa.RecordBatch.from_arrays([pa.array([group], pa.int32()), pa.array([name]), data], names=PACKED.names)
 
 
-def unpacked(octets: pa.Buffer) -> pa.Table:
+def unpacked(data: pa.Buffer) -> pa.Table:
     """The rows of a stream of Arrow."""
-    return pa.ipc.open_stream(octets).read_all()
+    return pa.ipc.open_stream(data).read_all()
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class AnswerRows:
         with tempfile.TemporaryDirectory(prefix="findings-") as directory:
             files: dict[str, ParquetFiles] = {}
             for batch in batches:
-                for name, octets in zip(batch["name"].to_pylist(), batch["octets"], strict=True):
+                for name, data in zip(batch["name"].to_pylist(), batch["octets"], strict=True):
                     if name not in files:
                         files[name] = parquet_file(f"{directory}/{name}", schemas[name])
-                    rows = unpacked(octets.as_buffer())
+                    rows = unpacked(data.as_buffer())
                     for each in as_variants(rows, variant_columns(schemas[name])).to_batches():
                         files[name].write(each)
             paths = {name: paths_of(file, f"{directory}/{name}", schemas[name]) for name, file in files.items()}
@@ -141,5 +141,5 @@ class AnswerFiles:
 def unpacked_findings(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """PACKED rows of findings -> these, for `mapInArrow`."""
     for batch in batches:
-        for octets in batch["octets"]:
-            yield from unpacked(octets.as_buffer()).to_batches()
+        for data in batch["octets"]:
+            yield from unpacked(data.as_buffer()).to_batches()

@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 
 from codec.pseudonyms import key_of
 from codec.tables import FRAMES
+from udfs.arrow.spark_schemas import spark_type
 from udfs.functions.decoding import (
     FRAME_COLUMNS,
     decode_arguments,
@@ -33,7 +34,6 @@ from udfs.functions.names import (
     pseudonyms,
     redact_frame,
 )
-from udfs.spark_schemas import spark_type
 
 
 @dataclass(frozen=True)
@@ -225,13 +225,13 @@ def with_key(function: Callable[..., pa.Array], key: bytes) -> Callable[..., pa.
 def register(spark: SparkSession, key: str | bytes | None = None) -> None:
     """Register FUNCTIONS in `spark`, a classic session or one of Spark Connect.
 
-    `key` (32 octets, or a passphrase): the default of functions that take a key. It is part of the function, and in no
+    `key` (32 bytes, or a passphrase): the default of functions that take a key. It is part of the function, and in no
     query text or plan.
     """
-    octets = None if key is None else key_of(key)
+    data = None if key is None else key_of(key)
     declare: Any = arrow_udf  # its type hints lack VARIANT
     for function in FUNCTIONS:
-        of = function.of if octets is None or not function.keyed else with_key(function.of, octets)
+        of = function.of if data is None or not function.keyed else with_key(function.of, data)
         spark.udf.register(function.name, declare(of, function.returns))
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
+from codec.amqp.classic_tables import methods
 from codec.amqp.redaction import blank_secrets
-from codec.amqp.v0_10.tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
-from codec.amqp.v1_0.tables import descriptors
+from codec.amqp.v0_10_tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
+from codec.amqp.v1_0_tables import descriptors
+from codec.names import CLASSIC_VERSIONS
 from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, flow_key, name_flows
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6, key_of, pseudonym
-from udfs.arrow.dictionaries import by_distinct
-from udfs.arrow.types import binary_column
-from udfs.functions.columns import each_version, octets_of, version_code
+from udfs.arrow.types import binary_column, map_distinct_bytes
+from udfs.functions.decoding import bytes_of, each_version, version_code
 
 WITH_PORTS = (IPPROTO_TCP, 17, 132)  # TCP, UDP, SCTP (the Internet's protocol numbers)
 
@@ -45,17 +45,17 @@ def _descriptors() -> dict[int, str]:
 
 def method_name(class_id: pa.Array, method_id: pa.Array, version: pa.Array) -> pa.Array:
     """'basic.publish' for class 60 and method 40 of 0-9-1; null if the version does not define it."""
-    return by_distinct(lambda c, m, v: _methods(v).get((c, m)), pa.string(), class_id, method_id, version)
+    return map_distinct_bytes(lambda c, m, v: _methods(v).get((c, m)), pa.string(), class_id, method_id, version)
 
 
 def class_name(class_id: pa.Array, version: pa.Array) -> pa.Array:
     """'basic' for class 60 of 0-9-1; null if the version does not define it (1.0 has no classes)."""
-    return by_distinct(lambda c, v: _classes(v).get(c), pa.string(), class_id, version)
+    return map_distinct_bytes(lambda c, v: _classes(v).get(c), pa.string(), class_id, version)
 
 
 def descriptor_name(code: pa.Array) -> pa.Array:
     """'transfer' for descriptor 0x14 of 1.0: performatives, sections, outcomes and all other types of the standard."""
-    return by_distinct(_descriptors().get, pa.string(), code)
+    return map_distinct_bytes(_descriptors().get, pa.string(), code)
 
 
 def flow_id(
@@ -69,7 +69,7 @@ def flow_id(
     """Community ID, version 1, of each flow, the same for both orders of its ends; null where an address, a port, the
     protocol (TCP, UDP or SCTP by number) or the seed is invalid. Defaults: TCP, seed 0."""
     numbers = (_default(protocol, IPPROTO_TCP, ip), _default(seed, 0, ip))
-    return by_distinct(_community, pa.string(), ip, port, other_ip, other_port, *numbers)
+    return map_distinct_bytes(_community, pa.string(), ip, port, other_ip, other_port, *numbers)
 
 
 def _default(column: pa.Array, otherwise: int, like: pa.Array) -> pa.Array:
@@ -81,29 +81,29 @@ def _community(ip: str, port: int, other_ip: str, other_port: int, protocol: int
     short = all(0 <= number < 1 << 16 for number in (port, other_port, seed))
     if None in ends or not short or protocol not in WITH_PORTS:
         return None
-    mapped = [IPV4_MAPPED + octets if len(octets) == 4 else octets for octets in ends if octets]
+    mapped = [IPV4_MAPPED + data if len(data) == 4 else data for data in ends if data]
     flow = flow_key(mapped[0] + port.to_bytes(2, "big"), mapped[1] + other_port.to_bytes(2, "big"))
     name: bytes = name_flows(np.frombuffer(flow, np.uint8)[None], seed, protocol).tobytes()
     return name.decode()
 
 
 def packed(ip: str) -> bytes | None:
-    """The 4 or 16 octets of an address; None for an invalid address, or one with a zone."""
+    """The 4 or 16 bytes of an address; None for an invalid address, or one with a zone."""
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
-    except (OSError, ValueError):  # C rejects a text with a zero octet
+    except (OSError, ValueError):  # C rejects a text with a zero byte
         return None
 
 
 def redact_frame(frame: pa.Array, version: pa.Array) -> pa.Array:
-    """Each frame with its SASL responses and tokens replaced by asterisks, otherwise unchanged; null for octets that
+    """Each frame with its SASL responses and tokens replaced by asterisks, otherwise unchanged; null for bytes that
     are not one whole frame of a known method."""
     return each_version(version, [frame], _redact, pa.binary())
 
 
 def _redact(version: int, frames: pa.Array) -> pa.Array:
-    octets, offsets = octets_of(frames)
-    return binary_column(octets, offsets, blank_secrets(octets, offsets, version))
+    data, offsets = bytes_of(frames)
+    return binary_column(data, offsets, blank_secrets(data, offsets, version))
 
 
 def anonymise_ip(ip: pa.Array, key: pa.Array = None) -> pa.Array:
@@ -124,28 +124,28 @@ def _anonymised(ips: pa.Array, secret: str | bytes) -> pa.Array:
     addresses = [packed(ip) if ip is not None else None for ip in distinct.dictionary.to_pylist()]
     texts: list[str | None] = [None] * len(addresses)
     for width in (4, 16):
-        places = [i for i, octets in enumerate(addresses) if octets is not None and len(octets) == width]
-        octets = np.frombuffer(b"".join(addresses[i] or b"" for i in places), np.uint8).reshape(-1, width)
-        for i, text in zip(places, _texts(octets, key_of(secret)), strict=True):
+        places = [i for i, data in enumerate(addresses) if data is not None and len(data) == width]
+        data = np.frombuffer(b"".join(addresses[i] or b"" for i in places), np.uint8).reshape(-1, width)
+        for i, text in zip(places, _texts(data, key_of(secret)), strict=True):
             texts[i] = text
     return pa.array(texts, pa.string()).take(distinct.indices)
 
 
-def _texts(octets: np.ndarray, key: bytes) -> list[str]:
+def _texts(data: np.ndarray, key: bytes) -> list[str]:
     """Anonymised addresses, uint8 (n, 4 or 16), as text."""
-    if octets.shape[1] == 4:
-        numbers = anonymise_ipv4(octets.view(">u4").reshape(-1).astype(np.uint32), key)
-        octets, family = numbers.astype(">u4").view(np.uint8).reshape(-1, 4), socket.AF_INET
+    if data.shape[1] == 4:
+        numbers = anonymise_ipv4(data.view(">u4").reshape(-1).astype(np.uint32), key)
+        data, family = numbers.astype(">u4").view(np.uint8).reshape(-1, 4), socket.AF_INET
     else:
-        octets, family = anonymise_ipv6(octets, key), socket.AF_INET6
-    return [socket.inet_ntop(family, address) for address in octets]
+        data, family = anonymise_ipv6(data, key), socket.AF_INET6
+    return [socket.inet_ntop(family, address) for address in data]
 
 
 def pseudonyms(name: pa.Array, prefix: pa.Array, key: pa.Array = None) -> pa.Array:
     """'queue-3f9a2c71b0de' for each name with the prefix 'queue', the same digits for the same name under `key`."""
     if key is None:
         raise ValueError(_keyless("amqp_pseudonym(name, prefix, key)"))
-    return by_distinct(lambda n, p, k: pseudonym(n, key_of(k), p), pa.string(), name, prefix, key)
+    return map_distinct_bytes(lambda n, p, k: pseudonym(n, key_of(k), p), pa.string(), name, prefix, key)
 
 
 def _keyless(call: str) -> str:

@@ -2,25 +2,143 @@
 
 Servers that give the same name of their broker, by any of their connections, are one broker; a server that gives none
 is one by its address and port.
+
+Parts, in this order: legs, brokers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
-from udfs.config import FACT
+from codec.names import SIDES
+from udfs.arrow.fields import hashed
+from udfs.arrow.rows import (
+    combine_chunks,
+    concat_ws,
+    is_one_of,
+    to_int64,
+    to_mask,
+)
+from udfs.conversation.roles import DELIVERIES, RABBITMQ
 from udfs.pairing.hash_partitions import whole_keys
-from udfs.pairing.legs import legs_of
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
-from udfs.roles import DELIVERIES, RABBITMQ
+from udfs.workers.config import FACT
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Connections that were captured several times on their way to the broker: on both sides of a NAT, or of a proxy.
+
+
+Integers = NDArray[np.int64]
+
+NAT_US = 50_000  # at most from one side of a NAT to the other, microseconds
+PROXY_US = 1_000_000  # and of a proxy, which makes a connection of its own
+RANDOM = np.uint64(1 << 16)  # sequence numbers begin below it once in 65,536 times
+
+# Columns of table connections; a proxy passes these frames and names on.
+PASSED_ON = (
+    "version", "vhost", "user", "client_name", "client_frames", "server_frames", "messages_published",
+    "messages_delivered",
+)  # fmt: skip
+
+
+def legs_of(rows: Mapping[str, pa.Array]) -> Integers:
+    """How many others of these connections (`udfs.pairing.schemas.CONNECTION_COLUMNS`) are the same one nearer to the
+    broker. The side whose packets come later is nearer."""
+    legs = _of_translations(rows)
+    nearer = _of_proxies(rows)
+    relayed = np.flatnonzero(nearer >= 0)
+    # Those nearest to the broker first.
+    for each in relayed[np.argsort(-_times(rows, "opened_ts")[relayed], kind="stable")]:
+        legs[each] += 1 + legs[nearer[each]]
+    return legs
+
+
+def _of_translations(rows: Mapping[str, pa.Array]) -> Integers:
+    """The same for NATs alone, which leave sequence numbers, packets and bytes, and are fast. Numbers that other
+    connections have as well are not random, and say nothing. Neither are those that begin low (captures that were made
+    by a program), unless the client's port is the same, and one of the addresses, and no third connection has these."""
+    legs = np.zeros(len(rows["connection_id"]), np.int64)
+    known = np.flatnonzero(rows["tcp_origin"].is_valid().to_numpy(zero_copy_only=False))
+    if len(np.unique(to_int64(rows["tcp_origin"])[known])) == len(known):
+        return legs
+    counts = [f"{side}_{name}" for side in SIDES for name in ("packets", "bytes")]
+    origins = to_int64(rows["tcp_origin"])[known].view(np.uint64)
+    low = (origins >> np.uint64(32) < RANDOM) | (origins & np.uint64(0xFFFFFFFF) < RANDOM)
+    copied = ["tcp_origin", *counts]
+    stream = np.where(low, _hashed(rows, [*copied, "client_port"])[known], _hashed(rows, copied)[known])
+    ends, clients, servers = (
+        _hashed(rows, names)[known]
+        for names in (("client_ip", "server_ip"), ("client_ip",), ("server_ip", "server_port"))
+    )
+    opened_us, closed_us = (_times(rows, name)[known] for name in ("opened_ts", "closed_ts"))
+    order = np.lexsort([to_int64(rows["connection_id"])[known], opened_us, stream, origins])
+    stream, ends, origins, later_us = stream[order], ends[order], origins[order], np.diff(opened_us[order])
+    same = (stream[1:] == stream[:-1]) & (ends[1:] != ends[:-1])
+    same &= (later_us > 0) & (later_us <= NAT_US) & (np.abs(np.diff(closed_us[order])) <= NAT_US)
+    elsewhere = (origins[1:] == origins[:-1]) & ~same
+    one_end = (np.diff(clients[order]) == 0) | (np.diff(servers[order]) == 0)
+    _, of_port, alike = np.unique(
+        _hashed(rows, ("tcp_origin", "client_port"))[known][order], return_inverse=True, return_counts=True
+    )
+    one_end &= alike[of_port][1:] == 2
+    same &= np.where(low[order][1:], one_end, ~np.isin(origins[1:], origins[1:][elsewhere]))
+    places = np.arange(len(order))
+    last = np.where(np.append(same, False), len(order), places)  # of the connections that follow each other
+    legs[known[order]] = np.minimum.accumulate(last[::-1])[::-1] - places
+    return legs
+
+
+def _of_proxies(rows: Mapping[str, pa.Array]) -> Integers:
+    """For each connection to a proxy, the one that the proxy made for it: its client is where the other one ends, or
+    its PROXY header names the other's client; it has as many frames and messages, and both begin and end at about the
+    same time. -1 for others."""
+    number = len(rows["connection_id"])
+    nearer = np.full(number, -1, np.int64)
+    opened_us, closed_us = _times(rows, "opened_ts"), _times(rows, "closed_ts")
+    passed_on = _hashed(rows, PASSED_ON)
+    handshake_us = to_int64(rows["handshake_ns"].fill_null(0)) // 1000
+    carried = to_int64(pc.add(rows["messages_published"], rows["messages_delivered"]).fill_null(0)) > 0
+    clients = _hashed(rows, ("client_ip",))
+    named = rows["proxied_client_ip"].is_valid().to_numpy(zero_copy_only=False)
+    for there, here, of_proxy in (
+        (("server_ip",), ("client_ip",), carried),
+        (("client_ip", "client_port"), ("proxied_client_ip", "proxied_client_port"), carried & named),
+    ):
+        to, made = np.flatnonzero(carried), np.flatnonzero(of_proxy)
+        place = np.concatenate([to, made])
+        keys = np.concatenate([_hashed(rows, there)[to], _hashed(rows, here)[made]])
+        is_made = np.repeat([False, True], [len(to), len(made)])
+        order = np.lexsort([is_made, opened_us[place], passed_on[place], keys])
+        place, keys, is_made = place[order], keys[order], is_made[order]
+        # The next connection that a proxy made after each one.
+        at = np.where(is_made, np.arange(len(order)), len(order))
+        at = np.minimum.accumulate(at[::-1])[::-1]
+        found = np.append(place, -1)[at]
+        same = (found >= 0) & (np.append(keys, 0)[at] == keys) & (passed_on[found] == passed_on[place]) & ~is_made
+        later_us = opened_us[found] - opened_us[place]
+        same &= (later_us >= 0) & (later_us <= PROXY_US) & (np.abs(closed_us[found] - closed_us[place]) <= PROXY_US)
+        # The client hears the broker's open-ok after the proxy did.
+        same &= (handshake_us[place] == 0) | (later_us + handshake_us[found] <= handshake_us[place])
+        same &= (clients[found] != clients[place]) & (found != place)
+        nearer[place[same]] = found[same]
+    return nearer
+
+
+def _hashed(rows: Mapping[str, pa.Array], names: Sequence[str]) -> Integers:
+    return hashed(*(rows[name] for name in names))
+
+
+def _times(rows: Mapping[str, pa.Array], name: str) -> Integers:
+    """Microseconds."""
+    found: Integers = to_int64(rows[name].cast(pa.int64()))
+    return found
+
 
 # RabbitMQ's own name for a node that no other machine can reach: many brokers have it, none has several addresses.
 NO_NAME = "@localhost"
@@ -41,7 +159,7 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     """CONNECTION_COLUMNS and queues that are streams (`udfs.conversation.methods.STREAMS`) -> BROKERS, a row for each
     connection that may have messages."""
     connections = connections.filter(MAY_HAVE_MESSAGES)
-    rows = {name: in_one(connections[name]) for name in CONNECTION_COLUMNS}
+    rows = {name: combine_chunks(connections[name]) for name in CONNECTION_COLUMNS}
     other = pc.and_(rows["version"].is_null(), pc.equal(rows["sides_known_by"], "syn").fill_null(False))
     undecoded = pc.if_else(other, 0, rows["undecoded_bytes"].fill_null(0))
     lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), undecoded), 0)
@@ -53,10 +171,10 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     vhost = pc.if_else(is_hostname, of_host, rows["vhost"])
     vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
     port = rows["server_port"].cast(pa.string())
-    server = in_one_text([rows["server_ip"], port], ":").fill_null("")
+    server = concat_ws([rows["server_ip"], port], ":").fill_null("")
     named = _apart(_named(server, rows["broker_name"]), legs_of(rows))
     _, broker = np.unique(hashed(named, vhost), return_inverse=True)
-    lossy = np.bincount(broker, truth_of(lost)) > 0
+    lossy = np.bincount(broker, to_mask(lost)) > 0
     columns = [
         rows["connection_id"], rows["version"], server, named, vhost, pa.array(lossy[broker]),
         pa.nulls(len(server), pa.bool_()), _streams(streams, rows["connection_id"], broker),
@@ -69,7 +187,7 @@ def _named(servers: pa.Array, names: pa.Array) -> pa.Array:
     given = pc.and_(pc.not_equal(names, ""), pc.invert(pc.ends_with(names, NO_NAME))).fill_null(False)
     known = pa.table({"server": servers.filter(given), "name": names.filter(given)})
     known = known.group_by("server").aggregate([("name", "min")])
-    found = in_one(known["name_min"]).take(pc.index_in(servers, in_one(known["server"])))
+    found = combine_chunks(known["name_min"]).take(pc.index_in(servers, combine_chunks(known["server"])))
     return pc.coalesce(found, servers)
 
 
@@ -129,7 +247,7 @@ def make_brokers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def ids_of(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Messages (ID_COLUMNS) of lossy brokers (BROKER_COLUMNS) -> IDS: those not marked as redelivered, by message-id
     and source."""
-    delivered = one_of(rows["operation"], DELIVERIES)
+    delivered = is_one_of(rows["operation"], DELIVERIES)
     unmarked = pc.and_(rows["lossy"], pc.invert(rows["redelivered"].fill_null(False)))
     has_id = pc.not_equal(rows["message_id"], "").fill_null(False)
     chosen = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))
@@ -143,8 +261,8 @@ def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function for `mapInArrow`: PARTITIONED IDS, sorted by bucket -> REPEATED, brokers at which an id occurs twice
     (not distinct)."""
     for rows in whole_keys(batches, IDS):
-        order = np.argsort(numbers_of(rows["key"]))
-        keys = numbers_of(rows["key"])[order]
+        order = np.argsort(to_int64(rows["key"]))
+        keys = to_int64(rows["key"])[order]
         twice = order[1:][keys[1:] == keys[:-1]]
         found = rows.take(pa.array(twice)).group_by(["broker", "vhost"]).aggregate([])
         yield from found.select(REPEATED.names).combine_chunks().to_batches()
@@ -157,4 +275,4 @@ def with_repeats(brokers: pa.Table, repeats: pa.Table) -> pa.Table:
 
 
 def _names(rows: pa.Table) -> list[pa.Array]:
-    return [in_one(rows[name]) for name in REPEATED.names]
+    return [combine_chunks(rows[name]) for name in REPEATED.names]

@@ -15,12 +15,28 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from codec.memory import fixed
-from codec.pairing.engine import pairs_of
-from codec.pairing.state import ANY, DECIDED, DELIVERY, LABEL, NONE, PUBLISH, Pairs, Rows
+from codec.memory import as_kernel_array
+from codec.pairing.engine import (
+    ANY,
+    DECIDED,
+    DELIVERY,
+    LABEL,
+    NONE,
+    PUBLISH,
+    Pairs,
+    Rows,
+    pairs_of,
+)
 from codec.tables import Table
-from udfs.arrow.rows import Index, elapsed, in_one, numbers_of, picked, truth_of
-from udfs.arrow.types import arrow_schema, typed
+from udfs.arrow.rows import (
+    Index,
+    combine_chunks,
+    elapsed,
+    take_or_null,
+    to_int64,
+    to_mask,
+)
+from udfs.arrow.types import arrow_schema, cast_to
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.parts import Points, Stalled, parts_of, stalled_of
 from udfs.sink.parquet import write_folders
@@ -76,7 +92,7 @@ class PairMessages:
         schema = arrow_schema(self.schema)
         for rows in whole_keys(batches, TO_PAIR):
             if pc.min(rows["side"]).as_py() != STALLED:
-                yield typed(_flows(rows), schema)
+                yield cast_to(_flows(rows), schema)
 
 
 @dataclass(frozen=True)
@@ -96,7 +112,7 @@ class WriteFlows:
 
 def _flows(rows: pa.Table) -> dict[str, pa.Array]:
     """The flows of all messages of some keys: a publish and a delivery, or one without the other."""
-    side = numbers_of(rows["side"])
+    side = to_int64(rows["side"])
     is_reply = side == RPC_REPLY
     messages = Messages(rows, np.flatnonzero(side <= DELIVERY), rows.filter(pa.array(side == IN_STREAM)))
     columns = messages.columns
@@ -117,23 +133,23 @@ class Messages:
 
     def __init__(self, rows: pa.Table, places: NDArray[np.int64], decided: pa.Table) -> None:
         self._rows, self._decided = rows, decided
-        columns = {name: numbers_of(rows[name])[places] for name in FOR_KERNEL}
+        columns = {name: to_int64(rows[name])[places] for name in FOR_KERNEL}
         if decided.num_rows:
-            ids = (numbers_of(rows[name])[places] for name in ("connection_id", "frame_no"))
+            ids = (to_int64(rows[name])[places] for name in ("connection_id", "frame_no"))
             known = self._decided_of(*ids) >= 0
             columns["side"] = np.where((columns["side"] == DELIVERY) & known, DECIDED, columns["side"])
         time = np.where(columns["side"] == PUBLISH, columns["last_ns"], columns["first_ns"])
-        named = (numbers_of(rows[name])[places] for name in ("frame_no", "connection_id"))
+        named = (to_int64(rows[name])[places] for name in ("frame_no", "connection_id"))
         order = np.lexsort((*named, time, columns["source"], columns["side"], columns["key"]))
         self._places = places[order]
-        lists = in_one(rows[LISTED[0]])
-        ends = numbers_of(lists.offsets)
-        listed = {LISTED[0]: numbers_of(lists.values), LISTED[1]: ends[self._places], LISTED[2]: ends[self._places + 1]}
-        self.columns = Rows(**{name: fixed(column[order]) for name, column in columns.items()}, **listed)
+        lists = combine_chunks(rows[LISTED[0]])
+        ends = to_int64(lists.offsets)
+        listed = {LISTED[0]: to_int64(lists.values), LISTED[1]: ends[self._places], LISTED[2]: ends[self._places + 1]}
+        self.columns = Rows(**{name: as_kernel_array(column[order]) for name, column in columns.items()}, **listed)
 
     def _decided_of(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of `decided` of each delivery; -1 for none."""
-        ids = (numbers_of(self._decided[name]) for name in ("connection_id", "frame_no"))
+        ids = (to_int64(self._decided[name]) for name in ("connection_id", "frame_no"))
         return Index(*ids).find(connections, frames)
 
     def pair_decided(self, pairs: Pairs) -> None:
@@ -144,20 +160,20 @@ class Messages:
         of = self._decided_of(self.numbers("connection_id")[at], self.numbers("frame_no")[at])
         published = np.flatnonzero(self.columns.side == PUBLISH)
         keys = Index(self.columns.key[published], self.numbers("identity")[published])
-        found = keys.find(self.columns.key[at], numbers_of(self._decided["identity"])[of])
+        found = keys.find(self.columns.key[at], to_int64(self._decided["identity"])[of])
         publish = np.where(found >= 0, np.append(published, NONE)[found], NONE)
         pairs.first[at] = pairs.last[at] = at
         pairs.publish[at], pairs.tier[at] = publish, LABEL
-        pairs.ambiguous[at] = numbers_of(self._decided["flag_optional"])[of]
+        pairs.ambiguous[at] = to_int64(self._decided["flag_optional"])[of]
         pairs.paired[publish[publish != NONE]] = 1
 
     def at(self, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
         """A function that picks a column of the messages at `places` of that order; null where NONE is."""
         there = np.where(places == NONE, -1, self._places[places])
-        return lambda name: picked(self._rows[name], there)
+        return lambda name: take_or_null(self._rows[name], there)
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        return numbers_of(self._rows[name])[self._places]
+        return to_int64(self._rows[name])[self._places]
 
 
 def _appended(of_deliveries: NDArray[np.int64], unpaired: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -167,9 +183,9 @@ def _appended(of_deliveries: NDArray[np.int64], unpaired: NDArray[np.int64]) -> 
 
 def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.int64]) -> pa.Array:
     """How long each of the `publishes` waited for its reply; null without one."""
-    replied, requested = numbers_of(replies["identity"]), messages.numbers("identity")
+    replied, requested = to_int64(replies["identity"]), messages.numbers("identity")
     of_messages = Index(replied, np.zeros_like(replied)).find(requested, np.zeros_like(requested))
-    return picked(replies["rpc_latency_ns"], np.where(publishes == NONE, -1, of_messages[publishes]))
+    return take_or_null(replies["rpc_latency_ns"], np.where(publishes == NONE, -1, of_messages[publishes]))
 
 
 def _columns(
@@ -251,17 +267,17 @@ def _parts(
     """The parts of the `total` of flows, which are `over` then; null where there is no total."""
     taken = first("taken_ns")
     points = Points(
-        begun_ns=numbers_of(pc.coalesce(publish("first_ns"), taken)),
-        published_ns=numbers_of(pc.coalesce(publish("last_ns"), taken)),
-        confirmed_ns=numbers_of(confirmed_ns, NEVER),
-        delivered_ns=numbers_of(first("first_ns")),
-        last_begun_ns=numbers_of(last("first_ns")),
-        last_complete_ns=numbers_of(last("last_ns")),
-        handled_ns=numbers_of(last("handled_ns"), NEVER),
-        settled_ns=numbers_of(over),
-        publish_connection=numbers_of(publish("connection_id"), NONE),
-        deliver_connection=numbers_of(first("connection_id"), NONE),
-        queue=numbers_of(first("queue_key")),
+        begun_ns=to_int64(pc.coalesce(publish("first_ns"), taken)),
+        published_ns=to_int64(pc.coalesce(publish("last_ns"), taken)),
+        confirmed_ns=to_int64(confirmed_ns, NEVER),
+        delivered_ns=to_int64(first("first_ns")),
+        last_begun_ns=to_int64(last("first_ns")),
+        last_complete_ns=to_int64(last("last_ns")),
+        handled_ns=to_int64(last("handled_ns"), NEVER),
+        settled_ns=to_int64(over),
+        publish_connection=to_int64(publish("connection_id"), NONE),
+        deliver_connection=to_int64(first("connection_id"), NONE),
+        queue=to_int64(first("queue_key")),
     )
     parts, confirmed = parts_of(points, stalled)
     known = total.is_valid()
@@ -269,7 +285,7 @@ def _parts(
     are_null["send_ns"] = pc.or_(are_null["send_ns"], publish("first_ns").is_null())
     are_null["ack_held_ns"] = pc.or_(are_null["ack_held_ns"], last("handled_ns").is_null())
     are_null["confirm_wait_ns"] = pc.or_(are_null["confirm_wait_ns"], pa.array(~confirmed))
-    return {name: pa.array(numbers, mask=truth_of(are_null[name])) for name, numbers in parts.items()}
+    return {name: pa.array(numbers, mask=to_mask(are_null[name])) for name, numbers in parts.items()}
 
 
 def _flow_ids(publish: pa.Array, delivery: pa.Array) -> pa.Array:

@@ -19,8 +19,13 @@ from numpy.typing import NDArray
 
 from udfs.arrow.fields import offsets_of
 from udfs.arrow.files import Spool
-from udfs.arrow.rows import in_groups, in_one, numbers_of, stretches
-from udfs.arrow.types import binary_column, typed
+from udfs.arrow.rows import (
+    batch_groups,
+    combine_chunks,
+    equal_runs,
+    to_int64,
+)
+from udfs.arrow.types import binary_column, cast_to
 from udfs.pairing.schemas import ARROW_PARTITIONED
 
 KEY = "key"  # the column that rows are partitioned by
@@ -41,12 +46,12 @@ class HashPartitioner:
     buckets: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        own = (typed({name: batch[name] for name in self.schema.names}, self.schema) for batch in batches)
-        for group in in_groups(own, BUFFER_BYTES):
+        own = (cast_to({name: batch[name] for name in self.schema.names}, self.schema) for batch in batches)
+        for group in batch_groups(own, BUFFER_BYTES):
             yield from self._partition(one_batch(group))
 
     def _partition(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        high = numbers_of(rows[KEY]).view(np.uint64) >> np.uint64(32)
+        high = to_int64(rows[KEY]).view(np.uint64) >> np.uint64(32)
         numbers, parts, size = list[int](), list[pa.Buffer](), 0
         for number, part in _split(rows, high % np.uint64(self.buckets)):
             numbers.append(number)
@@ -109,8 +114,8 @@ class Bucket:
         self._parts = self._parts or [Spool(BUCKET_BYTES >> BITS) for _ in range(1 << BITS)]
         if self._batches:
             rows = one_batch(self._batches)
-            bits = numbers_of(rows[KEY]).view(np.uint64) >> np.uint64(BITS * self._level)
-            shared = numbers_of(rows[KEY]) == EVERYWHERE
+            bits = to_int64(rows[KEY]).view(np.uint64) >> np.uint64(BITS * self._level)
+            shared = to_int64(rows[KEY]) == EVERYWHERE
             if shared.any():
                 for part in self._parts:
                     part.add(rows.take(pa.array(np.flatnonzero(shared))))
@@ -125,13 +130,13 @@ class Bucket:
 def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of at least one batch. Raises ArrowInvalid where a column would have more than 2 GB."""
     rows = pa.Table.from_batches(batches)
-    return pa.RecordBatch.from_arrays([in_one(column) for column in rows.columns], schema=rows.schema)
+    return pa.RecordBatch.from_arrays([combine_chunks(column) for column in rows.columns], schema=rows.schema)
 
 
 def _split(rows: pa.RecordBatch, numbers: NDArray[np.uint64]) -> Iterator[tuple[int, pa.RecordBatch]]:
     order = np.argsort(numbers, kind="stable")
     rows, numbers = rows.take(pa.array(order)), numbers[order]
-    for start, end in stretches(numbers):
+    for start, end in equal_runs(numbers):
         yield int(numbers[start]), rows.slice(start, end - start)
 
 

@@ -11,7 +11,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet as pq
 
-from udfs.arrow.rows import Index, from_spark, is_there, numbers_of
+from udfs.arrow.rows import (
+    Index,
+    from_spark,
+    is_valid,
+    to_int64,
+)
 from udfs.pairing.flows import PairMessages
 from udfs.pairing.pairable import messages_in
 from udfs.pairing.schemas import MESSAGE_COLUMNS
@@ -40,7 +45,7 @@ class WriteFlows:
         changing = _index(self.folders, self.open_messages)
         for flows in self.pairing(batches):
             last_ns = pc.max_element_wise(*(flows[f"{side}_ts_ns"] for side in SIDES))
-            is_open = numbers_of(last_ns, NEVER) >= self.cutoff_ns
+            is_open = to_int64(last_ns, NEVER) >= self.cutoff_ns
             for side in SIDES:
                 is_open |= _is_in(changing, flows[f"{side}_connection_id"], flows[f"{side}_frame_no"])
             day_of = pc.divide(last_ns, 1000).cast(pa.timestamp("us")).cast(pa.date32())
@@ -63,7 +68,7 @@ class KeepMessages:
     def _parts(self, batches: Iterator[pa.RecordBatch]) -> Parts:
         open_flows = _index(self.folders, self.open_flows)
         for rows in messages_in(self.folders.filesystem, batches, MESSAGE_COLUMNS):
-            retained = numbers_of(rows["ts_ns"], NEVER) >= self.cutoff_ns
+            retained = to_int64(rows["ts_ns"], NEVER) >= self.cutoff_ns
             retained |= _is_in(open_flows, rows["connection_id"], rows["first_frame_no"])
             if retained.any():
                 yield self.folders.whole("pairing"), from_spark(rows.filter(pa.array(retained)))
@@ -75,5 +80,5 @@ def _index(folders: LakeFolders, path: str) -> Index:
 
 def _is_in(index: Index, connections: pa.Array, frames: pa.Array) -> NDArray[np.bool_]:
     """Which messages are in the index; one without a connection is not."""
-    found: NDArray[np.bool_] = index.find(numbers_of(connections), numbers_of(frames)) >= 0
-    return found & is_there(connections)
+    found: NDArray[np.bool_] = index.find(to_int64(connections), to_int64(frames)) >= 0
+    return found & is_valid(connections)

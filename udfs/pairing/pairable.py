@@ -3,21 +3,25 @@
 Messages are paired at their broker (and its virtual host) by a key: the message-id, or else a hash of
 correlation-id and body. Where a message was published to, the queue it was delivered from, and its headers are hashes,
 too.
+
+Parts, in this order: routes, pairable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from codec.pairing.state import (
+from codec.pairing.engine import (
     ANY_QUEUE,
     CLASSIC,
     DELIVERY,
@@ -41,21 +45,151 @@ from codec.variant.entries import (
     mix_entries,
     names_of,
 )
-from udfs.addresses import DEAD_LETTER_REASON, HAS_DEAD_LETTERS, dead_letters_of, nodes
-from udfs.arrow.fields import fields, values_of
-from udfs.arrow.hashing import hashed, in_one_number
-from udfs.arrow.rows import Index, from_spark, in_groups, is_there, numbers_of, one_of, picked, truth_of
-from udfs.arrow.types import VARIANT, typed
+from udfs.arrow.fields import Fields, Values, counted, elements, fields, hashed, in_one_number, inside, texts, values_of
+from udfs.arrow.rows import (
+    Index,
+    batch_groups,
+    from_spark,
+    is_one_of,
+    is_valid,
+    take_or_null,
+    to_int64,
+    to_mask,
+)
+from udfs.arrow.types import VARIANT, cast_to
+from udfs.conversation.addresses import (
+    DEAD_LETTER_REASON,
+    HAS_DEAD_LETTERS,
+    dead_letters_of,
+    nodes,
+)
+from udfs.conversation.roles import (
+    DELIVERIES,
+    REDELIVERED_FLAG_OPTIONAL_AFTER,
+    REFUSED_BY_QUEUE,
+    REQUEUED,
+    UNROUTED,
+)
 from udfs.pairing.flows import TO_PAIR, UNKNOWN
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
-from udfs.pairing.routes import DIRECT_REPLY, BrokerFields, broker_fields
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS
-from udfs.roles import DELIVERIES, FLAG_OPTIONAL, REFUSED_BY_QUEUE, REQUEUED, UNROUTED
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where messages were published to, as RabbitMQ's dead-lettering fields tell.
+#
+# Dead-lettering: the header x-death lists queues, reasons and counts, the newest first; x-first-death-* repeat the
+# oldest. For 1.0, since version 4, both are message annotations, beside the route of every message (RabbitMQ's
+# documentation, Dead Letter Exchanges).
+
+
+FIRST_DEATH = ("exchange", "queue", "reason")
+X_DEATH = {"reason": "string", "queue": "string", "exchange": "string", "count": "bigint"}
+FIRST_DEATH_FIELDS = {f"x-first-death-{name}": "string" for name in FIRST_DEATH}
+ANNOTATION_FIELDS = {"x-exchange": "string", "x-routing-key": "string", **FIRST_DEATH_FIELDS}
+DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: replies to this pseudo-queue come over the same channel
+SECTIONS = ("header", "message_annotations")
+MAX_ENTRIES = 1 << 18  # read at a time
+
+
+class BrokerFields(NamedTuple):
+    """Columns that the broker added to deliveries. `acquired_before` bool: 1.0: it may have been delivered before
+    (first-acquirer false, which is all that RabbitMQ says of a message that was released). `exchange`, `routing_key`:
+    the route, from annotations of 1.0; `first_death`: by name of FIRST_DEATH; `x_death_count` int64: of all entries;
+    `dead_lettered` bool. What was dead-lettered was published to `original_exchange` (null if not recorded) with
+    `original_routing_key`."""
+
+    acquired_before: pa.Array
+    exchange: pa.Array
+    routing_key: pa.Array
+    first_death: dict[str, pa.Array]
+    x_death_count: NDArray[np.int64]
+    dead_lettered: pa.Array
+    original_exchange: pa.Array
+    original_routing_key: pa.Array
+
+
+class XDeath(NamedTuple):
+    """Lists x-death, by message: `total` of their counts; `listed`: whether there is one; `exchange` and `routing_key`
+    of the first death."""
+
+    total: NDArray[np.int64]
+    listed: NDArray[np.bool_]
+    exchange: pa.Array
+    routing_key: pa.Array
+
+
+def broker_fields(headers: pa.StructArray, properties: pa.StructArray) -> BrokerFields:
+    """Columns of `headers` and `properties` (VARIANT); those of messages that are no deliveries are null."""
+    in_headers, sections = values_of(headers), Fields(values_of(properties), {}, SECTIONS)
+    header, annotations = map(sections.inside, SECTIONS)
+    first_acquirer = fields(header, {"first_acquirer": "boolean"})["first_acquirer"]
+    of_headers, annotated = fields(in_headers, FIRST_DEATH_FIELDS), fields(annotations, ANNOTATION_FIELDS)
+    first_death = {
+        name: pc.coalesce(of_headers[f"x-first-death-{name}"], annotated[f"x-first-death-{name}"])
+        for name in FIRST_DEATH
+    }
+    first, other = (
+        x_death(inside(values, name), first_death)
+        for values, name in ((in_headers, "x-death"), (annotations, "x-opt-deaths"))
+    )
+    in_headers_list = pa.array(first.listed)
+    exchange = pc.if_else(in_headers_list, first.exchange, other.exchange)
+    routing_key = pc.if_else(in_headers_list, first.routing_key, other.routing_key)
+    direct = pc.if_else(pc.equal(first_death["exchange"], ""), first_death["exchange"], pa.scalar(None, pa.string()))
+    in_full = exchange.is_valid()
+    return BrokerFields(
+        pc.invert(first_acquirer),
+        annotated["x-exchange"],
+        annotated["x-routing-key"],
+        first_death,
+        np.where(first.listed, first.total, other.total),
+        pc.or_(in_full, first_death["queue"].is_valid()),
+        pc.if_else(in_full, exchange, direct),
+        # On the default exchange the routing key is the queue's name.
+        pc.if_else(in_full, routing_key, first_death["queue"]),
+    )
+
+
+def x_death(lists: Values, first_death: Mapping[str, pa.Array]) -> XDeath:
+    """Read lists x-death; `first_death` names the entry that was the first."""
+    counts = counted(lists)
+    cuts = np.flatnonzero(np.diff(np.cumsum(counts) // MAX_ENTRIES)) + 1
+    parts = []
+    for begin, end in pairwise([0, *cuts.tolist(), len(counts)]):
+        of_part = {name: of.slice(begin, end - begin) for name, of in first_death.items()}
+        parts.append(_x_death(lists.taken(np.arange(begin, end)), counts[begin:end], of_part))
+    total, listed, exchange, routing_key = zip(*parts, strict=True)
+    return XDeath(
+        np.concatenate(total), np.concatenate(listed), pa.concat_arrays(exchange), pa.concat_arrays(routing_key)
+    )
+
+
+def _x_death(lists: Values, counts: NDArray[np.int64], first_death: Mapping[str, pa.Array]) -> XDeath:
+    each = elements(lists, counts)
+    of_each = fields(each, X_DEATH)
+    row = np.repeat(np.arange(len(counts)), counts)
+    total = np.zeros(len(counts), np.int64)
+    np.add.at(total, row, of_each["count"].fill_null(1).to_numpy())
+    # The entry with the queue and reason of x-first-death, else the last one; of several the first, assigned last.
+    same = pc.and_(*(pc.equal(of_each[name], take_or_null(first_death[name], row)) for name in ("queue", "reason")))
+    at = np.flatnonzero(to_mask(same))[::-1]
+    first = np.where(counts > 0, np.cumsum(counts) - 1, -1)
+    first[row[at]] = at
+    keys = _first_texts(inside(each, "routing-keys"))
+    return XDeath(
+        total, lists.stops > lists.starts, take_or_null(of_each["exchange"], first), take_or_null(keys, first)
+    )
+
+
+def _first_texts(lists: Values) -> pa.Array:
+    counts = counted(lists)
+    return take_or_null(texts(elements(lists, counts)), np.where(counts > 0, np.cumsum(counts) - counts, -1))
+
 
 FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
 ROLLED_BACK = "rolled-back"  # a state of transactions
 FULL = "maxlen"  # RabbitMQ's reason for dead letters of a full queue
-TOPIC = "topic://"  # the exchange of ActiveMQ's topics (`udfs.addresses`)
+TOPIC = "topic://"  # the exchange of ActiveMQ's topics (`udfs.conversation.addresses`)
 TEMPORARY = "^temp-(queue|topic)://"
 # Columns of messages that files of earlier releases lack.
 ADDED = {
@@ -68,9 +202,9 @@ BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 def pairing_keys(rows: Mapping[str, pa.Array]) -> pa.Array:
     """The pairing key of each message (columns KEY_COLUMNS, broker, vhost)."""
-    delivered = one_of(rows["operation"], DELIVERIES)
+    delivered = is_one_of(rows["operation"], DELIVERIES)
     rolled_back = pc.equal(rows["transaction"], ROLLED_BACK).fill_null(False)
-    unrouted = pc.or_(one_of(rows["outcome"], UNROUTED), rolled_back)
+    unrouted = pc.or_(is_one_of(rows["outcome"], UNROUTED), rolled_back)
     broker = (rows["broker"], rows["vhost"])
     unique = pa.array(identities_of(rows))
     by_id = is_by_id(rows)
@@ -86,7 +220,7 @@ def pairing_keys(rows: Mapping[str, pa.Array]) -> pa.Array:
 class Routed(NamedTuple):
     """Messages with where they came from. `delivered`; `family`: CLASSIC ...; `broker`: what it added; `exchange`,
     `routing_key`: the route, null where it is unknown; `source`: what a delivery came from, `named`: the queue, if it
-    is one; `address_kind`: of `udfs.addresses.Node`."""
+    is one; `address_kind`: of `udfs.conversation.addresses.Node`."""
 
     delivered: pa.BooleanArray
     family: pa.Array
@@ -100,7 +234,7 @@ class Routed(NamedTuple):
 
 def routed(rows: Mapping[str, pa.Array]) -> Routed:
     """Columns MESSAGE_COLUMNS and BROKER_COLUMNS -> their routes."""
-    delivered = one_of(rows["operation"], DELIVERIES)
+    delivered = is_one_of(rows["operation"], DELIVERIES)
     family = _families(rows["version"])
     annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
     broker = broker_fields(_where(delivered, rows["headers"]), _where(annotated, rows["properties"]))
@@ -134,11 +268,11 @@ def routed(rows: Mapping[str, pa.Array]) -> Routed:
 def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """Columns MESSAGE_COLUMNS and BROKER_COLUMNS -> those of TO_PAIR, without RPC latencies."""
     delivered, family, broker, exchange, routing_key, source, named, address_kind = routed(rows)
-    route = np.where(truth_of(exchange.is_valid()), route_of(exchange, routing_key), 0)
+    route = np.where(to_mask(exchange.is_valid()), route_of(exchange, routing_key), 0)
     queue_route = route_of(pa.repeat("", len(delivered)), named)
     # A message that stays in its queue (browsed, or in a stream) is delivered to each reader.
     of_stream = pc.or_(_of_streams(rows["streams"], source), rows["queue_offset"].is_valid())
-    copied = truth_of(pc.or_(rows["browsed"].fill_null(False), of_stream))
+    copied = to_mask(pc.or_(rows["browsed"].fill_null(False), of_stream))
     reader = pa.nulls(len(delivered), pa.string())
     if copied.any():
         reader = pc.if_else(pa.array(copied), link_names(rows), reader)
@@ -150,9 +284,9 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     by_id = is_by_id(rows)
     last_ns = pc.coalesce(rows["last_ts_ns"], rows["ts_ns"])
     again = pc.or_kleene(rows["redelivered"], broker.acquired_before)
-    requeued = one_of(rows["outcome"], REQUEUED)
+    requeued = is_one_of(rows["outcome"], REQUEUED)
     requeued_ns = pc.if_else(pc.and_(delivered, requeued), pc.coalesce(rows["settled_ts_ns"], last_ns), -1)
-    delivery = truth_of(delivered)
+    delivery = to_mask(delivered)
     label, common = labels(rows, family)
     dead_of, dead_of_any = dead_letters_of(_if(delivered, rows["address"]))
     origin = pc.if_else(dead_of.is_valid(), pa.array(route_of(pa.repeat("", len(delivered)), dead_of)), 0)
@@ -164,7 +298,7 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         "source": pa.array(np.where(delivery, source_hash, 0)),
         "route": pa.array(route),
         # The queue of a dead-lettered message is not the one that it was published to.
-        "queue_route": pa.array(np.where(delivery & ~truth_of(broker.dead_lettered), queue_route, 0)),
+        "queue_route": pa.array(np.where(delivery & ~to_mask(broker.dead_lettered), queue_route, 0)),
         "kind": pc.coalesce(by_exchange, by_address, TO_ADDRESS),
         "digest": pc.if_else(rows["body_sha256"].is_valid(), pa.array(hashed(rows["body_sha256"], seed=BODY)), 0),
         "family": family,
@@ -173,11 +307,11 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         "redelivered": pc.and_(pc.coalesce(again, False), pa.array(~copied)),
         "requeued_ns": pc.if_else(pa.array(copied), -1, requeued_ns),
         "requeue_seen": rows["settled_ts_ns"].is_valid(),
-        "flag_optional": pc.equal(rows["outcome"], FLAG_OPTIONAL).fill_null(False),
+        "flag_optional": pc.equal(rows["outcome"], REDELIVERED_FLAG_OPTIONAL_AFTER).fill_null(False),
         "label": pa.array(label),
         "common": pa.array(common),
         "origin_route": origin,
-        "refused": pc.if_else(delivered, _may_be_refused(broker), one_of(rows["outcome"], REFUSED_BY_QUEUE)),
+        "refused": pc.if_else(delivered, _may_be_refused(broker), is_one_of(rows["outcome"], REFUSED_BY_QUEUE)),
         "shared": shared_entries(rows, family, by_id),
         "identity": pa.array(identities_of(rows)),
         "connection_id": rows["connection_id"],
@@ -205,8 +339,8 @@ def queue_keys(rows: Mapping[str, pa.Array], source: pa.Array) -> pa.Array:
 def messages_to_pair(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Messages with their broker (MESSAGE_COLUMNS, BROKER_COLUMNS) -> TO_PAIR."""
     rows = from_spark(rows)
-    rows = filtered(rows, one_of(rows["operation"], ("publish", *DELIVERIES)))
-    yield typed(rows_to_pair({name: rows[name] for name in rows.schema.names}), TO_PAIR)
+    rows = filtered(rows, is_one_of(rows["operation"], ("publish", *DELIVERIES)))
+    yield cast_to(rows_to_pair({name: rows[name] for name in rows.schema.names}), TO_PAIR)
 
 
 @dataclass(frozen=True)
@@ -241,14 +375,14 @@ class ReadMessages:
         of_groups = (rows["connection_id"] for rows in messages_in(self.filesystem, groups, ["connection_id"]))
         connections = pa.chunked_array([ids.unique() for ids in of_groups], pa.int64()).unique()
         known = self._brokers_of(connections)
-        index = Index(numbers_of(known["connection_id"]), np.zeros(known.num_rows, np.int64))
+        index = Index(to_int64(known["connection_id"]), np.zeros(known.num_rows, np.int64))
         texts = [known[name] for name in BROKER_COLUMNS]
         texts[-1] = texts[-1].combine_chunks().dictionary_encode()  # streams: long, the same in many rows
         for rows in messages_in(self.filesystem, groups, self.partition.columns):
-            ids = numbers_of(rows["connection_id"])
+            ids = to_int64(rows["connection_id"])
             at = index.find(ids, np.zeros(len(ids), np.int64))
             found = filtered(rows, pa.array(at >= 0))
-            of_brokers = [picked(column, at[at >= 0]) for column in texts]
+            of_brokers = [take_or_null(column, at[at >= 0]) for column in texts]
             yield pa.RecordBatch.from_arrays(
                 [*found.columns, *of_brokers], names=[*found.schema.names, *BROKER_COLUMNS]
             )
@@ -267,7 +401,7 @@ def messages_in(
     for path, group in ((row["file"], row["row_group"]) for batch in groups for row in batch.to_pylist()):
         with pq.ParquetFile(path, filesystem=filesystem) as file:
             few = file.iter_batches(FEW_ROWS, row_groups=[group], columns=list(columns))
-            for rows in map(one_batch, in_groups(few, BATCH_BYTES, BATCH_ROWS // FEW_ROWS)):
+            for rows in map(one_batch, batch_groups(few, BATCH_BYTES, BATCH_ROWS // FEW_ROWS)):
                 # A file of an older release may lack some.
                 missing = [name for name in columns if name not in rows.schema.names]
                 nothing = (pa.nulls(rows.num_rows, ADDED[name]) for name in missing)
@@ -286,7 +420,7 @@ def identities_of(rows: Mapping[str, pa.Array]) -> np.ndarray:
     unique = hashed(*(rows[name] for name in names), seed=IDENTITY)
     if rows["batch_index"].null_count < len(unique):
         of_batch = hashed(*(rows[name] for name in (*names, "batch_index")), seed=IDENTITY)
-        unique = np.where(is_there(rows["batch_index"]), of_batch, unique)
+        unique = np.where(is_valid(rows["batch_index"]), of_batch, unique)
     return unique
 
 
@@ -330,7 +464,7 @@ def _of_streams(streams: pa.Array, queues: pa.Array) -> pa.BooleanArray:
     """Whether each of `queues` is among the streams of its broker."""
     found = pa.repeat(pa.scalar(False), len(queues))
     for text, here in each_text(streams):
-        found = pc.or_(found, pc.and_(here, one_of(queues, text.split("\n"))))
+        found = pc.or_(found, pc.and_(here, is_one_of(queues, text.split("\n"))))
     return found
 
 
@@ -393,7 +527,7 @@ def labels(rows: Mapping[str, pa.Array], family: pa.Array) -> tuple[np.ndarray, 
 def shared_entries(rows: Mapping[str, pa.Array], family: pa.Array, by_id: pa.BooleanArray) -> pa.ListArray:
     """Headers and SHARED_PROPERTIES of messages whose key is not their message-id (int64, as
     `codec.variant.entries.list_entries` has them); empty for others."""
-    at = np.flatnonzero(~truth_of(by_id))
+    at = np.flatnonzero(~to_mask(by_id))
     lists, counts = np.zeros((len(at), MOST_ENTRIES), np.int64), np.zeros(len(at), np.int64)
     if len(at):
         values = values_of(rows["headers"]).taken(at)
@@ -406,7 +540,7 @@ def shared_entries(rows: Mapping[str, pa.Array], family: pa.Array, by_id: pa.Boo
         if name == "reply_to":  # RabbitMQ replaces it
             there = pc.and_(there, pc.invert(pc.starts_with(column, DIRECT_REPLY).fill_null(False)))
         value = hashed(column.cast(pa.int64()) if marks == WHOLE else column) & VALUE_HASH
-        of_properties[:, number] = np.where(truth_of(there), number << NAME | value << VALUE | marks, -1)
+        of_properties[:, number] = np.where(to_mask(there), number << NAME | value << VALUE | marks, -1)
     entries = np.concatenate([of_properties, lists], axis=1)
     listed = np.concatenate([of_properties >= 0, np.arange(MOST_ENTRIES) < counts[:, None]], axis=1)
     ends = np.zeros(len(by_id) + 1, np.int32)

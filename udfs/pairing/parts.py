@@ -32,7 +32,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.pairing.intervals import NONE, Intervals
-from udfs.arrow.rows import in_one, numbers_of
+from udfs.arrow.rows import combine_chunks, to_int64
 
 Integers = NDArray[np.int64]
 BESIDE_NS = 1_000_000  # what TCP held up is sent at most so much later
@@ -72,7 +72,7 @@ def network_keys(connections: Integers, sender: int) -> Integers:
 
 def stalled_of(rows: pa.Table) -> Stalled:
     """The intervals in rows STALLED of TO_PAIR, at most one."""
-    listed = numbers_of(in_one(rows["shared"]).flatten())
+    listed = to_int64(combine_chunks(rows["shared"]).flatten())
     of_network, columns = (int(listed[0]), listed[1:].reshape(3, -1)) if len(listed) else (0, listed.reshape(3, 0))
     return Stalled(*(Intervals.of(*part) for part in (columns[:, :of_network], columns[:, of_network:])))
 

@@ -15,16 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from udfs.addresses import SERVES
-from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import in_one_text, numbers_of, one_of
-from udfs.arrow.types import typed
+from udfs.arrow.fields import hashed
+from udfs.arrow.rows import concat_ws, is_one_of, to_int64
+from udfs.arrow.types import cast_to
+from udfs.conversation.addresses import SERVES
+from udfs.conversation.roles import DELIVERIES
 from udfs.pairing.flows import RPC_REPLY, TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
-from udfs.pairing.pairable import identities_of, pairing_keys
-from udfs.pairing.routes import DIRECT_REPLY
+from udfs.pairing.pairable import DIRECT_REPLY, identities_of, pairing_keys
 from udfs.pairing.schemas import KEY_COLUMNS
-from udfs.roles import DELIVERIES
 
 # Requests and replies. `key`: a hash of correlation-id and reply-to; `of_request`, `identity`: of the request,
 # its pairing key and its `udfs.pairing.pairable.identities_of`.
@@ -42,7 +41,7 @@ RPC_ROWS = pa.schema(
 def requests_and_replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Messages (REPLY_COLUMNS) with their broker -> RPC_ROWS."""
     is_request = pc.and_(pc.equal(rows["operation"], "publish"), rows["reply_to"].is_valid())
-    replies = pc.and_(one_of(rows["operation"], DELIVERIES), rows["correlation_id"].is_valid())
+    replies = pc.and_(is_one_of(rows["operation"], DELIVERIES), rows["correlation_id"].is_valid())
     yield _requests(rows.filter(is_request))
     yield from _replies(rows.filter(replies))
 
@@ -53,7 +52,7 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
     served = pc.match_substring_regex(rows["address"], SERVES).fill_null(False)
     over_it = pc.or_(served, pc.starts_with(rows["reply_to"], DIRECT_REPLY))
     place = pc.if_else(over_it, _over_connection(rows), rows["reply_to"])
-    return typed(
+    return cast_to(
         {
             "key": _key(rows, correlation, place),
             "at_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
@@ -67,7 +66,7 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A row for each value of reply-to that a reply may answer."""
-    route = in_one_text([rows["exchange"], rows["routing_key"]], "/").fill_null("")
+    route = concat_ws([rows["exchange"], rows["routing_key"]], "/").fill_null("")
     places = [rows["queue"], rows["address"], rows["routing_key"], route]
     over_it = pc.equal(rows["version"], "1.0").fill_null(False)
     for place in places:
@@ -76,7 +75,7 @@ def _replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         there = place.is_valid()
         of, place = rows.filter(there), place.drop_null()
         key, at_ns = _key(of, of["correlation_id"], place), pc.coalesce(of["last_ts_ns"], of["ts_ns"])
-        yield typed({"key": key, "at_ns": at_ns, "is_reply": _numbers(1, of)}, RPC_ROWS)
+        yield cast_to({"key": key, "at_ns": at_ns, "is_reply": _numbers(1, of)}, RPC_ROWS)
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,14 @@ class PairReplies:
 
 
 def _replied(rows: pa.Table) -> pa.RecordBatch:
-    key, at_ns, is_reply = (numbers_of(rows[name]) for name in ("key", "at_ns", "is_reply"))
+    key, at_ns, is_reply = (to_int64(rows[name]) for name in ("key", "at_ns", "is_reply"))
     order = np.lexsort((is_reply, at_ns, key))
     key, at_ns, is_reply = key[order], at_ns[order], is_reply[order]
     places = np.where(is_reply == 1, np.arange(len(key)), len(key) - 1)
     following = np.minimum.accumulate(places[::-1])[::-1]  # the next reply, if any
     found = np.flatnonzero((is_reply == 0) & (is_reply[following] == 1) & (key[following] == key))
     requests = rows.take(pa.array(order[found]))
-    return typed(
+    return cast_to(
         {
             "key": requests["of_request"],
             "side": _numbers(RPC_REPLY, requests),

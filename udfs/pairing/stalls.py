@@ -16,10 +16,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.pairing.intervals import Times, united
-from udfs.addresses import nodes
-from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import Index, in_one, is_there, numbers_of, one_of, picked, truth_of
-from udfs.arrow.types import typed
+from udfs.arrow.fields import hashed
+from udfs.arrow.rows import (
+    Index,
+    combine_chunks,
+    is_one_of,
+    is_valid,
+    take_or_null,
+    to_int64,
+    to_mask,
+)
+from udfs.arrow.types import cast_to
+from udfs.conversation.addresses import nodes
 from udfs.pairing.brokers import brokers_of
 from udfs.pairing.flows import STALLED, TO_PAIR
 from udfs.pairing.hash_partitions import EVERYWHERE, KEY
@@ -40,16 +48,16 @@ def stalled_rows(
     brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: pa.Table
 ) -> Iterator[pa.RecordBatch]:
     """BROKERS, and CONNECTION_COLUMNS, LINK_COLUMNS, STALL_COLUMNS of the tables -> PARTITIONED, at most one row."""
-    network = _network(stalls.filter(one_of(stalls["kind"], NETWORK)))
+    network = _network(stalls.filter(is_one_of(stalls["kind"], NETWORK)))
     of_server = pc.and_(
-        one_of(stalls["kind"], NO_DELIVERY), pc.equal(in_one(stalls["side"]), "server").fill_null(False)
+        is_one_of(stalls["kind"], NO_DELIVERY), pc.equal(combine_chunks(stalls["side"]), "server").fill_null(False)
     )
     blocked = _blocked(brokers, connections, links, stalls.filter(of_server))
     if not (len(network[0]) or len(blocked[0])):
         return
     columns = [np.concatenate(parts) for parts in zip(network, blocked, strict=True)]
     listed = np.concatenate([[len(network[0])], *columns])
-    row = typed(
+    row = cast_to(
         {
             KEY: pa.array([EVERYWHERE]),
             "side": pa.array([STALLED]),
@@ -93,45 +101,45 @@ def stalled_of_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 def _network(stalls: pa.Table) -> Times:
     """Keys, begins and ends of the times in which TCP held up a side."""
-    sender = np.where(truth_of(pc.equal(in_one(stalls["side"]), "client")), CLIENT_SENDS, SERVER_SENDS)
-    keys = network_keys(numbers_of(stalls["connection_id"]), 0) | sender
-    return united(keys, numbers_of(stalls["from_ns"]), numbers_of(stalls["until_ns"]), BESIDE_NS)
+    sender = np.where(to_mask(pc.equal(combine_chunks(stalls["side"]), "client")), CLIENT_SENDS, SERVER_SENDS)
+    keys = network_keys(to_int64(stalls["connection_id"]), 0) | sender
+    return united(keys, to_int64(stalls["from_ns"]), to_int64(stalls["until_ns"]), BESIDE_NS)
 
 
 def _blocked(brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: pa.Table) -> Times:
     """Keys, begins and ends of the times in which no consumer of a queue could take a message."""
-    links = links.filter(pc.not_equal(in_one(links["kind"]), "sender").fill_null(False))
-    ids = numbers_of(links["connection_id"])
+    links = links.filter(pc.not_equal(combine_chunks(links["kind"]), "sender").fill_null(False))
+    ids = to_int64(links["connection_id"])
     broker = _found(brokers, ids)
     links, ids, broker = links.filter(pa.array(broker >= 0)), ids[broker >= 0], broker[broker >= 0]
     if not links.num_rows:
         return united(ids, ids, ids)
-    own: dict[str, Any] = {name: in_one(links[name]) for name in LINK_COLUMNS}
+    own: dict[str, Any] = {name: combine_chunks(links[name]) for name in LINK_COLUMNS}
     of_connections = _found(connections, ids)
-    has_ended = one_of(picked(connections["tcp_end"], of_connections), ("fin", "rst"))
-    ended_us = pc.if_else(has_ended, picked(connections["closed_ts"], of_connections), None)
+    has_ended = is_one_of(take_or_null(connections["tcp_end"], of_connections), ("fin", "rst"))
+    ended_us = pc.if_else(has_ended, take_or_null(connections["closed_ts"], of_connections), None)
     closed_us = pc.coalesce(own["closed_ts"], ended_us)
-    own |= {name: picked(brokers[name], broker) for name in ("broker", "vhost")}
+    own |= {name: take_or_null(brokers[name], broker) for name in ("broker", "vhost")}
     own |= {"link": own["name"], "operation": pa.repeat("deliver", links.num_rows)}
     _, _, _, of_address = nodes(own["address"])
     queue = pc.if_else(own["address"].is_valid(), pa.scalar(None, pa.string()), own["queue"])
     source = pc.coalesce(queue, of_address, link_names(own))
-    queues, queue_of = np.unique(numbers_of(queue_keys(own, source)), return_inverse=True)
+    queues, queue_of = np.unique(to_int64(queue_keys(own, source)), return_inverse=True)
     # A consumer: a link by its name, and the queue it was attached to, perhaps several times.
     channel = hashed(own["connection_id"], own["channel"], own["channel_life"])
     link = hashed(pa.array(channel), own["name"])
     _, first, consumer = np.unique(hashed(pa.array(link), pa.array(queue_of)), return_index=True, return_inverse=True)
-    opened_us = numbers_of(own["opened_ts"].cast(pa.int64()), ALWAYS)
-    closed = numbers_of(closed_us.cast(pa.int64()), NEVER // MICROSECOND_NS)
+    opened_us = to_int64(own["opened_ts"].cast(pa.int64()), ALWAYS)
+    closed = to_int64(closed_us.cast(pa.int64()), NEVER // MICROSECOND_NS)
     detached = _outside(*united(consumer, opened_us * MICROSECOND_NS, closed * MICROSECOND_NS))
     of_stalls = (stalls["connection_id"], stalls["channel"], stalls["channel_life"])
-    stalled_channel = hashed(*(in_one(column) for column in of_stalls))
-    stalled_link = hashed(pa.array(stalled_channel), in_one(stalls["link"]))
-    of_link = is_there(stalls["link"])
+    stalled_channel = hashed(*(combine_chunks(column) for column in of_stalls))
+    stalled_link = hashed(pa.array(stalled_channel), combine_chunks(stalls["link"]))
+    of_link = is_valid(stalls["link"])
     unable = [detached]
     for keys, wanted, chosen in ((link, stalled_link, of_link), (channel, stalled_channel, ~of_link)):
         at, whose = _matches(keys[first], wanted[chosen])
-        times = (numbers_of(stalls[name])[chosen][at] for name in ("from_ns", "until_ns"))
+        times = (to_int64(stalls[name])[chosen][at] for name in ("from_ns", "until_ns"))
         unable.append(Times(whose, *times))
     consumer, from_ns, until_ns = map(np.concatenate, zip(*unable, strict=True))
     return _all_of_group(queues, queue_of[first], united(consumer, from_ns, until_ns))
@@ -139,7 +147,7 @@ def _blocked(brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: 
 
 def _found(table: pa.Table, ids: Integers) -> Integers:
     """The row of each connection, -1 for none."""
-    known = numbers_of(table["connection_id"])
+    known = to_int64(table["connection_id"])
     return Index(known, np.zeros_like(known)).find(ids, np.zeros_like(ids))
 
 

@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.memory import fixed
-from codec.pairing.state import DELIVERY, NONE, PUBLISH
+from codec.memory import as_kernel_array
+from codec.pairing.engine import DELIVERY, NONE, PUBLISH
 from codec.pairing.streams import UNDECIDED, Facts, StreamRows, places_in_streams
-from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import from_spark, numbers_of, one_of
-from udfs.arrow.types import typed
+from udfs.arrow.fields import hashed
+from udfs.arrow.rows import from_spark, is_one_of, to_int64
+from udfs.arrow.types import cast_to
 from udfs.conversation.methods import DELETED
+from udfs.conversation.roles import REFUSED
 from udfs.pairing.brokers import stream_entry
 from udfs.pairing.flows import IN_STREAM, TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
 from udfs.pairing.pairable import each_text, filtered, identities_of, labels, pairing_keys, route_of, routed
-from udfs.roles import REFUSED
 
 FACT_ROW = 2  # side: no message, but at `first_ns` the stream had `offset` messages (DELETED: it was deleted)
 Integers = NDArray[np.int64]
@@ -44,7 +44,7 @@ STREAM_ROWS = pa.schema(
 def stream_messages(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Messages with their broker (MESSAGE_COLUMNS, BROKER_COLUMNS) -> STREAM_ROWS."""
     rows = from_spark(rows)
-    refused = pc.or_(one_of(rows["outcome"], REFUSED), pc.equal(rows["transaction"], "rolled-back").fill_null(False))
+    refused = pc.or_(is_one_of(rows["outcome"], REFUSED), pc.equal(rows["transaction"], "rolled-back").fill_null(False))
     published = pc.and_(pc.equal(rows["operation"], "publish"), pc.invert(refused))
     rows = filtered(rows, pc.or_(published, rows["queue_offset"].is_valid()))
     named = {name: rows[name] for name in rows.schema.names}
@@ -72,7 +72,7 @@ def stream_messages(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         "frame_no": rows["first_frame_no"],
         "side": pc.if_else(found.delivered, DELIVERY, PUBLISH),
     }
-    yield typed(columns, STREAM_ROWS)
+    yield cast_to(columns, STREAM_ROWS)
     yield from _facts(rows["streams"], pc.if_else(found.delivered, found.source, None), columns)
 
 
@@ -94,7 +94,7 @@ def _facts(streams: pa.Array, sources: pa.Array, columns: dict[str, pa.Array]) -
         found = named.group_by(["name", "stream", "key"]).aggregate([]).join(known, "name", join_type="inner")
         for batch in found.combine_chunks().to_batches():
             side = pa.repeat(FACT_ROW, batch.num_rows)
-            yield typed(
+            yield cast_to(
                 {"side": side, **{name: batch[name] for name in ("stream", "key", "first_ns", "offset")}}, STREAM_ROWS
             )
 
@@ -112,7 +112,7 @@ class PlaceMessages:
 
 
 def _placed(rows: pa.Table) -> pa.RecordBatch:
-    columns = {name: numbers_of(rows[name]) for name in STREAM_ROWS.names}
+    columns = {name: to_int64(rows[name]) for name in STREAM_ROWS.names}
     is_fact = columns["side"] == FACT_ROW
     facts = _facts_of(*(columns[name][is_fact] for name in ("stream", "first_ns", "offset")))
     own = {name: column[~is_fact] for name, column in columns.items()}
@@ -127,13 +127,13 @@ def _placed(rows: pa.Table) -> pa.RecordBatch:
             own["stream"], own["side"], own["key"],
         )
     )  # fmt: skip
-    own = {name: fixed(column[order]) for name, column in own.items()}
+    own = {name: as_kernel_array(column[order]) for name, column in own.items()}
     names = {name: name for name in StreamRows._fields} | {"group": "key"}
     publish, ambiguous = places_in_streams(StreamRows(**{name: own[of] for name, of in names.items()}), facts)
     decided = np.flatnonzero((own["side"] == DELIVERY) & (publish != UNDECIDED))
     identity = np.where(publish[decided] == NONE, 0, own["identity"][publish[decided]])
     found = {"key": own["content"], "connection_id": own["connection_id"], "frame_no": own["frame_no"]}
-    return typed(
+    return cast_to(
         {
             **{name: pa.array(column[decided]) for name, column in found.items()},
             "side": pa.repeat(IN_STREAM, len(decided)),
@@ -155,7 +155,7 @@ def _facts_of(stream: Integers, at_ns: Integers, count: Integers) -> Facts:
     life = np.cumsum((np.diff(stream, prepend=stream[:1] - 1) != 0) | (count == DELETED))
     counts, rank = np.unique(count, return_inverse=True)
     most = counts[np.maximum.accumulate(life * (len(counts) + 1) + rank) % (len(counts) + 1)] if len(count) else count
-    return Facts(*map(fixed, (stream, at_ns, count, most)))
+    return Facts(*map(as_kernel_array, (stream, at_ns, count, most)))
 
 
 def _lives(facts: Facts, stream: Integers, at_ns: Integers) -> tuple[Integers, Integers]:

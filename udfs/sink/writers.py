@@ -21,13 +21,18 @@ from pyarrow import fs
 from codec.tables import STRING, Table, table_of
 from codec.variant.python_values import decode
 from udfs.arrow.types import ddl
-from udfs.config import ACCOUNTS, STATES, STREAM_QUEUES, Config
 from udfs.conversation.methods import STREAMS, streams_of
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink import parquet
 from udfs.sink.parquet import FileOptions, write_folders
 from udfs.source.lake import StateFiles, States, folder
 from udfs.tables import tables_of
+from udfs.workers.config import (
+    ACCOUNTS,
+    STATES,
+    STREAM_QUEUES,
+    Config,
+)
 
 CONNECTION = "connection_id"
 # Results of workers: written files, and notes, whose `folder` is ACCOUNT (JSON of the account of a split), UNREAD (a

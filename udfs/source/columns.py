@@ -13,15 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.net.headers import TCP, skip_name, tunnel_name
 from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES
-from codec.net.protocols import TCP, skip_name, tunnel_name
+from codec.net.layers import FLOW_KEY_BYTES, SEGMENT
 from codec.net.runs import Runs, first_of, gather_payloads, group_flows
-from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.tables import PACKETS, TCP_RUNS
-from udfs.arrow.dictionaries import each_once
-from udfs.arrow.rows import stretches
-from udfs.arrow.types import arrow_schema, binary_column
-from udfs.decode.processes import SIGHTING, sightings_of
+from udfs.arrow.rows import equal_runs
+from udfs.arrow.types import arrow_schema, binary_column, map_distinct
+from udfs.source.processes import SIGHTING, sightings_of
 from udfs.source.splits import Account, Block
 
 BATCH_BYTES = 16 * 1024 * 1024  # of one record batch, which is in the memory of the JVM twice
@@ -96,7 +95,7 @@ def packet_batches(
     sizes = np.zeros(len(skip), np.int64)
     columns = dict[str, pa.Array]()
     if "payload" in names:
-        payload, offsets = gather_payloads(block.octets, segments)
+        payload, offsets = gather_payloads(block.data, segments)
         columns["payload"], sizes = binary_column(payload, offsets, ~none), np.diff(offsets)
     if "src_ip" in names or "dst_ip" in names:
         columns["src_ip"], columns["dst_ip"] = _addresses(keys, segments["direction"])
@@ -105,7 +104,7 @@ def packet_batches(
         "ts": lambda: pa.array(segments["ts_ns"] // 1000),
         "link_type": lambda: pa.array(np.ascontiguousarray(records["link_type"]), mask=records["link_type"] < 0),
         "encapsulation": lambda: _encapsulations(tunnels),
-        "skipped": lambda: each_once(skip_name, skip, pa.string(), none),
+        "skipped": lambda: map_distinct(skip_name, skip, pa.string(), none),
         "error": lambda: pa.nulls(len(skip), pa.string()),
     }
     for name in names:
@@ -199,13 +198,13 @@ def _addresses(keys: NDArray[np.uint8], direction: NDArray[np.uint8]) -> tuple[p
 
 
 @cache
-def address_text(octets: bytes) -> str:
+def address_text(data: bytes) -> str:
     """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
-    if octets.startswith(IPV4_MAPPED):
-        return socket.inet_ntop(socket.AF_INET, octets[MAPPED_BYTES:])
-    if octets.startswith(IPV4_COMPATIBLE):  # inet_ntop would write its end in decimal (RFC 5952 section 5)
-        return str(IPv6Address(octets))
-    return socket.inet_ntop(socket.AF_INET6, octets)
+    if data.startswith(IPV4_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, data[MAPPED_BYTES:])
+    if data.startswith(IPV4_COMPATIBLE):  # inet_ntop would write its end in decimal (RFC 5952 section 5)
+        return str(IPv6Address(data))
+    return socket.inet_ntop(socket.AF_INET6, data)
 
 
 def _encapsulations(tunnels: NDArray[np.int64]) -> pa.Array:
@@ -214,10 +213,10 @@ def _encapsulations(tunnels: NDArray[np.int64]) -> pa.Array:
     def names(stack: list[int]) -> str:
         return " / ".join(tunnel_name(tunnel) for tunnel in stack if tunnel)
 
-    return each_once(names, tunnels, pa.string(), tunnels[:, 0] != 0)
+    return map_distinct(names, tunnels, pa.string(), tunnels[:, 0] != 0)
 
 
 def _bounded(batch: pa.RecordBatch, sizes: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Slices of `batch` that hold about BATCH_BYTES each; `sizes` are the bytes of its rows."""
-    for start, end in stretches(np.cumsum(sizes) // BATCH_BYTES):
+    for start, end in equal_runs(np.cumsum(sizes) // BATCH_BYTES):
         yield batch.slice(start, end - start)

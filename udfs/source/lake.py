@@ -1,7 +1,7 @@
 """Files of a lake in the workers: the folders of partitions, and the states of open connections.
 
     states = States(StateFiles(filesystem, ("lake/states/00000012/part-....parquet",)))
-    octets = states.get(flow)
+    bytes = states.get(flow)
 
 States are read one by one, when the first run of their flow comes. A task caches the places of all states, and the row
 group last read of each file: runs come in the order of their flows, and so do the states in a file.
@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from codec.net.segments import FLOW_BYTES
+from codec.net.layers import FLOW_BYTES
 
 OPEN, DAY = "open", "day"
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # as in Hive; readers infer null from it
-OCTETS = "octets"
+STATE = "octets"
 GROUP_BYTES = 1 << 20  # of a row group, the unit of reading
 
 
@@ -50,19 +50,19 @@ class States(Mapping[bytes, bytes]):
 
     def __init__(self, files: StateFiles) -> None:
         self._files = files
-        self._groups: dict[int, tuple[int, pa.ChunkedArray]] = {}  # of each file: number and octets of the last one
+        self._groups: dict[int, tuple[int, pa.ChunkedArray]] = {}  # of each file: number and bytes of the last one
 
     def connection(self, flow: bytes) -> int:
         return self._known[flow].connection_id
 
     def __getitem__(self, flow: bytes) -> bytes:
         place = self._known[flow]
-        number, octets = self._groups.get(place.file, (-1, None))
+        number, data = self._groups.get(place.file, (-1, None))
         if number != place.group:
             with self._file(place.file) as source:
-                octets = source.read_row_group(place.group, columns=[OCTETS])[OCTETS]
-            self._groups[place.file] = place.group, octets
-        found: bytes = octets[place.row].as_py()  # type: ignore[index]
+                data = source.read_row_group(place.group, columns=[STATE])[STATE]
+            self._groups[place.file] = place.group, data
+        found: bytes = data[place.row].as_py()  # type: ignore[index]
         return found
 
     def __iter__(self) -> Iterator[bytes]:

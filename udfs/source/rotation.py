@@ -20,11 +20,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.capture import CaptureError, new_walker
-from codec.net.layers import Packets, dissect
-from codec.net.protocols import TCP
-from codec.net.segments import FLOW_KEY_BYTES, RST, SYN
-from udfs.source.files import LOCAL, CaptureFile
-from udfs.source.reading import CaptureBytes, in_blocks
+from codec.net.headers import TCP
+from codec.net.layers import FLOW_KEY_BYTES, RST, SYN, Packets, dissect
+from udfs.source.reading import LOCAL, CaptureBytes, CaptureFile, in_blocks
 
 NUMBER = re.compile(r"(\d+)")
 READERS = 4
@@ -107,9 +105,9 @@ def _first_ns(file: CaptureFile) -> int | None:
     """The time of the first packet; None if it cannot be read."""
     try:
         with CaptureBytes(file) as source:
-            octets = np.empty(FIRST_BYTES, np.uint8)
-            filled = source.readinto(octets.data)
-            records, _ = new_walker(source.head).walk(octets[:filled], False)
+            data = np.empty(FIRST_BYTES, np.uint8)
+            filled = source.readinto(data.data)
+            records, _ = new_walker(source.head).walk(data[:filled], False)
             return int(records["ts_ns"][0]) if len(records) else None
     except (OSError, CaptureError, pa.ArrowException):
         return None
@@ -122,10 +120,10 @@ def _ends(file: CaptureFile) -> Ends | None:
     try:
         with CaptureBytes(file) as source:
             walker = new_walker(source.head)
-            for octets, records, _ in in_blocks(source, walker.walk, BLOCK_BYTES):
+            for data, records, _ in in_blocks(source, walker.walk, BLOCK_BYTES):
                 if not len(records):
                     continue
-                packets = dissect(octets, records, 1, 0)
+                packets = dissect(data, records, 1, 0)
                 directions = _directions(packets)
                 block_ns = int(records["ts_ns"].max())
                 first, last_ns = (directions, block_ns) if last_ns is None else (first, max(block_ns, last_ns))

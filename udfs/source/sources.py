@@ -62,7 +62,7 @@ class TcpRunsReader:
         """Runs of the partition's splits, and the account of each split after its runs."""
         from codec.net.runs import gather_runs, refer_runs
         from udfs.source.columns import account_batch, run_batches
-        from udfs.source.files import LOCAL
+        from udfs.source.reading import LOCAL
         from udfs.source.splits import Account, read_blocks
 
         for split in partition.splits:
@@ -74,14 +74,14 @@ class TcpRunsReader:
                     runs = refer_runs(block.packets, block.offset, self.options.run_bytes)
                     yield from run_batches(runs, account.capture_file, True, block)
                 else:
-                    runs = gather_runs(block.octets, block.packets, self.options.run_bytes)
+                    runs = gather_runs(block.data, block.packets, self.options.run_bytes)
                     yield from run_batches(runs, account.capture_file, False, block)
             yield account_batch(account)
 
 
 def _skip_first(packets: Packets, count: int) -> None:
     """Set the skip code of the first `count` packets to FILTERED, if they are TCP."""
-    from codec.net.protocols import FILTERED, TCP
+    from codec.net.headers import FILTERED, TCP
 
     if count:
         packets.skip[(packets.skip == TCP) & (packets.segments["packet_no"] <= count)] = FILTERED

@@ -26,12 +26,10 @@ from codec.capture import CaptureError, Records, Walker, new_walker
 from codec.capture.processes import Process
 from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
-from codec.net.filters import Filter
 from codec.net.fragments import Fragments, SavedFragments
-from codec.net.layers import Packets, dissect
-from codec.net.protocols import LINK_NAMES, TCP, skip_name
-from udfs.source.files import CaptureFile, error_line
-from udfs.source.reading import CaptureBytes, in_blocks
+from codec.net.headers import LINK_NAMES, TCP, skip_name
+from codec.net.layers import Filter, Packets, dissect
+from udfs.source.reading import CaptureBytes, CaptureFile, error_line, in_blocks
 from udfs.source.rotation import beginnings
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
@@ -108,11 +106,11 @@ class Account:
 
 @dataclass(frozen=True)
 class Block:
-    """Packets of one block; `payload_at` points into `octets`, valid until the next block. `offset`:
+    """Packets of one block; `payload_at` points into `bytes`, valid until the next block. `offset`:
     where these begin in the file; None if not all of them are there as they are. `process_of`, `processes`: of the
     packets, as in `codec.capture.Walker`."""
 
-    octets: Bytes
+    data: Bytes
     records: Records
     packets: Packets
     offset: int | None
@@ -140,20 +138,20 @@ def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter
 def _blocks(
     split: Split, source: CaptureBytes, walker: Walker, account: Account, block_bytes: int, wanted: Filter
 ) -> Iterator[Block]:
-    def walk(octets: Bytes, ended: bool) -> tuple[Records, int]:
-        return walker.walk(octets, ended and split.end is None)
+    def walk(data: Bytes, ended: bool) -> tuple[Records, int]:
+        return walker.walk(data, ended and split.end is None)
 
     packet_no, order_ns = split.first_packet_no, split.order_ns
     fragments = Fragments(split.fragments)
-    for octets, records, offset in in_blocks(source, walk, block_bytes):
-        packets = dissect(octets, records, packet_no, order_ns, fragments)
+    for data, records, offset in in_blocks(source, walk, block_bytes):
+        packets = dissect(data, records, packet_no, order_ns, fragments)
         packet_no, order_ns = packet_no + len(records), packets.order_ns
         wanted.apply(packets)
         account.add(records, packets)
         if len(records):
-            as_stored = source.compression is None and len(packets.octets) == len(octets)
+            as_stored = source.compression is None and len(packets.data) == len(data)
             at = split.start + offset if as_stored else None
-            yield Block(packets.octets, records, packets, at, walker.process_of, walker.processes)
+            yield Block(packets.data, records, packets, at, walker.process_of, walker.processes)
         if walker.error is not None:
             return
 
@@ -204,9 +202,9 @@ def _parts(file: CaptureFile, split_bytes: int, searched_bytes: int) -> list[Spl
             reader = _RecordReader(source, min(2 * size, LIMITS.block_bytes))
             packet_no, order_ns, fragments, searched = 1, BEGINNING, Fragments(), 0
             for end in range(size, file.size, size):
-                for octets, records in reader.before(end):
+                for data, records in reader.before(end):
                     if end - reader.walker.position <= searched_bytes:
-                        dissect(octets, records, packet_no, order_ns, fragments)
+                        dissect(data, records, packet_no, order_ns, fragments)
                         searched += len(records)
                     else:
                         fragments, searched = Fragments(), 0
@@ -235,17 +233,17 @@ class _RecordReader:
         self._source, self._buffer, self._filled = source, np.empty(block_bytes, np.uint8), 0
 
     def before(self, end: int) -> Iterator[tuple[Bytes, Records]]:
-        """The next records that end at or before the offset `end`, and the octets that they point into."""
+        """The next records that end at or before the offset `end`, and the bytes that they point into."""
         while self.walker.position + self._filled < end:
             wanted = min(len(self._buffer), end - self.walker.position)
             self._filled += self._source.readinto(self._buffer.data[self._filled : wanted])
-            octets = self._buffer[: self._filled]
-            records, consumed = self.walker.walk(octets, False)
+            data = self._buffer[: self._filled]
+            records, consumed = self.walker.walk(data, False)
             self.ended = self._filled < wanted or self.walker.error is not None
             if self.ended:
                 return
-            yield octets, records
+            yield data, records
             self._filled -= consumed
-            self._buffer[: self._filled] = octets[consumed:]
+            self._buffer[: self._filled] = data[consumed:]
             if self._filled == len(self._buffer):  # a record is larger; walkers bound how large
                 self._buffer = np.concatenate([self._buffer, np.empty_like(self._buffer)])

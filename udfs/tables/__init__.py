@@ -3,14 +3,14 @@
     for table, still_open, rows in tables_of(runs, config): ...
 
 `runs`: batches of TCP_RUNS (`codec.tables`), flow by flow and in order (`udfs.decode.runs`); `config`:
-`pipeline.decoding.config(payload=...)`. Rows are batches with the columns of `codec.tables.TABLES[table]`:
+`pipeline.tables.decoding.config(payload=...)`. Rows are batches with the columns of `codec.tables.TABLES[table]`:
 `frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`, `stalls`. Two more are not tables:
 ACCOUNTS, what each split of a capture held (DECODED rows of kind 'capture', of which Spark makes `captures`), and
 STATES.
 
 Connections that outlive their captures:
 
-    for table, still_open, rows in tables_of(runs, config, states={flow: octets}): ...
+    for table, still_open, rows in tables_of(runs, config, states={flow: bytes}): ...
 
 `states` has the connections that earlier captures left open, by their flow (FLOW_BYTES bytes); at first it is `{}`.
 Rows with `still_open` false are final. A connection that is still open at the end of the runs has a row in STATES,
@@ -19,8 +19,8 @@ call replaces these. A state without a run of its flow in `runs` is ignored. Wit
 end, also those of `states` without a run, and all rows are final.
 
 The law: however captures are cut into pieces, the final rows of all pieces and the open rows of the last one are the
-rows of one decode. Octets of another release's layout, or damaged ones, are skipped and reported in a row of STATES
-with the flow, an `error` and no octets; their connection is then decoded from its middle.
+rows of one decode. Bytes of another release's layout, or damaged ones, are skipped and reported in a row of STATES
+with the flow, an `error` and no bytes; their connection is then decoded from its middle.
 
 Memory holds what is outstanding of the current connection; with `states`, of the connections that are decoded together,
 whose rows and states are made at once.
@@ -41,32 +41,42 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.batches import Batch
-from codec.amqp.connections.lifecycle import EndedConnections
-from codec.amqp.connections.state import NO_STALLS, ConnectionState, restore_states, save_states
-from codec.amqp.decoder import CarriedStates, Decoder
+from codec.amqp.connection import EndedConnections
+from codec.amqp.connection_state import (
+    NO_STALLS,
+    ConnectionState,
+    restore_states,
+    save_states,
+)
+from codec.decode.batches import Batch
+from codec.decode.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
-from codec.net.segments import FLOW_KEY_BYTES
-from codec.packing import Reader, StateError, Writer, sealed, unsealed
+from codec.net.layers import FLOW_KEY_BYTES
+from codec.packing import (
+    Reader,
+    StateError,
+    Writer,
+    seal,
+    unseal,
+)
 from codec.stalls import CONNECTION, STILL_OPEN
 from codec.tables import Column, Table
-from udfs.arrow.rows import changed, from_spark, numbers_of
+from udfs.arrow.rows import from_spark, to_int64, with_columns
 from udfs.arrow.types import arrow_schema
-from udfs.config import ACCOUNTS, STATES, Config
-from udfs.conversation.batches import INSIDE
 from udfs.conversation.frames import FrameBatch
-from udfs.decode.connection_rows import connection_rows, joined
+from udfs.conversation.messages import INSIDE
+from udfs.decode.connection_rows import concat_ended, connection_rows
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.processes import FlowProcesses
-from udfs.decode.runs import Files, Group, flows_in_order
-from udfs.decode.spaces import AddressSpaces, Groups, flow_of
+from udfs.decode.runs import AddressSpaces, Files, Group, Groups, flow_of, flows_in_order
 from udfs.decode.stall_rows import stall_rows
+from udfs.source.processes import FlowProcesses
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
 from udfs.tables.stalls import Stalls
 from udfs.tables.states import LAYOUT, layout_digest, state_rows, unread_rows
+from udfs.workers.config import ACCOUNTS, STATES, Config
 
 # What is made together.
 OF_CONVERSATION = {"methods", "messages", "channels", "links", "stalls"}
@@ -111,10 +121,10 @@ def tables_of(
         flows.close()
         source.release()
         del source, flows, layers
-        give_memory_back()
+        trim_heap()
 
 
-def give_memory_back() -> None:
+def trim_heap() -> None:
     """Return free memory to the system. glibc retains it and reuses little of it for arrays of other sizes: a worker
     that continues connections, batch after batch, would grow by some 40 MB each time."""
     with suppress(OSError, AttributeError):  # systems with another library
@@ -155,14 +165,14 @@ class Tables:
         if of_tcp.null_count < len(of_tcp):
             counts = pc.list_value_length(of_tcp).fill_null(0)
             rows = pa.RecordBatch.from_struct_array(pc.list_flatten(of_tcp))
-            ids = numbers_of(facts["connection_id"]).repeat(numbers_of(counts))
-            self.add_stalls(changed(rows, {"connection_id": pa.array(ids)}))
+            ids = to_int64(facts["connection_id"]).repeat(to_int64(counts))
+            self.add_stalls(with_columns(rows, {"connection_id": pa.array(ids)}))
         if self._keep and facts.num_rows:
-            yield from self._conversation.end(numbers_of(facts["connection_id"]))
+            yield from self._conversation.end(to_int64(facts["connection_id"]))
         # As long as it is known what the sides of connections have promised.
         self._stalls.close(facts, self._conversation.open_ids, self._connections.without_usual_silence)
         if facts.num_rows and self._with_connections:
-            yield from self._connections.rows(facts, self._conversation.gave_up)
+            yield from self._connections.rows(facts, self._conversation.over_limit)
         self._stalls.close(facts, self._conversation.open_ids)
         yield from (("stalls", rows) for rows in self._stalls.release())
 
@@ -255,13 +265,13 @@ class _Decoding:
         found, self._ended_connections = self._ended_connections, []
         facts = pa.RecordBatch.from_pylist([], ARROW_DECODED)
         if found:
-            facts = connection_rows(joined(found), self.files.names, self.processes)
+            facts = connection_rows(concat_ended(found), self.files.names, self.processes)
         if not saved:
             yield from _parts(self._tables.end(facts), False)
             return
         assert self._carried is not None
         ids = np.array([state.connection_id for state in saved], np.int64)
-        open_still = np.isin(numbers_of(facts["connection_id"]), ids)
+        open_still = np.isin(to_int64(facts["connection_id"]), ids)
         yield from _parts(self._tables.end(facts.filter(pa.array(~open_still))), False)
         yield from _parts(self._tables.settle(), False)
         yield Part(STATES, False, self._carried.rows(saved, ids))
@@ -275,7 +285,7 @@ class _Decoding:
 
 
 class _Carried(CarriedStates):
-    """States as octets: those of flows that come together are read together."""
+    """States as bytes: those of flows that come together are read together."""
 
     open_rows = True
 
@@ -288,7 +298,7 @@ class _Carried(CarriedStates):
         processes: FlowProcesses,
     ) -> None:
         super().__init__((), files)
-        self._tables, self._octets, self.keep, self._processes = tables, states, keep_open, processes
+        self._tables, self._bytes, self.keep, self._processes = tables, states, keep_open, processes
         self._digest = layout_digest(tables.schemas)
         self._restored = set[bytes]()
         self._saved: list[ConnectionState] = []
@@ -317,9 +327,9 @@ class _Carried(CarriedStates):
 
     @cached_property
     def _later_flows(self) -> dict[bytes, list[bytes]]:
-        """By flow key, the flows of its later groups of address spaces in `octets`."""
+        """By flow key, the flows of its later groups of address spaces in `bytes`."""
         found: dict[bytes, list[bytes]] = {}
-        for flow in self._octets:
+        for flow in self._bytes:
             key = flow[:FLOW_KEY_BYTES]
             if flow != flow_of(key):
                 found.setdefault(key, []).append(flow)
@@ -332,7 +342,7 @@ class _Carried(CarriedStates):
             self._saved.append(replace(state, arrays=state.arrays | {"spaces": spaces, "processes": processes}))
 
     def remaining_flows(self) -> list[bytes]:
-        rest = [] if self.keep else [flow for flow in self._octets if flow not in self._restored]
+        rest = [] if self.keep else [flow for flow in self._bytes if flow not in self._restored]
         self.coming = rest
         return rest
 
@@ -345,32 +355,32 @@ class _Carried(CarriedStates):
         writer = Writer(len(saved))
         save_states(saved, writer)
         self._tables.save(ids, writer)
-        return state_rows(saved, [sealed(each, LAYOUT, self._digest) for each in writer.octets()])
+        return state_rows(saved, [seal(each, LAYOUT, self._digest) for each in writer.data()])
 
     def errors(self) -> Iterator[Part]:
-        """Rows of octets that could not be read."""
+        """Rows of bytes that could not be read."""
         if self._unread:
             unread, self._unread = self._unread, []
             yield Part(STATES, False, unread_rows(unread))
 
     def _read(self, flows: Iterable[bytes]) -> None:
         """Read the states of the first of these flows."""
-        octets, size = list[bytes](), 0
+        data, size = list[bytes](), 0
         for flow in flows:
-            if flow in self._restored or len(octets) == READ_TOGETHER or size >= READ_BYTES:
+            if flow in self._restored or len(data) == READ_TOGETHER or size >= READ_BYTES:
                 continue
             self._restored.add(flow)
-            found = self._octets.get(flow)
+            found = self._bytes.get(flow)
             if found is None:
                 continue
             try:
-                octets.append(unsealed(found, LAYOUT, self._digest))
+                data.append(unseal(found, LAYOUT, self._digest))
             except StateError as error:
                 self._unread.append((flow, str(error)))
             else:
-                size += len(octets[-1])
-        if octets:
-            reader = Reader(octets)
+                size += len(data[-1])
+        if data:
+            reader = Reader(data)
             states = restore_states(reader)
             self.states |= {state.flow: state for state in states}
             self._tables.restore(np.array([state.connection_id for state in states], np.int64), reader)

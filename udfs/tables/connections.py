@@ -5,12 +5,16 @@
     for table, rows in connections.rows(facts): ...
 
 Of an open connection it stores a row of attributes, the number of frames, and the last block.
+
+Parts, in this order: handshakes, connections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,33 +22,377 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec import stalls as S
-from codec.amqp.connections.facts import limit_names
 from codec.compiler.limits import OUTSTANDING
-from codec.conversation.states import blank, places
+from codec.conversation.session_state import IN_SEGMENTS
+from codec.conversation.states import blank, find_ids
+from codec.layers.connection_facts import limit_names
+from codec.names import SIDES
 from codec.packing import Reader, Writer
-from codec.sides import SIDES
-from codec.tables import ATTRIBUTES, FACTS, LEDGER
-from udfs.arrow.rows import elapsed, in_one, in_one_text, is_among, numbers_of, picked, timestamps, truth_of
-from udfs.arrow.types import bound
+from codec.tables import ATTRIBUTES, FACTS, LEDGER, ArgumentPath
+from codec.variant import decode, encode
+from codec.variant.reading import ABSENT, NUMBER, TEXT
+from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
+from udfs.arrow.rows import (
+    combine_chunks,
+    concat_ws,
+    elapsed,
+    index_in,
+    indices_where,
+    is_in,
+    is_valid,
+    take_or_null,
+    timestamps,
+    to_int64,
+    to_mask,
+)
+from udfs.arrow.types import VARIANT, map_distinct_bytes, nulls, to_schema, without_null_children
+from udfs.conversation import roles
 from udfs.conversation.frames import FrameBatch
+from udfs.conversation.roles import (
+    RABBITMQ,
+    REACHED_BY_BOTH,
+    SASL_CODES,
+    STAGES,
+    STEPS,
+)
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.decode.stall_rows import stall_rows
-from udfs.roles import RABBITMQ, REACHED_BY_BOTH, SASL_CODES, STAGES, STEPS
-from udfs.tables.handshakes import (
-    COUNTED,
-    HANDSHAKE_COLUMNS,
-    MEASURES,
-    NO_CHANNEL,
-    attributes_of,
-    blocks_of,
-    capabilities,
-    frame_counts,
-    handshake_frames,
-    merged,
-    windows_of,
-)
+from udfs.decode.stall_rows import numbers_of_files, stall_rows
 from udfs.tables.stalls import Stalls
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What frames tell of connections: attributes of them and of their sides, from single handshake frames, by column; and
+# how many frames of each kind they have, per batch.
+#
+# Which argument of which method is which column is data (`codec.tables.HANDSHAKE`), and so are the steps of the
+# handshake (`udfs.conversation.roles`).
+
+
+INT64 = np.iinfo(np.int64)
+NOTHING = np.zeros(0, np.int64)
+
+
+# Names, or else types, of frames with attributes.
+HANDSHAKE_NAMES = tuple(
+    dict.fromkeys(
+        [
+            *(place.method for _, places in ATTRIBUTES.values() for place in places),
+            *roles.REACHES_STAGE, *roles.REACHED_BY_BOTH, *roles.BLOCKS,
+            *(step for ends in roles.STEPS.values() for moments in ends for step, _ in moments),
+        ]
+    )
+)  # fmt: skip
+
+Events = dict[str, NDArray[np.int64]]  # columns of `udfs.tables.connections.BLOCK`
+NO_CHANNEL = -1
+EVENT_COLUMNS = ("connection_id", "ts_ns", "frame_no", "packet_no", "capture_file")
+# Those that are read.
+HANDSHAKE_COLUMNS = (*EVENT_COLUMNS, "sender", "frame_type", "name", "status", "arguments")
+
+
+def handshake_frames(frames: FrameBatch) -> pa.Int64Array:
+    """The places of frames with attributes."""
+    named, of_type = frames.are("name", *HANDSHAKE_NAMES), frames.are("frame_type", *HANDSHAKE_NAMES)
+    return indices_where((named & ~frames.unfinished) | (of_type & ~frames.have("name")))
+
+
+class ByConnection:
+    """Rows in order, by connection: `ids`, sorted, and the `place` of each row's connection among them."""
+
+    def __init__(self, connections: NDArray[np.int64]) -> None:
+        self.ids, self.place = np.unique(connections, return_inverse=True)
+
+    def first_of(self, there: NDArray[np.bool_], rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """By connection, the first of these `rows` (all) where `there` is true; -1 for none."""
+        place = self.place if rows is None else self.place[rows]
+        found = np.full(len(self.ids), -1)
+        at = np.flatnonzero(there)[::-1]
+        found[place[at]] = at
+        return found
+
+    def first(self, column: pa.Array, rows: NDArray[np.int64] | None = None) -> pa.Array:
+        """By connection, the first value of `column`, which these `rows` (all) have; null for none."""
+        return take_or_null(column, self.first_of(is_valid(column), rows))
+
+    def earliest(self, times: NDArray[np.int64], at: NDArray[np.bool_]) -> pa.Array:
+        """By connection, the earliest of the times where `at` is true; null for none."""
+        found = np.full(len(self.ids), INT64.max)
+        np.minimum.at(found, self.place[at], times[at])
+        return pa.array(found, mask=found == INT64.max)
+
+    def highest(self, numbers: NDArray[np.int64]) -> pa.Array:
+        """By connection, the highest of the numbers; null for 0."""
+        found = np.zeros(len(self.ids), np.int64)
+        np.maximum.at(found, self.place, numbers)
+        return pa.array(found, mask=found == 0)
+
+
+def attributes_of(frames: pa.RecordBatch) -> pa.Table:
+    """Frames -> a row of attributes a connection: the first value of each, the furthest stage; null where no frame
+    states one."""
+    by, ts_ns = ByConnection(to_int64(frames["connection_id"])), to_int64(frames["ts_ns"])
+    moments = {
+        name: by.earliest(ts_ns, at) if name.endswith("_ns") else by.first(pa.array(ts_ns, mask=~at))
+        for name, at in _moments(frames).items()
+    }
+    stage = np.array([0, *(roles.STAGES.index(stage) + 1 for stage in roles.REACHES_STAGE.values())])
+    return pa.table(
+        {
+            "connection_id": pa.array(by.ids),
+            **_stated(frames, by),
+            **moments,
+            "stage": by.highest(stage[index_in(frames["name"], tuple(roles.REACHES_STAGE))]),
+            **_closes(frames, by),
+        }
+    )
+
+
+def merged(attributes: pa.Table) -> pa.Table:
+    """Rows of `attributes_of` several batches, in order -> one row a connection."""
+    by = ByConnection(to_int64(attributes["connection_id"]))
+    close_at = by.first_of(is_valid(attributes["close_initiator"]))
+    found: dict[str, pa.Array] = {"connection_id": pa.array(by.ids)}
+    for name in attributes.column_names[1:]:
+        column = combine_chunks(attributes[name])
+        if name == "stage":
+            found[name] = by.highest(to_int64(column))
+        elif name.startswith("close_"):
+            found[name] = take_or_null(column, close_at)
+        elif name.endswith("_ns"):
+            found[name] = by.earliest(to_int64(column), is_valid(column))
+        else:
+            found[name] = by.first(column)
+    return pa.table(found)
+
+
+def blocks_of(frames: pa.RecordBatch) -> Events:
+    """Connections that a broker blocks or unblocks (`on` 1, 0): the client cannot publish."""
+    kinds = index_in(frames["name"], tuple(roles.BLOCKS))
+    at = np.flatnonzero(kinds)
+    on = np.array([0, *map(int, roles.BLOCKS.values())])
+    none = np.zeros(len(at), np.int64)
+    return {**_events(frames, at), "side": none, "channel": none + NO_CHANNEL, "on": on[kinds[at]]}
+
+
+def windows_of(frames: FrameBatch) -> Events:
+    """Sessions of 1.0 of which a side announces a window (`on`: 1 if it is 0) or ends them (-1): the other side cannot
+    send."""
+    ends = frames.are("name", *roles.ENDS_WINDOW)
+    announces = ends | frames.are("name", *roles.ANNOUNCES_WINDOW)
+    at = np.flatnonzero(announces & frames.are("frame_type", "amqp") & ~frames.unfinished)
+    if not len(at):
+        return {"connection_id": NOTHING}
+    values = values_of(frames["arguments"]).taken(at)
+    window = Fields(values, {roles.WINDOW: "bigint"}).numbers(roles.WINDOW, -1)
+    stated = ends[at] | (window >= 0)
+    at, window = at[stated], window[stated]
+    rows = frames.rows.select(EVENT_COLUMNS).take(pa.array(at))
+    on = np.where(ends[at], -1, window == 0)
+    side = frames.are("sender", SIDES[0])[at].astype(np.int64)
+    return {**_events(rows, np.arange(len(at))), "side": side, "channel": frames.cells("channel")[at], "on": on}
+
+
+def _events(frames: pa.RecordBatch, at: NDArray[np.int64]) -> Events:
+    """What identifies these frames."""
+    found = {name: to_int64(frames[name])[at] for name in ("connection_id", "ts_ns", "frame_no", "packet_no")}
+    return {**found, "file": numbers_of_files(frames["capture_file"])[at]}
+
+
+def _closes(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
+    """What the first close of each connection states."""
+    at = by.first_of(is_in(frames["name"], *roles.CLOSES_CONNECTION) & is_valid(frames["sender"]))
+    rows = at[at >= 0]
+    arguments = Fields(
+        values_of(frames["arguments"]).taken(rows), {"reply_code": "int", "reply_text": "string"}, ("error",)
+    )
+    error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
+    stated = {
+        "close_initiator": frames["sender"].cast(pa.string()).take(pa.array(rows)),
+        "close_code": arguments.column("reply_code"),
+        "close_reply_text": arguments.column("reply_text"),
+        **{f"close_{name}": of for name, of in error.columns().items()},
+    }
+    where = np.where(at >= 0, np.cumsum(at >= 0) - 1, -1)
+    return {name: take_or_null(of, where) for name, of in stated.items()}
+
+
+def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+    """Where each event with a time column happens."""
+    unnamed = ~is_valid(frames["name"])
+    sides = {side: is_in(frames["sender"], side) for side in SIDES}
+    found = {"open_ns": is_in(frames["name"], *roles.OPENED)}
+    for method in roles.REACHED_BY_BOTH:
+        found |= {f"{side}_{method}_ns": is_in(frames["name"], method) & sides[side] for side in SIDES}
+    for column, ends in roles.STEPS.items():
+        for which, moments in zip(("since", "until"), ends, strict=True):
+            at = np.zeros(frames.num_rows, bool)
+            for step, side in moments:
+                takes = is_in(frames["name"], step) | is_in(frames["frame_type"], step) & unnamed
+                at |= takes & sides[side]
+            found[f"{column}_{which}"] = at
+    return found
+
+
+Stated = tuple[str, str, ArgumentPath]  # column, its kind, the argument
+ByObject = dict[tuple[str, ...], list[Stated]]  # by the path of the object that they are fields of
+
+
+def _read_from() -> dict[tuple[str, str | None], ByObject]:
+    """ATTRIBUTES by (method, sender)."""
+    found: dict[tuple[str, str | None], ByObject] = {}
+    for column, (kind, places) in ATTRIBUTES.items():
+        for place in places:
+            of_method = found.setdefault((place.method, place.sender), {})
+            of_method.setdefault(place.path[:-1], []).append((column, kind, place))
+    return found
+
+
+ATTRIBUTES_BY_METHOD = _read_from()
+
+
+def _stated(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
+    """Columns of ATTRIBUTES."""
+    parts: dict[str, list[tuple[NDArray[np.int64], pa.Array]]] = {column: [] for column in ATTRIBUTES}
+    values = values_of(frames["arguments"])
+    whole = ~is_in(frames["status"], "partial")
+    for (method, sender), objects in ATTRIBUTES_BY_METHOD.items():
+        at = is_in(frames["name"], method)
+        rows = np.flatnonzero(at & is_in(frames["sender"], sender) if sender else at)
+        if not len(rows):
+            continue
+        own = values.taken(rows)
+        for path, stated in objects.items():
+            found = _arguments(own, path, stated, whole[rows])
+            if "user" in found:
+                found["user"] = _user_names(found["user"], found["mechanism"])
+            for column, argument in found.items():
+                parts[column].append((rows, argument))
+    kinds = {column: VARIANT if kind == "variant" else TYPES[kind] for column, (kind, _) in ATTRIBUTES.items()}
+    return {
+        column: _first(by, parts[column]) if parts[column] else nulls(len(by.ids), kind)
+        for column, kind in kinds.items()
+    }
+
+
+def _first(by: ByConnection, parts: Sequence[tuple[NDArray[np.int64], pa.Array]]) -> pa.Array:
+    """The first value of each connection among several columns, each with the rows that have it."""
+    ((rows, column),) = parts[:1]
+    if len(parts) > 1:
+        rows = np.concatenate([rows for rows, _ in parts])
+        order = np.argsort(rows, kind="stable")
+        rows, column = rows[order], pa.concat_arrays([column for _, column in parts]).take(pa.array(order))
+    return by.first(column, rows)
+
+
+def _user_names(users: pa.Array, mechanisms: pa.Array) -> pa.Array:
+    """User names in clear: SCRAM writes a comma as =2C, an equals sign as =3D (RFC 5802, section 5.1)."""
+    names = pc.replace_substring(pc.replace_substring(users, "=2C", ","), "=3D", "=")
+    return pc.if_else(pc.starts_with(mechanisms, "SCRAM-").fill_null(False), names, users)
+
+
+def _arguments(
+    values: Values, path: Sequence[str], stated: Sequence[Stated], whole: NDArray[np.bool_]
+) -> dict[str, pa.Array]:
+    """Fields of the object at `path` in `values`, by column, each as its kind: the first one that is there, where a
+    column may be in several. Arguments missing in a frame that is not `whole` get no default."""
+    there = (values.stops > values.starts) & whole
+    for name in path:
+        values = inside(values, name)
+    kinds = {place.path[-1]: kind for _, kind, place in stated}
+    read, columns = Fields(values, kinds, kinds), dict[str, pa.Array]()
+    for column, kind, place in stated:
+        (name,) = place.path[-1:]
+        found = read.column(name)
+        if kind != "variant" and found.null_count:
+            found = _converted(read.inside(name), found, kind)
+        if place.default is not None:
+            found = pc.if_else(pa.array(there & ~is_valid(found)), place.default, found)
+        columns[column] = pc.coalesce(columns[column], found) if column in columns else found
+    return columns
+
+
+def _converted(values: Values, found: pa.Array, kind: str) -> pa.Array:
+    """`found`, with values of other types cast to the requested one."""
+    kinds = read_as(values, ())[0]
+    expected = TEXT if kind == "string" else NUMBER
+    others = np.flatnonzero(~np.isin(kinds, (ABSENT, expected)))
+    if not len(others):
+        return found
+    texts = found.to_pylist()
+    for at in others.tolist():
+        thing = values.python(at)
+        texts[at] = _text(thing) if kind == "string" else _number(thing)
+    return pa.array(texts, found.type)
+
+
+def _text(thing: Any) -> str | None:
+    if thing is None or isinstance(thing, str):
+        return thing
+    return json.dumps(thing, default=str, separators=(",", ":"))
+
+
+def _number(thing: Any) -> int | None:
+    try:
+        number = int(thing)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if INT64.min <= number <= INT64.max else None
+
+
+def capabilities(sides: list[pa.StructArray]) -> pa.StructArray:
+    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT."""
+    parts = (part.fill_null(b"") for side in sides for part in side.flatten())
+    return without_null_children(map_distinct_bytes(_both, VARIANT, *parts))
+
+
+def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> dict[str, bytes] | None:
+    """{client, server} as a VARIANT, from value and metadata of each, which are empty if a side states none."""
+    if not client and not server:
+        return None
+    values = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
+    try:
+        return dict(zip(("value", "metadata"), encode(dict(zip(SIDES, values, strict=True))), strict=True))
+    except ValueError:
+        return None
+
+
+KINDS = ("frames", "methods", "heartbeats")
+MEASURES = (*(f"{side}_{kind}" for kind in KINDS for side in SIDES), "published", "delivered", "headers")
+COUNTED = pa.schema([(name, pa.int64()) for name in ("connection_id", *MEASURES)])
+
+
+def frame_counts(frames: FrameBatch) -> pa.Table:
+    """COUNTED, one row a connection."""
+    connections = frames.cells("connection_id")
+    starts = np.flatnonzero(np.diff(connections, prepend=connections[:1] - 1))
+    columns = {"connection_id": connections[starts]}
+    for name, adds in _measured(frames).items():
+        columns[name] = np.add.reduceat(adds.astype(np.int64), starts)
+    return pa.table(columns, schema=COUNTED)
+
+
+def _measured(frames: FrameBatch) -> Mapping[str, NDArray[Any]]:
+    """What each frame adds to each measure."""
+    kinds = {
+        "frames": ~frames.are("frame_type", *roles.SPANS, roles.HEADER) & frames.have("frame_type"),
+        "methods": frames.are_methods,
+        "heartbeats": frames.are("frame_type", *roles.BEAT_FRAMES) | frames.are("name", *roles.BEAT_METHODS),
+    }
+    sides = {side: frames.are("sender", side) for side in SIDES}
+    # A message of 1.0 may take several transfers; the first of them counts. Only the last one shows whether it is a
+    # command.
+    # A transfer of 0-10 may take several frames; the last of them counts.
+    contents, numbers = (frames.cells(column) for column in ("content_frame_no", "frame_no"))
+    begins = frames.are("name", *roles.TRANSFERS) & (contents >= 0) & ~frames.unfinished
+    begins &= (contents == numbers) | frames.are("version", *IN_SEGMENTS)
+    moves = begins.astype(np.int64) - is_valid(frames.transaction_commands)
+    return {
+        **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
+        "published": frames.are("name", *roles.PUBLISHING) + moves * sides["client"],
+        "delivered": frames.are("name", *roles.DELIVERING) + moves * sides["server"],
+        "headers": frames.are("frame_type", roles.HEADER),
+    }
+
 
 Integers = NDArray[np.int64]
 SILENCE = S.KINDS[S.SILENCE]
@@ -113,8 +461,8 @@ class Connections:
         columns |= {KEY: ids, "version": facts["version"].cast(pa.string()), "version_known": facts["version_known"]}
         if gave_up:
             columns["limits"] = _limited(ids, columns["limits"], gave_up)
-        columns |= self._known(numbers_of(ids))
-        yield "connections", bound(self._concluded(columns, stated), self._schemas["connections"])
+        columns |= self._known(to_int64(ids))
+        yield "connections", to_schema(self._release_final_rows(columns, stated), self._schemas["connections"])
         yield "streams", self._streams(ids, stated)
 
     @property
@@ -155,22 +503,22 @@ class Connections:
     def without_usual_silence(self, stalls: pa.RecordBatch) -> pa.RecordBatch:
         """Stalls (STALL) without silences that their sides may make: shorter ones than promised, and those that began
         before the connection was open."""
-        silent = is_among(stalls["kind"], SILENCE)
+        silent = is_in(stalls["kind"], SILENCE)
         if not silent.any():
             return stalls
         attributes = self._all_attributes()
         self._attributes = [attributes]
-        at = places(numbers_of(attributes[KEY]), numbers_of(stalls["connection_id"]))
-        opened = [picked(attributes[name], at) for name in ("open_ns", "client_open_ns", "server_open_ns")]
-        opened_ns = numbers_of(pc.coalesce(opened[0], pc.max_element_wise(*opened[1:], skip_nulls=False)), UNKNOWN_NS)
-        by_client = is_among(stalls["side"], SIDES[0])
+        at = find_ids(to_int64(attributes[KEY]), to_int64(stalls["connection_id"]))
+        opened = [take_or_null(attributes[name], at) for name in ("open_ns", "client_open_ns", "server_open_ns")]
+        opened_ns = to_int64(pc.coalesce(opened[0], pc.max_element_wise(*opened[1:], skip_nulls=False)), UNKNOWN_NS)
+        by_client = is_in(stalls["side"], SIDES[0])
         # A side of 1.0 sends within the time-out of the other one; else it is given up after two heartbeats.
-        beats = numbers_of(picked(attributes["heartbeat_s"], at)) * BEATS * S_NS
-        other = [numbers_of(picked(attributes[f"{side}_idle_timeout_ms"], at)) * MS_NS for side in SIDES[::-1]]
+        beats = to_int64(take_or_null(attributes["heartbeat_s"], at)) * BEATS * S_NS
+        other = [to_int64(take_or_null(attributes[f"{side}_idle_timeout_ms"], at)) * MS_NS for side in SIDES[::-1]]
         promised = np.where(beats > 0, beats, np.where(by_client, *other))
-        lasted = numbers_of(stalls["stall_ns"])
+        lasted = to_int64(stalls["stall_ns"])
         lasts = stalls["until_ns"].is_null()
-        broken = (promised > 0) & (numbers_of(stalls["from_ns"]) >= opened_ns) & (truth_of(lasts) | (lasted > promised))
+        broken = (promised > 0) & (to_int64(stalls["from_ns"]) >= opened_ns) & (to_mask(lasts) | (lasted > promised))
         return stalls.filter(pa.array(~silent | broken))
 
     def _block(self, events: dict[str, Integers]) -> None:
@@ -182,7 +530,7 @@ class Connections:
             for name in OF_EVENT:
                 more[f"from_{name}"] = more[name]
             self._blocks.add(more)
-            left, over = _over(self._blocks.all())
+            left, over = _last_block_per_connection(self._blocks.all())
             self._blocks.replace(left)
             self._stalls.add(over)
 
@@ -197,7 +545,7 @@ class Connections:
         """Remove the blocks of these connections: how long each was blocked; of several sessions the longest."""
         blocks, found = self._blocks.of(ids), np.zeros(len(ids), np.int64)
         if len(blocks):
-            at = places(ids, blocks[KEY])
+            at = find_ids(ids, blocks[KEY])
             still = np.maximum(closed_ns[at] - blocks["ts_ns"], 0)
             of_client = blocks["side"] == 0
             spans = np.where(of_client, blocks["blocked_ns"] + np.where(blocks["on"] == 1, still, 0), 0)
@@ -206,7 +554,7 @@ class Connections:
             self._blocks.drop(ids)
         return found
 
-    def _concluded(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
+    def _release_final_rows(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
         """Columns of table connections."""
         both = {
             method: pc.and_(*(known[f"{side}_{method}_ns"].is_valid() for side in SIDES)) for method in REACHED_BY_BOTH
@@ -220,9 +568,9 @@ class Connections:
         headers = pc.greater(known["headers"], 0).fill_null(False)
         steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in STEPS}
         steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], difference)
-        blocked_ns = self._blocked(numbers_of(known[KEY]), numbers_of(known["closed_ts_ns"]))
+        blocked_ns = self._blocked(to_int64(known[KEY]), to_int64(known["closed_ts_ns"]))
         refusals = pa.array([None, *(f"sasl-outcome: {name}" for name in SASL_CODES)])
-        sasl = numbers_of(known["sasl_code"], null=0)
+        sasl = to_int64(known["sasl_code"], null=0)
         refused = refusals.take(pa.array(np.where(sasl < len(refusals), np.maximum(sasl, 0), 0)))
         table = self._schemas["connections"]
         as_stated = (name for name in FACTS.names if name in table.names)
@@ -249,13 +597,13 @@ class Connections:
             "handshake_ns": pc.if_else(
                 known["syn_seen"].fill_null(False), elapsed(known["opened_ts_ns"], open_ns), nothing
             ),
-            "client_name": pc.coalesce(*(in_one_text([known[part] for part in name.split()], " ") for name in NAMES)),
+            "client_name": pc.coalesce(*(concat_ws([known[part] for part in name.split()], " ") for name in NAMES)),
             "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES]),
             "close_initiator": known["close_initiator"],
             "close_code": known["close_code"],
             "close_text": pc.coalesce(
                 known["close_reply_text"],
-                in_one_text([known[f"close_{name}"] for name in ("condition", "description")], ": "),
+                concat_ws([known[f"close_{name}"] for name in ("condition", "description")], ": "),
                 refused,
             ),
             "blocked_ns": pa.array(blocked_ns),
@@ -264,9 +612,9 @@ class Connections:
     def _of_sides(self, stated: pa.StructArray) -> dict[str, pa.Array]:
         columns = {f"{side}_{name}": _field(stated, side, field) for side in SIDES for name, field in BY_SIDE.items()}
         for name, parts in SUMMED.items():
-            sums = sum(numbers_of(_field(stated, side, part)) for side in SIDES for part in parts)
+            sums = sum(to_int64(_field(stated, side, part)) for side in SIDES for part in parts)
             columns[name] = pa.array(sums)
-        undecoded = numbers_of(columns["undecoded_bytes"]) - numbers_of(_field(stated, "proxy_bytes"))
+        undecoded = to_int64(columns["undecoded_bytes"]) - to_int64(_field(stated, "proxy_bytes"))
         columns["undecoded_bytes"] = pa.array(undecoded)
         return columns
 
@@ -279,9 +627,9 @@ class Connections:
 
     def _state(self, known: Mapping[str, pa.Array], both: Mapping[str, pa.Array], headers: pa.Array) -> pa.Array:
         """The furthest stage."""
-        reached = np.maximum(numbers_of(known["stage"]) - 1, 0)
+        reached = np.maximum(to_int64(known["stage"]) - 1, 0)
         for stage, there in (("header", headers), *((stage, both[of]) for of, stage in REACHED_BY_BOTH.items())):
-            reached = np.maximum(reached, np.where(truth_of(there), STAGES.index(stage), 0))
+            reached = np.maximum(reached, np.where(to_mask(there), STAGES.index(stage), 0))
         return pa.array(STAGES).take(pa.array(reached))
 
     def _streams(self, ids: pa.Array, stated: pa.StructArray) -> pa.RecordBatch:
@@ -292,7 +640,7 @@ class Connections:
         columns["sender"] = pa.array(SIDES).take(pa.array(np.tile([0, 1], count)))
         for field in LEDGER.names:
             columns[field] = pa.concat_arrays([_field(stated, side, field) for side in SIDES]).take(order)
-        return bound(columns, self._schemas["streams"])
+        return to_schema(columns, self._schemas["streams"])
 
 
 def _vhosts(known: Mapping[str, pa.Array]) -> pa.Array:
@@ -312,9 +660,9 @@ def _attribute_schema() -> pa.Schema:
 
 def _taken_out(rows: pa.Table, ids: Integers) -> tuple[dict[str, pa.Array], pa.Table]:
     """The columns of these connections, null where there is none, and the rows of the others."""
-    known = numbers_of(rows[KEY])
-    at = places(known, ids)
-    columns = {name: picked(rows[name], at) for name in rows.column_names if name != KEY}
+    known = to_int64(rows[KEY])
+    at = find_ids(known, ids)
+    columns = {name: take_or_null(rows[name], at) for name in rows.column_names if name != KEY}
     return columns, rows.filter(pa.array(~np.isin(known, ids)))
 
 
@@ -330,10 +678,10 @@ def _limited(ids: pa.Array, limits: pa.Array, gave_up: set[int]) -> pa.Array:
 
 
 def _field(struct: pa.StructArray, *path: str) -> pa.Array:
-    return in_one(pc.struct_field(struct, list(path)))
+    return combine_chunks(pc.struct_field(struct, list(path)))
 
 
-def _over(blocks: NDArray[np.void]) -> tuple[NDArray[np.void], pa.RecordBatch]:
+def _last_block_per_connection(blocks: NDArray[np.void]) -> tuple[NDArray[np.void], pa.RecordBatch]:
     """One row a connection, side and channel: its last block, and the total time of the others; without any, none. And
     the stalls (STALL) that have ended."""
     blocks = blocks[np.lexsort([blocks["channel"], blocks["side"], blocks[KEY]])].copy()

@@ -15,6 +15,8 @@ can also save it and restore it elsewhere:
 
 Work is done once per batch of frames, whatever the number of connections in it. Memory follows what is outstanding, up
 to `Limits.outstanding_messages` of a connection; rows that wait are in a file when they are many.
+
+Parts, in this order: channels, conversation.
 """
 
 from __future__ import annotations
@@ -28,49 +30,125 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
-from codec.conversation.channels.outcomes import final_messages, without_oldest
-from codec.conversation.channels.state import EVENT, INCARNATION
-from codec.conversation.settled import Frames
-from codec.conversation.states import blank, places
+from codec.conversation.channel_outcomes import final_messages, without_oldest
+from codec.conversation.channel_state import EVENT, INCARNATION, MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT, TRANSACTED
+from codec.conversation.settlement import Frames, Settled
+from codec.conversation.states import blank, find_ids, group_ids
 from codec.packing import Reader, Writer
 from codec.tables import families
-from udfs.arrow.fields import fields, inside, values_of
+from udfs.arrow.fields import fields, hashed, inside, values_of
 from udfs.arrow.files import Spool
-from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import (
     Index,
-    changed,
-    in_one,
-    is_among,
-    is_there,
-    joined,
-    numbered,
-    numbers_of,
-    picked,
-    places_where,
+    combine_chunks,
+    concat_rows,
+    index_in,
+    indices_where,
+    is_in,
+    is_valid,
+    take_or_null,
+    timestamps,
+    to_int64,
+    with_columns,
 )
-from udfs.arrow.types import arrow_schema, bound
-from udfs.config import Config
-from udfs.conversation.channels import REPLIES, STALL, ChannelTracker
-from udfs.conversation.contents import Contents
+from udfs.arrow.types import arrow_schema, to_schema
+from udfs.conversation.channels import REPLIES, STALL, ChannelTracker, Records
 from udfs.conversation.frames import FrameBatch
+from udfs.conversation.messages import Contents
 from udfs.conversation.methods import REPLY, method_rows
+from udfs.conversation.roles import TEXTS
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import SessionTables, SessionTracker
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
-from udfs.tables.channels import (
-    COUNT,
-    OF_SESSION_LINKS,
-    OF_SESSIONS,
-    channel_columns,
-    counted,
-    link_columns,
-    maps_of,
-)
 from udfs.tables.handled import Handled
-from udfs.tables.settled import ENDS, RETURNS, Known, Returns, ends_of, unknown_ends
-from udfs.tables.stalls import Stalls
-from udfs.tables.unanswered import Closings, unanswered
+from udfs.tables.settled import (
+    ENDS,
+    RETURNS,
+    PendingOutcomes,
+    Returns,
+    ends_of,
+    unknown_ends,
+)
+from udfs.tables.stalls import Closings, Stalls, unanswered
+from udfs.workers.config import Config
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tables channels and links, of versions whose channels carry no sessions: from records of the channel tracker.
+
+
+COUNTED = ("confirmed", "nacked", "acked", "rejected", "requeued")  # outcomes that are columns
+MAP_MASK = (1 << MAP_INCARNATION_SHIFT) - 1  # of an incarnation, in the number of an unsettled map
+COUNT = blank("connection incarnation outcome count").dtype
+# Columns that only channels with sessions have.
+OF_SESSIONS = ("session_name", "remote_channel", "incoming_window", "outgoing_window")
+OF_SESSION_LINKS = (
+    "handle", "address", "snd_settle_mode", "rcv_settle_mode", "flow_mode", "credit", "no_credit_ns",
+    "acquire_mode", "distribution_mode", "filters", "filters_requested",
+)  # fmt: skip
+
+
+def counted(counts: NDArray[np.void], settled: Settled) -> NDArray[np.void]:
+    """`counts` (COUNT) with what became of more messages; publishes in transactions are not counted."""
+    chosen = (settled.outcome > 0) & (settled.map_no & MAP_MASK != TRANSACTED)
+    if not chosen.any():
+        return counts
+    more = np.zeros(int(chosen.sum()), COUNT)
+    more["connection"], more["outcome"] = settled.connection[chosen], settled.outcome[chosen]
+    more["incarnation"], more["count"] = settled.map_no[chosen] >> MAP_INCARNATION_SHIFT, 1
+    whole = np.concatenate([counts, more])
+    alike = group_ids(whole["connection"], whole["incarnation"], whole["outcome"])
+    found = whole[np.unique(alike, return_index=True)[1]]
+    found["count"] = 0
+    np.add.at(found["count"], alike, whole["count"])
+    return found
+
+
+def incarnation_of(records: Records) -> NDArray[np.int64]:
+    """The numbers of incarnations, which are those of their unsettled maps without the last bits."""
+    shift = MAP_CHANNEL_SHIFT - MAP_INCARNATION_SHIFT
+    number: NDArray[np.int64] = (records["channel"] << shift) | records["incarnation"]
+    return number
+
+
+def maps_of(records: Records) -> NDArray[np.int64]:
+    """The numbers of all unsettled maps of some incarnations."""
+    numbers = (incarnation_of(records) << MAP_INCARNATION_SHIFT)[:, None] + np.arange(MAP_MASK + 1)
+    return numbers.reshape(-1)
+
+
+def channel_columns(incarnations: Records, counts: NDArray[np.void], tracker: ChannelTracker) -> dict[str, pa.Array]:
+    """Columns of table channels: one row for each of `incarnations`; `counts` of their messages."""
+    shown = tracker.to_arrow("incarnation", incarnations)
+    connections = np.concatenate([incarnations["connection"], counts["connection"]])
+    number = group_ids(connections, np.concatenate([incarnation_of(incarnations), counts["incarnation"]]))
+    own, of_counts = np.split(number, [len(incarnations)])
+    sums = np.zeros((len(TEXTS["outcomes"]) + 1, len(number)), np.int64)
+    np.add.at(sums, (counts["outcome"], of_counts), counts["count"])
+    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns")}
+    columns |= {name: pa.array(sums[TEXTS["outcomes"].index(name) + 1][own]) for name in COUNTED}
+    return {
+        **columns,
+        "opened_ts": timestamps(shown["opened_ns"]),
+        "closed_ts": timestamps(shown["closed_ns"]),
+        "mode": pc.coalesce(shown["mode"], "none"),
+        "unsettled": pa.array(incarnations["opened"] - sums.sum(axis=0)[own]),
+    }
+
+
+def link_columns(links: Records, tracker: ChannelTracker) -> dict[str, pa.Array]:
+    """Columns of table links: one row for each of `links`."""
+    shown = tracker.to_arrow("link", links)
+    by_server = pc.equal(shown["closed_by"], "server")
+    why = pc.binary_join_element_wise(shown["closing_name"], "by the server", " ")
+    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns") and "clos" not in name}
+    return {
+        **columns,
+        "kind": pc.coalesce(shown["kind"], "consumer"),
+        "opened_ts": timestamps(shown["opened_ns"]),
+        "closed_ts": timestamps(shown["closed_ns"]),
+        "error": pc.if_else(by_server, why, pa.scalar(None, pa.string())),
+    }
+
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 WAITING_BYTES = 32 << 20  # of rows or of events, above which final rows are sought
@@ -105,10 +183,10 @@ class Conversation:
             self._events, self._incarnations, self._counts, self._returns.items, self._declared,
             self._handled.deliveries, self._handled.settled, self._closings.records, self._closings.losses,
         )  # fmt: skip
-        self._known = Known()  # what became of messages that are not whole yet
+        self._known = PendingOutcomes()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None
         self._event_bytes = self._events_left = self._sessions_left = 0
-        self.gave_up = set[int]()  # connections in which too much was outstanding, until their facts are known
+        self.over_limit = set[int]()  # connections in which too much was outstanding, until their facts are known
 
     def feed(self, frames: FrameBatch) -> Rows:
         """Take frames, at least one -> table, rows."""
@@ -130,8 +208,8 @@ class Conversation:
         yield from self._take(found, messages)
         # Connections follow one another: whether another one came before the last one, here or in an earlier batch.
         ended = not self._keep and (connections[0] != open_ids[0] or bool((self.open_ids != open_ids).any()))
-        if ended or self._is_much():
-            yield from self._concluded(open_ids)
+        if ended or self._should_release():
+            yield from self._release_final_rows(open_ids)
         self.open_ids = open_ids
 
     def finish(self) -> Rows:
@@ -144,12 +222,12 @@ class Conversation:
         open_ids = np.setdiff1d(self.open_ids, ids)
         messages = ((contents, rows) for contents in self._contents for rows in contents.end(open_ids))
         yield from self._take(self._channel_tracker.end(ids), messages)
-        yield from self._concluded(open_ids)
+        yield from self._release_final_rows(open_ids)
 
     def settle(self) -> Rows:
         """Yield the rows that are final."""
         if len(self.open_ids):
-            yield from self._concluded(self.open_ids)
+            yield from self._release_final_rows(self.open_ids)
 
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the states of these connections, which stay; call `settle` before."""
@@ -157,7 +235,7 @@ class Conversation:
         self._sessions.save(ids, writer)
         for records in self._records:
             records.save(ids, writer)
-        gave_up = np.isin(ids, list(self.gave_up)).astype(np.uint8)
+        gave_up = np.isin(ids, list(self.over_limit)).astype(np.uint8)
         writer.put(gave_up, np.ones(len(ids), np.int64))
         waiting = (self._messages, self._requests)
         tables = [rows.rows(schema) for rows, schema in zip(waiting, self.schemas, strict=False)]
@@ -174,13 +252,13 @@ class Conversation:
         for records in self._records:
             records.restore(reader)
         gave_up = reader.take(np.dtype("u1"), np.ones(len(ids), np.int64)).astype(bool)
-        self.gave_up |= set(ids[gave_up].tolist())
+        self.over_limit |= set(ids[gave_up].tolist())
         tables = [restore_table(schema, reader) for schema in self.schemas]
         for waiting, table in zip((self._messages, self._requests), tables, strict=False):
             for batch in table.combine_chunks().to_batches() if table is not None else ():
                 waiting.add(batch)
-        self._known = self._known.and_also(Known(*tables[2:5]))
-        self._replies = joined(self._replies, tables[5])
+        self._known = self._known.merged_with(PendingOutcomes(*tables[2:5]))
+        self._replies = concat_rows(self._replies, tables[5])
         for number, contents in enumerate(self._contents):
             contents.restore(*tables[6 + 3 * number : 9 + 3 * number])
 
@@ -206,14 +284,14 @@ class Conversation:
         if "incarnation" in found:
             self._incarnations.add(found["incarnation"])
         if "reply" in found:
-            self._replies = joined(self._replies, self._channel_tracker.to_arrow("reply", found["reply"]))
+            self._replies = concat_rows(self._replies, self._channel_tracker.to_arrow("reply", found["reply"]))
         if STALL in found:
             self._stalls.add(self._channel_tracker.stalls(found[STALL]))
         if "link" in found:
             columns = link_columns(found["link"], self._channel_tracker)
-            yield "links", bound(columns, self._schemas["links"], OF_SESSION_LINKS)
+            yield "links", to_schema(columns, self._schemas["links"], OF_SESSION_LINKS)
 
-    def _is_much(self) -> bool:
+    def _should_release(self) -> bool:
         """Whether so much waits that final rows should be looked for."""
         return (
             self._messages.is_large()
@@ -222,7 +300,7 @@ class Conversation:
             or self._sessions.record_bytes > max(WAITING_BYTES, 2 * self._sessions_left)
         )
 
-    def _concluded(self, open_ids: Integers) -> Rows:
+    def _release_final_rows(self, open_ids: Integers) -> Rows:
         """Yield all final rows; all connections but `open_ids` (sorted) have ended."""
         of_ended = self._sessions.ended(open_ids)
         until, requests = self._channel_tracker.pending(open_ids)
@@ -230,35 +308,35 @@ class Conversation:
         over = np.repeat(of_open["connection"], 4), maps_of(of_open)
         found = final_messages(self._events.all(), open_ids, until, over)
         final = self._sessions.final()
-        of_sessions = of_ended.and_also(final.tables)
+        of_sessions = of_ended.merged_with(final.tables)
         outstanding = Frames.of(found.outstanding, final.waiting, self._returns.open_publishes(open_ids))
         given_up = Frames.of(outstanding, final.commands).surplus(LIMITS.outstanding_messages)
         if len(given_up.frame_no):
             found = without_oldest(found, given_up)
             more = SessionTables(messages=self._sessions.give_up(given_up))
-            of_sessions = of_sessions.and_also(more)
+            of_sessions = of_sessions.merged_with(more)
             self._returns.give_up(given_up)
-            self.gave_up |= set(given_up.connection.tolist())
+            self.over_limit |= set(given_up.connection.tolist())
         self._counts.replace(counted(self._counts.all(), found.settled))
         self._events.replace(found.events)
         self._event_bytes = 0
         self._events_left, self._sessions_left = found.events.nbytes, self._sessions.record_bytes
         settled = ends_of(found.settled, self._channel_tracker.texts) if len(found.settled.frame_no) else None
-        known = self._known.and_also(
-            Known(*(ends and self._handled.told(ends) for ends in (settled, of_sessions.messages)))
+        known = self._known.merged_with(
+            PendingOutcomes(*(ends and self._handled.told(ends) for ends in (settled, of_sessions.messages)))
         )
         begun = Frames.of(*(contents.incomplete for contents in self._contents))
         certain = until.copy()
-        at = places(open_ids, begun.connection)
+        at = find_ids(open_ids, begun.connection)
         np.minimum.at(certain, at[at >= 0], begun.frame_no[at >= 0])
         returned = self._returns.concluded(open_ids, certain, known.ends)
         unknown = unknown_ends(given_up) if len(given_up.frame_no) else None
-        known = known.and_also(Known(ends=unknown, returned=returned))
+        known = known.merged_with(PendingOutcomes(ends=unknown, returned=returned))
         outstanding = Frames.of(found.outstanding, final.waiting, self._returns.open_publishes(open_ids)).without(
             given_up
         )
         yield from (("messages", rows) for rows in self._messages.release(outstanding, known.outcomes()))
-        self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
+        self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else PendingOutcomes()
         self._handled.retain(outstanding, open_ids)
         may_be = Frames.of(requests, final.requests, final.commands.without(given_up))
         yield from self._answered(may_be, of_sessions.replies, open_ids)
@@ -270,10 +348,10 @@ class Conversation:
 
     def _answered(self, may_be: Frames, of_commands: pa.Table | None, open_ids: Integers) -> Rows:
         """Requests with their replies, without those that may still be answered; `of_commands`: more replies."""
-        replies, waiting = joined(self._replies, of_commands), self._sessions.take_waiting()
+        replies, waiting = concat_rows(self._replies, of_commands), self._sessions.take_waiting()
         answers = Frames.of()
         if replies is not None:
-            answers = Frames(numbers_of(replies["connection_id"]), numbers_of(replies["reply_frame_no"]))
+            answers = Frames(to_int64(replies["connection_id"]), to_int64(replies["reply_frame_no"]))
         for rows in self._requests.release(may_be, answered_by(replies)):
             self._stalls.add(unanswered(rows, self._closings, open_ids, waiting, answers))
             yield "methods", rows
@@ -284,7 +362,7 @@ class Conversation:
         incarnations = self._incarnations.all()
         if len(incarnations):
             columns = channel_columns(incarnations, self._counts.all(), self._channel_tracker)
-            yield "channels", bound(columns, self._schemas["channels"], OF_SESSIONS)
+            yield "channels", to_schema(columns, self._schemas["channels"], OF_SESSIONS)
         self._incarnations.replace(incarnations[:0])
         self._counts.only(open_ids)
         for table, rows in of_sessions.items():
@@ -292,20 +370,20 @@ class Conversation:
                 columns = {name: rows[name] for name in rows.column_names}
                 if table == "links":
                     columns["queue_type"] = pc.coalesce(columns["queue_type"], types_of(rows, self._declared.all()))
-                yield table, bound(columns, self._schemas[table], NOT_OF_SESSIONS[table])
+                yield table, to_schema(columns, self._schemas[table], NOT_OF_SESSIONS[table])
         self._declared.only(open_ids)
 
 
 def declared_queues(messages: pa.RecordBatch) -> NDArray[np.void]:
     """DECLARED of rows of table messages: PUT for a queue, with a type among its arguments."""
-    rows = messages.take(places_where(is_among(messages["management_operation"], "PUT")))
+    rows = messages.take(indices_where(is_in(messages["management_operation"], "PUT")))
     queue = rows["management_queue"]
     arguments = inside(inside(values_of(rows["properties"]), "body_value"), "arguments")
-    kinds = numbered(fields(arguments, {"x-queue-type": "string"})["x-queue-type"], QUEUE_TYPES)
+    kinds = index_in(fields(arguments, {"x-queue-type": "string"})["x-queue-type"], QUEUE_TYPES)
     found = np.zeros(rows.num_rows, DECLARED)
-    found["connection"], found["ts_ns"] = numbers_of(rows["connection_id"]), numbers_of(rows["ts_ns"])
+    found["connection"], found["ts_ns"] = to_int64(rows["connection_id"]), to_int64(rows["ts_ns"])
     found["queue"], found["kind"] = hashed(queue), kinds
-    chosen: NDArray[np.void] = found[is_there(queue) & (kinds > 0)]
+    chosen: NDArray[np.void] = found[is_valid(queue) & (kinds > 0)]
     return chosen
 
 
@@ -328,9 +406,9 @@ def types_of(links: pa.Table, declared: NDArray[np.void]) -> pa.Array:
     count, number = len(declared), links.num_rows
     if not count:
         return pa.nulls(number, pa.string())
-    opened_ns = numbers_of(links["opened_ts"].cast(pa.int64()), -1) * MICROSECOND_NS + MICROSECOND_NS - 1
-    connection = np.append(declared["connection"], numbers_of(links["connection_id"]))
-    queue = np.append(declared["queue"], hashed(in_one(links["queue"])))
+    opened_ns = to_int64(links["opened_ts"].cast(pa.int64()), -1) * MICROSECOND_NS + MICROSECOND_NS - 1
+    connection = np.append(declared["connection"], to_int64(links["connection_id"]))
+    queue = np.append(declared["queue"], hashed(combine_chunks(links["queue"])))
     is_link, time = np.repeat([0, 1], [count, number]), np.append(declared["ts_ns"], opened_ns)
     order = np.lexsort((is_link, time, queue, connection))
     last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
@@ -338,7 +416,7 @@ def types_of(links: pa.Table, declared: NDArray[np.void]) -> pa.Array:
     same = (last >= 0) & (connection[before] == connection[order]) & (queue[before] == queue[order])
     kind = np.zeros(len(order), np.int64)
     kind[order] = np.where(same & (before < count), declared["kind"][np.minimum(before, count - 1)], 0)
-    known = kind[count:] * is_there(links["queue"])
+    known = kind[count:] * is_valid(links["queue"])
     return pa.array(QUEUE_TYPES).take(pa.array(np.maximum(known - 1, 0), mask=known == 0))
 
 
@@ -350,8 +428,8 @@ def answered_by(replies: pa.Table | None) -> Callable[[pa.RecordBatch], pa.Recor
 
     def on(rows: pa.RecordBatch) -> pa.RecordBatch:
         # A command to a transaction coordinator may take several transfers: the first one is answered.
-        at = index.find(numbers_of(rows["connection_id"]), _first_there(rows, "content_frame_no", "frame_no"))
-        return changed(rows, {name: picked(known[name], at) for name in REPLY})
+        at = index.find(to_int64(rows["connection_id"]), _first_there(rows, "content_frame_no", "frame_no"))
+        return with_columns(rows, {name: take_or_null(known[name], at) for name in REPLY})
 
     return on
 
@@ -362,7 +440,7 @@ MEMORY_BYTES = 48 << 20
 
 def _first_there(rows: pa.RecordBatch, *names: str) -> Integers:
     """The first of these columns that has a value."""
-    return numbers_of(pc.coalesce(*(rows[name] for name in names)))
+    return to_int64(pc.coalesce(*(rows[name] for name in names)))
 
 
 class Waiting:
@@ -390,10 +468,10 @@ class Waiting:
         rows, self._rows = self._rows, Spool(MEMORY_BYTES)
         self.bytes = self.left = 0
         for batch in rows.drain():
-            stays = outstanding.among(numbers_of(batch["connection_id"]), _first_there(batch, *self._frame))
+            stays = outstanding.among(to_int64(batch["connection_id"]), _first_there(batch, *self._frame))
             first = int(np.argmax(stays)) if stays.any() else len(stays)
             if first < len(stays):
-                waiting = batch.take(places_where(stays))
+                waiting = batch.take(indices_where(stays))
                 self._rows.add(waiting)
                 self.left += waiting.nbytes
             if first:  # most rows, which need not be copied

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.conversation.settled import Frames
+from codec.conversation.settlement import Frames
 from codec.conversation.states import blank
-from udfs.arrow.rows import Index, is_among, numbers_of
+from udfs.arrow.rows import Index, is_in, to_int64
+from udfs.conversation.roles import DELIVERIES
 from udfs.conversation.states import ConnectionRecords
-from udfs.roles import DELIVERIES
 
 HANDLED = "handled_ts_ns"
 DELIVERY = blank("connection frame_no channel last_ns").dtype
@@ -37,7 +37,7 @@ class Handled:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows of table messages."""
-        delivered = is_among(rows["operation"], *DELIVERIES)
+        delivered = is_in(rows["operation"], *DELIVERIES)
         if not delivered.any():
             return
         found = np.zeros(int(delivered.sum()), DELIVERY)
@@ -48,9 +48,9 @@ class Handled:
             "last_ns": "last_ts_ns",
         }
         for name, column in names.items():
-            found[name] = numbers_of(rows[column], -1)[delivered]
+            found[name] = to_int64(rows[column], -1)[delivered]
         # The messages of a batch are one delivery.
-        again = numbers_of(rows["batch_index"])[delivered] > 0
+        again = to_int64(rows["batch_index"])[delivered] > 0
         self.deliveries.add(found[~again] if again.any() else found)
 
     def told(self, ends: pa.Table) -> pa.Table:
@@ -61,8 +61,8 @@ class Handled:
         place = ends.column_names.index(HANDLED)
         if len(deliveries):
             index = Index(deliveries["connection"], deliveries["frame_no"])
-            at = index.find(numbers_of(ends["connection_id"]), numbers_of(ends["first_frame_no"]))
-            settled = numbers_of(ends["settled_ts_ns"], -1)
+            at = index.find(to_int64(ends["connection_id"]), to_int64(ends["first_frame_no"]))
+            settled = to_int64(ends["settled_ts_ns"], -1)
             chosen = np.flatnonzero((at >= 0) & (settled >= np.append(deliveries["last_ns"], 0)[at]))
             if len(chosen):
                 together, times = self._handled(deliveries[at[chosen]], settled[chosen])

@@ -1,5 +1,5 @@
 """Outcomes of messages as columns, by connection and first frame; returns, and publishes that may still be returned, of
-open connections (`codec.conversation.channels.returns`)."""
+open connections (`codec.conversation.channel_outcomes`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.conversation.channels.outcomes import MAPS
-from codec.conversation.channels.returns import (
+from codec.conversation.channel_outcomes import (
     CONFIRM,
+    MAPS,
     NUMBERED,
     OPEN,
     PENDING,
@@ -24,17 +24,25 @@ from codec.conversation.channels.returns import (
     ROUTED,
     matched,
 )
-from codec.conversation.channels.state import RECEIVED
-from codec.conversation.settled import Frames
-from codec.conversation.settlement import NO_RESULT, UNKNOWN, Settled
-from codec.conversation.states import blank, numbered, places
-from codec.memory import fixed
+from codec.conversation.channel_state import RECEIVED
+from codec.conversation.settlement import NO_RESULT, UNKNOWN, Frames, Settled
+from codec.conversation.states import blank, find_ids, group_ids
+from codec.memory import as_kernel_array
 from codec.tables import MESSAGES
-from udfs.addresses import SERVES, named_by
-from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import Index, changed, elapsed, joined, numbers_of, one_of, picked, places_where, truth_of
-from udfs.arrow.types import typed
+from udfs.arrow.fields import hashed
+from udfs.arrow.rows import (
+    Index,
+    concat_rows,
+    elapsed,
+    indices_where,
+    is_one_of,
+    take_or_null,
+    to_int64,
+    to_mask,
+    with_columns,
+)
+from udfs.arrow.types import Numbers, cast_to
+from udfs.conversation.addresses import SERVES, named_by
 from udfs.conversation.properties import HTTP_METHODS
 from udfs.conversation.states import ConnectionRecords
 
@@ -82,10 +90,10 @@ def unknown_ends(frames: Frames) -> pa.Table:
         "first_frame_no": pa.array(frames.frame_no),
         "outcome": pa.repeat("unknown", count),
     }
-    return pa.Table.from_batches([typed(columns, ENDS)])
+    return pa.Table.from_batches([cast_to(columns, ENDS)])
 
 
-class Known(NamedTuple):
+class PendingOutcomes(NamedTuple):
     """Outcomes of messages whose rows are not written yet: ENDS of the classic family, OUTCOMES of sessions
     (`udfs.conversation.session_rows`), RETURNS. None for no rows."""
 
@@ -93,18 +101,18 @@ class Known(NamedTuple):
     of_sessions: pa.Table | None = None
     returned: pa.Table | None = None
 
-    def and_also(self, other: Known) -> Known:
-        return Known(*(joined(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
+    def merged_with(self, other: PendingOutcomes) -> PendingOutcomes:
+        return PendingOutcomes(*(concat_rows(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
 
-    def of(self, frames: Frames) -> Known:
+    def of(self, frames: Frames) -> PendingOutcomes:
         """Only messages that begin at these frames."""
 
         def chosen(table: pa.Table) -> pa.Table | None:
-            found = frames.among(numbers_of(table["connection_id"]), numbers_of(table["first_frame_no"]))
+            found = frames.among(to_int64(table["connection_id"]), to_int64(table["first_frame_no"]))
             rows = table.filter(pa.array(found))
             return rows.combine_chunks() if rows.num_rows else None
 
-        return Known(*(table and chosen(table) for table in self))
+        return PendingOutcomes(*(table and chosen(table) for table in self))
 
     def outcomes(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """The function that gives rows of table messages their outcomes. Each table is indexed once."""
@@ -116,7 +124,7 @@ class Known(NamedTuple):
         ]
 
         def on(rows: pa.RecordBatch) -> pa.RecordBatch:
-            frames = numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"])
+            frames = to_int64(rows["connection_id"]), to_int64(rows["first_frame_no"])
             for step, table, index in known:
                 rows = step(rows, table, index.find(*frames))
             return rows
@@ -125,16 +133,16 @@ class Known(NamedTuple):
 
 
 def _settled(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:
-    settled_ns = picked(ends["settled_ts_ns"], at)
-    return changed(
+    settled_ns = take_or_null(ends["settled_ts_ns"], at)
+    return with_columns(
         rows,
         {
-            "outcome": pc.coalesce(picked(ends["outcome"], at), rows["outcome"]),
+            "outcome": pc.coalesce(take_or_null(ends["outcome"], at), rows["outcome"]),
             "settled_ts_ns": settled_ns,
             "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
-            "settled_frame_no": picked(ends["settled_frame_no"], at),
-            "handled_ts_ns": picked(ends["handled_ts_ns"], at),
-            "transaction": picked(ends["transaction"], at),
+            "settled_frame_no": take_or_null(ends["settled_frame_no"], at),
+            "handled_ts_ns": take_or_null(ends["handled_ts_ns"], at),
+            "transaction": take_or_null(ends["transaction"], at),
         },
     )
 
@@ -142,7 +150,7 @@ def _settled(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBat
 def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:
     if not (at >= 0).any():
         return rows
-    outcomes = {name: picked(ends[name], at) for name in ends.column_names[2:]}
+    outcomes = {name: take_or_null(ends[name], at) for name in ends.column_names[2:]}
     outcomes["settle_latency_ns"] = elapsed(rows["ts_ns"], outcomes["settled_ts_ns"])
     known = pa.array(at >= 0)
     topic = outcomes.pop("topic")
@@ -165,14 +173,14 @@ def _of_sessions(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Recor
     columns = {name: column.cast(rows.schema.field(name).type) for name, column in outcomes.items()}
     if not (at >= 0).all():
         columns = {name: pc.if_else(known, column, rows[name]) for name, column in columns.items()}
-    return changed(rows, columns)
+    return with_columns(rows, columns)
 
 
 def _managed(rows: pa.RecordBatch, address: pa.Array, published: pa.BooleanArray) -> pa.BooleanArray:
     """Which messages are requests to a management node or its replies."""
     served = pc.match_substring_regex(address, SERVES).fill_null(False)
     # Replies of a node may come from a dynamic one; the address of a link may be missing in the capture.
-    by_http = one_of(rows["management_operation"], HTTP_METHODS)
+    by_http = is_one_of(rows["management_operation"], HTTP_METHODS)
     elsewhere = pc.or_(rows["management_text"].is_valid(), address.is_null())
     return pc.or_(pc.or_(served, by_http), pc.and_(pc.invert(published), elsewhere))
 
@@ -180,10 +188,10 @@ def _managed(rows: pa.RecordBatch, address: pa.Array, published: pa.BooleanArray
 def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.RecordBatch:
     if not (at >= 0).any():
         return rows
-    was, frame_no = pa.array(at >= 0), picked(returned["frame_no"], at)
+    was, frame_no = pa.array(at >= 0), take_or_null(returned["frame_no"], at)
     outcome = pc.if_else(was, pc.if_else(frame_no.is_valid(), "returned", "unknown"), rows["outcome"])
-    settled_ns = pc.if_else(was, picked(returned["ts_ns"], at), rows["settled_ts_ns"])
-    return changed(
+    settled_ns = pc.if_else(was, take_or_null(returned["ts_ns"], at), rows["settled_ts_ns"])
+    return with_columns(
         rows,
         {
             "outcome": outcome,
@@ -209,20 +217,20 @@ class Returns:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows of table messages."""
-        returns = truth_of(pc.equal(rows["operation"], "return"))
+        returns = to_mask(pc.equal(rows["operation"], "return"))
         asked = pc.or_(rows["mandatory"].fill_null(False), rows["immediate"].fill_null(False))
-        publishes = truth_of(pc.equal(rows["operation"], "publish")) & truth_of(asked)
+        publishes = to_mask(pc.equal(rows["operation"], "publish")) & to_mask(asked)
         if not (returns | publishes).any():
             return
-        own = rows.select(OF_ITEMS).take(places_where(returns | publishes))
+        own = rows.select(OF_ITEMS).take(indices_where(returns | publishes))
         items = np.zeros(own.num_rows, ITEM)
-        items["connection"], items["frame_no"] = numbers_of(own["connection_id"]), numbers_of(own["first_frame_no"])
+        items["connection"], items["frame_no"] = to_int64(own["connection_id"]), to_int64(own["first_frame_no"])
         items["key"] = hashed(*(own[name] for name in OF_KEY))
         no_body = pa.nulls(own.num_rows, own["body_sha256"].type)
         items["publish"] = hashed(*(own[name] for name in OF_KEY[:-1]), no_body)
-        numbered = truth_of(pc.equal(own["outcome"], "unsettled"))
+        numbered = to_mask(pc.equal(own["outcome"], "unsettled"))
         items["kind"] = np.where(returns[returns | publishes], RETURN, np.where(numbered, NUMBERED, PUBLISH))
-        items["ts_ns"] = numbers_of(own["ts_ns"])
+        items["ts_ns"] = to_int64(own["ts_ns"])
         self.items.add(items)
 
     def concluded(self, open_ids: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
@@ -236,7 +244,7 @@ class Returns:
             self.items.only(open_ids)
             return None
         items = np.concatenate([items, _confirms(items, confirmed)])
-        place = places(open_ids, items["connection"])
+        place = find_ids(open_ids, items["connection"])
         is_later = (place >= 0) & (items["frame_no"] >= np.append(until, 0)[place])
         later = items[is_later & (items["kind"] != CONFIRM)]
         items = items[~is_later]
@@ -246,7 +254,12 @@ class Returns:
         changes[1:] = (items["key"][1:] != items["key"][:-1]) | (items["connection"][1:] != items["connection"][:-1])
         keys = np.cumsum(changes)
         over = (~np.isin(items["connection"], open_ids)).astype(np.int64)
-        fate, partner = matched(fixed(items["kind"]), fixed(keys), fixed(_publish_of(items)), fixed(over))
+        fate, partner = matched(
+            as_kernel_array(items["kind"]),
+            as_kernel_array(keys),
+            as_kernel_array(_publish_of(items)),
+            as_kernel_array(over),
+        )
         stays = np.isin(fate, (OPEN, PENDING)) & (items["kind"] != CONFIRM) & (over == 0)
         stray = (items["kind"] == RETURN) & (fate == ROUTED)
         is_publish = np.isin(items["kind"], PUBLISHES)
@@ -281,17 +294,17 @@ def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np
     settled = confirmed.filter(confirmed["settled_frame_no"].is_valid())
     publishes = items[np.isin(items["kind"], PUBLISHES)]
     index = Index(publishes["connection"], publishes["frame_no"])
-    at = index.find(numbers_of(settled["connection_id"]), numbers_of(settled["first_frame_no"]))
+    at = index.find(to_int64(settled["connection_id"]), to_int64(settled["first_frame_no"]))
     found: NDArray[np.void] = publishes[at[at >= 0]].copy()
     found["kind"], found["publish"] = CONFIRM, found["frame_no"]
-    found["frame_no"] = numbers_of(settled["settled_frame_no"])[at >= 0]
+    found["frame_no"] = to_int64(settled["settled_frame_no"])[at >= 0]
     return found
 
 
 def _latest(strays: NDArray[np.void]) -> NDArray[np.void]:
     """Of these returns the last of each key without body, with a body and without: one is enough for `_doubtful`."""
     strays = strays[np.argsort(-strays["frame_no"])]
-    alike = numbered(strays["connection"], strays["publish"], strays["key"] == strays["publish"])
+    alike = group_ids(strays["connection"], strays["publish"], strays["key"] == strays["publish"])
     return strays[np.unique(alike, return_index=True)[1]]
 
 
@@ -299,7 +312,7 @@ def _doubtful(items: NDArray[np.void], stray: NDArray[np.bool_]) -> NDArray[np.b
     """Publishes that a `stray` return, one without an equal publish, may have returned: it came before their confirm
     and differs by the body at most, as that of one of the two was not captured completely."""
     confirms, publish = items["kind"] == CONFIRM, _publish_of(items)
-    group, span = numbered(items["connection"], items["publish"]), int(items["frame_no"].max(initial=0)) + 1
+    group, span = group_ids(items["connection"], items["publish"]), int(items["frame_no"].max(initial=0)) + 1
     until = np.full(len(items), span - 1)
     until[publish[confirms & (publish >= 0)]] = items["frame_no"][confirms & (publish >= 0)]
 

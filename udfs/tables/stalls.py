@@ -4,6 +4,8 @@ tell, until they are final.
     stalls.add(rows)                        # STALL: rows whose `until_ns` is null last to the end of their connection
     stalls.close(facts, ids)                # so far
     for batch in stalls.release(): ...      # those that are over
+
+Parts, in this order: stalls, unanswered.
 """
 
 from __future__ import annotations
@@ -15,11 +17,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec import stalls as S
 from codec.compiler.limits import LIMITS
-from codec.conversation.states import places
+from codec.conversation.settlement import Frames
+from codec.conversation.states import blank, find_ids
+from codec.names import CLASSIC_VERSIONS, SIDES
 from codec.stalls import KINDS, UNANSWERED_REQUEST
-from udfs.arrow.rows import numbers_of, timestamps
-from udfs.arrow.types import bound
+from udfs.arrow.fields import Fields, values_of
+from udfs.arrow.rows import (
+    indices_where,
+    is_in,
+    timestamps,
+    to_int64,
+    to_mask,
+)
+from udfs.arrow.types import to_schema
+from udfs.conversation.frames import FrameBatch
+from udfs.conversation.roles import CLOSES_CHANNEL, CLOSES_CONNECTION
+from udfs.conversation.states import ConnectionRecords
 from udfs.decode.stall_rows import ARROW_STALLS, stall_batch
 
 Integers = NDArray[np.int64]
@@ -57,8 +72,8 @@ class Stalls:
         are `chosen`. `ids`: connections of which stalls may still come."""
         closed_ns = pc.struct_field(pc.list_flatten(facts["facts"]), "closed_ts_ns")
         self._closed = {id_: ns for id_, ns in self._closed.items() if id_ in ids}
-        self._close(numbers_of(facts["connection_id"]), numbers_of(closed_ns), chosen)
-        here = np.flatnonzero(np.isin(numbers_of(facts["connection_id"]), ids)).tolist()
+        self._close(to_int64(facts["connection_id"]), to_int64(closed_ns), chosen)
+        here = np.flatnonzero(np.isin(to_int64(facts["connection_id"]), ids)).tolist()
         self._closed |= {facts["connection_id"][at].as_py(): closed_ns[at].as_py() for at in here}
 
     def _close(
@@ -67,12 +82,12 @@ class Stalls:
         if not self._lasting or not len(ids):
             return
         lasting = in_one_batch(self._lasting)
-        at = places(ids, numbers_of(lasting["connection_id"]))
+        at = find_ids(ids, to_int64(lasting["connection_id"]))
         self._lasting = [lasting.filter(pa.array(at < 0))] if (at < 0).any() else []
         over = lasting.filter(pa.array(at >= 0))
-        since = numbers_of(pc.coalesce(over["since_ns"], over["from_ns"]))
+        since = to_int64(pc.coalesce(over["since_ns"], over["from_ns"]))
         until = np.maximum(closed_ns[at[at >= 0]], since)
-        lasted = numbers_of(over["stall_ns"]) + until - since
+        lasted = to_int64(over["stall_ns"]) + until - since
         columns = {name: over[name] for name in ARROW_STALLS.names}
         rows = stall_batch(columns | {"until_ns": pa.array(until), "stall_ns": pa.array(lasted)})
         self._over.append(rows if chosen is None else chosen(rows))
@@ -84,9 +99,143 @@ class Stalls:
             if rows.num_rows:
                 columns = {name: rows[name] for name in ARROW_STALLS.names if name != "since_ns"}
                 columns |= {f"{end}_ts": timestamps(rows[f"{end}_ns"]) for end in ("from", "until")}
-                yield bound(columns, self._schema)
+                yield to_schema(columns, self._schema)
 
 
 def in_one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Rows (STALL) of several batches, at least one."""
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if len(batches) > 1 else batches[0]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Stalls by requests without a reply, or with a late one: from rows of table methods.
+#
+# Where a channel or a connection is closed, what was asked for on it ends: RabbitMQ refuses a request by closing its
+# channel. Otherwise it lasts to the end of the connection. After a loss, or where the two directions are far apart in
+# the capture, nobody knows whether there was a reply. Sessions of 0-10 and 1.0 tell themselves which requests wait at
+# the end of their connections; commands of 0-10, whose completion may come when it likes, are none of them.
+
+
+CLOSING = blank("connection channel frame_no ts_ns").dtype  # `channel` EVERY: all of the connection
+EVERY = -1
+OPENS = ("open", "sasl-init")  # of 1.0, by the client
+OF_CONNECTION = r"^(connection\.|open$|close$|sasl-)"  # names of what is not about a channel
+
+
+class Closings:
+    """Closes of channels and connections that may end requests: all since the last `forget`, and some before; and the
+    last loss of each connection."""
+
+    def __init__(self) -> None:
+        self.records, self.losses = ConnectionRecords(CLOSING), ConnectionRecords(CLOSING)
+
+    def add(self, frames: FrameBatch) -> None:
+        """Take those in frames."""
+        of_connection = frames.are("name", *CLOSES_CONNECTION)
+        at = np.flatnonzero(of_connection | frames.are("name", *CLOSES_CHANNEL))
+        if len(at):
+            found = np.zeros(len(at), CLOSING)
+            found["connection"], found["frame_no"] = frames.cells("connection_id")[at], frames.cells("frame_no")[at]
+            found["channel"] = np.where(of_connection[at], EVERY, frames.cells("channel")[at])
+            found["ts_ns"] = frames.cells("ts_ns")[at]
+            self.records.add(found)
+        at = np.flatnonzero(frames.lost | np.logical_or.reduce(list(frames.late.values())))
+        if len(at):
+            found = np.zeros(len(at), CLOSING)
+            found["connection"], found["frame_no"] = frames.cells("connection_id")[at], frames.cells("frame_no")[at]
+            self.losses.add(found)
+            self.losses.replace(_one(self.losses.all(), -1))
+
+    def forget(self, open_ids: Integers, waiting: Frames) -> None:
+        """Only open connections need them: of each channel the first one after the first request that is `waiting`, and
+        the last one."""
+        self.records.only(open_ids)
+        self.losses.only(open_ids)
+        known = self.records.all()
+        if len(known):
+            at = find_ids(waiting.connection, known["connection"])  # those of a connection are in order
+            after = known[(at >= 0) & (known["frame_no"] > np.append(waiting.frame_no, 0)[at])]
+            self.records.replace(np.unique(np.concatenate([_one(after, 0), _one(known, -1)])))
+
+    def hidden(self, connection: Integers, frame_no: Integers) -> NDArray[np.bool_]:
+        """Which requests may have been answered by what is lost."""
+        known = self.losses.all()
+        at = find_ids(known["connection"], connection)
+        found: NDArray[np.bool_] = (at >= 0) & (np.append(known["frame_no"], 0)[at] >= frame_no)
+        return found
+
+    def first_after(self, connection: Integers, channel: Integers, frame_no: Integers) -> Integers:
+        """When the channel of each request, or its connection, was closed after it; -1: it was not."""
+        found, known = np.full(len(connection), np.iinfo(np.int64).max), self.records.all()
+        for of in (channel, np.full(len(channel), EVERY)):
+            keys = np.concatenate([known["connection"], connection]), np.concatenate([known["channel"], of])
+            frames = np.concatenate([known["frame_no"], frame_no + 1])
+            asks = np.repeat([0, 1], [len(known), len(connection)])
+            order = np.lexsort([-asks, frames, keys[1], keys[0]])
+            # The next close in this order, if it is of the same channel.
+            at = np.where(asks[order] == 0, np.arange(len(order)), len(order))
+            after = np.minimum.accumulate(at[::-1])[::-1]
+            there = after < len(order)
+            to = order[np.where(there, after, 0)]
+            there &= (keys[0][to] == keys[0][order]) & (keys[1][to] == keys[1][order])
+            times = np.where(there, np.append(known["ts_ns"], 0)[np.minimum(to, len(known))], np.iinfo(np.int64).max)
+            own = np.zeros(len(order), np.int64)
+            own[order] = times
+            found = np.minimum(found, own[len(known) :])
+        return np.where(found == np.iinfo(np.int64).max, S.NONE, found)
+
+
+def _one(closings: NDArray[np.void], which: int) -> NDArray[np.void]:
+    """Of each channel the first one (`which` 0), or the last one (-1)."""
+    known = closings[np.lexsort([closings[name] for name in ("frame_no", "channel", "connection")])]
+    changes = (np.diff(known["connection"]) != 0) | (np.diff(known["channel"]) != 0)
+    begins = np.append(True, changes)[: len(known)]
+    chosen: NDArray[np.void] = known[begins if which == 0 else np.append(changes, True)[: len(known)]]
+    return chosen
+
+
+def unanswered(
+    requests: pa.RecordBatch, closings: Closings, open_ids: Integers, waiting: Frames, answers: Frames
+) -> pa.RecordBatch:
+    """Requests, rows of table methods that are final -> stalls (STALL). `waiting`: requests of sessions that waited at
+    the end of their connections; `answers`: frames that are replies."""
+    late = to_mask(pc.greater_equal(requests["reply_latency_ns"], LIMITS.answer_ns))
+    waits, closed = to_mask(requests["reply_frame_no"].is_null()).copy(), np.full(requests.num_rows, S.NONE)
+    at = np.flatnonzero(waits)
+    if len(at):
+        rows = requests.take(pa.array(at))
+        connection, frame_no = to_int64(rows["connection_id"]), to_int64(rows["frame_no"])
+        after = closings.first_after(connection, to_int64(rows["channel"], EVERY), frame_no)
+        ended = ~np.isin(connection, open_ids)
+        # Whether a request of a connection that goes on waits, its end tells.
+        classic = is_in(rows["version"], *CLASSIC_VERSIONS) & ((after != S.NONE) | ended)
+        no_wait = Fields(values_of(rows["arguments"]), {"no_wait": "boolean"}).numbers("no_wait", 0)
+        own = classic & (no_wait != 1) & ~closings.hidden(connection, frame_no)
+        opens = is_in(rows["name"], *OPENS) & is_in(rows["sender"], SIDES[0]) & ended
+        own |= opens & ~answers.among(connection, frame_no) & ~closings.hidden(connection, frame_no)
+        own |= waiting.among(connection, frame_no)
+        waits[at], closed[at] = own, np.where(classic, after, S.NONE)
+    chosen = late | waits
+    if not chosen.any():
+        return EMPTY
+    rows = requests.take(indices_where(chosen))
+    from_ns, lasted = to_int64(rows["ts_ns"]), to_int64(rows["reply_latency_ns"])
+    lasts = waits[chosen]
+    until: Integers = np.where(lasts, closed[chosen], from_ns + lasted)
+    lasted = np.where(lasts, np.where(until != S.NONE, np.maximum(until - from_ns, 0), 0), lasted)
+    of_connection = pc.match_substring_regex(rows["name"].cast(pa.string()), OF_CONNECTION).fill_null(False)
+    columns = {name: rows[name] for name in ("connection_id", "frame_no", "packet_no", "capture_file")}
+    columns |= {
+        "channel": pc.if_else(of_connection, pa.scalar(None, pa.int32()), rows["channel"].cast(pa.int32())),
+        "link": pc.coalesce(*(rows[name].cast(pa.string()) for name in ("consumer_tag", "link_name"))),
+        "kind": pa.repeat(S.KINDS[S.UNANSWERED_REQUEST], rows.num_rows),
+        "side": rows["sender"].cast(pa.string()),
+        "from_ns": pa.array(from_ns),
+        "until_ns": pa.array(until, mask=until == S.NONE),
+        "stall_ns": pa.array(lasted),
+        "resumed": pa.array(~lasts),
+    }
+    return stall_batch(columns)
+
+
+EMPTY = pa.RecordBatch.from_pylist([], ARROW_STALLS)

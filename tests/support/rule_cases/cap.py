@@ -17,7 +17,7 @@ ETHERNET = 1  # LINKTYPE_ETHERNET
 VLAN = bytes.fromhex("81000001")  # a tag and VLAN 1
 MORE_FRAGMENTS = 0x2000
 UDP, IPV4_IN_IPV4, TCP = 17, 4, 6
-LARGE = 15 << 20  # octets of a record
+LARGE = 15 << 20  # bytes of a record
 
 
 def midway() -> Connection:
@@ -35,10 +35,10 @@ def half() -> Connection:
 
 
 def cut() -> Connection:
-    """The capture keeps the first octets of a large body frame."""
+    """The capture keeps the first bytes of a large body frame."""
     connection = Connection().handshake().open(1).client("basic.publish", 1, exchange="e", routing_key="q")
-    octets = classic.header(V, "basic", 2000, delivery_mode=1) + classic.body(bytes(2000))
-    return connection.packet("client", octets[:200], wire_len=len(octets)).packet("server").close()
+    data = classic.header(V, "basic", 2000, delivery_mode=1) + classic.body(bytes(2000))
+    return connection.packet("client", data[:200], wire_len=len(data)).packet("server").close()
 
 
 def strayed() -> Connection:
@@ -61,8 +61,8 @@ def nested(depth: int) -> Connection:
 
 
 def text(size: int) -> Connection:
-    """So many octets of another protocol, from the middle of the connection."""
-    return Connection(syn=False).client_octets(b"SET key value\r\n" * (size // 15)).fin()
+    """So many bytes of another protocol, from the middle of the connection."""
+    return Connection(syn=False).client_bytes(b"SET key value\r\n" * (size // 15)).fin()
 
 
 def greeted(times: int) -> Connection:
@@ -101,7 +101,7 @@ def in_fragments(datagrams: int) -> bytes:
 
 
 def recorded(size: int) -> bytes:
-    """A record that claims so many octets, the first of them with it."""
+    """A record that claims so many bytes, the first of them with it."""
     return pcap(RAW_IP, []) + struct.pack("<IIII", 1, 0, size, size) + DATAGRAM
 
 
@@ -130,7 +130,7 @@ CASES = [
     Case("CAP-02", V, midway(), complete(), evidence={"header_seen": False}),
     Case("CAP-03", V, half(), complete(), evidence={"observed": "client"}),
     Case("CAP-04", V, cut(), complete(), also=("CAP-01",)),
-    Case("CAP-05", V, Connection().handshake().client_octets(classic.heartbeat()[:5]), complete(),
+    Case("CAP-05", V, Connection().handshake().client_bytes(classic.heartbeat()[:5]), complete(),
          evidence={"octets": 5}),
     Case("CAP-06", V, strayed(), complete(), evidence={"observed": ["segment out of window"]}),
     # The same numbers and bytes 20 µs later at another address, and 2 s later.

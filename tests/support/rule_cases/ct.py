@@ -23,21 +23,21 @@ def publish(version: str = V, channel: int = 1) -> bytes:
 
 
 def header(size: int, properties: bytes = b"\0\0", class_id: int = 60, weight: int = 0, channel: int = 1) -> bytes:
-    """A content header in these octets, from the property flags on."""
+    """A content header in these bytes, from the property flags on."""
     return classic.frame(classic.HEADER, channel, struct.pack(">HHQ", class_id, weight, size) + properties)
 
 
-def body(octets: bytes, channel: int = 1) -> bytes:
-    return classic.body(octets, channel)
+def body(data: bytes, channel: int = 1) -> bytes:
+    return classic.body(data, channel)
 
 
 def sent(*frames: bytes, version: str = V) -> Connection:
     """These frames by the client, amid others that are right."""
-    return opened(version).publish().client_octets(b"".join(frames)).publish().close()
+    return opened(version).publish().client_bytes(b"".join(frames)).publish().close()
 
 
 def by_server(*frames: bytes) -> Connection:
-    return opened().server_octets(b"".join(frames)).close()
+    return opened().server_bytes(b"".join(frames)).close()
 
 
 def staged(*steps: str, version: str = "0-9") -> Connection:
@@ -56,7 +56,7 @@ def staged(*steps: str, version: str = "0-9") -> Connection:
 
 CONTENT = [publish(), header(3), body(b"abc")]
 CASES = [
-    Case("CT-01", V, opened().client_octets(publish() + body(b"abc")).asks("basic.qos").close(), sent(*CONTENT),
+    Case("CT-01", V, opened().client_bytes(publish() + body(b"abc")).asks("basic.qos").close(), sent(*CONTENT),
          evidence={"observed": "body", "expected": "header"}, offender="client"),
     # frames of other channels, and heartbeats, may come in between
     Case("CT-01", V, sent(publish(), classic.method(V, "channel.flow-ok", 1, active=True), *CONTENT),
@@ -72,10 +72,10 @@ CASES = [
          sent(*CONTENT), also=("CT-06", "DL-07"), evidence={"observed": "method", "name": "basic.ack"},
          offender="client", severity="info"),
     # The sender gives up the content, which the specification allows (4.2.6), and RabbitMQ does not.
-    Case("CT-05", V, opened().client_octets(publish() + header(3) + body(b"ab")).close(), sent(*CONTENT),
+    Case("CT-05", V, opened().client_bytes(publish() + header(3) + body(b"ab")).close(), sent(*CONTENT),
          evidence={"name": "channel.close"}, severity="info"),
     Case("CT-05", V, opened(start={"server_properties": {**SERVER_PROPERTIES, "product": "RabbitMQ"}})
-             .client_octets(publish() + header(3) + body(b"ab")).close(),
+             .client_bytes(publish() + header(3) + body(b"ab")).close(),
          sent(*CONTENT), evidence={"name": "channel.close"}, severity="warning"),
     Case("CT-05", V, sent(publish(), header(3), body(b"ab"), header(3)), sent(*CONTENT),
          evidence={"observed": "header"}, severity="violation"),
@@ -95,8 +95,8 @@ CASES = [
          evidence={"observed": 0}, offender="client"),
     Case("CT-10", V, sent(publish(), header(0), body(b"abc")), sent(publish(), header(0)), evidence={"observed": 3}),
     Case("CT-11", V, sent(publish(), header(3), body(b"ab"), *CONTENT),
-         opened().open(2).client_octets(publish() + header(3) + body(b"ab")).publish(channel=2)
-             .client_octets(body(b"c")).close(),
+         opened().open(2).client_bytes(publish() + header(3) + body(b"ab")).publish(channel=2)
+             .client_bytes(body(b"c")).close(),
          also=("CT-05",), evidence={"observed": "basic.publish"}, offender="client"),
     Case("CT-12", V, opened().publish(delivery_mode=3).close(), opened().publish(delivery_mode=1).close(),
          evidence={"delivery_mode": 3}, offender="client"),
@@ -113,10 +113,10 @@ CASES = [
          opened().publish(mandatory=True).close(), evidence={"observed": 312, "exchange": "e", "routing_key": "q"}),
     Case("CT-16", V, sent(publish(), header(0, b"\0\x04" + shortstr(b"c"))),
          sent(publish(), header(0, b"\0\x08" + shortstr(b"a")))),
-    Case("CT-17", V, opened().client_octets(publish() + header((128 << 20) + 1)),
-         opened().client_octets(publish() + header(128 << 20)), besides=("PR-09",),
+    Case("CT-17", V, opened().client_bytes(publish() + header((128 << 20) + 1)),
+         opened().client_bytes(publish() + header(128 << 20)), besides=("PR-09",),
          evidence={"observed": "134217729", "expected": 134217728}, offender="client"),
-    Case("CT-17", V, opened().client_octets(publish() + header(2**63)), opened().client_octets(publish() + header(3)),
+    Case("CT-17", V, opened().client_bytes(publish() + header(2**63)), opened().client_bytes(publish() + header(3)),
          evidence={"observed": "2^63 or more"}),
     Case("CT-18", "0-9", staged("file.publish"), opened("0-9").close(),
          also=("CT-19",), evidence={"observed": "file.publish", "identifier": "f"}, offender="client"),

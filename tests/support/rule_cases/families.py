@@ -39,7 +39,7 @@ PUBLIC = "93.184.216.34"
 INSIDE: dict[str, Any] = {"client": "10.1.2.3", "server": "10.1.2.4"}
 BOTH = ("0-10", "1.0")
 LARGE = 1_000_000
-FRAME_BODY = 60_000  # octets of a body frame of 0-10, below max-frame-size
+FRAME_BODY = 60_000  # bytes of a body frame of 0-10, below max-frame-size
 EMPTY_FRAME = frame(b"")
 HEADER, PROPERTIES_SECTION = 0x70, 0x73
 ID = "0af76519-16cd-43dd-8448-eb211c80319c"
@@ -57,7 +57,7 @@ def beat(connection: Connection, sender: str = "client") -> Connection:
     """A frame that only says that its sender is alive."""
     if connection.version == "0-10":
         return control(connection, sender, "heartbeat")
-    return connection.octets(sender, EMPTY_FRAME)
+    return connection.data(sender, EMPTY_FRAME)
 
 
 def idle(version: str, **place: Any) -> Connection:
@@ -72,8 +72,8 @@ def consuming(version: str) -> Connection:
 def published_0_10(connection: Connection, body: bytes = b"x", last: int = 0) -> Connection:
     """A message.transfer of the client, with body frames that are not too large; command `last` is done."""
     about = header(("message.delivery-properties", {"routing-key": "q"}), ("message.message-properties", {}))
-    for octets in content(segment("message.transfer", {"destination": ""}), about, body, CHANNEL, FRAME_BODY):
-        connection.client_octets(octets)
+    for data in content(segment("message.transfer", {"destination": ""}), about, body, CHANNEL, FRAME_BODY):
+        connection.client_bytes(data)
     return done_0_10(connection, last)
 
 
@@ -102,7 +102,7 @@ def one_way(connection: Connection, sender: str = "client") -> Connection:
 
 
 def cut(version: str) -> Connection:
-    """The capture keeps the first octets of a large frame."""
+    """The capture keeps the first bytes of a large frame."""
     connection = published(version, bytes(2000))
     at, packet = max(enumerate(connection.packets), key=lambda each: len(each[1].data))
     connection.packets[at].wire_len = len(packet.data)
@@ -112,15 +112,15 @@ def cut(version: str) -> Connection:
 
 def misframed(version: str) -> Connection:
     """Frames of 0-9-1 behind the header of another version."""
-    connection = Connection(version).client_octets(HEADERS[version]).server_octets(HEADERS[version])
-    return connection.client_octets(classic.method("0-9-1", "basic.qos") * 40).fin()
+    connection = Connection(version).client_bytes(HEADERS[version]).server_bytes(HEADERS[version])
+    return connection.client_bytes(classic.method("0-9-1", "basic.qos") * 40).fin()
 
 
 def refusing(version: str, says_why: bool) -> Connection:
     """A broker of 0-9-1 refuses another version."""
-    connection = Connection(version).client_octets(HEADERS[version]).server_octets(bytes.fromhex("414d515000000901"))
+    connection = Connection(version).client_bytes(HEADERS[version]).server_bytes(bytes.fromhex("414d515000000901"))
     why = {"reply_code": 540, "reply_text": "NOT_IMPLEMENTED", "class_id": 0, "method_id": 0}
-    return connection.server_octets(classic.method("0-9-1", "connection.close", 0, **why)) if says_why else connection
+    return connection.server_bytes(classic.method("0-9-1", "connection.close", 0, **why)) if says_why else connection
 
 
 def strayed(version: str) -> Connection:
@@ -163,7 +163,7 @@ def unfinished(version: str, ends: bool) -> Connection:
 
 def asked(first: str, then: str, at: float) -> list[Connection]:
     """The server answers the header of `first` with that of `then`, in which the client comes back."""
-    refused = Connection(first).client_octets(HEADERS[first]).server_octets(HEADERS[then]).fin("server")
+    refused = Connection(first).client_bytes(HEADERS[first]).server_bytes(HEADERS[then]).fin("server")
     return [refused, idle(then, at=at)]
 
 
@@ -184,11 +184,11 @@ def login(version: str, product: str | None, user: bytes, client: int) -> Connec
 def both_open(connection: Connection, **properties: Any) -> Connection:
     """Headers and opens of both sides, with these properties."""
     for side in ("client", "server"):
-        connection.octets(side, HEADERS_1_0["amqp"])
+        connection.data(side, HEADERS_1_0["amqp"])
     for side in ("client", "server"):
         idle_ms = proton.uint(60_000)
         fields = (f"{side}-container", "test", None, None, idle_ms, None, None, None, None)
-        connection.octets(side, frame(performative(OPEN, *fields, properties.get(side))))
+        connection.data(side, frame(performative(OPEN, *fields, properties.get(side))))
     return connection
 
 
@@ -200,14 +200,14 @@ def named(version: str, *names: str) -> Connection:
     return done(both_open(sasl(Connection(version)), server={proton.symbol(name): "x" for name in names}))
 
 
-def odd_text(version: str, octets: bytes) -> Connection:
-    """A name of a queue with these octets."""
+def odd_text(version: str, data: bytes) -> Connection:
+    """A name of a queue with these bytes."""
     if version == "0-10":
-        connection = send_0_10(session_0_10(), "client", "queue.declare", queue=octets)
+        connection = send_0_10(session_0_10(), "client", "queue.declare", queue=data)
         return done(done_0_10(connection, 0))
     connection = sender_link(target=described(0x29, "zz"))
     for packet in connection.packets:
-        packet.data = packet.data.replace(b"zz", octets)
+        packet.data = packet.data.replace(b"zz", data)
     return done(connection)
 
 
@@ -218,7 +218,7 @@ def redelivered_0_10(times: int, pause: float, worked: float) -> Connection:
         transfer = segment("message.transfer", {"destination": "d", "accept-mode": 0, "acquire-mode": 0})
         again = ("message.delivery-properties", {"routing-key": "q", "redelivered": number > 0})
         about = header(again, ("message.message-properties", {"message-id": ID}))
-        connection.server_octets(b"".join(content(transfer, about, b"job", CHANNEL)))
+        connection.server_bytes(b"".join(content(transfer, about, b"job", CHANNEL)))
         send_0_10(connection, "client", "session.completed", commands=[(0, number)])
         connection.wait(worked)
         if number < times:
@@ -327,16 +327,16 @@ CASES = [
                 for sender in ("client", "server")
             ),
             Case("CAP-04", v, cut(v), published(v, bytes(2000)), also=("CAP-01",)),
-            Case("CAP-05", v, opened(v).client_octets(HEADERS[v][:3]), opened(v), evidence={"octets": 3}),
+            Case("CAP-05", v, opened(v).client_bytes(HEADERS[v][:3]), opened(v), evidence={"octets": 3}),
             Case("CAP-06", v, strayed(v), idle(v), evidence={"observed": ["segment out of window"]}),
             Case("CAP-07", v, [idle(v, numbers=numbers(v, 5)), idle(v, client=9, at=0.00002, numbers=numbers(v, 5))],
                  [idle(v, numbers=numbers(v, 6)), idle(v, client=9, at=2, numbers=numbers(v, 6))]),
             Case("FR-11", v, odd_text(v, b"\xff\xfe"), odd_text(v, "ü".encode()), offender="client"),
             Case("HS-17", v, unfinished(v, True), unfinished(v, False), evidence={"tcp_end": "fin"}),
-            Case("NEG-01", v, Connection(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"), idle(v),
+            Case("NEG-01", v, Connection(v).client_bytes(HTTP).server_bytes(HEADERS[v]).fin("server"), idle(v),
                  also=("SEC-12",)),
             Case("NEG-02", v,
-                 Connection(v).client_octets(b"AMQP\x09\x09\x09\x09").server_octets(HEADERS[v]).fin("server"),
+                 Connection(v).client_bytes(b"AMQP\x09\x09\x09\x09").server_bytes(HEADERS[v]).fin("server"),
                  idle(v), evidence={"observed": "9.9.9.9", "answered": v}, offender="client"),
             Case("NEG-04", v, refusing(v, True).fin("server"), refusing(v, False).fin("server"),
                  also=("CL-08", "T10-30") if v == "0-10" else ("CL-08",), besides=("NEG-11",),
@@ -346,7 +346,7 @@ CASES = [
                  [refusing(v, False).rst("server"), Connection("0-9-1", at=90).handshake().close()]),
             Case("NEG-08", v, misframed(v), idle(v), evidence={"negotiated": v}, offender="client",
                  besides=("CAP-06",)),
-            Case("NEG-09", v, done(opened(v).wait(1).client_octets(HEADERS[v])), idle(v), offender="client",
+            Case("NEG-09", v, done(opened(v).wait(1).client_bytes(HEADERS[v])), idle(v), offender="client",
                  besides=("NEG-07",)),
             Case("PR-04", v, [login(v, name, b"shop", client) for client, name in enumerate("abc", 2)],
                  [login(v, name, b"shop", client) for client, name in enumerate("aba", 2)],
@@ -367,8 +367,8 @@ CASES = [
                  besides=("HS-07",), evidence={}),
             Case("SEC-08", v, published(v, **INSIDE), published(v), evidence={"published": 1}),
             Case("SEC-11", v, plain(v, password=b""), plain(v), besides=("SEC-01",), evidence={"empty": "password"}),
-            Case("SEC-12", v, Connection(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
-                 Connection(v, server_port=8080).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
+            Case("SEC-12", v, Connection(v).client_bytes(HTTP).server_bytes(HEADERS[v]).fin("server"),
+                 Connection(v, server_port=8080).client_bytes(HTTP).server_bytes(HEADERS[v]).fin("server"),
                  besides=("NEG-01",)),
             Case("SEC-13", v, [idle(v, at=n / 4) for n in range(61)], [idle(v, at=n / 4) for n in range(60)],
                  evidence={"limit_per_minute": 60}),

@@ -14,7 +14,7 @@ QOS = classic.method(V, "basic.qos", 1)
 
 
 def method(version: str, name: str, arguments: bytes, channel: int = 1) -> bytes:
-    """A method frame with these argument octets."""
+    """A method frame with these argument bytes."""
     class_id, described = classic.of_name(version, name)
     return classic.frame(classic.METHOD, channel, struct.pack(">HH", class_id, described["index"]) + arguments)
 
@@ -24,18 +24,18 @@ def opened(version: str = V) -> Connection:
 
 
 def declared(arguments: bytes = b"", bits: int = 0x02, ticket: int = V in TICKETS, queue: bytes = b"q") -> Connection:
-    """A durable queue declared with these octets."""
-    octets = struct.pack(">H", ticket) + shortstr(queue) + bytes([bits]) + long_prefixed(arguments)
-    return opened().client_octets(method(V, "queue.declare", octets)).server("queue.declare-ok", queue=queue).close()
+    """A durable queue declared with these bytes."""
+    data = struct.pack(">H", ticket) + shortstr(queue) + bytes([bits]) + long_prefixed(arguments)
+    return opened().client_bytes(method(V, "queue.declare", data)).server("queue.declare-ok", queue=queue).close()
 
 
 def bound(routing_key: bytes) -> Connection:
     return opened().asks("queue.bind", queue="q", exchange="e", routing_key=routing_key).close()
 
 
-def qos(octets: bytes) -> Connection:
-    """basic.qos in these octets, and its reply."""
-    return opened().client_octets(octets).server("basic.qos-ok").close()
+def qos(data: bytes) -> Connection:
+    """basic.qos in these bytes, and its reply."""
+    return opened().client_bytes(data).server("basic.qos-ok").close()
 
 
 def granted(ticket: int, version: str = "0-8") -> Connection:
@@ -46,8 +46,8 @@ def granted(ticket: int, version: str = "0-8") -> Connection:
 
 def consumed(rest: bytes) -> Connection:
     """basic.consume of 0-8 with `rest` after its arguments."""
-    octets = method("0-8", "basic.consume", b"\0\x01" + shortstr(b"q") + shortstr(b"c") + b"\0" + rest)
-    return opened("0-8").asks("basic.qos", prefetch_count=10).client_octets(octets).server("basic.consume-ok").close()
+    data = method("0-8", "basic.consume", b"\0\x01" + shortstr(b"q") + shortstr(b"c") + b"\0" + rest)
+    return opened("0-8").asks("basic.qos", prefetch_count=10).client_bytes(data).server("basic.consume-ok").close()
 
 
 def large(size: int) -> Connection:
@@ -62,34 +62,34 @@ CASES = [
          evidence={"expected": "octet ce after the payload", "frame_type": "method", "size": len(QOS)},
          offender="client"),
     # 8 is far too small a size: the boundary that it leads to is in the middle of the arguments
-    Case("FR-01", "0-8", opened("0-8").client_octets(b"\x01\0\x01\0\0\0\x08" + classic.method("0-8", "basic.qos")[7:])
+    Case("FR-01", "0-8", opened("0-8").client_bytes(b"\x01\0\x01\0\0\0\x08" + classic.method("0-8", "basic.qos")[7:])
              .client("basic.qos").server("basic.qos-ok").close(),
          opened("0-8").asks("basic.qos").close(), also=("FR-05", "FR-02"), offender="client"),
-    Case("FR-02", V, opened().client_octets(classic.frame(9, 1, b"abc")).asks("basic.qos").close(),
+    Case("FR-02", V, opened().client_bytes(classic.frame(9, 1, b"abc")).asks("basic.qos").close(),
          opened().asks("basic.qos").close(), evidence={"version": V, "bytes": 11}, offender="client"),
-    Case("FR-02", V, opened().server_octets(b"\x77" * 20).asks("basic.qos").close(),
+    Case("FR-02", V, opened().server_bytes(b"\x77" * 20).asks("basic.qos").close(),
          opened().heartbeat("server").asks("basic.qos").close(), evidence={"bytes": 20}, offender="server"),
     # type 4 is a method out of band in 0-8, and nothing in 0-9-1
-    Case("FR-02", "0-9-1", opened().client_octets(b"\x04" + QOS[1:]).asks("basic.qos").close(),
+    Case("FR-02", "0-9-1", opened().client_bytes(b"\x04" + QOS[1:]).asks("basic.qos").close(),
          opened().asks("basic.qos").close()),
     Case("FR-03", V, large(4097), large(4096),
          evidence={"observed": 4097, "negotiated": 4096, "frame_type": "body", "channel": 1}, offender="client"),
-    Case("FR-04", V, opened().client_octets(classic.heartbeat(channel=1)).close(),
-         opened().client_octets(classic.heartbeat()).close(), evidence={"observed": {"channel": 1, "payload_size": 0}},
+    Case("FR-04", V, opened().client_bytes(classic.heartbeat(channel=1)).close(),
+         opened().client_bytes(classic.heartbeat()).close(), evidence={"observed": {"channel": 1, "payload_size": 0}},
          offender="client"),
-    Case("FR-04", "0-9", opened("0-9").server_octets(classic.heartbeat(payload=b"x")).close(),
-         opened("0-9").server_octets(classic.heartbeat()).close(),
+    Case("FR-04", "0-9", opened("0-9").server_bytes(classic.heartbeat(payload=b"x")).close(),
+         opened("0-9").server_bytes(classic.heartbeat()).close(),
          evidence={"observed": {"channel": 0, "payload_size": 1}}, offender="server"),
     Case("FR-05", V, qos(method(V, "basic.qos", bytes(6))), qos(method(V, "basic.qos", bytes(7))),
          evidence={"method": "basic.qos", "observed": 10}, offender="client"),
     Case("FR-06", V, qos(method(V, "basic.qos", bytes(8))), qos(method(V, "basic.qos", bytes(7))),
          evidence={"method": "basic.qos", "observed": "octets after the last argument"}, offender="client"),
-    # the table that clients of 0-8 put after basic.consume is no rest; one more octet is
+    # the table that clients of 0-8 put after basic.consume is no rest; one more byte is
     Case("FR-06", "0-8", consumed(b"\0\0\0\0\0"), consumed(b"\0\0\0\0")),
-    Case("FR-07", V, opened().client_octets(classic.frame(1, 1, struct.pack(">HH", 60, 41))).close(), opened().close(),
+    Case("FR-07", V, opened().client_bytes(classic.frame(1, 1, struct.pack(">HH", 60, 41))).close(), opened().close(),
          evidence={"observed": {"class": 60, "method": 41}, "version": V}, offender="client"),
     # confirm.select is of RabbitMQ's 0-9-1
-    Case("FR-07", "0-8", opened("0-8").client_octets(classic.method("0-9-1", "confirm.select")).close(),
+    Case("FR-07", "0-8", opened("0-8").client_bytes(classic.method("0-9-1", "confirm.select")).close(),
          opened("0-8").asks("tx.select").asks("tx.rollback").close(),
          evidence={"observed": {"class": 85, "method": 10}, "version": "0-8"}),
     Case("FR-08", V, declared(FIELD_UNKNOWN_TAG), declared(shortstr(b"a") + b"V"),
@@ -106,9 +106,9 @@ CASES = [
              evidence={"name": "queue.declare"})
         for tag in (b"s\0\x01", b"l" + bytes(8), b"L" + bytes(8), b"U\0\x01")
     ),
-    Case("FR-10", "0-8", opened("0-8").client_octets(b"\x07\0\0\0\0\0\x01x\xce").close(),
+    Case("FR-10", "0-8", opened("0-8").client_bytes(b"\x07\0\0\0\0\0\x01x\xce").close(),
          opened("0-8").heartbeat().close(), evidence={"observed": "trace"}),
-    Case("FR-10", "0-9", opened("0-9").client_octets(b"\x06\0\x01\0\0\0\x01x\xce").close(),
+    Case("FR-10", "0-9", opened("0-9").client_bytes(b"\x06\0\x01\0\0\0\x01x\xce").close(),
          opened("0-9").heartbeat().close(), evidence={"observed": "oob-body"}),
     Case("FR-11", V, bound(b"a\0b"), bound(b"a b"), offender="client"),
     Case("FR-11", V, bound(b"a\xc3"), bound("ü".encode())),
@@ -123,11 +123,11 @@ CASES = [
     Case("FR-13", V, declared(bits=0x22), declared(bits=0x02), evidence={"method": "queue.declare"}),
     Case("FR-14", "0-8", granted(0), granted(7),
          evidence={"observed": 0, "method": "queue.declare"}, offender="client"),
-    Case("FR-15", V, opened().client_octets(b"\x03\0\x01\x08\0\0\x01abc").asks("basic.qos").close(),
+    Case("FR-15", V, opened().client_bytes(b"\x03\0\x01\x08\0\0\x01abc").asks("basic.qos").close(),
          opened().asks("basic.qos").close(), also=("CAP-06",), evidence={"observed": "size field above 128 MiB"},
          offender="client"),
     # the sender ends the connection in the middle of a frame
-    Case("FR-15", V, opened().publish(b"").client_octets(b"\x01\0\x01\0\0\x10\0abc").fin("client"),
+    Case("FR-15", V, opened().publish(b"").client_bytes(b"\x01\0\x01\0\0\x10\0abc").fin("client"),
          opened().publish(b"").close(), also=("CAP-05", "CH-07", "CL-04"),
          evidence={"observed": "size field beyond the end of the stream", "bytes_seen": 10}, offender="client"),
 ]  # fmt: skip

@@ -63,7 +63,7 @@ def with_opens(client: tuple[Any, ...], server: tuple[Any, ...] = (), channel: i
     """SASL, then opens with these fields behind container and host."""
     connection = sasl(fresh())
     for side in ("client", "server"):
-        connection.octets(side, HEADERS_1_0["amqp"])
+        connection.data(side, HEADERS_1_0["amqp"])
     say(connection, "client", P.OPEN, "c", "test", *(client or (None, None, uint(IDLE_MS))), channel=channel)
     return say(connection, "server", P.OPEN, "s", "test", *(server or (None, None, uint(IDLE_MS))), channel=0)
 
@@ -74,9 +74,9 @@ def sent(*settlement: Any, **given: Any) -> Connection:
 
 
 def login(*frames: tuple[str, int, tuple[Any, ...]]) -> Connection:
-    connection = fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
+    connection = fresh().client_bytes(HEADERS_1_0["sasl"]).server_bytes(HEADERS_1_0["sasl"])
     for sender, code, fields in frames:
-        connection.octets(sender, frame(performative(code, *fields), kind=P.SASL))
+        connection.data(sender, frame(performative(code, *fields), kind=P.SASL))
     return connection
 
 
@@ -88,7 +88,7 @@ DONE, FAILED = (("server", P.OUTCOME, (proton.ubyte(code),)) for code in (0, 1))
 def hosts(of_sasl: str) -> Connection:
     connection = login(OFFER, ("client", P.INIT, (symbol("EXTERNAL"), b"", of_sasl)), DONE)
     for side in ("client", "server"):
-        connection.octets(side, HEADERS_1_0["amqp"])
+        connection.data(side, HEADERS_1_0["amqp"])
     for side in ("client", "server"):
         say(connection, side, P.OPEN, side, "test", None, None, uint(IDLE_MS), channel=0)
     return closed(connection)
@@ -164,7 +164,7 @@ def with_header(*fields: Any) -> Connection:
 
 
 def to_small_frames(size: int) -> Connection:
-    """A body of `size` octets in one transfer to a server with a max-frame-size of 512."""
+    """A body of `size` bytes in one transfer to a server with a max-frame-size of 512."""
     connection = sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2)
     return closed(transfer(connection, "client", 0, 0, settled=True, payload=data_section(b"x" * size)))
 
@@ -221,8 +221,8 @@ def taken_back(seconds: float, *, shows: bool = False) -> Connection:
     return closed(accepted(transfer(connection.wait(seconds), "server", 1, 0), "client", True, 0, 0))
 
 
-def raw(octets: bytes, *, on: Connection | None = None) -> Connection:
-    return closed((begun() if on is None else on).client_octets(octets))
+def raw(data: bytes, *, on: Connection | None = None) -> Connection:
+    return closed((begun() if on is None else on).client_bytes(data))
 
 
 def idle(seconds: float, **given: Any) -> Connection:
@@ -236,7 +236,7 @@ def containers(*names: str) -> list[Connection]:
     for number, name in enumerate(names):
         connection = sasl(Connection(V, at=number))
         for side in ("client", "server"):
-            connection.octets(side, HEADERS_1_0["amqp"])
+            connection.data(side, HEADERS_1_0["amqp"])
         say(connection, "client", P.OPEN, name, "test", None, None, uint(IDLE_MS), channel=0)
         say(connection, "server", P.OPEN, "broker", "test", None, None, uint(IDLE_MS), channel=0)
         connections.append(closed(receiver_link(begun(connection)).wait(5)))
@@ -291,8 +291,8 @@ CASES = [
          evidence={"name": "attach"}, also=("L10-11",)),
     Case("L10-08", V, raw(frame(performative(P.DETACH, None, True), CHANNEL)), closed(detach(detach(
         sender_link(), "client", 0), "server", 0))),
-    Case("L10-09", V, closed(say(opened(), "client", P.CLOSE, channel=0).client_octets(frame(b""))),
-         closed(opened().client_octets(frame(b""))), also=["L10-96"]),
+    Case("L10-09", V, closed(say(opened(), "client", P.CLOSE, channel=0).client_bytes(frame(b""))),
+         closed(opened().client_bytes(frame(b""))), also=["L10-96"]),
     Case("L10-10", V, closed(say(detach(sender_link(), "server", 0), "client", P.DETACH, uint(0), True, None, "more")),
          closed(detach(detach(sender_link(), "server", 0), "client", 0))),
     Case("L10-11", V,
@@ -304,12 +304,12 @@ CASES = [
     Case("L10-20", V, login(CHOICE, OFFER, DONE), login(OFFER, CHOICE, DONE), offender="client", occurrences=1,
          evidence={"observed": "sasl-init", "expected": "sasl-mechanisms of the server"}),
     Case("L10-21", V, closed(opened(mechanism="GSSAPI")), closed(opened()), evidence={"observed": "GSSAPI"}),
-    Case("L10-22", V, login(OFFER, CHOICE, FAILED).client_octets(HEADERS_1_0["amqp"]), login(OFFER, CHOICE, FAILED),
+    Case("L10-22", V, login(OFFER, CHOICE, FAILED).client_bytes(HEADERS_1_0["amqp"]), login(OFFER, CHOICE, FAILED),
          besides=["L10-23"]),
     Case("L10-23", V, login(OFFER, CHOICE, FAILED).fin("server"), login(OFFER, CHOICE, DONE),
          evidence={"observed": 1, "meaning": "auth", "by": "server"}),
-    Case("L10-24", V, fresh().client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).fin("server"),
-         fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"]),
+    Case("L10-24", V, fresh().client_bytes(HEADERS_1_0["amqp"]).server_bytes(HEADERS_1_0["sasl"]).fin("server"),
+         fresh().client_bytes(HEADERS_1_0["sasl"]).server_bytes(HEADERS_1_0["sasl"]),
          evidence={"expected": "SASL"}, also=[]),
     Case("L10-25", V, hosts("other"), hosts("test"), evidence={"sasl_init": "other", "open": "test"}),
     Case("L10-30", V, closed(attach(opened(), "client", "s", 0, False)), closed(begun()), evidence={"name": "attach"}),
@@ -396,7 +396,7 @@ CASES = [
     Case("L10-77", V, closed(transfer(sender_link(server={"max_message_size": 10}), "client", 0, 0, settled=True,
          payload=LARGER)), closed(transfer(sender_link(server={"max_message_size": 100}), "client", 0, 0, settled=True,
          payload=LARGER)), evidence={"expected": 10}),
-    # Each transfer has 6 octets; those of the one that gives the delivery up are to be ignored.
+    # Each transfer has 6 bytes; those of the one that gives the delivery up are to be ignored.
     Case("L10-77", V, in_two(sender_link(server={"max_message_size": 5}), aborted=True),
          in_two(sender_link(server={"max_message_size": 6}), aborted=True), besides=["L10-76"]),
     Case("L10-78", V, sections(section(0x74, {"a": 1}) + section(0x73, ["id"]) + data_section(b"x")),

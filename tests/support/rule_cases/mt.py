@@ -101,12 +101,12 @@ CASES = [
          opened().asks("queue.bind", queue="q", exchange="e").asks("basic.qos", prefetch_count=1).close(),
          also=("MT-04",), evidence={"observed": "basic.qos"}, offender="server"),
     # 0-9 has two methods basic.recover: that of the document has no reply, that of RabbitMQ has one.
-    Case("MT-03", "0-9", opened("0-9").client_octets(recover(110)).wait(61).close(),
-         opened("0-9").client_octets(recover(100)).wait(61).close(), evidence={"request": "basic.recover"}),
-    Case("MT-06", "0-9", opened("0-9").client_octets(recover(110)).asks("basic.qos", prefetch_count=1)
-             .server_octets(RECOVER_OK).close(),
-         opened("0-9").client_octets(recover(100)).asks("basic.qos", prefetch_count=1)
-             .client_octets(recover(110)).server_octets(RECOVER_OK).close(),
+    Case("MT-03", "0-9", opened("0-9").client_bytes(recover(110)).wait(61).close(),
+         opened("0-9").client_bytes(recover(100)).wait(61).close(), evidence={"request": "basic.recover"}),
+    Case("MT-06", "0-9", opened("0-9").client_bytes(recover(110)).asks("basic.qos", prefetch_count=1)
+             .server_bytes(RECOVER_OK).close(),
+         opened("0-9").client_bytes(recover(100)).asks("basic.qos", prefetch_count=1)
+             .client_bytes(recover(110)).server_bytes(RECOVER_OK).close(),
          also=("MT-04",), evidence={"observed": "basic.qos"}, offender="server"),
     *(
         Case("MT-07", V, server_without(capability).asks(name, **arguments).close(),

@@ -60,10 +60,10 @@ def rabbit_1_0(product: str = "RabbitMQ", at: float = 0, hostname: str = "test")
     """A session of 1.0 with RabbitMQ."""
     connection = sasl(Connection("1.0", at=at))
     for side in ("client", "server"):
-        connection.octets(side, b"AMQP\0\1\0\0")
-    connection.client_octets(frame(performative(OPEN, "client", hostname)))
+        connection.data(side, b"AMQP\0\1\0\0")
+    connection.client_bytes(frame(performative(OPEN, "client", hostname)))
     software = {symbol("product"): product, symbol("version"): "4.0.1"}
-    connection.server_octets(frame(performative(OPEN, "server", *[None] * 8, software)))
+    connection.server_bytes(frame(performative(OPEN, "server", *[None] * 8, software)))
     return begun(connection)
 
 

@@ -55,7 +55,7 @@ def bound(exchange: str) -> Connection:
 
 
 def tls_offered(client: int) -> Connection:
-    return Connection("1.0", client=client).client_octets(HEADERS_1_0["tls"]).server_octets(HEADERS_1_0["tls"])
+    return Connection("1.0", client=client).client_bytes(HEADERS_1_0["tls"]).server_bytes(HEADERS_1_0["tls"])
 
 
 CASES = [
@@ -94,11 +94,11 @@ CASES = [
          evidence={"exchange": "amq.rabbitmq.trace", "queue": "q"}),
     Case("SEC-11", V, plain(password=b""), external(), also=("SEC-01",), evidence={"empty": "password"}),
     Case("SEC-11", "0-9", plain(user=b"", version="0-9"), external(), also=("SEC-01",), evidence={"empty": "user"}),
-    Case("SEC-12", V, Connection().client_octets(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(),
-         Connection(server_port=8080).client_octets(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(), also=("NEG-01",)),
-    # The first octets were not captured, a protocol header or not.
-    Case("SEC-12", V, Connection().client_octets(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(),
-         Connection().lose("client", 8).client_octets(b"Host: broker\r\nAccept: text/plain\r\n\r\n").fin(),
+    Case("SEC-12", V, Connection().client_bytes(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(),
+         Connection(server_port=8080).client_bytes(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(), also=("NEG-01",)),
+    # The first bytes were not captured, a protocol header or not.
+    Case("SEC-12", V, Connection().client_bytes(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(),
+         Connection().lose("client", 8).client_bytes(b"Host: broker\r\nAccept: text/plain\r\n\r\n").fin(),
          also=("NEG-01",),
          evidence={"observed": "47455420", "looks_like": "HTTP"}),
     Case("SEC-13", V, [external(at=n / 4) for n in range(61)], [external(at=n / 4) for n in range(60)],

@@ -30,7 +30,7 @@ def closed(connection: Connection) -> Connection:
 
 def framed(*frames: bytes, done: int | None = 0, **place: Any) -> Connection:
     """A session whose client sends these frames."""
-    connection = session_0_10(**place).client_octets(b"".join(frames))
+    connection = session_0_10(**place).client_bytes(b"".join(frames))
     return closed(connection if done is None else done_0_10(connection, done))
 
 
@@ -81,7 +81,7 @@ def delivered(connection: Connection, times: int = 1, destination: str = "d") ->
     """Transfers of the server, which the client completes."""
     payload = segment("message.transfer", {**SERVER_TRANSFER, "destination": destination})
     for _ in range(times):
-        connection.server_octets(content(transfer=payload))
+        connection.server_bytes(content(transfer=payload))
     return send_0_10(connection, "client", "session.completed", commands=[(0, times - 1)])
 
 
@@ -95,11 +95,11 @@ def attached(*names: bytes, channels: tuple[int, ...] = (1, 2), detaches: bool =
     """Sessions attached one after the other."""
     connection = opened()
     for name, channel in zip(names, channels, strict=True):
-        connection.client_octets(one_frame("session.attach", {"name": name}, channel))
-        connection.server_octets(one_frame("session.attached", {"name": name}, channel))
+        connection.client_bytes(one_frame("session.attach", {"name": name}, channel))
+        connection.server_bytes(one_frame("session.attached", {"name": name}, channel))
         if detaches:
-            connection.client_octets(one_frame("session.detach", {"name": name}, channel))
-            connection.server_octets(one_frame("session.detached", {"name": name, "code": 0}, channel))
+            connection.client_bytes(one_frame("session.detach", {"name": name}, channel))
+            connection.server_bytes(one_frame("session.detached", {"name": name, "code": 0}, channel))
     return closed(connection)
 
 
@@ -131,14 +131,14 @@ DONE = ("session.completed", {"commands": [(0, 0)]})
 
 
 def synced(after: float) -> Connection:
-    connection = session_0_10().client_octets(command(segment("queue.declare", {"queue": "q"}, sync=True)))
+    connection = session_0_10().client_bytes(command(segment("queue.declare", {"queue": "q"}, sync=True)))
     return closed(done_0_10(connection.wait(after), 0))
 
 
 def pointed(offset: int) -> Connection:
     """The client begins a command behind a command-point with this offset."""
     connection = send_0_10(session_0_10(), "client", "session.command-point", command_id=0, command_offset=offset)
-    return closed(connection.client_octets(command(SYNC)))
+    return closed(connection.client_bytes(command(SYNC)))
 
 
 def of_user(user_id: bytes) -> Connection:
@@ -148,7 +148,7 @@ def of_user(user_id: bytes) -> Connection:
     )
     send_0_10(connection, "client", "session.attach", name=b"s")
     send_0_10(connection, "server", "session.attached", name=b"s")
-    connection.client_octets(POINT + content(properties={"user-id": user_id}))
+    connection.client_bytes(POINT + content(properties={"user-id": user_id}))
     return closed(done_0_10(connection, 0))
 
 
@@ -163,8 +163,8 @@ MODE: tuple[str, dict[str, Any]] = ("message.set-flow-mode", {"destination": "d"
 
 CASES = [
     Case("T10-01", V, framed(bytes([ALL_FLAGS | 16]) + command(SYNC)[1:], command(SYNC)), framed(command(SYNC))),
-    Case("T10-02", V, closed(session_0_10().client_octets(frame_0_10(COMMAND, SYNC, CHANNEL)[:2] + b"\0\x0b"
-         + frame_0_10(COMMAND, SYNC, CHANNEL)[4:11] + 4 * POINT)), closed(session_0_10().client_octets(POINT))),
+    Case("T10-02", V, closed(session_0_10().client_bytes(frame_0_10(COMMAND, SYNC, CHANNEL)[:2] + b"\0\x0b"
+         + frame_0_10(COMMAND, SYNC, CHANNEL)[4:11] + 4 * POINT)), closed(session_0_10().client_bytes(POINT))),
     Case("T10-03", V, framed(command(SYNC)[:4] + b"\1" + command(SYNC)[5:], command(SYNC)), framed(command(SYNC))),
     Case("T10-04", V, framed(command(SYNC)[:1] + b"\7" + command(SYNC)[2:], command(SYNC)), framed(command(SYNC))),
     Case("T10-05", V, framed(POINT[:5] + b"\1" + POINT[6:], command(SYNC)), framed(POINT, command(SYNC))),
@@ -203,8 +203,8 @@ CASES = [
          login(tune={"heartbeat_min": 30, "heartbeat_max": 60}, tune_ok={"heartbeat": 60}), also=["HB-04"]),
     Case("T10-26", V, attached(b"a", channels=(100,)), attached(b"a", channels=(99,)),
          evidence={"observed": 100, "expected": 99}),
-    Case("T10-27", V, closed(opened().client_octets(one_frame("connection.heartbeat", {}, 1))),
-         closed(opened().client_octets(one_frame("connection.heartbeat", {}, 0)))),
+    Case("T10-27", V, closed(opened().client_bytes(one_frame("connection.heartbeat", {}, 1))),
+         closed(opened().client_bytes(one_frame("connection.heartbeat", {}, 0)))),
     Case("T10-28", V, closed(session_0_10().wait(121)), closed(session_0_10().wait(119)), evidence={}),
     Case("T10-29", V, control(control(opened(), "client", "close", reply_code=200, reply_text="bye"), "client",
          "heartbeat"), control(opened(), "client", "heartbeat"), offender="client", also=[]),
@@ -212,8 +212,8 @@ CASES = [
          closed(opened()), offender="server"),
     Case("T10-40", V, closed(send_0_10(opened(), "client", "session.flush", completed=True)),
          closed(send_0_10(session_0_10(), "client", "session.flush", completed=True))),
-    Case("T10-41", V, closed(opened().client_octets(one_frame("session.attach", {"name": b"s"}, 1)).server_octets(
-         one_frame("session.attached", {"name": b"s"}, 1)).client_octets(command(SYNC)).server_octets(
+    Case("T10-41", V, closed(opened().client_bytes(one_frame("session.attach", {"name": b"s"}, 1)).server_bytes(
+         one_frame("session.attached", {"name": b"s"}, 1)).client_bytes(command(SYNC)).server_bytes(
          one_frame("session.completed", {"commands": [(0, 0)]}, 1))), framed(command(SYNC))),
     Case("T10-42", V, attached(b"a", b"b", channels=(1, 1)), attached(b"a", b"b", channels=(1, 1), detaches=True)),
     Case("T10-43", V, attached(b"a", b"a"), attached(b"a", b"b"), evidence={"attached_on_channel": 1}),

@@ -15,13 +15,13 @@ EXPIRED, SOON = (datetime.datetime(2023, 11, day, tzinfo=datetime.UTC) for day i
 
 
 def encrypted(old: bool = False, **peers: object) -> Connection:
-    """TLS 1.2; `old`: the ServerHello says TLS 1.0 instead (its octets 9 and 10, behind the heads of the record and of
+    """TLS 1.2; `old`: the ServerHello says TLS 1.0 instead (its bytes 9 and 10, behind the heads of the record and of
     the message)."""
     made = Peers(**{"version": ssl.TLSVersion.TLSv1_2, "curve": True, **peers})  # type: ignore[arg-type]
     connection = Connection()
-    for number, (way, octets) in enumerate(made.exchange([(CLIENT, b"AMQP\0\0\x09\x01")])):
-        patched = octets[:9] + b"\x03\x01" + octets[11:] if old and number == 1 else octets
-        connection.octets("client" if way == CLIENT else "server", patched)
+    for number, (way, data) in enumerate(made.exchange([(CLIENT, b"AMQP\0\0\x09\x01")])):
+        patched = data[:9] + b"\x03\x01" + data[11:] if old and number == 1 else data
+        connection.data("client" if way == CLIENT else "server", patched)
     return connection.fin("client")
 
 
@@ -30,7 +30,7 @@ def sound() -> Connection:
 
 
 def cases(version: str) -> list[Case]:
-    """What lies in TLS is not seen, so that the octets are those of any version."""
+    """What lies in TLS is not seen, so that the bytes are those of any version."""
     return [
         Case("TLS-01", version, encrypted(old=True), sound(), evidence={"observed": "TLS 1.0"}),
         Case("TLS-02", version, encrypted(curve=False, ciphers="AES128-SHA:@SECLEVEL=0"), sound(),

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipeline.dataframes import shaped
+from pipeline.tables.dataframes import shaped
 from scenarios import truth
 from scenarios.script import PORT, Event, Script
+from udfs.arrow.spark_schemas import TABLES
 from udfs.pairing.schemas import MESSAGE_COLUMNS
-from udfs.spark_schemas import TABLES
 
 PEERS = 1000  # numbers of connections that a script has for itself
 

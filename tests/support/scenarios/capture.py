@@ -40,7 +40,7 @@ class Packet:
     ack: int = 0
 
     @property
-    def octets(self) -> bytes:
+    def wire_bytes(self) -> bytes:
         """IPv4 and TCP."""
         ends = [(bytes([10, 2, 0, 1]), FIRST_CLIENT_PORT + self.peer), (bytes(self.script.address), PORT)]
         source, target = ends if self.sender == CLIENT else ends[::-1]
@@ -175,4 +175,4 @@ def acknowledged(ordered: list[Packet]) -> list[Packet]:
 
 def write_pcap(path: Path, written: Iterable[Packet]) -> None:
     """One file with these packets in this order."""
-    path.write_bytes(pcap(((packet.at, packet.octets) for packet in written), RAW_IP))
+    path.write_bytes(pcap(((packet.at, packet.wire_bytes) for packet in written), RAW_IP))

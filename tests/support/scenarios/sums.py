@@ -11,13 +11,13 @@ from scenarios.truth import fates, messages
 
 Consumer = tuple[int, int, str | None]  # peer, channel, consumer; None: messages that were got
 UNKNOWN = -1  # the script does not tell
-# Packets of an opening from asking for messages to allowing some: in 0-10 flow mode, messages, octets; in 1.0 the
+# Packets of an opening from asking for messages to allowing some: in 0-10 flow mode, messages, bytes; in 1.0 the
 # answer, and the flow.
 BEFORE_CREDIT = {"0-10": 3, "1.0": 2}
 
 
 def rates(script: Script, every_ns: int) -> dict[tuple[Any, ...], list[int]]:
-    """(interval, peer, exchange, queue, address) -> messages published and their octets, delivered and theirs."""
+    """(interval, peer, exchange, queue, address) -> messages published and their bytes, delivered and theirs."""
     found: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row in messages(script):
         if row["operation"] != "return":

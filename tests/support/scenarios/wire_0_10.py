@@ -147,7 +147,7 @@ class WireV0_10:
         xid, fails = self.branch(number), event.kind == "rollback" and self.branches[number] % 2 == 0
         name = "dtx.rollback" if event.kind == "rollback" and not fails else "dtx.commit"
         fields = {"xid": xid} if name == "dtx.rollback" else {"xid": xid, "one-phase": True}
-        octets = one_frame("dtx.end", {"xid": xid}, number) + one_frame(name, fields, number)
+        wire_bytes = one_frame("dtx.end", {"xid": xid}, number) + one_frame(name, fields, number)
         result = {"status": XA_RBROLLBACK if fails else XA_OK}
         self.answer = [
             (
@@ -158,7 +158,7 @@ class WireV0_10:
             self.begins(number),
         ]
         self.commands[number] += 3
-        return octets
+        return wire_bytes
 
     def says(self, index: int) -> Sent:
         event = self.script.events[index]
@@ -179,11 +179,11 @@ class WireV0_10:
                 fields["code"] = 0
             if event.outcome == "requeued":
                 fields["set-redelivered"] = True
-            octets = one_frame(SETTLES[event.outcome], fields, event.channel)
+            wire_bytes = one_frame(SETTLES[event.outcome], fields, event.channel)
             if not self.peer.waits(event.channel, event.outcome):
-                return CLIENT, [octets + self.completes(event.channel, ids)]
+                return CLIENT, [wire_bytes + self.completes(event.channel, ids)]
             self.accepted[event.channel] += ids
-            return CLIENT, [octets]
+            return CLIENT, [wire_bytes]
         if event.kind == "return":
             assert event.of is not None
             at = self.id_of[event.of]

@@ -152,8 +152,8 @@ class WireV1_0:
 
     def answers(self, event: Event) -> list[Step]:
         """The broker's disposition of a publish in a transaction, or of its end."""
-        octets, self.answer = self.answer, []
-        return octets
+        wire_bytes, self.answer = self.answer, []
+        return wire_bytes
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
@@ -183,14 +183,14 @@ class WireV1_0:
         """A transaction is over; `answer` is what follows then."""
         number = event.channel
         rejects = event.kind == "rollback" and self.transactions[number] % 2 == 0
-        octets = self.asked(number, P.DISCHARGE, self.transaction(number), event.kind == "rollback" and not rejects)
+        wire_bytes = self.asked(number, P.DISCHARGE, self.transaction(number), event.kind == "rollback" and not rejects)
         error = described(P.ERROR, proton.symbol("amqp:transaction:rollback"))
         state = described(P.REJECTED, error) if rejects else described(P.ACCEPTED)
         done, self.published[number] = self.published[number], []
         accepted = [disposition(number, id_, self.within(number, described(P.ACCEPTED))) for id_ in done]
         own = disposition(number, self.sent[number] - 1, state)
         self.answer = [(SERVER, b"".join(accepted) + own), *self.begins(number)]
-        return octets
+        return wire_bytes
 
     def published_within(self, index: int) -> None:
         """A publish in a transaction, answered now or when that ends."""
@@ -229,13 +229,13 @@ class WireV1_0:
         elif event.kind == "settle":
             flow = self.settled(event.channel, event.about)
         ranges = [(ids[0], ids[-1])] if event.multiple else [(number, number) for number in ids]
-        octets = [disposition(event.channel, first, state, last) for first, last in ranges]
+        wire_bytes = [disposition(event.channel, first, state, last) for first, last in ranges]
         if event.kind == "settle" and not self.peer.waits(event.channel, event.outcome) and taken_back(event, index):
             late = [disposition(event.channel, first, described(P.ACCEPTED), last) for first, last in ranges]
             self.answer = [(CLIENT, b"".join(late) + flow)]
             back = [disposition(event.channel, first, state, last, SENDER) for first, last in ranges]
             return SERVER, [b"".join(back)]
-        return (CLIENT if event.kind == "settle" else SERVER), [b"".join(octets) + flow]
+        return (CLIENT if event.kind == "settle" else SERVER), [b"".join(wire_bytes) + flow]
 
     def next_id(self, number: int) -> int:
         self.sent[number] += 1
@@ -315,5 +315,5 @@ def sections_of(event: Event, annotated: bool) -> bytes:
         encoded.annotations = {proton.symbol(key): value for key, value in added.items()}
     elif added:
         encoded.properties = added
-    octets: bytes = encoded.encode()
-    return octets
+    wire_bytes: bytes = encoded.encode()
+    return wire_bytes

@@ -15,14 +15,14 @@ from pika.compat import long
 from scenarios.script import Channel, Death, Event, Script
 
 CLIENT, SERVER = "client", "server"
-Step = tuple[str, bytes]  # who sends it, octets
+Step = tuple[str, bytes]  # who sends it, bytes
 Sent = tuple[str, list[bytes]]  # sender, frames
 
 HEADERS = {"0-8": b"AMQP\x01\x01\x08\x00", "0-9": b"AMQP\x01\x01\x00\x09", "0-9-1": b"AMQP\x00\x00\x09\x01"}
 START_VERSIONS = {"0-8": (8, 0), "0-9": (0, 9), "0-9-1": (0, 9)}
 # 0-8 numbers these of class connection otherwise; 0-8 channel.open-ok and basic.consume end earlier.
 CLOSE_NUMBERS = {"0-8": (60, 61)}
-CHANNEL_ID_OCTETS = 4
+CHANNEL_ID_BYTES = 4
 BODY_BYTES = 64
 
 
@@ -155,19 +155,19 @@ class ClassicWire:
         )  # fmt: skip
         head = frame.Header(number, len(message.body), properties).marshal()
         bodies = [message.body[at : at + BODY_BYTES] for at in range(0, len(message.body), BODY_BYTES)]
-        octets = b"".join(bytes(frame.Body(number, body).marshal()) for body in bodies)
-        return [self.method(number, opening_method(event)), bytes(head), octets]
+        wire_bytes = b"".join(bytes(frame.Body(number, body).marshal()) for body in bodies)
+        return [self.method(number, opening_method(event)), bytes(head), wire_bytes]
 
     def method(self, channel: int, method: Any) -> bytes:
-        octets = bytes(frame.Method(channel, method).marshal())
+        wire_bytes = bytes(frame.Method(channel, method).marshal())
         numbers = {spec.Connection.Close: 0, spec.Connection.CloseOk: 1}
         if type(method) in numbers and self.version in CLOSE_NUMBERS:
             number = CLOSE_NUMBERS[self.version][numbers[type(method)]]
-            octets = octets[:9] + number.to_bytes(2, "big") + octets[11:]
+            wire_bytes = wire_bytes[:9] + number.to_bytes(2, "big") + wire_bytes[11:]
         if self.version == "0-8" and isinstance(method, spec.Channel.OpenOk | spec.Basic.Consume):
-            size = int.from_bytes(octets[3:7], "big") - CHANNEL_ID_OCTETS
-            octets = octets[:3] + size.to_bytes(4, "big") + octets[7 : 7 + size] + octets[-1:]
-        return octets
+            size = int.from_bytes(wire_bytes[3:7], "big") - CHANNEL_ID_BYTES
+            wire_bytes = wire_bytes[:3] + size.to_bytes(4, "big") + wire_bytes[7 : 7 + size] + wire_bytes[-1:]
+        return wire_bytes
 
 
 def opening_method(event: Event) -> Any:

@@ -1,1 +1,0 @@
-"""AMQP 0-10: tables of the specification, frames, segments, assemblies, values."""

@@ -1,1 +1,0 @@
-"""AMQP 1.0: tables of the specification, frames, deliveries, sections, values."""

@@ -1,0 +1,224 @@
+"""Follows the performatives, controls and commands of a connection in order: sessions, links, messages, settlements.
+
+What each of them does is data (`semantics.ROLES`); the code names none. Cost: constant per row and per settled range.
+"""
+
+from __future__ import annotations
+
+from codec.compiler.kernel import inlined, kernel
+from codec.conversation.session_links import (
+    attach,
+    bound_link,
+    change_subscription,
+    credit_link,
+    destination_of,
+    detach,
+    handle_of,
+    subscribe,
+)
+from codec.conversation.session_lookup import pair_of_connection, session_of, transaction_of, update_session
+from codec.conversation.session_state import (
+    BOTH,
+    CELLS,
+    CLIENT,
+    CLOSE_FRAME,
+    COMPLETIONS,
+    CONNECTION,
+    COUNT,
+    FIRST,
+    FLUSHES,
+    HIDDEN_CLIENT,
+    HIDDEN_SERVER,
+    KEYS,
+    LOSSES_CLIENT,
+    LOSSES_SERVER,
+    MAPS,
+    NONE,
+    RECEIVER,
+    SENDER,
+    SERVER,
+    STARTED,
+    SUBSCRIPTION,
+    TX_COUNT,
+    UNANSWERED,
+    new_record,
+)
+from codec.conversation.session_transfers import (
+    after_command,
+    await_reply,
+    before_command,
+    begin_transaction,
+    close_control_links,
+    declare_transaction,
+    open_delivery,
+    pair,
+    request_tx_end,
+    request_unnumbered_tx_end,
+    settle_own,
+    settle_ranges,
+    transfer,
+)
+from codec.hashes.maps import clear
+
+
+@kernel
+def end_connection(s):
+    """End the current connection: it has no more rows."""
+    numbers, sessions = s.numbers, s.sessions
+    for at in range(sessions.cells[FIRST], sessions.cells[COUNT]):
+        sessions.rows[at].client_hidden = numbers[HIDDEN_CLIENT]
+        sessions.rows[at].server_hidden = numbers[HIDDEN_SERVER]
+        sessions.rows[at].left_frame = max(sessions.rows[at].left_frame, numbers[CLOSE_FRAME])
+    s.sessions.cells[FIRST] = s.sessions.cells[COUNT]
+    s.links.cells[FIRST] = s.links.cells[COUNT]
+    s.messages.cells[FIRST] = s.messages.cells[COUNT]
+    s.events.cells[FIRST] = s.events.cells[COUNT]
+    s.tx_ends.cells[FIRST] = s.tx_ends.cells[COUNT]
+    s.changes.cells[FIRST] = s.changes.cells[COUNT]
+    s.refusals.cells[FIRST] = s.refusals.cells[COUNT]
+    numbers[STARTED] = 0
+
+
+@kernel
+def _begin_connection(s, connection):
+    s.numbers[CONNECTION] = connection
+    s.numbers[STARTED] = 1
+    for cell in range(LOSSES_CLIENT, CELLS):
+        s.numbers[cell] = 0
+    s.bindings.cells[COUNT] = 0
+    s.attachings.cells[COUNT] = 0
+    clear(s.found_by)
+
+
+@inlined
+def _on_handle(s, rows, i, role, place, session, begins):
+    """A row with a handle: update the link of the handle; returns its place."""
+    own_losses = s.numbers[LOSSES_CLIENT] if rows.sender[i] == CLIENT else s.numbers[LOSSES_SERVER]
+    if role.attaches:
+        attach(s, rows, i, place, session, own_losses)
+    binding = handle_of(s, rows, i, place)
+    if begins:
+        binding.delivery_frame = rows.frame_no[i]
+        binding.delivery_id = rows.number[i]
+        binding.presettled = 0
+    if role.transfers:
+        settle_own(s, rows, i, place, binding)
+    if rows.handle[i] == NONE:
+        return NONE
+    kind = SENDER if rows.sender[i] == CLIENT else RECEIVER
+    at = bound_link(s, binding, place, kind, 0, own_losses)
+    link = s.links.rows[at]
+    if begins:
+        link.transfers += 1
+    if link.known:
+        credit_link(s, rows, i, role, link)
+        pair(s, rows, i, place, link.waiting, role.replies, rows.asks[i])
+    elif rows.sender[i] == CLIENT:
+        link.client_handle = rows.handle[i]
+    else:
+        link.server_handle = rows.handle[i]
+    if role.detaches:
+        detach(s, rows, i, place, binding, link)
+        if link.coordinator and rows.closed[i] == 1:
+            close_control_links(s, rows, i, place, at)
+    return at
+
+
+@kernel
+def _on_destination(s, rows, i, role, place, begins):
+    """A command about a subscription, or a transfer over one: update its link; returns its place."""
+    if role.subscribes:
+        subscribe(s, rows, i, place)
+    binding = destination_of(s, rows, i, place)
+    at = bound_link(s, binding, place, SUBSCRIPTION, rows.destination[i], s.numbers[LOSSES_CLIENT])
+    link = s.links.rows[at]
+    if begins:
+        link.transfers += 1
+    change_subscription(s, rows, i, role, place, at)
+    flushes = role.zeroes_credit == FLUSHES
+    if (role.transfers or flushes) and link.known and rows.number[i] != NONE:
+        open_delivery(s, rows, i, place * MAPS + COMPLETIONS + rows.sender[i])
+        s.sessions.rows[place].flushes |= flushes
+    return at
+
+
+@inlined
+def _row(s, roles, rows, i):
+    role = roles[rows.name[i]]
+    if role.of_connection:
+        pair_of_connection(s, rows, i, role)
+        if role.closes_connection:
+            s.numbers[CLOSE_FRAME] = rows.frame_no[i]
+            close_control_links(s, rows, i, NONE, NONE)
+        return
+    place, opener = session_of(s, rows, i, role)
+    session = s.sessions.rows[place]
+    closes = update_session(s, rows, i, role, place, opener)
+    of_session = max(role.requests, rows.asks[i]) if rows.handle[i] == NONE else 0
+    pair(s, rows, i, place, session.waiting, role.replies, of_session)
+    if role.own_numbers == 0 and rows.sender[i] == CLIENT:
+        before_command(s, rows, i, role, place)
+    known = s.numbers[KEYS]
+    key = transaction_of(s, rows, i, role, session)
+    if s.numbers[KEYS] > known:
+        begin_transaction(s, rows, i, place * MAPS, key)
+    if key:
+        s.numbers[TX_COUNT] = 1
+    begins = role.transfers and rows.content_frame_no[i] == rows.frame_no[i]
+    link = NONE
+    if role.on_handle:
+        link = _on_handle(s, rows, i, role, place, session, begins)
+    elif role.on_destination and rows.destination[i] and (rows.sender[i] == CLIENT) != (role.transfers == 1):
+        link = _on_destination(s, rows, i, role, place, begins)
+    if begins:
+        transfer(s, rows, i, place, link, key)
+    alone = session.incarnation == 0 and session.senders != BOTH
+    if role.settles and role.own_numbers and session.remote_channel == NONE and (s.numbers[UNANSWERED] or alone):
+        # a begin was not captured: nothing tells which session of the other side it is about
+        s.numbers[HIDDEN_CLIENT if rows.sender[i] == CLIENT else HIDDEN_SERVER] += 1
+    if role.settles and not session.doubted:
+        settle_ranges(s, rows, i, role, place, key)
+    if rows.declared[i]:
+        declare_transaction(s, rows, i, place)
+    if closes and (role.own_numbers or session.failed or session.timeout_s <= 0):
+        close_control_links(s, rows, i, place, NONE)
+    if role.refuses and rows.number[i] != NONE:
+        refusal = s.refusals.rows[new_record(s.refusals)]
+        refusal.connection = rows.connection_id[i]
+        refusal.session = place
+        refusal.command_id = rows.number[i]
+    if role.awaits and rows.number[i] != NONE and not session.doubted:
+        await_reply(s, rows, i, place)
+        if not rows.ends[i]:
+            open_delivery(s, rows, i, place * MAPS + rows.sender[i])
+    continues = role.transfers and not begins
+    if rows.ends[i] and (rows.content_frame_no[i] if continues else rows.number[i]) == NONE:
+        request_unnumbered_tx_end(s, rows, i, role, place, key)
+    elif rows.ends[i]:
+        map_no, frame_no = place * MAPS + rows.sender[i], rows.frame_no[i]
+        if role.transfers:
+            frame_no = rows.content_frame_no[i]
+        else:
+            open_delivery(s, rows, i, map_no)
+        request_tx_end(s, rows, i, role, map_no, frame_no, key)
+    if role.own_numbers == 0:
+        after_command(s, rows, i, role, place)
+
+
+@kernel
+def follow(s, roles, rows, first, end):
+    """Follow the next `rows`, from `first` to before `end`; `s` has room for what they add (`state.with_room`)."""
+    numbers = s.numbers
+    for i in range(first, end):
+        if numbers[STARTED] == 0 or numbers[CONNECTION] != rows.connection_id[i]:
+            end_connection(s)
+            _begin_connection(s, rows.connection_id[i])
+        by_client = rows.sender[i] != SERVER
+        if rows.loss[i]:
+            numbers[LOSSES_CLIENT if by_client else LOSSES_SERVER] += 1
+        if rows.hides[i]:
+            numbers[HIDDEN_CLIENT if by_client else HIDDEN_SERVER] += 1
+        if rows.name[i]:
+            _row(s, roles, rows, i)
+        if rows.peer_late[i]:
+            numbers[HIDDEN_SERVER if by_client else HIDDEN_CLIENT] += 1

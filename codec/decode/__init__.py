@@ -1,0 +1,1 @@
+"""The way into the codec: segments of connections, or some bytes, to batches of rows."""

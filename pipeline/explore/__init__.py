@@ -1,0 +1,1 @@
+"""Questions about tables that are written: SQL, summaries, other names of columns, and how tables are loaded."""

@@ -1,0 +1,1 @@
+"""Where work runs: a Spark session, or processes of this machine."""

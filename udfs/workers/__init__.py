@@ -1,0 +1,1 @@
+"""What a worker process sets up, what it is told, and what it reports."""
