@@ -1,8 +1,19 @@
 """Bytes to columns: captures, TCP segments and AMQP frames, without Spark, files or a clock.
 
-`codec.capture` reads packet records, `codec.net` finds TCP segments, `codec.tcp` reassembles them, `codec.layers`
-removes TLS and WebSocket, `codec.amqp` decodes the five versions of the protocol, `codec.conversation` follows channels
-and messages. Functions take and return numpy arrays. Wire bytes never raise.
+In the order of the data:
+
+    capture        the bytes of a capture file -> packet records
+    net            packets -> TCP segments
+    tcp            one direction of a connection: segments in any order -> bytes in order, and holes
+    layers         TLS, WebSocket and the PROXY header around AMQP
+    amqp           the bytes of a connection -> rows of frames, for the five versions
+    decode         the way in: segments of many connections, or some bytes -> batches of rows
+    conversation   frames -> channels, sessions, links, messages and their outcomes
+    checks         what performatives, controls and commands do out of order
+    pairing        which delivery is of which publish, across connections
+
+Under all of them: `compiler` (kernels), `hashes`, `variant` (values of frames), and the modules of this folder, of
+which `tables` says each column once. Functions take and return numpy arrays. Wire bytes never raise.
 
 Kernels take records and arrays under short names: `c` a CONNECTION, `d` and `peer` the DIRECTION of both directions,
 `s` a Stream, `g` a SEGMENT, `w` a VARIANT Writer, `t` the tables of a version, `v` those for writing values, `a` the

@@ -1,4 +1,9 @@
-"""Arrow batches in, Arrow batches out, as Spark calls them: data sources, the decoder, SQL functions."""
+"""Arrow batches in, Arrow batches out, as Spark or a process of this machine calls them.
+
+In the order of the data: `source` (captures -> runs of segments), `decode` (runs -> frames), `conversation` (frames ->
+what trackers know), `tables` (the rows of all tables), `sink` (Parquet files), `pairing` (message_flows), `findings`
+(rules). `functions` are SQL functions for tables of the user. Under all of them: `arrow` and `workers`.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,14 @@ The public names:
     VERSIONS           the names of the five versions in tables
     Decoder, Batch     decodes the segments of connections to batches of rows
 
-Importing the package loads none of its modules; the first use of a name does.
+Importing the package loads none of its modules; the first use of a name does. (`Decoder`, `Batch` and `decode` are in
+`codec.decode`.)
+
+In which order to read it: `versions` and `rows` say what a row has; `connection` and `transport` what is known of a TCP
+connection and how a segment is added to it; `stream` makes rows of its bytes; `detection` finds the version, and frames
+after a loss. Each family has four modules, which name the same things: `*_tables` (its methods as data), `*_frames`,
+`*_values`, `*_detection`; 1.0 also `v1_0_deliveries` (messages of several transfers) and `v1_0_contents` (requests,
+tokens and batches in messages). `redaction` and `disclosure` keep secrets out of rows.
 """
 
 from __future__ import annotations

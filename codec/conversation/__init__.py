@@ -1,10 +1,13 @@
 """What follows from the frames of a connection: channels or sessions, links, messages and their outcomes.
 
-    channels/    0-8, 0-9, 0-9-1: requests and replies, consumers, returns, settlements
-    sessions/    0-10, 1.0: links, credit, transfers, transactions
-    settlement   which event settles which message; settled: of all messages at once
     states       the states of many connections as arrays, which are saved and restored
+    settlement   which event settles which message, in all versions
+    channel_*    0-8, 0-9, 0-9-1. Read channel_state, then channel_tracker (what each method does), channel_batches
+                 (many connections), channel_outcomes (of messages; returns), channel_stalls
+    session_*    0-10, 1.0. Read session_state (and what each performative, control and command does, as data), then
+                 session_tracker, session_lookup (whose frame it is), session_links, session_transfers,
+                 session_batches (many connections), session_outcomes
 
-A version is data (`sessions.semantics.ROLES`, `channels.state.Roles`), not a code path. State is in arrays of int64
-records; a frame costs constant work.
+A version is data (`session_state.ROLES`, `channel_state.Roles`), not a code path. State is in arrays of int64 records;
+a frame costs constant work.
 """

@@ -1,1 +1,5 @@
-"""From packets to the ordered bytes of TCP connections: layers, runs, reassembly."""
+"""From packets to the segments of TCP connections.
+
+Read `headers` (link layers, tunnels and IP, a step for each), `layers` (packets to segments), `runs` (segments of one
+flow), `fragments` (IP), `identity` (names of flows and connections; address spaces).
+"""

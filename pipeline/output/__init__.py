@@ -1,1 +1,1 @@
-"""Tables as files: atomic replacement of a directory, private scratch directories, Parquet options."""
+"""Tables as files (`parquet`), where they are (`place`) and how they replace older ones (`swap`); values as text."""

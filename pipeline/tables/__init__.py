@@ -1,1 +1,4 @@
-"""The tables: data about methods and columns for the workers, and what Spark derives from several connections."""
+"""From captures to tables: decoding, writing, what is derived of several connections, and the tables as DataFrames.
+
+Read `decoding`, then `writing`, `flows` (message_flows) and `dataframes`. Work runs where `pipeline.run` says.
+"""
