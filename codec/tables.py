@@ -716,9 +716,9 @@ MESSAGES = Table(
            "when it was done; for a returned publish when it was returned, which is before its confirm; for a "
            "presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC", unit=EPOCH_NS,
            late=True, dictionary=False),
-    Column("handled_ts_ns", LONG, "of deliveries that were settled together (by one acknowledgement, or in one "
-           "packet): when the receiver had handled this one, if it handled one after the other, each in the same time; "
-           "an estimate, at most settled_ts_ns; null: settled alone; ns since 1970-01-01 UTC", unit=EPOCH_NS, late=True,
+    Column("handled_ts_ns", LONG, "of deliveries that one frame settled together: when the receiver had handled "
+           "this one, if it handled one after the other, each in the same time; an estimate, at most settled_ts_ns; "
+           "null: settled alone; ns since 1970-01-01 UTC", unit=EPOCH_NS, late=True,
            dictionary=False),
     Column("settle_latency_ns", LONG, "settled_ts_ns - ts_ns; null where the settlement was captured first", unit=NS,
            late=True, dictionary=False),

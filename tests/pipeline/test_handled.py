@@ -52,9 +52,8 @@ def test_messages_that_are_settled_alone_have_no_estimate(written: LocalTables) 
     assert handled(written, "alone") == [None] * 5
 
 
-def test_acknowledgements_in_one_packet_settle_together(written: LocalTables) -> None:
-    # 35,000 ns for five.
-    assert handled(written, "in one packet") == [7_000, 14_000, 21_000, 28_000, 35_000]
+def test_acknowledgements_of_their_own_in_one_packet_are_alone(written: LocalTables) -> None:
+    assert handled(written, "in one packet") == [None] * 5
 
 
 def test_estimates_do_not_depend_on_pieces(written: LocalTables) -> None:

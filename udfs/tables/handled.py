@@ -8,7 +8,7 @@ settled. That time is the longest in which all of them fit:
     time of each:                           least of (settled - begin of j) / (n - j)
     handled:                                each begins when it came and the one before is handled
 
-Deliveries of a channel that are settled at the same time, in one packet, are settled together.
+Deliveries that one frame settles are settled together.
 """
 
 from __future__ import annotations
@@ -65,18 +65,22 @@ class Handled:
             settled = to_int64(ends["settled_ts_ns"], -1)
             chosen = np.flatnonzero((at >= 0) & (settled >= np.append(deliveries["last_ns"], 0)[at]))
             if len(chosen):
-                together, times = self._handled(deliveries[at[chosen]], settled[chosen])
+                by = to_int64(ends["settled_frame_no"], -1)[chosen]
+                together, times = self._handled(deliveries[at[chosen]], settled[chosen], by)
                 handled[chosen], known[chosen] = times, together
         return ends.set_column(place, HANDLED, pa.array(handled, mask=~known))
 
-    def _handled(self, deliveries: NDArray[np.void], settled: Integers) -> tuple[NDArray[np.bool_], Integers]:
-        """Which of these were settled with others, and when they were handled."""
-        order = np.lexsort((deliveries["frame_no"], settled, deliveries["channel"], deliveries["connection"]))
-        own, settled = deliveries[order], settled[order]
+    def _handled(
+        self, deliveries: NDArray[np.void], settled: Integers, by: Integers
+    ) -> tuple[NDArray[np.bool_], Integers]:
+        """Which of these were settled with others, and when they were handled. `by`: the frames that settle them."""
+        keys = (deliveries["frame_no"], by, settled, deliveries["channel"], deliveries["connection"])
+        order = np.lexsort(keys)
+        own, settled, by = deliveries[order], settled[order], by[order]
         channels = np.ones(len(own), bool)
         channels[1:] = (np.diff(own["connection"]) != 0) | (np.diff(own["channel"]) != 0)
         starts = channels.copy()
-        starts[1:] |= np.diff(settled) != 0
+        starts[1:] |= np.diff(by) != 0
         first = np.flatnonzero(starts)
         group, sizes = np.cumsum(starts) - 1, np.diff(np.append(first, len(own)))
         before = np.where(channels[first], self._last_settled(own[first]), np.append(0, settled[first[1:] - 1]))
