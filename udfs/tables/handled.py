@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.settlement import Frames
 from codec.conversation.states import blank
+from codec.hashes.maps import Pairs
 from udfs.arrow.rows import Index, is_in, to_int64
 from udfs.conversation.roles import DELIVERIES
 from udfs.conversation.states import ConnectionRecords
@@ -74,6 +75,9 @@ class Handled:
         self, deliveries: NDArray[np.void], settled: Integers, by: Integers
     ) -> tuple[NDArray[np.bool_], Integers]:
         """Which of these were settled with others, and when they were handled. `by`: the frames that settle them."""
+        if Pairs(deliveries["connection"], by).count == len(by):  # each alone, as most are: nothing to estimate
+            self._settle(*_last_of_channels(deliveries, settled))
+            return np.zeros(len(settled), bool), settled
         keys = (deliveries["frame_no"], by, settled, deliveries["channel"], deliveries["connection"])
         order = np.lexsort(keys)
         own, settled, by = deliveries[order], settled[order], by[order]
@@ -121,3 +125,11 @@ class Handled:
         if len(deliveries):
             self.deliveries.replace(deliveries[frames.among(deliveries["connection"], deliveries["frame_no"])])
         self.settled.only(open_ids)
+
+
+def _last_of_channels(deliveries: NDArray[np.void], settled: Integers) -> tuple[NDArray[np.void], Integers]:
+    """One of the deliveries of each channel, and when the channel settled last."""
+    channels = Pairs(deliveries["connection"], deliveries["channel"])
+    latest = np.zeros(channels.count, np.int64)
+    np.maximum.at(latest, channels.numbers, settled)
+    return deliveries[channels.rows], latest
