@@ -54,7 +54,7 @@ def conversation(family: str, size: int, message_bytes: int) -> tuple[np.ndarray
         nonlocal number, at
         ns = number * 10_000
         ack = sent[1 - direction] if flags & ACK else 0
-        segments.append((ns, ns, number, at, sent[direction], ack, length, length, 0, 65535, flags, direction, 0))
+        segments.append((ns, ns, number, at, sent[direction], ack, length, length, 0, 65535, flags, direction, 0, 0))
         number, at = number + 1, at + length
         sent[direction] += length + (1 if flags & SYN else 0)
 

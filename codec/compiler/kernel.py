@@ -115,7 +115,10 @@ def interpreted() -> bool:
 def interpret() -> None:
     """Run kernels as plain Python from now on: those that this process has not called yet, and all kernels of its child
     processes."""
+    import numpy as np
+
     os.environ[DISABLE] = "1"
+    np.seterr(over="ignore")  # additions wrap by design in hashes; compiled code does so silently
 
 
 class LazyKernel:

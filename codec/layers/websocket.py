@@ -195,7 +195,7 @@ SIDE = np.dtype(
         ("deflated", "i8"),  # the current message is compressed
         ("owed", "i8"),  # missing bytes since this direction stopped
         ("mask", "u1", 4),
-        ("data", "u1", HEAD_BYTES),
+        ("head_bytes", "u1", HEAD_BYTES),
     ],
     align=True,
 )
@@ -356,31 +356,31 @@ def _frames(s, masked, source, at, end, out, found, to, chunk, direction):
             at += amount
             continue
         known = int(s.head)
-        s.data[known] = source[at]
+        s.head_bytes[known] = source[at]
         at, known = at + 1, known + 1
         s.head = known
         if known < 2:
             continue
-        length = int(np.int64(s.data[1])) & 0x7F
+        length = int(np.int64(s.head_bytes[1])) & 0x7F
         wide = 2 if length == 126 else 8 if length == 127 else 0
         if known < 2 + wide + (4 if masked else 0):
             continue
-        first = int(np.int64(s.data[0]))
+        first = int(np.int64(s.head_bytes[0]))
         opcode, reserved = first & 0x0F, first & 0x70
         is_data = opcode <= BINARY
         is_known = is_data or CLOSE <= opcode <= PONG
         # Only the first frame of a message says that it is compressed (RFC 7692, section 6).
         sound = reserved == 0 or (reserved == COMPRESSION and s.deflate != 0 and is_data and opcode != CONTINUATION)
-        if not is_known or not sound or masked != (s.data[1] >= 0x80):
+        if not is_known or not sound or masked != (s.head_bytes[1] >= 0x80):
             s.stage = STOPPED
             return WRONG_FRAME
         if wide:
             length = 0
             for j in range(wide):
-                length = (length << 8) | int(np.int64(s.data[2 + j]))
+                length = (length << 8) | int(np.int64(s.head_bytes[2 + j]))
             length = length if length >= 0 else ENDLESS
         for j in range(4):
-            s.mask[j] = s.data[2 + wide + j] if masked else 0
+            s.mask[j] = s.head_bytes[2 + wide + j] if masked else 0
         s.head = 0
         s.left = length
         s.turn = 0

@@ -51,10 +51,7 @@ SEGMENT = np.dtype(
         # what differs when a segment is sent again, not when it is captured twice: a hash of the identification of IPv4
         # and of the timestamp of TCP; 0: it has neither
         ("sent_id", "u2"),
-        (
-            "space",
-            "u4",
-        ),  # hash of interface, VLANs and tunnels (`codec.net.identity`); 0: the first interface, no others
+        ("space", "u4"),  # hash of interface, VLANs, tunnels (`codec.net.identity`); 0: the first interface, no others
     ],
     align=True,
 )

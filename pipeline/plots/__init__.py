@@ -24,8 +24,8 @@ from typing import Any, cast
 import altair as alt
 from altair.utils import html
 
+from pipeline.output import theme
 from pipeline.output.text import script_safe
-from pipeline.plots import theme
 from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time, latency_parts
 from pipeline.plots.lifetimes import connections, heartbeats

@@ -19,9 +19,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.explore.summaries import with_connections
+from pipeline.output import theme
 from pipeline.output.text import duration
-from pipeline.plots import theme
-from pipeline.plots.theme import LIGHT
+from pipeline.output.theme import LIGHT
 
 if TYPE_CHECKING:
     from pipeline import Tables

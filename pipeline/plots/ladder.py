@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.output.text import endpoint_text, plain_text
+from pipeline.output.theme import LIGHT
 from pipeline.plots import chart
 from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
-from pipeline.plots.theme import LIGHT
 
 if TYPE_CHECKING:
     from pipeline import Tables

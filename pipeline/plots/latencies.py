@@ -18,8 +18,7 @@ from pipeline.output.text import (
     plain_text,
     time_unit,
 )
-from pipeline.plots import chart
-from pipeline.plots.theme import (
+from pipeline.output.theme import (
     DASHES,
     LIGHT,
     SERIES,
@@ -27,6 +26,7 @@ from pipeline.plots.theme import (
     logarithmic_ms,
     scale,
 )
+from pipeline.plots import chart
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from pipeline.explore.summaries import BEATS, silences
 from pipeline.output.text import duration, plain_text, time_unit
+from pipeline.output.theme import LIGHT
 from pipeline.plots import chart
-from pipeline.plots.theme import LIGHT
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -16,8 +16,8 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup
 
+from pipeline.output import theme
 from pipeline.output.text import moment, time_unit
-from pipeline.plots import theme
 from pipeline.report.groups import CLASSES_PER_OCTAVE, Groups, Latency
 from pipeline.report.sections import TIME_BARS, bar_width_ns
 

@@ -108,6 +108,6 @@ def test_machine_code_in_the_package_is_loaded_and_nothing_is_compiled(tmp_path:
     assert printed(NUMBA_CACHE_DIR=str(place), **level.settings) == [str(0xBF9CF968), "0"]
     assert printed() == [str(0xBF9CF968), "1"]
     # other sources never run it
-    source = tmp_path / "codec" / "variant" / "dictionary.py"
+    source = tmp_path / "codec" / "variant" / "containers.py"
     source.write_text(source.read_text() + "\n# changed\n")
     assert printed() == [str(0xBF9CF968), "0"]

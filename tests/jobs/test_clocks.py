@@ -18,8 +18,8 @@ import pipeline
 from codec.capture.pcapng import LAST_NS
 from pipeline import Tables, plots
 from pipeline.explore.sql import open_tables
+from pipeline.output import theme
 from pipeline.output.text import duration
-from pipeline.plots import theme
 from pipeline.report import charts
 from pipeline.report.facts import count
 from pipeline.report.groups import Latency

@@ -38,8 +38,9 @@ COORDINATES = described(P.COORDINATOR)
 ENDS = FIRST_FRAME | LAST_FRAME
 Round = Callable[[Connection, int], object]
 # Bytes for a channel number that was used. A key and a value, 8 bytes each: how many sessions it had; in 1.0 the
-# number that it answered last. In 0-10 the decoder counts the commands of each channel (96 bytes).
-OF_NUMBERS = {"channel numbers of 1.0": 2 * 16, "channel numbers of 0-10": 16 + 96}
+# number that it answered last. In 0-10 the decoder counts the commands of each channel (96 bytes). And when each number
+# was closed last (32 bytes), in 1.0 by both sides: what was asked for before needs no answer.
+OF_NUMBERS = {"channel numbers of 1.0": 2 * (16 + 32), "channel numbers of 0-10": 16 + 96 + 32}
 
 
 # ---- 1.0 -------------------------------------------------------------------------------------------------------------

@@ -732,7 +732,7 @@ def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing
     [
         ("window", (7 - 5) + (11 - 9) + (15 - 14) + (19 - 16)),
         ("credit", (7 - 5) + (10 - 8) + (13 - 11) + (15 - 14)),
-        ("data", (6 - 5) + (8 - 7) + (11 - 9)),
+        ("octets", (6 - 5) + (8 - 7) + (11 - 9)),
         ("crossing", (6 - 5) + (9 - 7) + (11 - 10)),
         ("flush", (6 - 5) + (12 - 10) + (14 - 13)),
         ("flush, then flow", (6 - 5) + (11 - 10)),

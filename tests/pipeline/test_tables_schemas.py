@@ -41,8 +41,8 @@ def test_tables_come_in_the_order_of_the_schemas(read: Read) -> None:
 
 def test_decoded_rows_are_frames_with_a_kind_in_front_and_facts_behind() -> None:
     assert DECODED.names[0] == "kind"
-    assert DECODED.columns[1:-2] == FRAMES.columns
-    assert DECODED.names[-2:] == ["facts", "inside"]
+    assert DECODED.columns[1:-3] == FRAMES.columns
+    assert DECODED.names[-3:] == ["facts", "stalls", "inside"]
 
 
 def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.pairing.intervals import Times, united
+from codec.tables import TABLES
 from udfs.arrow.fields import hashed
 from udfs.arrow.rows import (
     Index,
@@ -26,7 +27,7 @@ from udfs.arrow.rows import (
     to_int64,
     to_mask,
 )
-from udfs.arrow.types import cast_to
+from udfs.arrow.types import arrow_schema, cast_to
 from udfs.conversation.addresses import nodes
 from udfs.pairing.brokers import brokers_of
 from udfs.pairing.flows import STALLED, TO_PAIR
@@ -90,6 +91,9 @@ def stalled_of_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     if not found:
         return
     rows = pa.Table.from_batches(found)
+    kinds = {field.name: field.type for table in ("stalls", "links") for field in arrow_schema(TABLES[table])}
+    for missing in {*LINK_COLUMNS, *STALL_COLUMNS} - {*rows.column_names}:  # no rows of these tables
+        rows = rows.append_column(missing, pa.nulls(rows.num_rows, kinds[missing]))
     connections, links, stalls = (
         rows.filter(pc.equal(rows["table"], name)).select(columns)
         for name, columns in (
