@@ -716,7 +716,7 @@ MESSAGES = Table(
            "when it was done; for a returned publish when it was returned, which is before its confirm; for a "
            "presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC", unit=EPOCH_NS,
            late=True, dictionary=False),
-    Column("handled_ts_ns", LONG, "of deliveries that one frame settled together: when the receiver had handled "
+    Column("handled_ts_ns", LONG, "of deliveries that one frame acknowledged together: when the receiver had handled "
            "this one, if it handled one after the other, each in the same time; an estimate, at most settled_ts_ns; "
            "null: settled alone; ns since 1970-01-01 UTC", unit=EPOCH_NS, late=True,
            dictionary=False),

@@ -8,7 +8,7 @@ settled. That time is the longest in which all of them fit:
     time of each:                           least of (settled - begin of j) / (n - j)
     handled:                                each begins when it came and the one before is handled
 
-Deliveries that one frame settles are settled together.
+Deliveries that one frame acknowledges are settled together. Those that go back to their queue were not handled.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Handled:
             index = Index(deliveries["connection"], deliveries["frame_no"])
             at = index.find(to_int64(ends["connection_id"]), to_int64(ends["first_frame_no"]))
             settled = to_int64(ends["settled_ts_ns"], -1)
-            chosen = np.flatnonzero((at >= 0) & (settled >= np.append(deliveries["last_ns"], 0)[at]))
+            acked = is_in(ends["outcome"], "acked")
+            chosen = np.flatnonzero((at >= 0) & acked & (settled >= np.append(deliveries["last_ns"], 0)[at]))
             if len(chosen):
                 by = to_int64(ends["settled_frame_no"], -1)[chosen]
                 together, times = self._handled(deliveries[at[chosen]], settled[chosen], by)
