@@ -215,22 +215,40 @@ FROM (SELECT back.*, again_frame
              AND back.queue = again.queue AND back.known = again.known AND back.ts_ns <= again.again_ns)
 GROUP BY connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns;
 
--- One row per link of 1.0 over which a client publishes to RabbitMQ: `messages` without a header section.
-CREATE VIEW context_headless AS
-SELECT connection_id, channel, channel_life, link, version, address, queue_type, server_version, count(*) AS messages,
+-- One row per link of 1.0 over which a client publishes to RabbitMQ: `messages` without a header section, and the
+-- queue that they are for, if it is one by its address.
+CREATE VIEW fact_headless AS
+SELECT connection_id, channel, channel_life, link, version, address, server_version, server_ip, server_port, vhost,
+       count(*) AS messages, CASE WHEN count(DISTINCT exchange || routing_key) = 1 AND bool_and(exchange = '')
+                                  THEN any_value(routing_key) END AS queue,
        arg_min({'frame_no': first_frame_no, 'ts_ns': ts_ns}, first_frame_no) AS first
-FROM (SELECT connection_id, channel, channel_life, link, address, first_frame_no, ts_ns, properties.header AS header
+FROM (SELECT connection_id, channel, channel_life, link, address, exchange, routing_key, first_frame_no, ts_ns,
+             properties.header AS header
       FROM messages
       WHERE operation = 'publish' AND durable IS NULL AND complete AND coalesce(message_format, 0) = 0
             AND NOT coalesce(resumed, false)
             AND NOT coalesce(regexp_matches(address, '^[$]|^/management'), false))
-JOIN (SELECT connection_id, version, server_version
-      FROM known_connections WHERE server_product = 'RabbitMQ' AND version = '1.0') USING (connection_id)
-LEFT JOIN (SELECT connection_id, channel, channel_life, name AS link, max(queue_type) AS queue_type
-           FROM links WHERE kind = 'sender' GROUP BY connection_id, channel, channel_life, name)
-    USING (connection_id, channel, channel_life, link)
+JOIN (SELECT connection_id, version FROM known_connections WHERE version = '1.0') USING (connection_id)
+JOIN to_rabbitmq USING (connection_id)
 WHERE header IS NULL
-GROUP BY connection_id, channel, channel_life, link, version, address, queue_type, server_version;
+GROUP BY connection_id, channel, channel_life, link, version, address, server_version, server_ip, server_port, vhost;
+
+-- Types with which queues are declared.
+CREATE VIEW fact_typed_queues AS
+SELECT DISTINCT queue, TRY_CAST(arguments.arguments."x-queue-type" AS VARCHAR) AS queue_type, server_ip,
+       server_port, vhost
+FROM (SELECT connection_id, name, queue, arguments FROM control_methods
+      UNION ALL SELECT connection_id, name, queue, arguments FROM managed)
+JOIN to_rabbitmq USING (connection_id)
+WHERE name = 'queue.declare' AND arguments.arguments."x-queue-type" IS NOT NULL;
+
+-- With the type of the queue that all its declarations name, on any connection to the broker.
+CREATE VIEW context_headless AS
+SELECT *
+FROM fact_headless
+LEFT JOIN (SELECT server_ip, server_port, vhost, queue, min(queue_type) AS queue_type FROM fact_typed_queues
+           GROUP BY server_ip, server_port, vhost, queue HAVING min(queue_type) = max(queue_type))
+    USING (server_ip, server_port, vhost, queue);
 
 -- One row per connection to RabbitMQ with mandatory publishes to queues of direct reply-to: `messages`.
 CREATE VIEW context_reply_queues AS

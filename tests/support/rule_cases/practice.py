@@ -191,11 +191,25 @@ def rejected_again(release: str, method: str) -> Connection:
     return connection.deliver(2, redelivered=True, message_id="m").client("basic.ack", delivery_tag=2).close()
 
 
-def published_1_0(sections: bytes, product: str = "RabbitMQ") -> Connection:
+def published_1_0(sections: bytes, product: str = "RabbitMQ", vhost: str = "") -> Connection:
     """A message to RabbitMQ over 1.0 with these sections before its body."""
     to = {"source": described(SOURCE, "here"), "target": described(TARGET, "/queues/q")}
-    connection = sender_link(rabbit_1_0(product), **to)
+    connection = sender_link(rabbit_1_0(product, hostname=f"vhost:{vhost}" if vhost else "test"), **to)
     return closed(accepted(transfer(connection, "client", 0, 0, payload=sections + X), "server", True, 0))
+
+
+def declared_and_published_1_0(queue_type: str) -> Connection:
+    """A queue of this type that its publisher declares, and a message to it without a header."""
+    connection = rabbit_1_0()
+    for handle, (name, address) in enumerate((("requests", "/management"), ("s", "/queues/q"))):
+        for side, receives in (("client", False), ("server", True)):
+            target = described(TARGET, address)
+            attach(connection, side, name, handle, receives, source=described(SOURCE, "here"), target=target)
+        flow(connection, "server", handle)
+    body = {"durable": True, "arguments": {"x-queue-type": queue_type}}
+    request = section(0x73, ["id-1", None, "/queues/q", "PUT", "$me"]) + section(0x77, body)
+    transfer(connection, "client", 0, 0, settled=True, payload=request)
+    return closed(accepted(transfer(connection, "client", 1, 1, payload=X), "server", True, 1))
 
 
 def described_by(symbol_: str, value: Any) -> Any:
@@ -325,6 +339,12 @@ CASES = [
          severity="info", besides=("L10-98",)),
     Case("R4-10", "1.0", published_1_0(section(0x73, ["id"])), published_1_0(b"", product="Other"),
          besides=("L10-98", "R4-07")),
+    Case("R4-10", "1.0", declared_and_published_1_0("classic"), declared_and_published_1_0("quorum"),
+         severity="warning", besides=("L10-98",)),
+    # Another connection, of 0-9-1, declares the queue.
+    Case("R4-10", "1.0", [declared(x_queue_type="classic").close(), published_1_0(b"", vhost="/test")],
+         [declared(x_queue_type="quorum").close(), published_1_0(b"", vhost="/test")], severity="warning",
+         besides=("L10-98",)),
     Case("R4-11", "1.0", filtering({symbol("rabbitmq:stream-offset-spec"): "first"}),
          filtering({symbol("rabbitmq:stream-offset-spec"): described_by("rabbitmq:stream-offset-spec", "first")}),
          evidence={"observed": "rabbitmq:stream-offset-spec"}, besides=("L10-98",)),
