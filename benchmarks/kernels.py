@@ -21,14 +21,12 @@ import numpy as np
 
 from benchmarks.processes import MEGA
 from benchmarks.profiles import FAMILIES, streams
-from codec.amqp import rows as R
-from codec.amqp.stream import run
-from codec.amqp.versions import BODY
+from codec.amqp import batches
+from codec.amqp import decoder as decoding
+from codec.amqp.batches import decode_values
 from codec.capture.records import RECORD
 from codec.compiler.kernel import njit
-from codec.decode import batches
-from codec.decode import decoder as decoding
-from codec.decode.batches import decode_values
+from codec.framing.stream import run
 from codec.hashes.sha256 import (
     begin,
     finish,
@@ -36,6 +34,8 @@ from codec.hashes.sha256 import (
     update,
 )
 from codec.net.layers import ACK, SEGMENT, SYN, dissect
+from codec.protocol import rows as R
+from codec.protocol.versions import BODY
 from udfs.warm import packets
 
 SEGMENT_BYTES = 1448

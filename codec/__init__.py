@@ -6,8 +6,9 @@ In the order of the data:
     net            packets -> TCP segments
     tcp            one direction of a connection: segments in any order -> bytes in order, and holes
     layers         TLS, WebSocket and the PROXY header around AMQP
-    amqp           the bytes of a connection -> rows of frames, for the five versions
-    decode         the way in: segments of many connections, or some bytes -> batches of rows
+    protocol       what the five versions say, as data; their values
+    framing        the ordered bytes of a connection -> rows of frames
+    amqp           the way in: segments of many connections, or some bytes -> batches of rows
     conversation   frames -> channels, sessions, links, messages and their outcomes
     checks         what performatives, controls and commands do out of order
     pairing        which delivery is of which publish, across connections

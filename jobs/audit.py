@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from jobs import report
-from jobs.console import step
-from jobs.running import NO_SPACE, run_interruptibly, run_standalone
+from jobs.terminal.console import step
+from jobs.terminal.running import NO_SPACE, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pipeline.audit.config import Config

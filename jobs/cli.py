@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from jobs import running
+from jobs.terminal import running
 from udfs.workers.processes import collect_rarely
 
 NAMES = (

@@ -16,10 +16,10 @@ from itertools import product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_file, tables_directory
-from jobs.console import print_error, print_status, step
 from jobs.decode import start
-from jobs.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
+from jobs.terminal.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_file, tables_directory
+from jobs.terminal.console import print_error, print_status, step
+from jobs.terminal.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
 from udfs.source.options import meant, unknown
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobs.arguments import STANDARD_OUTPUT, add_captures, add_filter, moment, output_file, write_text
-from jobs.console import print_error, print_result, print_status, step
-from jobs.running import EXIT_CODES, OK, UNREADABLE, run_interruptibly, run_standalone
+from jobs.terminal.arguments import STANDARD_OUTPUT, add_captures, add_filter, moment, output_file, write_text
+from jobs.terminal.console import print_error, print_result, print_status, step
+from jobs.terminal.running import EXIT_CODES, OK, UNREADABLE, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,7 +168,7 @@ def decode_captures(
         ),
         sessions,
     )
-    from jobs.summary import summarize, summary_text
+    from jobs.terminal.summary import summarize, summary_text
     from pipeline.explore.sql import open_tables
 
     output = place(arguments.output)
@@ -222,7 +222,7 @@ def compile_kernels() -> None:
 
 def import_modules() -> None:
     """Import the modules that planning needs, which takes a second, while Spark starts."""
-    from jobs import summary  # noqa: F401
+    from jobs.terminal import summary  # noqa: F401
     from udfs.sink import (
         parquet,  # noqa: F401
         writers,  # noqa: F401

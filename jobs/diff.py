@@ -10,10 +10,10 @@ import json
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from jobs.arguments import add_filter, output_file, write_text
-from jobs.console import print_status
-from jobs.running import FOUND, OK, USAGE, UsageError, run_interruptibly, run_standalone
 from jobs.sql import decoded, has_tables
+from jobs.terminal.arguments import add_filter, output_file, write_text
+from jobs.terminal.console import print_status
+from jobs.terminal.running import FOUND, OK, USAGE, UsageError, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

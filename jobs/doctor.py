@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from jobs.arguments import add_filter
-from jobs.console import print_result
-from jobs.running import FOUND, OK, run_interruptibly, run_standalone
+from jobs.terminal.arguments import add_filter
+from jobs.terminal.console import print_result
+from jobs.terminal.running import FOUND, OK, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pipeline.doctor import Check

@@ -10,10 +10,10 @@ import json
 import os
 from contextlib import ExitStack
 
-from jobs.arguments import add_filter
-from jobs.console import print_status
-from jobs.running import OK, USAGE, UsageError, run_interruptibly, run_standalone
 from jobs.sql import decoded, has_tables
+from jobs.terminal.arguments import add_filter
+from jobs.terminal.console import print_status
+from jobs.terminal.running import OK, USAGE, UsageError, run_interruptibly, run_standalone
 
 EPILOG = """examples:
   wirehare explain trace.pcapng                       (what costs most in it)

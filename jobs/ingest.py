@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from jobs.arguments import add_captures, add_filter
-from jobs.console import print_error, print_result, print_status
 from jobs.decode import interpret_while_cold, start
-from jobs.running import OK, UNREADABLE, USAGE, run_interruptibly, run_standalone, wait
+from jobs.terminal.arguments import add_captures, add_filter
+from jobs.terminal.console import print_error, print_result, print_status
+from jobs.terminal.running import OK, UNREADABLE, USAGE, run_interruptibly, run_standalone, wait
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

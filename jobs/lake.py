@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from jobs.console import print_result, table
-from jobs.running import OK, USAGE
+from jobs.terminal.console import print_result, table
+from jobs.terminal.running import OK, USAGE
 
 if TYPE_CHECKING:
     from pipeline.lake.log import Log

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from jobs import audit, decode, report
-from jobs.running import FAILED, OK, run_standalone
+from jobs.terminal.running import FAILED, OK, run_standalone
 
 EPILOG = """examples:
   wirehare nightly captures/2026-11-20 --output tables/date=2026-11-20 --overwrite --report reports/2026-11-20.html

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.arguments import add_list, add_tables, moment, output_file, tables_directory, write_text
-from jobs.console import print_result, print_status, step
-from jobs.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
+from jobs.terminal.arguments import add_list, add_tables, moment, output_file, tables_directory, write_text
+from jobs.terminal.console import print_result, print_status, step
+from jobs.terminal.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from jobs.rules import rule_text
-from jobs.running import OK, UsageError
+from jobs.terminal.running import OK, UsageError
 
 EPILOG = """examples:
   wirehare rule CH-09

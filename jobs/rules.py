@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from jobs.running import OK, UsageError
+from jobs.terminal.running import OK, UsageError
 from udfs.source.options import unknown
 
 if TYPE_CHECKING:

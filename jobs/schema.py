@@ -7,7 +7,7 @@ import shutil
 import textwrap
 
 from codec.tables import ALL_TABLES, Column, Table
-from jobs.running import OK, UsageError
+from jobs.terminal.running import OK, UsageError
 from udfs.source.options import unknown
 
 EPILOG = "Without TABLE, all tables.\n"

@@ -20,9 +20,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.arguments import STANDARD_OUTPUT, add_filter
-from jobs.console import print_error, print_status, step, table
-from jobs.running import OK, UNREADABLE, USAGE, UsageError, run_interruptibly, run_standalone
+from jobs.terminal.arguments import STANDARD_OUTPUT, add_filter
+from jobs.terminal.console import print_error, print_status, step, table
+from jobs.terminal.running import OK, UNREADABLE, USAGE, UsageError, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pipeline.explore.sql import Session

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from codec.amqp.versions import headers
 from codec.compiler import PACKAGE
 from codec.compiler import cache as kernel_cache
 from codec.compiler import kernel as kernel_settings
+from codec.protocol.versions import headers
 from codec.tables import LONG, table_of
 from codec.variant import encode
 from udfs.arrow.types import variants
@@ -82,11 +82,11 @@ def pcapng(recorded: list[bytes]) -> bytes:
 
 def warm_values() -> None:
     """Compile what turns bytes into VARIANT, for every family, in rows and standalone."""
-    from codec.amqp import rows as R
-    from codec.amqp.v1_0_contents import end_of_messages, messages_inside
-    from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1, V1_0_FAMILY
-    from codec.decode.batches import HEAP_BYTES, decode_values, definitions
-    from codec.decode.standalone import ValueDecoder
+    from codec.amqp.batches import HEAP_BYTES, decode_values, definitions
+    from codec.amqp.standalone import ValueDecoder
+    from codec.protocol import rows as R
+    from codec.protocol.v1_0_contents import end_of_messages, messages_inside
+    from codec.protocol.versions import PROTOCOL_HEADER, V0_9_1, V1_0_FAMILY
     from codec.variant import new_writer
 
     known = headers()
@@ -109,11 +109,11 @@ def warm_values() -> None:
 
 def warm_stream() -> None:
     """Compile the stream decoder, for connections and for standalone frames, but not what decodes values."""
-    from codec.amqp.rows import Rows
-    from codec.amqp.versions import V0_9_1
-    from codec.decode.batches import Batch
-    from codec.decode.standalone import StandaloneDecoder
+    from codec.amqp.batches import Batch
+    from codec.amqp.standalone import StandaloneDecoder
     from codec.net.layers import FLOW_BYTES, SEGMENT
+    from codec.protocol.rows import Rows
+    from codec.protocol.versions import V0_9_1
 
     class RowsOnly(StandaloneDecoder):
         def _decoded(self, rows: Rows, count: int) -> Iterator[Batch]:
@@ -153,7 +153,7 @@ def warm_captures(decode: bool) -> None:
 def warm_states() -> None:
     """Compile what is called only for a connection that continues in another capture: here one of 0-10, cut within a
     content and within a segment."""
-    from codec.decode.decoder import CarriedStates, Decoder
+    from codec.amqp.decoder import CarriedStates, Decoder
     from codec.layers.stack import Layers
     from udfs.decode.runs import Files, flows_in_order
     from udfs.source.sources import read_runs

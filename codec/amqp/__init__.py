@@ -11,14 +11,9 @@ The public names:
     VERSIONS           the names of the five versions in tables
     Decoder, Batch     decodes the segments of connections to batches of rows
 
-Importing the package loads none of its modules; the first use of a name does. (`Decoder`, `Batch` and `decode` are in
-`codec.decode`.)
-
-In which order to read it: `versions` and `rows` say what a row has; `connection` and `transport` what is known of a TCP
-connection and how a segment is added to it; `stream` makes rows of its bytes; `detection` finds the version, and frames
-after a loss. Each family has four modules, which name the same things: `*_tables` (its methods as data), `*_frames`,
-`*_values`, `*_detection`; 1.0 also `v1_0_deliveries` (messages of several transfers) and `v1_0_contents` (requests,
-tokens and batches in messages). `redaction` and `disclosure` keep secrets out of rows.
+Importing the package loads none of its modules; the first use of a name does. `decoder` is the way in for segments of
+many connections, `batches` makes VARIANT values of the bytes of its rows, `standalone` decodes frames and values that
+belong to no connection, `readable` shows them at a prompt, `redaction` blanks secrets in frames.
 """
 
 from __future__ import annotations
@@ -27,20 +22,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codec.amqp.versions import VERSIONS as VERSIONS
-    from codec.decode.batches import Batch as Batch
-    from codec.decode.decoder import Decoder as Decoder
-    from codec.decode.readable import Frame as Frame
-    from codec.decode.readable import UnknownVersion as UnknownVersion
-    from codec.decode.readable import decode as decode
+    from codec.amqp.batches import Batch as Batch
+    from codec.amqp.decoder import Decoder as Decoder
+    from codec.amqp.readable import Frame as Frame
+    from codec.amqp.readable import UnknownVersion as UnknownVersion
+    from codec.amqp.readable import decode as decode
+    from codec.protocol.versions import VERSIONS as VERSIONS
 
 MODULES = {
-    "Batch": "codec.decode.batches",
-    "Decoder": "codec.decode.decoder",
-    "Frame": "codec.decode.readable",
-    "UnknownVersion": "codec.decode.readable",
-    "VERSIONS": "codec.amqp.versions",
-    "decode": "codec.decode.readable",
+    "Batch": "codec.amqp.batches",
+    "Decoder": "codec.amqp.decoder",
+    "Frame": "codec.amqp.readable",
+    "UnknownVersion": "codec.amqp.readable",
+    "VERSIONS": "codec.protocol.versions",
+    "decode": "codec.amqp.readable",
 }
 __all__ = ["VERSIONS", "Batch", "Decoder", "Frame", "UnknownVersion", "decode"]
 

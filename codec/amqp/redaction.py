@@ -16,24 +16,32 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp import classic_tables as K
-from codec.amqp import v0_10_tables as T
-from codec.amqp import v1_0_tables as D
-from codec.amqp import versions as V
-from codec.amqp.classic_detection import FRAME_END
-from codec.amqp.classic_field_table import value_end
-from codec.amqp.classic_frames import OVERHEAD, frame_kind
-from codec.amqp.classic_tables import OPTIONAL, classic_tables
-from codec.amqp.classic_values import (
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
+from codec.cursor import (
+    byte_at,
+    u8,
+    u16,
+    u32,
+)
+from codec.framing.classic_frames import OVERHEAD, frame_kind
+from codec.framing.connection import matches_magic, plausible_header
+from codec.protocol import classic_tables as K
+from codec.protocol import v0_10_tables as T
+from codec.protocol import v1_0_tables as D
+from codec.protocol import versions as V
+from codec.protocol.classic_detection import FRAME_END
+from codec.protocol.classic_field_table import value_end
+from codec.protocol.classic_tables import OPTIONAL, classic_tables
+from codec.protocol.classic_values import (
     NUMBERS,
     check_header,
     classify_method,
     fields_in_place,
     is_public,
 )
-from codec.amqp.connection import matches_magic, plausible_header
-from codec.amqp.disclosure import SECRETS, SHOW_ALL, SHOW_SASL_NAMES
-from codec.amqp.v0_10_detection import (
+from codec.protocol.disclosure import SECRETS, SHOW_ALL, SHOW_SASL_NAMES
+from codec.protocol.v0_10_detection import (
     BODY_SEGMENT,
     COMMAND_SEGMENT,
     WHOLE_SEGMENT,
@@ -43,11 +51,11 @@ from codec.amqp.v0_10_detection import (
     packing_flags,
     session_header_end,
 )
-from codec.amqp.v0_10_detection import OVERHEAD as SEGMENT_OVERHEAD
-from codec.amqp.v0_10_detection import fields_in_place as fields_in_segment
-from codec.amqp.v0_10_tables import v0_10_tables
-from codec.amqp.v0_10_values import is_public as is_public_v0_10
-from codec.amqp.v1_0_detection import (
+from codec.protocol.v0_10_detection import OVERHEAD as SEGMENT_OVERHEAD
+from codec.protocol.v0_10_detection import fields_in_place as fields_in_segment
+from codec.protocol.v0_10_tables import v0_10_tables
+from codec.protocol.v0_10_values import is_public as is_public_v0_10
+from codec.protocol.v1_0_detection import (
     DESCRIBED,
     FRAME_HEADER,
     SASL_FRAME,
@@ -58,17 +66,9 @@ from codec.amqp.v1_0_detection import (
     performative,
     skip,
 )
-from codec.amqp.v1_0_detection import fields_in_place as fields_in_place_1_0
-from codec.amqp.v1_0_tables import v1_0_tables
-from codec.amqp.v1_0_values import sasl_names
-from codec.compiler.kernel import kernel
-from codec.compiler.limits import LIMITS
-from codec.cursor import (
-    byte_at,
-    u8,
-    u16,
-    u32,
-)
+from codec.protocol.v1_0_detection import fields_in_place as fields_in_place_1_0
+from codec.protocol.v1_0_tables import v1_0_tables
+from codec.protocol.v1_0_values import sasl_names
 from codec.text import overwrite_userinfo
 
 BLANK = ord("*")

@@ -24,12 +24,12 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.capture.records import Bytes, read32
+from codec.capture.records import Bytes, Process, read32
 from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 from codec.cursor import byte_at
@@ -70,18 +70,6 @@ LINES = {
 }
 # What follows these lines of a comment is made of arguments, labels and the like, which may have lines of their own.
 FREE_TEXT = (b"Args", b"ContainerLabels", b"PodLabels", b"PodAnnotations")
-
-
-class Process(NamedTuple):
-    """What is known of a process; its container and its pod, if it runs in one."""
-
-    pid: int | None = None
-    name: str | None = None
-    container_name: str | None = None
-    container_id: str | None = None
-    container_image: str | None = None
-    pod_name: str | None = None
-    pod_namespace: str | None = None
 
 
 @dataclass

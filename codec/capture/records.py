@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 from codec.cursor import byte_at
 from codec.errors import WirehareError
-
-if TYPE_CHECKING:
-    from codec.capture.processes import Process
 
 RECORD = np.dtype(
     [
@@ -48,6 +45,18 @@ NEED_MORE, OTHER_BLOCK, BAD_CAPTURED, BAD_BLOCK, BAD_TRAILER = range(5)
 
 Bytes = NDArray[np.uint8]
 Records = NDArray[np.void]
+
+
+class Process(NamedTuple):
+    """What is known of a process; its container and its pod, if it runs in one."""
+
+    pid: int | None = None
+    name: str | None = None
+    container_name: str | None = None
+    container_id: str | None = None
+    container_image: str | None = None
+    pod_name: str | None = None
+    pod_namespace: str | None = None
 
 
 class CaptureError(WirehareError, ValueError):

@@ -104,7 +104,7 @@ class Rows(
     )
 ):
     """Methods and losses by connection and frame_no: columns int64 (n,). Absent truth values and numbers are -1, names
-    and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.amqp.rows) are 0 or 1. `file`: a number of the
+    and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.protocol.rows) are 0 or 1. `file`: a number of the
     caller, -1 for none."""
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from codec.amqp.versions import fact_table
 from codec.compiler.kernel import kernel
 from codec.conversation.settlement import ABORTED
 from codec.conversation.states import blank, with_capacity
@@ -22,6 +21,7 @@ from codec.hashes.maps import HashMap, new_map
 from codec.hashes.maps import with_room as keyed_with_room
 from codec.memory import as_records
 from codec.names import SIDES
+from codec.protocol.versions import fact_table
 from codec.stalls import FIELDS, new_rows
 
 NONE = -1
@@ -152,7 +152,7 @@ class Rows(
     to a transaction coordinator; `lists_all`: whether an attach has all unsettled deliveries of its side; `ends`: of a
     request to end a transaction, the result on success; `asks`: the exchange of a request that an argument makes one;
     `key`: the transaction that is named; `declared`: one that the
-    coordinator has begun. `peer_late`, `late` (codec.amqp.rows): 0 or 1."""
+    coordinator has begun. `peer_late`, `late` (codec.protocol.rows): 0 or 1."""
 
 
 class State(NamedTuple):

@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from codec.amqp import rows as R
-from codec.amqp.connection import CONNECTION_RECORD, new_openings
-from codec.amqp.stream import DRAIN, DRAIN_PEER, PLACE, can_continue, has_more, has_waiting_bytes, is_drained
-from codec.amqp.transport import (
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import HANDSHAKE, LIMITS
+from codec.framing.connection import CONNECTION_RECORD, new_openings
+from codec.framing.stream import DRAIN, DRAIN_PEER, PLACE, can_continue, has_more, has_waiting_bytes, is_drained
+from codec.framing.transport import (
     NO_PIECE,
     deliver_piece,
     open_window,
     opens_connection,
     take_segment,
 )
-from codec.compiler.kernel import kernel
-from codec.compiler.limits import HANDSHAKE, LIMITS
 from codec.memory import as_records, copy_bytes
 from codec.net.layers import (
     ACK,
@@ -32,6 +31,7 @@ from codec.net.layers import (
     PEER_IS_LATE,
     SEGMENT,
 )
+from codec.protocol import rows as R
 from codec.tcp.reassembly import (
     DIRECTION,
     DONE,
@@ -226,7 +226,7 @@ class Attempt:
 # ----------------------------------------------------------------------------------------------------------------------
 # TCP segments to the same connection in order: without retransmissions, with holes marked.
 #
-# The rules are those of the decoder (`codec.amqp.transport`, `codec.tcp`): which copy of a byte counts,
+# The rules are those of the decoder (`codec.framing.transport`, `codec.tcp`): which copy of a byte counts,
 # when a hole is certain, which direction waits for the other. The output is SEGMENT records. For each segment:
 #
 # * what it completed: bytes (`cap_len` of them, end to end in `bytes`) or a hole (`wire_len` bytes, none captured),

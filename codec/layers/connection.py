@@ -2,7 +2,7 @@
 
 For each packet the output has a segment without payload, and before it a segment for each chunk that the packet
 completed. Sequence numbers continue those of the segments before the first layer. At the end comes a summary of what
-was counted on the wire (`codec.amqp.layered`).
+was counted on the wire (`codec.framing.layered`).
 
 Until a layer has its first output it may turn out to be none: its input waits, with the events that completed it, and
 then passes unchanged (`Attempt`). A connection that ends meanwhile passes as well.
@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from codec.amqp.connection import CONNECTION_RECORD
-from codec.amqp.connection_state import (
+from codec.compiler.kernel import kernel
+from codec.framing.connection import CONNECTION_RECORD
+from codec.framing.connection_state import (
     STREAM_ARRAYS,
     file_numbers,
     renumber_all,
     retain_used_files,
     stream_arrays,
 )
-from codec.amqp.layered import SUMMARY, summary
-from codec.compiler.kernel import kernel
+from codec.framing.layered import SUMMARY, summary
 from codec.layers import tls_handshake as handshake
 from codec.layers.chunks import (
     NEW_CONNECTION,

@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp import versions as V
-from codec.amqp.connection import EndedConnections
-from codec.amqp.rows import CONNECTION, DEFINITION, DIGEST, ERROR, LARGE_BATCH
 from codec.compiler.limits import DELIVERY_SIZE, HELLO_SIZE, LIMITS, NESTING, REACHED, VALUE_SIZE
+from codec.framing.connection import EndedConnections
 from codec.layers.tls_handshake import hello_is_cut
 from codec.names import CLASSIC_VERSIONS, SIDES
+from codec.protocol import versions as V
+from codec.protocol.rows import CONNECTION, DEFINITION, DIGEST, ERROR, LARGE_BATCH
 from codec.tcp.reassembly import FOREIGN, START, TLS
 
 CONTENTS = ("amqp", "tls", "foreign", "none")

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.amqp.proxy_header import INCOMPLETE, NO_HEADER, SIGNATURE, TEXT, proxy_header
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import ANY, begins, u32
+from codec.framing.proxy_header import INCOMPLETE, NO_HEADER, SIGNATURE, TEXT, proxy_header
 from codec.layers import websocket as W
 from codec.layers.chunks import CHUNK_COST, EVENTS, HOLE_COST
 from codec.layers.http import COMPLETE, MORE, asks_for_websocket

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp.connection import EndedConnections
-from codec.amqp.layered import SUMMARY_BYTES, summary
 from codec.compiler.kernel import kernel
+from codec.framing.connection import EndedConnections
+from codec.framing.layered import SUMMARY_BYTES, summary
 from codec.layers import short as S
 from codec.layers.chunks import NO_CHUNKS, Chunks, Layer, Tcp, begin_anew, new_tcp
 from codec.layers.connection import EndedLayers, LayeredConnection, LayerStack, Part, merge

@@ -59,7 +59,7 @@ SEGMENT = np.dtype(
 FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 # Never on the wire: set on segments that layers have ordered, for the notes `peer-late` and `captured-late` of frames.
 PEER_IS_LATE, IS_LATE = 0x4000, 0x8000
-# By layers, too: such a segment is of their output, or tells what they have counted (codec.amqp.layered).
+# By layers, too: such a segment is of their output, or tells what they have counted (codec.framing.layered).
 IN_LAYERS, ENDS_LAYERS = 0x0800, 0x1000
 IS_LOST = 0x2000  # by layers as well: the bytes were not captured; without it the snaplen cut them off
 

@@ -47,7 +47,7 @@ from codec.stalls import FIELDS, TCP_KINDS
 DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS = range(6)
 TOO_SMALL = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}  # arrays of a `Stream`
 
-# Modes of the framing of a direction (codec.amqp.stream).
+# Modes of the framing of a direction (codec.framing.stream).
 START, FRAMES, INSIDE, LOST, TLS, FOREIGN = range(6)
 
 # Of a segment in the ring: stream offsets, time, packet, what tells it from a copy.
@@ -139,9 +139,9 @@ DIRECTION = np.dtype(
         ("span_from", "i8"),  # stream offset, -1 none
         *((name, "i8") for name in ("span_first_packet", "span_first_ns", "span_packet", "span_ns")),
         ("span_file", "i4"),
-        ("span_notes", "i8"),  # notes on the lost frame boundary (codec.amqp.rows)
+        ("span_notes", "i8"),  # notes on the lost frame boundary (codec.protocol.rows)
         ("foreign_head", "i8"),  # the first four bytes of a foreign stream of a known protocol, plus 1; 0: none
-        ("token_link", "i8"),  # key of the link to $cbs, plus 1; see codec.amqp.v1_0_contents
+        ("token_link", "i8"),  # key of the link to $cbs, plus 1; see codec.protocol.v1_0_contents
         ("tls_prefix", "i8"),  # number of stored bytes of the beginning of a TLS stream
     ],
     align=True,

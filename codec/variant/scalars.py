@@ -264,7 +264,7 @@ _LAST_CHARACTER = 0x10FFFF
 _BIG_ENDIAN_MARK, _LITTLE_ENDIAN_MARK = 0xFEFF, 0xFFFE
 _DIGITS = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
 _HYPHEN = 0x2D
-_START = np.int64(0)  # of `Writer.text`; a numpy integer: see `codec.amqp.v1_0_tables.FIXED_KEYS`
+_START = np.int64(0)  # of `Writer.text`; a numpy integer: see `codec.protocol.v1_0_tables.FIXED_KEYS`
 _SCALE = np.frombuffer(bytearray(b"scale"), np.uint8)
 _VALUE = np.frombuffer(bytearray(b"value"), np.uint8)
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from pipeline import Tables
     from pipeline.audit.catalogue import Rule as Rule
     from pipeline.audit.config import Config as Config
     from pipeline.audit.detectors import Detector as Detector
+    from pipeline.tables.dataframes import Tables
     from udfs.findings.evaluation import Answer, Question, Run
     from udfs.findings.program import Program
 

@@ -26,9 +26,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from codec.amqp.classic_tables import methods
-from codec.amqp.versions import fact_table
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import methods
+from codec.protocol.versions import fact_table
 from pipeline.audit.catalogue import entries
 
 Sql = str

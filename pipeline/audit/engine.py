@@ -14,10 +14,10 @@ from typing import Any
 
 import duckdb
 
-from codec.amqp.classic_tables import methods
-from codec.amqp.versions import fact_table
 from codec.compiler.limits import LIMITS
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import methods
+from codec.protocol.versions import fact_table
 from codec.tables import FINDINGS, TABLES
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule, catalogue
 from pipeline.audit.contexts import CENSUS, CHANNEL, FEWER, GATES, PREFIX, needed, needed_by, scripts, stage

@@ -3,28 +3,35 @@
     print(diff("before", "after"))
 
 What is compared is data (`measures.json`) over the relations of `observations.sql`, in DuckDB. It does not depend on
-the load or the duration of a capture. Read this file, then `statistics`, which says how sure a difference is, then
-`pages`.
+the load or the duration of a capture. Read this file, then `sides` (what is observed), `statistics` (how sure a
+difference is) and `pages` (how it is written).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.resources import files
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from codec.errors import WirehareError
 from pipeline.diff import statistics
-from pipeline.diff.statistics import Sample
+from pipeline.diff.pages import Comparison, Difference, detail
+from pipeline.diff.sides import (
+    ARGUMENT,
+    MOST_SUBJECTS,
+    MOST_VALUES,
+    DiffError,
+    Key,
+    Measure,
+    Proof,
+    Side,
+    measures,
+    observe,
+    renamed,
+)
 from pipeline.output.text import plural
 
 if TYPE_CHECKING:
@@ -33,159 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "Difference", "Proof", "diff", "diff_sessions"]
 
 QUANTILES = {"p50": 0.5, "p99": 0.99}
-MOST_VALUES = 20  # of a fact; with more of them it is no setting
 LOADS_ALIKE = 1.3
-UNITS = 64
-MOST_SUBJECTS = 200  # those with most messages: a change is resampled for each
-SUBJECT = "application"
-ARGUMENT = "argument"  # the measure that has an entry for each argument of a method
 THRESHOLD = re.compile(r"(\w+)(?:\.(p50|p99))?(?:=([+-][0-9]+(?:\.[0-9]+)?)%)?")
-
-
-class DiffError(WirehareError):
-    """The comparison cannot be made: a package is missing, or a threshold names no measure."""
-
-
-class Measure(NamedTuple):
-    """One entry of `measures.json`, which says what its parts mean."""
-
-    id: str
-    title: str
-    weight: int
-    value: str = ""
-    part: str = ""
-    of: str | None = None
-    source: str = "histograms"
-    subject: str = SUBJECT
-    item: str = "NULL"
-    group: str | None = None
-    when: str = "true"
-    varies: bool = False
-    shared: bool = False
-    same_load: bool = False
-    least: float = 0.0
-    floor: float = 0.0
-    unit: str = ""
-    part_of: str = ""
-
-
-class Key(NamedTuple):
-    """What is compared: the measure by its id, about whom, which of several things, and in which family of versions
-    ('' if it means the same in all)."""
-
-    measure: str
-    subject: str
-    item: str
-    family: str
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Where to look: a connection, and a frame of it where there is one."""
-
-    connection_id: int | None = None
-    capture_file: str | None = None
-    frame_no: int | None = None
-    packet_no: int | None = None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One difference. `statistic`: 'value', 'rate', 'p50' or 'p99'. `before`, `after`: text for facts, else
-    numbers in `unit`. `change`: relative, with the bounds `low` and `high` of its confidence interval. `confidence`:
-    'certain' for a setting that all connections of a side have, 'tested', or 'few': too few connections to rule out
-    chance. `also`: other subjects with the same difference; `details`: differences that belong to it, as text."""
-
-    measure: str
-    title: str
-    subject: str
-    item: str
-    statistic: str
-    before: Any
-    after: Any
-    unit: str
-    confidence: str
-    connections_before: int
-    connections_after: int
-    change: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    cost: float = 0.0
-    proof_before: Proof = Proof()
-    proof_after: Proof = Proof()
-    also: Sequence[str] = ()
-    details: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result: `differences`, what costs most first; `unsure`, those that few connections show; how many values are
-    `equal`, of which measures; `notes` on what could not be compared; which thresholds are exceeded (`failed`), and
-    which the captures are too small to decide."""
-
-    before: str
-    after: str
-    differences: Sequence[Difference]
-    unsure: Sequence[Difference]
-    equal: int
-    equal_measures: Sequence[str]
-    notes: Sequence[str]
-    failed: Sequence[str] = ()
-    undecided: Sequence[str] = ()
-
-    def __str__(self) -> str:
-        from pipeline.diff.pages import text
-
-        return text(self)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The comparison as JSON has it."""
-        from pipeline.diff.pages import as_dict
-
-        return as_dict(self)
-
-
-@dataclass
-class Side:
-    """What one side has: of facts the connections by value, of rates and distributions samples."""
-
-    facts: dict[Key, dict[str, tuple[int, Proof]]] = field(default_factory=lambda: defaultdict(dict))
-    stating: dict[Key, int] = field(default_factory=dict)
-    asked: dict[Key, int] = field(default_factory=dict)  # key with the group as item -> connections
-    groups: dict[Key, str] = field(default_factory=dict)
-    samples: dict[Key, Sample] = field(default_factory=dict)
-    proofs: dict[Key, Proof] = field(default_factory=dict)
-    load: dict[str, float] = field(default_factory=dict)
-    messages: dict[str, float] = field(default_factory=dict)
-    subjects: dict[str, tuple[int, int, Proof]] = field(default_factory=dict)  # connections, connections of the side
-    does: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # application -> what it uses
-    errors: dict[Key, tuple[int, int, float, Proof]] = field(default_factory=dict)  # n, connections, hours of all
-    connections: dict[str, int] = field(default_factory=dict)
-    hours: dict[str, float] = field(default_factory=dict)
-    has_findings: bool = False
-
-    def sample(self, key: Key) -> Sample | None:
-        """The sample of a key; of an item that did not occur here zeros, if others of its kind could have."""
-        if key in self.samples:
-            return self.samples[key]
-        others = self.samples.get(key._replace(item=""))
-        return others and replace(others, part=np.zeros_like(others.part))
-
-    def proof(self, key: Key) -> Proof:
-        return self.proofs.get(key) or self.proofs.get(key._replace(item="")) or Proof()
-
-
-@cache
-def measures(kind: str) -> dict[str, Measure]:
-    """The measures of a kind ('facts', 'rates', 'distributions') by their ids."""
-    entries = json.loads(_text("measures.json"))[kind]
-    renamed = ({("source" if name == "from" else name): value for name, value in entry.items()} for entry in entries)
-    return {entry["id"]: Measure(**entry) for entry in renamed}
-
-
-def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def diff(
@@ -323,191 +179,6 @@ class Threshold(NamedTuple):
         """The limit as growth: a loss of 50 % is a growth of 100 % backwards."""
         assert self.limit is not None
         return self.limit if self.limit > 0 else 1 / max(1 + self.limit, 1e-9) - 1
-
-
-# -- What one side has
-
-
-def observe(session: Session) -> Side:
-    """Make the relations of `observations.sql`, and read what the measures need."""
-    session.rows(_text("observations.sql"))
-    side = Side()
-    _observe_facts(session, side)
-    _observe_samples(session, side)
-    _observe_whole(session, side)
-    return side
-
-
-def _family(measure: Measure) -> str:
-    return "''" if measure.shared else "coalesce(family, '')"
-
-
-def _observe_facts(session: Session, side: Side) -> None:
-    found = measures("facts").values()
-    rows = " UNION ALL ".join(
-        f"SELECT '{each.id}' AS measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, "
-        f"{_family(each)} AS family, {each.group or 'NULL'} AS grouped, ({each.value})::VARCHAR AS value, "
-        f"connection_id, frame_no, packet_no FROM {each.source} WHERE {each.when}"
-        for each in found
-    )
-    proof = "{'connection_id': connection_id, 'frame_no': frame_no, 'packet_no': packet_no}"
-    query = f"""SELECT measure, subject, item, family, any_value(grouped) AS grouped, value, grouping(value) AS whole,
-        count(DISTINCT connection_id) AS n, min({proof}) AS proof
-        FROM ({rows}) WHERE value IS NOT NULL AND subject IS NOT NULL
-        GROUP BY GROUPING SETS ((measure, subject, item, family, value), (measure, subject, item, family))"""
-    for row in session.rows(query):
-        key = Key(row["measure"], row["subject"], row["item"], row["family"])
-        if row["whole"]:
-            side.stating[key] = row["n"]
-            if row["grouped"] is not None:
-                side.groups[key] = row["grouped"]
-        else:
-            side.facts[key][row["value"]] = row["n"], Proof(**row["proof"])
-    asked = " UNION ALL ".join(
-        f"SELECT '{each.id}' AS measure, {each.subject} AS subject, {each.group} AS grouped, "
-        f"{_family(each)} AS family, connection_id FROM {each.of or each.source} WHERE {each.when}"
-        for each in found
-        if each.group is not None
-    )
-    query = f"SELECT measure, subject, grouped, family, count(DISTINCT connection_id) AS n FROM ({asked}) GROUP BY ALL"
-    for row in session.rows(query):
-        side.asked[Key(row["measure"], row["subject"], row["grouped"], row["family"])] = row["n"]
-
-
-def _with_units(rows: str) -> str:
-    """The rows with their unit: connections, of many the groups of UNITS, of few their parts. Of times it is a slice of
-    the capture where there are few connections or few slices: what disturbs a second disturbs all its messages."""
-    return f"""SELECT *, CASE WHEN least(n, slices) <= 8 AND slice IS NOT NULL THEN slice
-            WHEN n > {UNITS} THEN k % {UNITS} WHEN n > 8 THEN k
-            ELSE k * 16 + block // CASE WHEN n > 4 THEN 8 WHEN n > 2 THEN 4 WHEN n > 1 THEN 2 ELSE 1 END END AS unit
-        FROM (SELECT *, max(k) OVER (PARTITION BY measure, subject, item, family) AS n,
-                     max(j) OVER (PARTITION BY measure, subject, item, family) AS slices
-              FROM (SELECT *, dense_rank() OVER (
-                        PARTITION BY measure, subject, item, family ORDER BY connection_id) AS k,
-                        dense_rank() OVER (PARTITION BY measure, subject, item, family ORDER BY slice) AS j
-                    FROM ({rows}) WHERE subject IS NOT NULL))"""
-
-
-def _observe_samples(session: Session, side: Side) -> None:
-    rates = " UNION ALL ".join(
-        f"SELECT '{each.id}' AS measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, "
-        f"{_family(each)} AS family, connection_id, block, NULL::INTEGER AS slice, "
-        f"coalesce(({each.part})::DOUBLE, 0) AS part, coalesce(({each.of})::DOUBLE, 0) AS of "
-        f"FROM {each.source} WHERE {each.when}"
-        for each in measures("rates").values()
-    )
-    query = f"""SELECT measure, subject, item, family, list(part) AS part, list(of) AS of, max(n) AS connections,
-            arg_max(connection_id, of) AS connection_id
-        FROM (SELECT measure, subject, item, family, unit, max(n) AS n, sum(part) AS part, sum(of) AS of,
-                     arg_max(connection_id, of) AS connection_id
-              FROM ({_with_units(rates)}) GROUP BY ALL HAVING sum(of) > 0)
-        GROUP BY ALL"""
-    for row in session.rows(query):
-        key = Key(row["measure"], row["subject"], row["item"], row["family"])
-        side.samples[key] = Sample(np.array(row["part"]), np.array(row["of"]), connections=row["connections"])
-        side.proofs[key] = Proof(row["connection_id"])
-    distributions = " UNION ALL ".join(
-        f"SELECT measure, {each.subject} AS subject, coalesce({each.item}, '') AS item, {_family(each)} AS family, "
-        f"connection_id, block, slice, bin, n AS times FROM histograms WHERE measure = '{each.id}'"
-        for each in measures("distributions").values()
-    )
-    query = f"""SELECT measure, subject, item, family, list(unit) AS unit, list(bin) AS bin, list(times) AS times,
-            max(n) AS connections, arg_max(connection_id, times) AS connection_id
-        FROM (SELECT measure, subject, item, family, unit, bin, sum(times) AS times, max(n) AS n,
-                     arg_max(connection_id, times) AS connection_id
-              FROM ({_with_units(distributions)}) GROUP BY ALL)
-        GROUP BY ALL"""
-    for row in session.rows(query):
-        key = Key(row["measure"], row["subject"], row["item"], row["family"])
-        bins = np.array(row["bin"])
-        names, at = np.unique(np.array(row["unit"]), return_inverse=True)
-        counts = np.zeros((len(names), int(bins.max() - bins.min()) + 1))
-        np.add.at(counts, (at, bins - bins.min()), np.array(row["times"], float))
-        side.samples[key] = Sample(counts=counts, first=int(bins.min()), connections=row["connections"])
-        side.proofs[key] = Proof(row["connection_id"])
-
-
-def _observe_whole(session: Session, side: Side) -> None:
-    """Applications, queues, exchanges and addresses; their messages and load; errors."""
-    query = """SELECT application, count(*) AS n, sum(length_ns) / 3.6e12 AS hours, min(connection_id) AS connection_id
-               FROM peers GROUP BY 1"""
-    for row in session.rows(query):
-        side.connections[row["application"]] = row["n"]
-        side.hours[row["application"]] = row["hours"]
-    total = sum(side.connections.values())
-    for row in session.rows(
-        """SELECT subject, sum(messages)::DOUBLE AS messages, sum(messages) / (sum(length_ns) / 1e9) AS load,
-                  count(*) AS n, min(connection_id) AS connection_id
-           FROM (SELECT connection_id, coalesce(subject, '') AS subject, sum(messages) AS messages
-                 FROM (SELECT connection_id, subject, messages FROM message_counts WHERE subject IS NOT NULL UNION ALL
-                       SELECT connection_id, application, messages FROM message_counts) GROUP BY ALL)
-                JOIN members USING (connection_id) GROUP BY 1"""
-    ):
-        side.messages[row["subject"]] = row["messages"]
-        side.load[row["subject"]] = row["load"]
-        if row["subject"] not in side.connections:
-            side.subjects[row["subject"]] = row["n"], total, Proof(row["connection_id"])
-    for row in session.rows("SELECT application, min(connection_id) AS connection_id FROM peers GROUP BY 1"):
-        name = row["application"]
-        side.subjects[name] = side.connections[name], total, Proof(row["connection_id"])
-    for row in session.rows(
-        "SELECT DISTINCT application, operation || ' ' || subject AS used FROM message_counts WHERE subject IS NOT NULL"
-    ):
-        side.does[row["application"]].add(row["used"])
-    for row in session.rows(
-        """SELECT application, item, sum(n)::BIGINT AS n, count(*) AS connections,
-                  min({'connection_id': connection_id, 'frame_no': frame_no, 'packet_no': packet_no}) AS proof
-           FROM errors GROUP BY ALL"""
-    ):
-        key = Key("errors", row["application"], row["item"], "")
-        side.errors[key] = row["n"], row["connections"], side.hours[row["application"]], Proof(**row["proof"])
-    side.has_findings = bool(session.rows("SELECT 1 FROM findings LIMIT 1"))
-
-
-def renamed(old: Side, new: Side) -> Iterator[str]:
-    """Give applications of `new` that have no counterpart the name of the one before that uses the same queues and
-    exchanges, or of the only other one. Yields what was done. Of many names, which clients choose, those with most
-    messages are looked at: each is compared with each."""
-    gone, come = _without_counterpart(old, new), _without_counterpart(new, old)
-    only = len(gone) == len(come) == 1
-    pairs, named = dict[str, str](), set[str]()
-    for common, a, b in sorted((-len(old.does[a] & new.does[b]), a, b) for a in gone for b in come):
-        if (common or only) and a not in named and b not in pairs:
-            pairs[b] = a
-            named.add(a)
-    for b, a in pairs.items():
-        why = (
-            "both use the same queues, exchanges or addresses"
-            if old.does[a] & new.does[b]
-            else "no other is new or gone"
-        )
-        yield f"{b!r} after is compared with {a!r} before: {why}."
-    if pairs:
-        _rename(new, pairs)
-
-
-def _without_counterpart(side: Side, other: Side) -> list[str]:
-    """The applications of a side that the other one does not have, at most MOST_SUBJECTS."""
-    names = side.connections.keys() - other.connections.keys()
-    return sorted(names, key=lambda name: (-side.messages.get(name, 0), name))[:MOST_SUBJECTS]
-
-
-def _rename(side: Side, names: Mapping[str, str]) -> None:
-    tables: list[dict[Key, Any]] = [
-        side.facts, side.stating, side.asked, side.groups, side.samples, side.proofs, side.errors
-    ]  # fmt: skip
-    for table in tables:
-        moved = {key: value for key, value in table.items() if key.subject in names}
-        for key, value in moved.items():
-            del table[key]
-            table[key._replace(subject=names[key.subject])] = value
-    named: list[dict[str, Any]] = [side.load, side.messages, side.subjects, side.connections, side.hours]
-    for by_name in named:
-        for name in [name for name in by_name if name in names]:
-            by_name[names[name]] = by_name.pop(name)
-
-
-# -- What differs
 
 
 class Compared:
@@ -752,7 +423,6 @@ def _errors(n: int, connections: int, of: int) -> str:
 
 def with_details(differences: Sequence[Difference]) -> list[Difference]:
     """The differences without those that belong to another one about the same subject, which has them as details."""
-    from pipeline.diff.pages import detail
 
     known = measures("facts") | measures("rates") | measures("distributions")
     roots = {(each.measure, each.subject): each for each in differences if not each.item}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.resources import files
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipeline.diff.sides import NO_PROOF, Proof
 from pipeline.output.text import (
     duration,
     plain_text,
@@ -20,15 +21,65 @@ from pipeline.output.text import (
     wire,
 )
 
-if TYPE_CHECKING:
-    from pipeline.diff import Comparison, Difference, Proof
-
 WIDTH = 110
 LONGEST = 200  # characters of a value
 MOST_UNSURE = 10
 MOST_LIKEWISE = 3
 STATISTICS = {"p50": "median of the ", "p99": "99th percentile of the "}
 CONFIDENCE = "at most 1 % of the tested differences are expected to be false"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference. `statistic`: 'value', 'rate', 'p50' or 'p99'. `before`, `after`: text for facts, else
+    numbers in `unit`. `change`: relative, with the bounds `low` and `high` of its confidence interval. `confidence`:
+    'certain' for a setting that all connections of a side have, 'tested', or 'few': too few connections to rule out
+    chance. `also`: other subjects with the same difference; `details`: differences that belong to it, as text."""
+
+    measure: str
+    title: str
+    subject: str
+    item: str
+    statistic: str
+    before: Any
+    after: Any
+    unit: str
+    confidence: str
+    connections_before: int
+    connections_after: int
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    cost: float = 0.0
+    proof_before: Proof = NO_PROOF
+    proof_after: Proof = NO_PROOF
+    also: Sequence[str] = ()
+    details: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result: `differences`, what costs most first; `unsure`, those that few connections show; how many values are
+    `equal`, of which measures; `notes` on what could not be compared; which thresholds are exceeded (`failed`), and
+    which the captures are too small to decide."""
+
+    before: str
+    after: str
+    differences: Sequence[Difference]
+    unsure: Sequence[Difference]
+    equal: int
+    equal_measures: Sequence[str]
+    notes: Sequence[str]
+    failed: Sequence[str] = ()
+    undecided: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as JSON has it."""
+        return as_dict(self)
 
 
 def amount(value: Any, unit: str) -> str:

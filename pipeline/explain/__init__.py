@@ -14,13 +14,13 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codec.errors import WirehareError
-from pipeline.explain.pages import filled, page
+from pipeline.explain.pages import Answer, Event, filled, page
 from udfs.findings.program import quoted
 from udfs.source.options import meant
 
@@ -68,48 +68,6 @@ class Cause(NamedTuple):
     frame: str = "NULL"
     packet: str = "NULL"
     at: str = "NULL"
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened: `ts_ns`, ns since 1970-01-01 UTC; `who`: 'client', 'server', or '' for nobody."""
-
-    ts_ns: int
-    who: str
-    text: str
-    frame_no: int | None = None
-    packet_no: int | None = None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What explains a connection, a queue or a message. `cause`: its id in `causes.json`; `told`: false where the
-    capture cannot tell; `connections`: how many have the same cause, application and server, this one being the first.
-    `at_ns`, `frame_no`, `packet_no`: the proof. Times are in ns since 1970-01-01 UTC; None: not known."""
-
-    subject: str
-    cause: str
-    told: bool
-    answer: str
-    connection_id: int | None = None
-    capture_file: str | None = None
-    opened_ns: int | None = None
-    at_ns: int | None = None
-    frame_no: int | None = None
-    packet_no: int | None = None
-    connections: int = 1
-    events: Sequence[Event] = ()
-    ruled_out: Sequence[str] = ()
-    findings: Sequence[str] = ()
-    advice: Sequence[str] = ()
-    weight: int = field(default=0, compare=False)
-
-    def __str__(self) -> str:
-        return page(self)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The answer as JSON has it."""
-        return {name: value for name, value in asdict(self).items() if name != "weight"}
 
 
 @cache

@@ -1,23 +1,63 @@
-"""How answers are written: texts with values of a row in them, and the page of plain text."""
+"""Answers and how they are written: texts with values of a row in them, and the page of plain text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.output.text import PART_NAMES, duration, plain_text
-
-if TYPE_CHECKING:
-    from pipeline.explain import Answer, Event
 
 WIDTH = 100
 LONGEST = 300  # characters of a value
 PLACE = re.compile(r"\{(\w+)(?::(\w+))?\}")
 LARGE = 10_000
 MOST_PARTS = 3
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened: `ts_ns`, ns since 1970-01-01 UTC; `who`: 'client', 'server', or '' for nobody."""
+
+    ts_ns: int
+    who: str
+    text: str
+    frame_no: int | None = None
+    packet_no: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What explains a connection, a queue or a message. `cause`: its id in `causes.json`; `told`: false where the
+    capture cannot tell; `connections`: how many have the same cause, application and server, this one being the first.
+    `at_ns`, `frame_no`, `packet_no`: the proof. Times are in ns since 1970-01-01 UTC; None: not known."""
+
+    subject: str
+    cause: str
+    told: bool
+    answer: str
+    connection_id: int | None = None
+    capture_file: str | None = None
+    opened_ns: int | None = None
+    at_ns: int | None = None
+    frame_no: int | None = None
+    packet_no: int | None = None
+    connections: int = 1
+    events: Sequence[Event] = ()
+    ruled_out: Sequence[str] = ()
+    findings: Sequence[str] = ()
+    advice: Sequence[str] = ()
+    weight: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        return page(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The answer as JSON has it."""
+        return {name: value for name, value in asdict(self).items() if name != "weight"}
 
 
 def filled(text: str, row: Mapping[str, Any]) -> str:

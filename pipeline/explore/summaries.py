@@ -18,7 +18,7 @@ from pipeline.tables.dataframes import timestamp
 from udfs.conversation.roles import DELIVERIES
 
 if TYPE_CHECKING:
-    from pipeline import Tables
+    from pipeline.tables.dataframes import Tables
 
 OF_PUBLISH = ("confirm_latency_ns", "rpc_latency_ns")
 OF_PAIR = ("broker_latency_ns", "ack_latency_ns", "total_latency_ns")

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pipeline.explore.summaries import PARTS
 
 if TYPE_CHECKING:
-    from pipeline import Tables
+    from pipeline.tables.dataframes import Tables
 
 # The RabbitMQ conventions: exchange, routing key and, for consumers, the queue, without empty and repeated parts;
 # 'amq.default' if nothing is left.

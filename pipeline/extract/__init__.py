@@ -29,7 +29,7 @@ from pipeline.output.place import TablesError, place, sink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipeline import Tables
+    from pipeline.tables.dataframes import Tables
 
 __all__ = [
     "KEYS", "CapturesError", "Choice", "CutError", "CutOptions", "Result", "Rows", "TablesError", "cut",

@@ -30,8 +30,8 @@ from codec.tables import TABLES
 from pipeline.output.place import TablesError
 
 if TYPE_CHECKING:
-    from pipeline import Tables
     from pipeline.output.place import Place
+    from pipeline.tables.dataframes import Tables
 
 
 Pair = tuple[int, int]  # connection_id, frame_no

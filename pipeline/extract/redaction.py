@@ -6,7 +6,7 @@ An encrypted stream stays as it is. A header of the PROXY protocol becomes one w
 after it can be read.
 
 Secrets in frames are SASL responses, tokens, and bodies inside of methods. The decoder's data says which fields are
-secret (`codec.amqp.spec`, overlay.json, `credentials`), and its kernels blank them. For that, the few frames of the
+secret (`codec.protocol.spec`, overlay.json, `credentials`), and its kernels blank them. For that, the few frames of the
 login are reassembled from their packets.
 
 Dissectors parse the payload of a 1.0 transfer. It becomes one data section of blanks with the same length (1.0 part 3
@@ -29,17 +29,17 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp import classic_tables as kinds
-from codec.amqp.classic_tables import methods
-from codec.amqp.disclosure import SHOW_ALL
-from codec.amqp.proxy_header import without_addresses
 from codec.amqp.redaction import BLANK, blank_secrets
-from codec.amqp.v0_10_tables import entries
-from codec.amqp.v1_0_tables import descriptors
-from codec.amqp.versions import VERSIONS
 from codec.capture.records import Bytes, Records
+from codec.framing.proxy_header import without_addresses
 from codec.names import CLASSIC_VERSIONS
 from codec.net.headers import PROTOCOL_TCP
+from codec.protocol import classic_tables as kinds
+from codec.protocol.classic_tables import methods
+from codec.protocol.disclosure import SHOW_ALL
+from codec.protocol.v0_10_tables import entries
+from codec.protocol.v1_0_tables import descriptors
+from codec.protocol.versions import VERSIONS
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
 from pipeline.extract.frames import NULL, PROXY, Frames, grouped, groups, merged, packets_by_group
 from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, plain_options, word_sum

@@ -2,8 +2,8 @@
 
 The decoder numbers the bytes of a direction from the first one after the SYN, or the first one captured. The tables
 locate frames by these *stream offsets*. Here packets get theirs, from their sequence numbers by the decoder's rules
-(codec.amqp.transport). Several connections may follow one another on the same addresses and ports: a
-connection begins with the packet whose hash is its connection_id (codec.decode.decoder).
+(codec.framing.transport). Several connections may follow one another on the same addresses and ports: a
+connection begins with the packet whose hash is its connection_id (codec.amqp.decoder).
 
 Memory grows with the packets of the chosen connections, some 70 bytes each, and with all IP fragments, because only the
 first one has the ports; not with the size of the captures.
@@ -265,7 +265,7 @@ def _starts(on_flow: Sequence[Connection], packets: NDArray[np.void]) -> Iterato
 
 
 def connection_name(flow: bytes, ts_ns: int, seq: int) -> bytes:
-    """What identifies a connection: its flow and its first packet (codec.decode.decoder)."""
+    """What identifies a connection: its flow and its first packet (codec.amqp.decoder)."""
     return flow + ts_ns.to_bytes(8, "big", signed=True) + seq.to_bytes(4, "big")
 
 

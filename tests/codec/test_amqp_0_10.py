@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec.amqp import v0_10_tables as T
-from codec.amqp.v0_10_detection import content_length, segment_fits
-from codec.amqp.v0_10_values import HEADER_SEGMENT, decode_segment, new_stack
 from codec.compiler.limits import LIMITS
+from codec.protocol import v0_10_tables as T
+from codec.protocol.v0_10_detection import content_length, segment_fits
+from codec.protocol.v0_10_values import HEADER_SEGMENT, decode_segment, new_stack
 from codec.variant import FULL, MALFORMED, METADATA, OK, TOO_DEEP, VALUE, Writer, decode, enlarge, new_writer, rollback
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

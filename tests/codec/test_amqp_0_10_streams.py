@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
 
-from codec.amqp.v0_10_frames import (
+from codec.compiler.limits import LIMITS
+from codec.framing.v0_10_frames import (
     BLOCKS,
     GROWING,
     append,
@@ -25,7 +26,6 @@ from codec.amqp.v0_10_frames import (
     release,
     segment_slot,
 )
-from codec.compiler.limits import LIMITS
 
 HEADER = b"AMQP\x01\x01\x00\x0a"
 POINT = one_frame("session.command-point", {"command-id": 0, "command-offset": 0}, 1)

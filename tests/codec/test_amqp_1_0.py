@@ -18,16 +18,16 @@ from encode_1_0 import encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.amqp.rows import COLUMNS, ERROR, STATUS
-from codec.amqp.v1_0_tables import (
+from codec.compiler.limits import LIMITS
+from codec.protocol.rows import COLUMNS, ERROR, STATUS
+from codec.protocol.v1_0_tables import (
     TYPES,
     Descriptor,
     descriptors,
     v1_0_tables,
 )
-from codec.amqp.v1_0_values import BROKEN, DEEP, NO_BODY, decode_frame, decode_value, new_scratch
-from codec.amqp.versions import ERRORS, STATUSES, fact_table
-from codec.compiler.limits import LIMITS
+from codec.protocol.v1_0_values import BROKEN, DEEP, NO_BODY, decode_frame, decode_value, new_scratch
+from codec.protocol.versions import ERRORS, STATUSES, fact_table
 from codec.variant import FULL, METADATA, VALUE, begin, decode, enlarge, error_code, finish_known, new_writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

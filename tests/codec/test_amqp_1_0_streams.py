@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
 
-from codec.amqp import rows as R
-from codec.amqp.v1_0_contents import COLUMNS, MOST_MESSAGES, list_messages
-from codec.amqp.v1_0_tables import v1_0_tables
+from codec.protocol import rows as R
+from codec.protocol.v1_0_contents import COLUMNS, MOST_MESSAGES, list_messages
+from codec.protocol.v1_0_tables import v1_0_tables
 
 HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP" + data for data in (b"\0\1\0\0", b"\2\1\0\0", b"\3\1\0\0"))
 

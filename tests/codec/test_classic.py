@@ -26,10 +26,10 @@ from classic_support import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.amqp.classic_tables import classic_tables, methods
-from codec.amqp.classic_values import classify_method, decode_arguments
-from codec.amqp.versions import VERSIONS
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import classic_tables, methods
+from codec.protocol.classic_values import classify_method, decode_arguments
+from codec.protocol.versions import VERSIONS
 from codec.variant import FULL, MALFORMED, METADATA, OK, TOO_LARGE, VALUE, enlarge, new_writer, rollback, writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

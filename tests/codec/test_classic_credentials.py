@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from classic_support import TABLE, arguments, described_methods, example, long_prefixed, method_named, padded, shortstr
 
-from codec.amqp.classic_tables import classic_tables
-from codec.amqp.classic_values import classify_method, decode_arguments
-from codec.amqp.versions import VERSIONS
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import classic_tables
+from codec.protocol.classic_values import classify_method, decode_arguments
+from codec.protocol.versions import VERSIONS
 from codec.variant import FULL, OK, new_writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

@@ -14,12 +14,12 @@ from classic_support import example, fact_table, header_fits, long_prefixed, pad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codec.amqp.classic_frames import body_size_at
-from codec.amqp.classic_tables import classic_tables, content_classes
-from codec.amqp.classic_values import check_header
-from codec.amqp.versions import VERSIONS
 from codec.compiler.limits import LIMITS
+from codec.framing.classic_frames import body_size_at
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import classic_tables, content_classes
+from codec.protocol.classic_values import check_header
+from codec.protocol.versions import VERSIONS
 from codec.variant import MALFORMED, OK, TOO_DEEP
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

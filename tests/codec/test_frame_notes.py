@@ -19,8 +19,8 @@ from encode_1_0 import frame as frame_1_0
 from encode_1_0 import performative, section
 from wire import CLIENT, Wire
 
-from codec.amqp.classic_tables import methods
-from codec.amqp.rows import NOTE_NAMES
+from codec.protocol.classic_tables import methods
+from codec.protocol.rows import NOTE_NAMES
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 GREETINGS = {"0-8": b"AMQP\x01\x01\x08\x00", "0-9": b"AMQP\x01\x01\x00\x09", "0-9-1": b"AMQP\x00\x00\x09\x01"}

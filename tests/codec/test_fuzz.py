@@ -12,9 +12,9 @@ from fuzz import check, check_flows, decode, fuzz, seeds
 from fuzz_modes import ATTACKS, attack_file, fuzzed
 from guarded_arrays import KERNELS, NegativeIndex, guarded
 
-from codec.amqp import rows as R
-from codec.decode.decoder import Decoder
+from codec.amqp.decoder import Decoder
 from codec.memory import as_records
+from codec.protocol import rows as R
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(800, marks=pytest.mark.slow)])

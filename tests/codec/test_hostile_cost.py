@@ -29,8 +29,8 @@ from tls_forged import Forged
 from tls_peers import Peers, wire_of
 from wire import CLIENT, FLOW, SERVER, Wire, give_up, take_facts
 
+from codec.amqp.decoder import CarriedStates, Decoder
 from codec.compiler.limits import LIMITS
-from codec.decode.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog
 from codec.memory import as_records, readonly

@@ -16,7 +16,7 @@ from tls_forged import Forged
 from tls_peers import wire_of
 from wire import CLIENT, FLOW, SERVER, Wire
 
-from codec.decode.decoder import Decoder
+from codec.amqp.decoder import Decoder
 from codec.layers import short
 from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog

@@ -15,8 +15,8 @@ from encode_0_10 import frame as segment_frame
 from test_amqp_1_0_streams import HEADER, transfer
 from wire import CLIENT, FLOW, SERVER, Row, Wire, give_up, take_facts
 
+from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.decode.decoder import Decoder
 from codec.net.layers import ACK, SEGMENT, SYN
 
 V = "0-9-1"

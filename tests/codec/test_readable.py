@@ -10,7 +10,7 @@ from pika import spec
 from pika.frame import Header, Method
 
 import codec.amqp
-import codec.decode.readable
+import codec.amqp.readable
 from codec.errors import WirehareError
 
 
@@ -76,7 +76,7 @@ def test_no_bytes_give_no_frames() -> None:
     assert codec.amqp.decode(b"") == []
 
 
-@pytest.mark.parametrize("module", [codec.amqp, codec.decode.readable])
+@pytest.mark.parametrize("module", [codec.amqp, codec.amqp.readable])
 def test_the_examples_of_the_docstrings_print_the_documented_output(module: ModuleType) -> None:
     failed, attempted = doctest.testmod(module)
     assert attempted

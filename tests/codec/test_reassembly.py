@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, FLOW, SERVER, Row, batch_rows, take_facts
 
+from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.decode.decoder import Decoder
 from codec.net.layers import (
     ACK,
     FIN,

@@ -10,8 +10,9 @@ import pika.spec
 import pytest
 from classic_support import method_named
 
-from codec.amqp import classic_tables as kinds
-from codec.amqp.classic_tables import (
+from codec.names import CLASSIC_VERSIONS
+from codec.protocol import classic_tables as kinds
+from codec.protocol.classic_tables import (
     CLASS_IDS,
     METHOD_IDS,
     WITHOUT_CONTENT,
@@ -24,8 +25,7 @@ from codec.amqp.classic_tables import (
     methods,
     tag_kinds,
 )
-from codec.amqp.versions import FRAME_TYPES, VERSIONS, fact_table
-from codec.names import CLASSIC_VERSIONS
+from codec.protocol.versions import FRAME_TYPES, VERSIONS, fact_table
 
 every_version = pytest.mark.parametrize("version", CLASSIC_VERSIONS)
 

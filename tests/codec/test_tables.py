@@ -44,7 +44,7 @@ FREE = ("headers", "application_headers", "application_properties", "message_ann
 def facts(version: str) -> Any:
     """The fact table of a version."""
     name = f"amqp-{version.replace('.', '-')}.json"
-    return json.loads(resources.files("codec.amqp.spec").joinpath(name).read_text("utf-8"))
+    return json.loads(resources.files("codec.protocol.spec").joinpath(name).read_text("utf-8"))
 
 
 def names(fields: list[dict[str, Any]]) -> set[str]:

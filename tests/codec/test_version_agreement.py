@@ -15,7 +15,7 @@ from decoding import connections, decode_table, decoded, in_flow_order, rows_of,
 from pcap_files import records
 from wire import CLIENT, FLOW, SERVER, Row, Wire, batch_rows
 
-from codec.decode import batches, decoder
+from codec.amqp import batches, decoder
 from codec.net.layers import SEGMENT
 
 HEADER_0_8, HEADER_0_9, HEADER_0_9_1 = b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x00\x09", b"AMQP\x00\x00\x09\x01"

@@ -19,8 +19,8 @@ from test_tls import PARTS, all_frames, conversation, sent
 from tls_peers import Peers, Sent, wire_of
 from wire import CLIENT, FLOW, SERVER, Wire, give_up, take_facts
 
+from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog
 from codec.layers.websocket import Inflater

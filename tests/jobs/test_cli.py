@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from codec.tables import TABLES
-from jobs.arguments import moment
 from jobs.cli import main
+from jobs.terminal.arguments import moment
 from pipeline.output.place import OutputError
 
 ROOT = Path(__file__).parents[2]
@@ -508,7 +508,8 @@ def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
 
 def test_a_process_ends_with_its_output_its_exit_handlers_and_its_exit_code() -> None:
     program = (
-        "import atexit; from jobs.running import end_process as end; atexit.register(print, 'b'); print('a'); end(3)"
+        "import atexit; from jobs.terminal import running; "
+        "atexit.register(print, 'b'); print('a'); running.end_process(3)"
     )
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (3, "a\nb\n", "")

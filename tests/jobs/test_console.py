@@ -19,8 +19,8 @@ import pytest
 from audit_support import write_tables
 
 from codec.tables import TABLES
-from jobs import console, summary
-from jobs.running import FAILED, ExitStatuses, cause, outcome
+from jobs.terminal import console, summary
+from jobs.terminal.running import FAILED, ExitStatuses, cause, outcome
 from pipeline.explore.sql import open_tables
 from pipeline.output import text
 from udfs.workers import progress

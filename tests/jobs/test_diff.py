@@ -17,22 +17,8 @@ import pytest
 from scipy import stats
 
 from jobs.cli import main
-from pipeline.diff import (
-    MOST_SUBJECTS,
-    Compared,
-    Comparison,
-    Difference,
-    DiffError,
-    Key,
-    Proof,
-    Side,
-    Threshold,
-    diff,
-    measures,
-    pages,
-    renamed,
-    statistics,
-)
+from pipeline.diff import Compared, Comparison, Difference, Proof, Threshold, diff, pages, statistics
+from pipeline.diff.sides import MOST_SUBJECTS, DiffError, Key, Side, measures, renamed
 from pipeline.diff.statistics import Sample
 
 CONFIRMS = Key("confirm_latency", "exchange orders", "", "")

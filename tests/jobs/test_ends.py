@@ -23,9 +23,10 @@ from lake_support import rows_of_lake, rows_of_table
 from lake_work import moved_in_time, rotated
 
 import pipeline
-from jobs import report, running
+from jobs import report
 from jobs.cli import main
-from jobs.running import INTERRUPTED, OK, Stopped, UsageError
+from jobs.terminal import running
+from jobs.terminal.running import INTERRUPTED, OK, Stopped, UsageError
 from pipeline.run import session as sessions
 from pipeline.run.processes import LocalProcesses
 from udfs.workers import daemon

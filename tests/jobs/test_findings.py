@@ -17,9 +17,9 @@ from pyspark.sql.types import VariantVal
 from rule_support import AMBIENT, NOBODY, Case, Key
 
 import pipeline
-from codec.amqp.rows import NOTE_NAMES
-from codec.amqp.versions import ERRORS
 from codec.checks.state import ODDITIES
+from codec.protocol.rows import NOTE_NAMES
+from codec.protocol.versions import ERRORS
 from codec.tables import FINDINGS
 from pipeline.audit import config, contexts, engine, findings_in, wanted_program
 from pipeline.audit.catalogue import KNOWLEDGE, KNOWN, SCOPES, SEVERITIES, catalogue, entries, removed

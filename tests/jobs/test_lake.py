@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import pipeline
 from jobs.cli import main
-from jobs.running import OK, UNREADABLE
+from jobs.terminal.running import OK, UNREADABLE
 from pipeline import TABLES, Tables
 
 BATCHES, FILES = 3, 24  # of each capture

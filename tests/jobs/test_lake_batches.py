@@ -30,7 +30,7 @@ from scapy.utils import rdpcap
 from codec.tables import TABLES
 from jobs.cli import main
 from jobs.ingest import line
-from jobs.running import OK, UNREADABLE
+from jobs.terminal.running import OK, UNREADABLE
 from pipeline.lake.batches import OF_CONNECTIONS, Ingest
 from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options

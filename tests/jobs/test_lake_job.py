@@ -20,7 +20,7 @@ import pipeline
 from codec.tables import TABLES
 from jobs import ingest
 from jobs.cli import main
-from jobs.running import FAILED, OK, USAGE
+from jobs.terminal.running import FAILED, OK, USAGE
 from pipeline.lake.place import locked, open_or_create_lake
 from pipeline.run.processes import LocalProcesses
 from udfs.source.paths import PathError

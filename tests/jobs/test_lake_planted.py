@@ -27,7 +27,7 @@ from test_lake_commits import FRIDAY, MONDAY, captured_on
 from codec.tables import TABLES as SCHEMAS
 from jobs.cli import main
 from jobs.report import open_tables
-from jobs.running import DAMAGED, OK, UNREADABLE, USAGE
+from jobs.terminal.running import DAMAGED, OK, UNREADABLE, USAGE
 from pipeline.lake import journal
 from pipeline.lake.batches import Ingest
 from pipeline.lake.layout import DamagedLakeError, LakeError, Options, lake_tables

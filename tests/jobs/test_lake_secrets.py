@@ -15,7 +15,7 @@ from test_lake_batches import compared, in_lake, in_one
 
 from codec.layers.tls_handshake import KeyLog
 from jobs.cli import main
-from jobs.running import USAGE
+from jobs.terminal.running import USAGE
 from pipeline.lake.batches import Ingest
 from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options

@@ -23,7 +23,7 @@ from wire import Wire
 
 import pipeline
 from jobs.cli import main
-from jobs.running import UNREADABLE
+from jobs.terminal.running import UNREADABLE
 from udfs.arrow.fields import fields
 from udfs.conversation.roles import HOT_ARGUMENTS
 
@@ -75,7 +75,7 @@ def frames_of(wire: Wire) -> Iterator[pa.RecordBatch]:
     import numpy as np
     from wire import FLOW
 
-    from codec.decode.decoder import Decoder
+    from codec.amqp.decoder import Decoder
     from codec.net.layers import SEGMENT
     from udfs.decode.frame_rows import frame_rows
 

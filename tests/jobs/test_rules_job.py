@@ -14,7 +14,7 @@ from pika.adapters.blocking_connection import BlockingChannel, BlockingConnectio
 
 from jobs.cli import main
 from jobs.rules import NEEDED
-from jobs.running import USAGE
+from jobs.terminal.running import USAGE
 from pipeline.audit import wanted_program
 from pipeline.audit.catalogue import GROUPS, KNOWLEDGE, catalogue
 from udfs.findings.program import FACT_CONNECTIONS, Program, hits_of, settings_of, view_of

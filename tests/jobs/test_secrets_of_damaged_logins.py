@@ -11,7 +11,7 @@ from night import WIRES, connections, odd_connections, of_odd
 
 from codec.tables import TABLES
 from jobs.cli import main
-from jobs.running import UNREADABLE
+from jobs.terminal.running import UNREADABLE
 
 # Shorter pieces stand in words of the report ("hunter2", "counter"), and in hashes.
 PIECE, HEX_PIECE = 6, 12

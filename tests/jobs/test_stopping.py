@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WHILE_IT_BEGINS = """
 import os, signal, threading, time
-from jobs import running
+from jobs.terminal import running
 
 class Interrupted(threading.Thread):
     def start(self):

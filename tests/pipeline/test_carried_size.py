@@ -24,8 +24,8 @@ from rule_connections import done_0_10, opened_1_0, send_0_10, session_0_10
 from rule_support import Case, Connection, write_cases
 from test_conversation import followed
 
-from codec.amqp.connection_state import restore_states
 from codec.compiler.limits import LIMITS
+from codec.framing.connection_state import restore_states
 from codec.packing import Reader, unseal
 from pipeline.tables.decoding import config
 from udfs.conversation import sessions

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from codec.amqp.versions import fact_table
 from codec.compiler.limits import Limits
 from codec.conversation.session_state import NAMES, OUTCOME_OF, ROLES
 from codec.names import SIDES
+from codec.protocol.versions import fact_table
 from codec.variant import encode
 from pipeline.tables.decoding import config
 from udfs.arrow.fields import text_or_hex, to_hex, valid_utf8

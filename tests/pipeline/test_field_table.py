@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
-from codec.amqp import classic_tables as kinds
-from codec.amqp.classic_field_table import entries_fit, put_nested
-from codec.amqp.classic_tables import classic_tables, tag_kinds
-from codec.amqp.versions import VERSIONS
 from codec.compiler.limits import LIMITS
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol import classic_tables as kinds
+from codec.protocol.classic_field_table import entries_fit, put_nested
+from codec.protocol.classic_tables import classic_tables, tag_kinds
+from codec.protocol.versions import VERSIONS
 from codec.variant import MALFORMED, METADATA, OK, TOO_DEEP, VALUE, begin, finish, new_writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")

@@ -23,11 +23,11 @@ from pika_frames import PUBLISH, method
 from test_reassembly import HEADER, OPENING, Capture, Segment
 from wire import CLIENT, FLOW, SERVER, Row, take_facts
 
-from codec.amqp import rows as R
+from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.net.layers import ACK, FIN, SYN
+from codec.protocol import rows as R
 from pipeline.tables.decoding import config
 from udfs.conversation.frames import FrameBatch
 from udfs.decode.frame_rows import frame_rows

@@ -23,8 +23,8 @@ from test_order import CAPTURES, Move, connections, flows, moved_by_time, tables
 from test_reassembly import HEADER, OPENING, Capture, Segment
 from wire import CLIENT, FLOW, SERVER, Row
 
+from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog
 from udfs.decode.frame_rows import frame_rows

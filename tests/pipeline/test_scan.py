@@ -13,7 +13,7 @@ import pytest
 from decoding import in_flow_order, runs
 
 from benchmarks.scan import scan
-from codec.amqp.connection import ENDED
+from codec.framing.connection import ENDED
 from pipeline.tables.decoding import config
 from udfs.tables import Part, tables_of
 

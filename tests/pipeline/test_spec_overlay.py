@@ -16,8 +16,8 @@ from classic_support import fact_table
 from decoding import decode_table, in_flow_order, runs
 from wire import CLIENT, SERVER, Wire, write_capture
 
-from codec.amqp.classic_tables import method_name, methods
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import method_name, methods
 from pipeline.tables.decoding import config
 from udfs.arrow.rows import from_spark
 from udfs.conversation.frames import FrameBatch
@@ -30,7 +30,7 @@ Described = dict[str, Any]
 
 @cache
 def overlay() -> Described:
-    found: Described = json.loads(resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8"))
+    found: Described = json.loads(resources.files("codec.protocol.spec").joinpath("overlay.json").read_text("utf-8"))
     return found
 
 

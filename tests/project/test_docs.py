@@ -3,6 +3,7 @@ of the cookbook gives its answer. What is in the samples is known from Wireshark
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from dataclasses import asdict
@@ -15,9 +16,9 @@ from deployment import answer, answers, blocks
 from pyspark.sql import SparkSession
 
 import pipeline
-from codec.amqp.classic_tables import NAMES, methods, tag_kinds
 from codec.compiler.limits import LIMITS, REACHED
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import NAMES, methods, tag_kinds
 from codec.tables import ALL_TABLES, TABLES
 from jobs.cli import main
 from jobs.schema import columns
@@ -92,7 +93,7 @@ def test_the_names_of_reached_limits_are_documented() -> None:
 def facts(version: str) -> Any:
     """The fact table of a version."""
     name = f"amqp-{version.replace('.', '-')}.json"
-    return json.loads(resources.files("codec.amqp.spec").joinpath(name).read_text("utf-8"))
+    return json.loads(resources.files("codec.protocol.spec").joinpath(name).read_text("utf-8"))
 
 
 def test_versions_and_their_sizes() -> None:
@@ -218,3 +219,16 @@ def test_how_other_readers_see_a_variant(out: Path) -> None:
         except ComputeError:
             refused.add(name)
     assert refused == {"connections", "frames", "methods", "messages"}
+
+
+def test_modules_that_how_it_works_names_exist() -> None:
+    """Each dotted name is a module, or a name in one."""
+    page = (ROOT / "docs/how-it-works.md").read_text()
+    named = sorted(set(re.findall(r"`((?:codec|udfs|pipeline)(?:\.\w+)+)`", page)))
+    assert len(named) > 30
+    for name in named:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name

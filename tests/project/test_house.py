@@ -7,7 +7,6 @@ import graphlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -70,18 +69,10 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in SOURCES}
 
 
-def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING:`."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
-            yield from run_time_nodes(child)
-
-
 def imported_modules(name: str) -> set[str]:
-    """The modules of the product that a module imports, also inside of functions."""
+    """The modules of the product that a module imports, also inside of functions and for type checkers."""
     found = set()
-    for node in run_time_nodes(ast.parse(MODULES[name].read_text())):
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {
                 within if (within := f"{node.module}.{alias.name}") in MODULES else node.module for alias in node.names

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from submitting import BRIEFLY, OF_SPARK
 
 from codec.tables import TABLES
-from jobs.summary import summarize, summary_text
+from jobs.terminal.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
 from pipeline.explore.sql import open_tables
 from pipeline.output.place import place

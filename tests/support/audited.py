@@ -21,7 +21,7 @@ from wire import CLIENT, SERVER, write_capture
 import pipeline
 from codec.tables import FINDINGS
 from jobs.cli import main
-from jobs.running import OK, UNREADABLE
+from jobs.terminal.running import OK, UNREADABLE
 from pipeline.audit import engine
 from pipeline.audit.catalogue import catalogue
 from pipeline.run import session as sessions

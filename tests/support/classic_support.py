@@ -15,15 +15,15 @@ import numpy as np
 from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
-from codec.amqp.classic_tables import Method, classic_tables, methods
-from codec.amqp.classic_values import (
+from codec.protocol.classic_tables import Method, classic_tables, methods
+from codec.protocol.classic_values import (
     check_header,
     check_method,
     classify_method,
     decode_arguments,
     decode_properties,
 )
-from codec.amqp.versions import VERSIONS
+from codec.protocol.versions import VERSIONS
 from codec.variant import METADATA, OK, VALUE, Writer, new_writer
 
 Decoded = tuple[int, int, Any]
@@ -114,7 +114,7 @@ MECHANISMS = {"mechanism": (shortstr(b"PLAIN"), "PLAIN")}  # other names are not
 def fact_table(version: str) -> dict[str, Any]:
     """The fact table as in its file, without the product's reader."""
     name = f"amqp-{version.replace('.', '-')}.json"
-    table: dict[str, Any] = json.loads(resources.files("codec.amqp.spec").joinpath(name).read_text("utf-8"))
+    table: dict[str, Any] = json.loads(resources.files("codec.protocol.spec").joinpath(name).read_text("utf-8"))
     return table
 
 

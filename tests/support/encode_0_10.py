@@ -28,7 +28,7 @@ ALL_FLAGS = 15
 
 @cache
 def facts() -> dict[str, Any]:
-    text = resources.files("codec.amqp.spec").joinpath("amqp-0-10.json").read_text("utf-8")
+    text = resources.files("codec.protocol.spec").joinpath("amqp-0-10.json").read_text("utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 

@@ -38,12 +38,12 @@ from fuzz_tables import Run
 from guarded_arrays import guard, guarded
 from mutations import merged, mutated, mutated_segments
 
-from codec.amqp import rows as R
-from codec.amqp.versions import FRAME_TYPES, STATUSES
-from codec.decode.decoder import Decoder
+from codec.amqp.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.names import SIDES
 from codec.net.layers import SEGMENT
+from codec.protocol import rows as R
+from codec.protocol.versions import FRAME_TYPES, STATUSES
 from codec.tables import LEDGER
 from udfs.decode.connection_rows import COUNTED_AS
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from codec.amqp import connection_state as parts
-from codec.amqp import connection_state as state
+from codec.amqp import batches, decoder
+from codec.amqp.decoder import Decoder
 from codec.compiler import PACKAGE
-from codec.decode import batches, decoder
-from codec.decode.decoder import Decoder
+from codec.framing import connection_state as parts
+from codec.framing import connection_state as state
 
 KERNELS = str(PACKAGE)
 NO_KERNELS = {module.__file__ for module in (batches, decoder, parts, state)}  # Python, where -1 is the last row

@@ -24,10 +24,10 @@ import proton
 from classic_support import fact_table, long_prefixed, shortstr
 from wire import CLIENT, FLOW, SERVER, Wire, take_facts
 
-from codec.amqp import rows as R
+from codec.amqp.decoder import Decoder
 from codec.amqp.redaction import blank_secrets
-from codec.amqp.versions import VERSIONS
-from codec.decode.decoder import Decoder
+from codec.protocol import rows as R
+from codec.protocol.versions import VERSIONS
 from udfs.arrow.rows import to_int64
 from udfs.decode.frame_rows import frame_rows
 

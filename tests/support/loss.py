@@ -15,10 +15,10 @@ import numpy as np
 from fuzz import PARTS
 from wire import CLIENT, SERVER
 
-from codec.amqp import rows as R
-from codec.amqp.versions import FRAME_TYPES, STATUSES, VERSIONS
-from codec.decode.decoder import Decoder
+from codec.amqp.decoder import Decoder
 from codec.net.layers import ACK, FIN, SYN
+from codec.protocol import rows as R
+from codec.protocol.versions import FRAME_TYPES, STATUSES, VERSIONS
 from codec.variant import decode
 
 SPANS = {"gap", "skipped", "tls", "foreign"}

@@ -120,7 +120,9 @@ def _fields_0_10(entry: dict[str, Any], text: Texts) -> dict[str, Any]:
 
 @cache
 def facts() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(resources.files("codec.amqp.spec").joinpath("amqp-1-0.json").read_text("utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        resources.files("codec.protocol.spec").joinpath("amqp-1-0.json").read_text("utf-8")
+    )
     return loaded
 
 

@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 from tables_support import Found
 
 import pipeline
-from codec.amqp import rows as R
-from codec.amqp.rows import NAMES, note_names
-from codec.amqp.versions import ERRORS, FRAME_TYPES, STATUSES, VERSIONS
+from codec.amqp.batches import Batch
+from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
-from codec.decode.batches import Batch
-from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.net.layers import ACK, SEGMENT, SYN
+from codec.protocol import rows as R
+from codec.protocol.rows import NAMES, note_names
+from codec.protocol.versions import ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.variant import decode
 from udfs.decode.connection_rows import connection_rows
 

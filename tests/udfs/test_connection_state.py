@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from test_loss import FAMILIES, written
 from wire import CLIENT, FLOW, Wire, take_facts
 
-from codec.amqp.connection_state import ConnectionState
-from codec.decode.batches import Batch
-from codec.decode.decoder import CarriedStates, Decoder
+from codec.amqp.batches import Batch
+from codec.amqp.decoder import CarriedStates, Decoder
+from codec.framing.connection_state import ConnectionState
 from codec.net.layers import SEGMENT
 from codec.net.runs import gather_payloads
 from codec.packing import StateError

@@ -18,7 +18,7 @@ from decoding import Row, decoded, variants
 from encode_1_0 import encoded
 from expected import captured
 
-from codec.amqp.versions import VERSIONS
+from codec.protocol.versions import VERSIONS
 from udfs.functions.decoding import (
     FRAME_COLUMNS,
     decode_arguments,

@@ -29,7 +29,7 @@ from udfs.functions.names import (
     redact_frame,
 )
 
-OVERLAY = json.loads(resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8"))
+OVERLAY = json.loads(resources.files("codec.protocol.spec").joinpath("overlay.json").read_text("utf-8"))
 SECRETIVE = set(OVERLAY["credentials"]) - {"about"}
 KEY = bytes(range(32))
 

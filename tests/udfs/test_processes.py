@@ -22,10 +22,11 @@ from growth import assert_linear
 from scapy.utils import RawPcapNgReader
 
 from codec.capture.pcapng import PcapngWalker
-from codec.capture.processes import Process, commented
+from codec.capture.processes import commented
+from codec.capture.records import Process
 from codec.compiler.limits import LIMITS
 from codec.tables import PROCESS
-from jobs.summary import application
+from jobs.terminal.summary import application
 from pipeline.report.sections import APPLICATION
 from udfs.arrow.types import arrow_type
 

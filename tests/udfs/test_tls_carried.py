@@ -15,8 +15,8 @@ from test_websocket import AMQP_091, PROXY_LINE, REQUEST, compressed, upgraded
 from tls_peers import Peers, wire_of
 from wire import CLIENT, FLOW, SERVER, Wire
 
-from codec.amqp.connection_state import ConnectionState
-from codec.decode.decoder import CarriedStates, Decoder
+from codec.amqp.decoder import CarriedStates, Decoder
+from codec.framing.connection_state import ConnectionState
 from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog
 from codec.net.layers import SEGMENT

@@ -10,7 +10,7 @@ from uris import SECRET, TEXTS, URI, VERSIONS, frames_of
 from wire import FLOW, Wire
 
 from codec.amqp.redaction import blank_secrets
-from codec.amqp.versions import VERSIONS as codec_versions
+from codec.protocol.versions import VERSIONS as codec_versions
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.rows import NAMES
 from codec.conversation.channel_batches import (
     LAYOUT,
     NO_FRAME,
@@ -46,6 +45,7 @@ from codec.conversation.settlement import Frames
 from codec.conversation.states import ConnectionStates
 from codec.memory import as_kernel_array, as_records
 from codec.names import CLASSIC_VERSIONS, SIDES
+from codec.protocol.rows import NAMES
 from codec.stalls import LINK
 from udfs.arrow.rows import take_or_null
 from udfs.arrow.types import Numbers, nullable

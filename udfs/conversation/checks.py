@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.versions import E_UNEXPECTED_SEGMENT, ERRORS, fact_table
 from codec.checks import state as S
 from codec.checks import (
     state as records_0_10,
@@ -29,6 +28,7 @@ from codec.checks.state import NONE, State, new_state, with_room
 from codec.conversation.session_state import COORDINATES, COORDINATOR
 from codec.memory import as_kernel_array
 from codec.names import SIDES
+from codec.protocol.versions import E_UNEXPECTED_SEGMENT, ERRORS, fact_table
 from codec.tables import INT, LONG, STRING, STRINGS, table_of
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hashed, texts, values_of
 from udfs.arrow.rows import (

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp import rows as R
-from codec.amqp.rows import CAPTURED_LATE, NAMES, NOTE_NAMES, PEER_LATE
-from codec.amqp.versions import E_MISSING_VALUES, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.conversation.session_state import ASKS, COORDINATES, IN_SEGMENTS
 from codec.memory import as_kernel_array
 from codec.names import SIDES
+from codec.protocol import rows as R
+from codec.protocol.rows import CAPTURED_LATE, NAMES, NOTE_NAMES, PEER_LATE
+from codec.protocol.versions import E_MISSING_VALUES, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from udfs.arrow.fields import Fields, Values, fields, inside, values_of
 from udfs.arrow.rows import (
     index_in,
@@ -55,7 +55,7 @@ class FrameBatch:
     """Rows of frames, those of a connection together and in order, and what several tables need of them: each is
     computed once, when it is first asked for. `batch[name]`: a column.
 
-    `cells`: int64 (n, columns of `codec.amqp.rows`) of the same rows, where the decoder still has them."""
+    `cells`: int64 (n, columns of `codec.protocol.rows`) of the same rows, where the decoder still has them."""
 
     def __init__(self, rows: pa.RecordBatch, cells: Integers | None = None) -> None:
         self.rows, self._matrix = rows, cells

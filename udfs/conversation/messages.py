@@ -392,7 +392,7 @@ class Contents:
             columns["body_seen"] = expanded.column("body_size", body_seen).fill_null(0)
             columns["batch_index"] = expanded.batch_index
         if payload:
-            # without a payload, although there was one: it is withheld (`codec.amqp.v1_0_contents`)
+            # without a payload, although there was one: it is withheld (`codec.protocol.v1_0_contents`)
             empty = (digest_at >= 0) & (to_int64(body_seen) <= 0)
             bodies = self._bodies.of(*groups.keys(contents), empty if expanded is None else empty[expanded.first])
             columns["body"] = bodies if expanded is None else expanded.bodies(bodies)

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.rows import NAMES as DECODED_NAMES
 from codec.conversation import session_state as semantics
 from codec.conversation.session_state import (
     NAMES,
@@ -27,6 +26,7 @@ from codec.conversation.session_state import (
 )
 from codec.memory import as_kernel_array
 from codec.names import SIDES
+from codec.protocol.rows import NAMES as DECODED_NAMES
 from udfs.arrow.fields import (
     Fields,
     Values,

@@ -163,7 +163,7 @@ def derived(
 
 def management(found: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> dict[str, pa.Array]:
     """Requests and replies of management nodes over 1.0. Which of them come from such a node is only known by the
-    address of their link, except those of HTTP over AMQP (`codec.amqp.v1_0_contents`)."""
+    address of their link, except those of HTTP over AMQP (`codec.protocol.v1_0_contents`)."""
     nothing, no_number = pa.scalar(None, pa.string()), pa.scalar(None, pa.int32())
     subject, to = found["subject"], found["to"]
     has_method = pc.and_(is_one_of(subject, HTTP_METHODS), pc.equal(found["reply_to"], HTTP_REPLY_TO).fill_null(False))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from codec.amqp.classic_tables import methods
 from codec.names import CLASSIC_VERSIONS
+from codec.protocol.classic_tables import methods
 
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
 SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are spans of bytes

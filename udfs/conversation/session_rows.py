@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.versions import VERSIONS
 from codec.conversation import session_state as semantics
 from codec.conversation.session_links import (
     CREDIT,
@@ -43,6 +42,7 @@ from codec.conversation.settlement import Frames, Settled
 from codec.conversation.states import blank
 from codec.memory import as_kernel_array, as_records
 from codec.names import SIDES
+from codec.protocol.versions import VERSIONS
 from codec.stalls import CHANNEL, INCARNATION, LINK, NO_CREDIT, last_rows, new_rows
 from codec.stalls import CONNECTION as CONNECTION_CELL
 from udfs.arrow.fields import to_hex

@@ -15,10 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.amqp.connection import TCP_ENDS, EndedConnections
-from codec.amqp.proxy_header import proxied_ends
-from codec.amqp.rows import KNOWN_BY
-from codec.amqp.versions import VERSIONS
+from codec.framing.connection import TCP_ENDS, EndedConnections
+from codec.framing.proxy_header import proxied_ends
 from codec.layers.connection_facts import (
     CONTENTS,
     carried_protocols,
@@ -31,6 +29,8 @@ from codec.memory import as_records
 from codec.names import SIDES
 from codec.net.identity import IP_BYTES, NAME_BYTES, PORT_BYTES, flow_key, name_flows
 from codec.net.layers import FLOW_KEY_BYTES
+from codec.protocol.rows import KNOWN_BY
+from codec.protocol.versions import VERSIONS
 from codec.tables import FACTS, LEDGER
 from udfs.arrow.types import (
     TextTable,

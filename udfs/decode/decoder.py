@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.amqp.batches import Batch
+from codec.amqp.decoder import Decoder
 from codec.conversation.states import find_ids
-from codec.decode.batches import Batch
-from codec.decode.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.variant import encode
 from udfs.arrow.rows import to_int64, with_columns

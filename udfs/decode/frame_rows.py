@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from codec.amqp import rows as R
-from codec.amqp import v1_0_contents as A
-from codec.amqp.rows import NAMES, note_names
-from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
-from codec.decode.batches import Batch
+from codec.amqp.batches import Batch
 from codec.names import SIDES
+from codec.protocol import rows as R
+from codec.protocol import v1_0_contents as A
+from codec.protocol.rows import NAMES, note_names
+from codec.protocol.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.tables import DECODED
 from udfs.arrow.fields import HEX_DIGITS
 from udfs.arrow.types import TIMESTAMP, VARIANT, TextTable, arrow_schema, binary_column, map_distinct, nullable

@@ -1,7 +1,7 @@
 """Decoding bytes: frames, arguments, properties, tables and values, and the AMQP version.
 
 Results are those of table `frames` for the same bytes, except values that depend on the frames around them
-(`codec.decode.standalone`). Functions that return a VARIANT return null for malformed bytes; `amqp_frame` says why.
+(`codec.amqp.standalone`). Functions that return a VARIANT return null for malformed bytes; `amqp_frame` says why.
 
 Parts, in this order: columns, decoding.
 """
@@ -17,12 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.rows import ARGUMENTS_END, ARGUMENTS_META_END, ERROR, PROPERTIES_END, STATUS
-from codec.amqp.v0_10_tables import CONTROL_ENTRY, v0_10_tables
-from codec.amqp.v1_0_tables import v1_0_tables
-from codec.amqp.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, V0_10_FAMILY, VERSIONS
-from codec.decode.batches import Batch
-from codec.decode.standalone import (
+from codec.amqp.batches import Batch
+from codec.amqp.standalone import (
     StandaloneDecoder,
     ValueDecoder,
     Wrapping,
@@ -31,6 +27,10 @@ from codec.decode.standalone import (
     sasl_bodies,
     wrap,
 )
+from codec.protocol.rows import ARGUMENTS_END, ARGUMENTS_META_END, ERROR, PROPERTIES_END, STATUS
+from codec.protocol.v0_10_tables import CONTROL_ENTRY, v0_10_tables
+from codec.protocol.v1_0_tables import v1_0_tables
+from codec.protocol.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, V0_10_FAMILY, VERSIONS
 from udfs.arrow.fields import Heap, heap_of
 from udfs.arrow.types import VARIANT
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows, variant_column
@@ -255,7 +255,7 @@ def _values(batches: Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], NDArra
 
 
 def version_of(data: pa.Array) -> pa.Array:
-    """The version of each row that begins like a stream or a frame of AMQP (`codec.decode.standalone`), else
+    """The version of each row that begins like a stream or a frame of AMQP (`codec.amqp.standalone`), else
     null."""
     spoken = detect_versions(*bytes_of(data))
     return pa.array(VERSIONS, pa.string()).take(pa.array(spoken, mask=spoken == NONE))

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.amqp.classic_tables import methods
 from codec.amqp.redaction import blank_secrets
-from codec.amqp.v0_10_tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
-from codec.amqp.v1_0_tables import descriptors
 from codec.names import CLASSIC_VERSIONS
 from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, flow_key, name_flows
+from codec.protocol.classic_tables import methods
+from codec.protocol.v0_10_tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
+from codec.protocol.v1_0_tables import descriptors
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6, key_of, pseudonym
 from udfs.arrow.types import binary_column, map_distinct_bytes
 from udfs.functions.decoding import bytes_of, each_version, version_code

@@ -25,8 +25,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.amqp.connection import EndedConnections
-from codec.capture.processes import FLAG_BITS, INBOUND, OUTBOUND, Process
+from codec.capture.processes import FLAG_BITS, INBOUND, OUTBOUND
+from codec.capture.records import Process
+from codec.framing.connection import EndedConnections
 from codec.net.layers import FLOW_KEY_BYTES
 from codec.tables import PROCESS
 from udfs.arrow.types import arrow_type

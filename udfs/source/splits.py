@@ -23,8 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.capture import CaptureError, Records, Walker, new_walker
-from codec.capture.processes import Process
-from codec.capture.records import Bytes
+from codec.capture.records import Bytes, Process
 from codec.compiler.limits import LIMITS
 from codec.net.fragments import Fragments, SavedFragments
 from codec.net.headers import LINK_NAMES, TCP, skip_name

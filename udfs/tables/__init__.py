@@ -41,15 +41,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.amqp.connection import EndedConnections
-from codec.amqp.connection_state import (
+from codec.amqp.batches import Batch
+from codec.amqp.decoder import CarriedStates, Decoder
+from codec.framing.connection import EndedConnections
+from codec.framing.connection_state import (
     NO_STALLS,
     ConnectionState,
     restore_states,
     save_states,
 )
-from codec.decode.batches import Batch
-from codec.decode.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.net.layers import FLOW_KEY_BYTES
 from codec.packing import (

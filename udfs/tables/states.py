@@ -17,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from codec.amqp.connection_state import ConnectionState
-from codec.amqp.connection_state import layout as decoder_layout
 from codec.conversation import session_state as semantics
 from codec.conversation.channel_batches import LAYOUT as CHANNELS
 from codec.conversation.channel_state import EVENT, INCARNATION
 from codec.conversation.session_batches import LAYOUT as SESSIONS
 from codec.conversation.session_links import CREDIT
+from codec.framing.connection_state import ConnectionState
+from codec.framing.connection_state import layout as decoder_layout
 from codec.layers.connection import holds_secrets
 from codec.tables import ATTRIBUTES
 from udfs.arrow.types import cast_to

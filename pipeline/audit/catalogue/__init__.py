@@ -20,7 +20,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from codec.amqp.versions import VERSIONS
+from codec.protocol.versions import VERSIONS
 
 SEVERITIES = ("violation", "warning", "info")
 COSTS = ("work",)
