@@ -3,18 +3,21 @@
 CREATE OR REPLACE TEMP MACRO ns_of(moment) AS epoch_us(moment) * 1000;
 CREATE OR REPLACE TEMP MACRO end_of(ip, port) AS CASE WHEN ip LIKE '%:%' THEN '[' || ip || ']:' || port ELSE ip || ':' || port END;
 
--- Stages that the handshake reached; 0-10 has the names of the classic family.
+-- Stages that the handshake reached; 0-10 has the names of the classic family. What is spoken on a channel comes after it,
+-- whatever the capture lacks.
 CREATE OR REPLACE TEMP TABLE stages AS
 SELECT connection_id,
-       bool_or(name IN ('connection.start', 'sasl-mechanisms')) AS greeted,
-       bool_or(name IN ('connection.start-ok', 'sasl-init')) AS tried_login,
-       bool_or(name = 'connection.tune' OR name = 'sasl-outcome' AND TRY_CAST(arguments.code AS INTEGER) = 0
+       bool_or(name IN ('connection.start', 'sasl-mechanisms', 'connection.start-ok', 'sasl-init') OR later) AS greeted,
+       bool_or(name IN ('connection.start-ok', 'sasl-init') OR later) AS tried_login,
+       bool_or(name IN ('connection.tune', 'connection.tune-ok', 'connection.open') OR later
+               OR name = 'sasl-outcome' AND TRY_CAST(arguments.code AS INTEGER) = 0
                OR name = 'open' AND sender = 'server') AS logged_in,
-       bool_or(name = 'connection.open' OR name = 'open' AND sender = 'client') AS tried_open,
-       bool_or(name = 'connection.open-ok' OR name = 'open' AND sender = 'server') AS opened,
+       bool_or(name = 'connection.open' OR name = 'open' AND sender = 'client' OR later) AS tried_open,
+       bool_or(name = 'connection.open-ok' OR name = 'open' AND sender = 'server' OR later) AS opened,
        arg_min(frame_no, frame_no) FILTER (WHERE name = 'sasl-outcome') AS outcome_frame
-FROM methods
-WHERE connection_id IN (FROM asked) AND (name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name = 'open')
+FROM (SELECT *, name NOT LIKE 'connection.%' AND name NOT LIKE 'sasl-%' AND name NOT IN ('open', 'close')
+                AND sender = 'server' AS later
+      FROM methods WHERE connection_id IN (FROM asked) AND coalesce(status, 'ok') IN ('ok', 'partial'))
 GROUP BY connection_id;
 
 -- The first close of each connection, and the method that it names as its reason.
@@ -59,14 +62,16 @@ FROM (SELECT connection_id, {'frame_no': frame_no, 'packet_no': packet_no, 'ts_n
       FROM errors)
 GROUP BY connection_id;
 
--- The last frame of each side before the close, the first bytes of another protocol, and the last ones of the client that
--- break the protocol.
+-- The last frame of each side before the close, or bytes of it that the capture lacks; whether it lacks those before the
+-- end; the first bytes of another protocol, and the last ones of the client that break the protocol.
 CREATE OR REPLACE TEMP TABLE last_frames AS
 SELECT connection_id,
        max(ts_ns) FILTER (WHERE sender = 'client' AND before) AS client_last_ns,
        arg_max(packet_no, ts_ns) FILTER (WHERE sender = 'client' AND before) AS client_last_packet,
        max(ts_ns) FILTER (WHERE sender = 'server' AND before) AS server_last_ns,
        arg_max(packet_no, ts_ns) FILTER (WHERE sender = 'server' AND before) AS server_last_packet,
+       coalesce(arg_max(frame_type, frame_no) FILTER (WHERE sender = 'client') = 'gap', false)
+           OR coalesce(arg_max(frame_type, frame_no) FILTER (WHERE sender = 'server') = 'gap', false) AS lost_last,
        arg_min(code, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_code,
        arg_min(packet_no, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_packet,
        arg_min(error, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_error,
@@ -76,7 +81,7 @@ SELECT connection_id,
            AS invalid
 FROM (SELECT *, close_frame IS NULL OR frame_no < close_frame AS before
       FROM frames LEFT JOIN closes USING (connection_id)
-      WHERE connection_id IN (FROM asked) AND frame_type != 'gap')
+      WHERE connection_id IN (FROM asked))
 GROUP BY connection_id;
 
 -- A server that was stopped may send what it had in hand when the client is gone already: its last frame before the
@@ -86,6 +91,13 @@ SELECT connection_id, max(ts_ns) AS server_earlier_ns
 FROM frames JOIN last_frames USING (connection_id)
 WHERE sender = 'server' AND frame_type != 'gap' AND ts_ns <= client_last_ns
 GROUP BY connection_id;
+
+-- The longest silence at the end: before the side that spoke last began again, without an answer, or after it.
+CREATE OR REPLACE TEMP TABLE idle_times AS
+SELECT connection_id, min(ts_ns) FILTER (WHERE ts_ns > spoken_ns) AS again_ns, any_value(spoken_ns) AS spoken_ns
+FROM frames JOIN (SELECT connection_id, least(client_last_ns, server_last_ns) AS spoken_ns FROM last_frames)
+    USING (connection_id)
+WHERE frame_type != 'gap' GROUP BY connection_id;
 
 -- How many other connections of the same server it ended within two seconds, forced or without a close.
 CREATE OR REPLACE TEMP TABLE ended_together AS
@@ -107,8 +119,34 @@ SELECT connection_id, sum(unsettled)::BIGINT AS unsettled, sum(returned)::BIGINT
        arg_max(channel, unsettled) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
            AS full_channel,
        max(prefetch_count) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
-           AS full_prefetch
+           AS full_prefetch,
+       arg_max(acked + rejected + requeued, unsettled)
+           FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count) AS full_settled
 FROM channels WHERE connection_id IN (FROM asked) GROUP BY connection_id;
+
+-- What held each connection up, by kind and side: how long, how often, and the longest time.
+CREATE OR REPLACE TEMP TABLE held_up AS
+SELECT connection_id, max(of) FILTER (WHERE kind = 'connection-blocked') AS held_blocked,
+       max(of) FILTER (WHERE kind = 'channel-flow') AS held_flow,
+       max(of) FILTER (WHERE kind = 'session-window') AS held_window,
+       max(of) FILTER (WHERE kind = 'no-credit') AS held_credit,
+       max(of) FILTER (WHERE kind = 'prefetch-full') AS held_prefetch,
+       max(of) FILTER (WHERE kind = 'zero-window' AND side = 'server') AS held_client_reads,
+       max(of) FILTER (WHERE kind = 'zero-window' AND side = 'client') AS held_server_reads,
+       max(of) FILTER (WHERE kind = 'retransmission') AS held_lost,
+       max(of) FILTER (WHERE kind = 'nagle') AS held_nagle,
+       max(of) FILTER (WHERE kind = 'unanswered-request') AS held_request
+FROM (SELECT connection_id, kind, side,
+             {'ns': sum(stall_ns)::BIGINT, 'times': count(*), 'side': side, 'longest_ns': max(stall_ns),
+              'resumed': arg_max(resumed, stall_ns), 'link': arg_max(link, stall_ns), 'channel': arg_max(channel, stall_ns),
+              'frame': arg_max(frame_no, stall_ns), 'packet': arg_max(packet_no, stall_ns),
+              'at': arg_max(from_ns, stall_ns)} AS of
+      FROM stalls WHERE connection_id IN (FROM asked) GROUP BY connection_id, kind, side)
+GROUP BY connection_id;
+
+CREATE OR REPLACE TEMP TABLE requests AS
+SELECT connection_id, {'name': any_value(name), 'sender': any_value(sender)} AS request
+FROM methods JOIN held_up USING (connection_id) WHERE frame_no = held_request.frame GROUP BY connection_id;
 
 -- How long publishers wait for confirms.
 CREATE OR REPLACE TEMP TABLE confirms AS
@@ -147,7 +185,17 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
        coalesce(error_count, 0) AS error_count, error.frame_no AS error_frame, error.packet_no AS error_packet,
        error.ts_ns AS error_ns, error.sender AS error_by, error.channel AS error_channel, error.name AS error_name,
        error.code AS error_code, error.text AS error_text, error.about AS error_about,
-       client_last_ns, client_last_packet, server_last_ns, server_last_packet,
+       client_last_ns, client_last_packet, server_last_ns, server_last_packet, coalesce(lost_last, false) AS lost_last,
+       held_blocked, held_flow, held_window, held_credit, held_prefetch, held_client_reads, held_server_reads, held_lost,
+       held_nagle, held_request, request.name AS request_name, request.sender AS request_by,
+       CASE request.sender WHEN 'client' THEN 'server' ELSE 'client' END AS request_of,
+       greatest(again_ns - spoken_ns,
+                ns_of(closed_ts) - greatest(client_last_ns, server_last_ns)) AS idle_ns,
+       ns_of(closed_ts) - greatest(client_last_ns, server_last_ns) AS end_quiet_ns,
+       client_last_ns > server_last_ns AS client_spoke_last,
+       heartbeat_s IS NULL AND c.version != '1.0' OR sides_known_by != 'syn' AS began_unseen,
+       tls.cipher_suite AS cipher_suite,
+       (SELECT ns_of(max(last_ts)) FROM captures) - ns_of(closed_ts) AS after_ns,
        coalesce(close_ns, ns_of(closed_ts)) - coalesce(client_last_ns, ns_of(opened_ts)) AS client_quiet_ns,
        greatest(coalesce(close_ns, ns_of(closed_ts)) - coalesce(server_last_ns, ns_of(opened_ts)),
                 CASE WHEN tcp_end_by = 'client' AND close_frame IS NULL THEN client_last_ns - server_earlier_ns END)
@@ -169,7 +217,7 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
        split_part(list_filter(versions_offered, lambda v: v LIKE 'client %')[1], ' ', 2) AS client_header,
        split_part(list_filter(versions_offered, lambda v: v LIKE 'server %')[1], ' ', 2) AS server_header,
        foreign_code, foreign_packet, coalesce(ended_with, 0) AS ended_with,
-       no_credit_ns, no_credit_link, coalesce(unsettled, 0) AS unsettled, full_channel, full_prefetch,
+       no_credit_ns, no_credit_link, coalesce(unsettled, 0) AS unsettled, full_channel, full_prefetch, full_settled,
        coalesce(returned, 0) AS returned, coalesce(nacked, 0) AS nacked, coalesce(open_channels, 0) AS open_channels,
        confirmed, confirm_p10_ns, confirm_p50_ns, confirm_p90_ns, siblings, siblings_span_ns, sibling_p50_ns,
        CASE WHEN content = 'tls' THEN 'TLS' WHEN foreign_error ILIKE '%PROXY protocol%' THEN foreign_error
@@ -188,9 +236,12 @@ LEFT JOIN closes USING (connection_id)
 LEFT JOIN first_errors USING (connection_id)
 LEFT JOIN last_frames USING (connection_id)
 LEFT JOIN earlier_frames USING (connection_id)
+LEFT JOIN idle_times USING (connection_id)
 LEFT JOIN ended_together USING (connection_id)
 LEFT JOIN stops USING (connection_id)
 LEFT JOIN channel_sums USING (connection_id)
+LEFT JOIN held_up USING (connection_id)
+LEFT JOIN requests USING (connection_id)
 LEFT JOIN confirms USING (connection_id)
 LEFT JOIN siblings ON siblings.client_ip = c.client_ip AND siblings.server_ip = c.server_ip
     AND siblings.server_port = c.server_port AND siblings."user" IS NOT DISTINCT FROM c."user";

@@ -72,6 +72,14 @@ def _parts(means: Mapping[str, float | None]) -> str:
     return f" From publish to settlement: {parts}." if parts else ""
 
 
+def _held(stall: Mapping[str, Any] | None) -> str:
+    """How long and how often something held a connection up; null: it is told by other facts."""
+    if not stall:
+        return "each time"
+    times = "once" if stall["times"] == 1 else f"{stall['times']:,} times"
+    return f"{times}, {duration(stall['ns'])} in all" + ("" if stall["resumed"] else ", the longest one to the end")
+
+
 def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
     """The value `name` of a row as text, by its `kind`: words around it that go where it is null."""
     value = row[name]
@@ -99,6 +107,10 @@ def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
             return f", and consumers settle each within {duration(value)} (median)" if value is not None else ""
         case "after":
             return f" after {duration(value)}" if value is not None else ""
+        case "held":
+            return _held(value)
+        case "other":
+            return "client" if value and value["side"] == "server" else "server"
         case "parts":
             return _parts(value or {})
         case "time":

@@ -27,6 +27,7 @@ SELECT getvariable('subject') AS queue,
        (SELECT max(ts_ns) FROM published) - (SELECT max(ts_ns) FROM deliveries) AS waits_ns,
        (SELECT count(*) FROM deliveries WHERE redelivered) AS redelivered,
        (SELECT count(*) FROM deliveries WHERE outcome = 'unsettled') AS unsettled,
+       (SELECT last_ns - min(ts_ns) FROM deliveries WHERE outcome = 'unsettled') AS unsettled_ns,
        (SELECT count(*) FROM deliveries WHERE outcome = 'rejected') AS rejected,
        (SELECT count(*) FROM deliveries WHERE outcome IN ('requeued', 'released', 'modified')) AS requeued,
        (SELECT quantile_disc(settle_latency_ns, 0.5) FROM deliveries) AS settle_p50_ns,
@@ -52,5 +53,10 @@ SELECT getvariable('subject') AS queue,
        (SELECT count(DISTINCT (connection_id, channel, channel_life)) FROM consumers
         WHERE prefetch_count > 0 AND unsettled >= prefetch_count) AS full_channels,
        (SELECT max(no_credit_ns) FROM consumers) AS no_credit_ns,
+       coalesce((SELECT bool_or(queue_type = 'stream') FROM consumers), false) AS is_stream,
+       -- Deliveries of which the queue is not known, connections with missing bytes or only one direction.
+       (SELECT count(*) FROM messages WHERE operation IN ('deliver', 'get') AND queue IS NULL AND address IS NULL)
+       + (SELECT count(*) FROM connections WHERE content = 'amqp'
+          AND (missing_bytes > 0 OR client_packets = 0 OR server_packets = 0 OR unread_because IS NOT NULL)) AS unseen,
        last_ns - first_ns AS span_ns
 FROM ends, (SELECT avg(share) AS busy_share FROM busy)

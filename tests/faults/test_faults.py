@@ -1,6 +1,6 @@
-"""`wirehare explain` against faults that were made on purpose (`record.py`, `faults.py`): the cause that it names is
-the fault. Of each fault one recording is in `recorded.tar.xz` with its manifest; WIREHARE_FAULTS names a folder with
-more.
+"""`wirehare explain` against faults that were made on purpose (`record.py`, `faults.py`), or written packet by packet
+(`scripted.py`): the cause that it names is the fault. Of each fault one recording is in `recorded.tar.xz` with its
+manifest; WIREHARE_FAULTS names a folder with more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rule_support import Case, write_cases
+from scripted import FAULTS
 
 from pipeline import write
 from pipeline.explain import explain
@@ -59,3 +61,17 @@ def test_the_first_cause_is_the_fault(recordings: Path, tmp_path: Path) -> None:
                 others.append(f"{name}: {cause} instead of {expected}")
     assert not others
     assert found["right"] == len(faults)
+
+
+def test_the_first_cause_is_what_was_scripted(tmp_path: Path) -> None:
+    cases = [Case(name, "0-9-1", connections, []) for name, (connections, _) in FAULTS.items()]
+    names = list(FAULTS)
+    owner = write_cases(tmp_path / "faults.pcap", cases)
+    with LocalProcesses() as processes:
+        write(processes, [str(tmp_path / "faults.pcap")], str(tmp_path / "tables"))
+    found = dict[str, str]()
+    with connect(str(tmp_path / "tables")) as session:
+        for row in session.rows("SELECT connection_id, client_port FROM connections"):
+            (answer,) = explain(session, str(row["connection_id"]))
+            found[names[owner[row["client_port"]][0]]] = answer.cause if answer.weight else "nothing"
+    assert found == {name: cause for name, (_, cause) in FAULTS.items()}
