@@ -109,6 +109,8 @@ def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
             return f" after {duration(value)}" if value is not None else ""
         case "held":
             return _held(value)
+        case "own":
+            return value["side"] if value else "client"
         case "other":
             return "client" if value and value["side"] == "server" else "server"
         case "parts":

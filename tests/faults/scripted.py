@@ -1,6 +1,7 @@
 """Faults written packet by packet, for what takes minutes, other brokers, or a network that real ones do not have here.
 
     FAULTS: name -> (connections, the cause of the first one)
+    QUEUES: name -> (connections of queue q, why its messages wait)
 
 The times are the fault: a NAT forgets a connection after minutes. 'nothing': the connection is as it should be.
 """
@@ -14,7 +15,7 @@ from link_connections import attach, begin, begun, flow, receiver_link, sender_l
 from rule_connections import control, opened_0_10, opened_1_0, send_0_10
 from rule_support import Connection
 
-from codec.net.layers import ACK, FIN, RST
+from codec.net.layers import ACK, FIN, RST, SYN
 
 NO_HEARTBEAT = {"tune": {"heartbeat": 0}, "tune_ok": {"heartbeat": 0}}
 CLIENT_HELLO = bytes.fromhex("16030100050100000100")
@@ -166,6 +167,11 @@ def network_loses(version: str) -> Connection:
     return connection
 
 
+@fault("cut-off")
+def peer_vanishes(version: str) -> Connection:
+    return again(publish(opened(version, heartbeat=60)), 6, 4)
+
+
 @fault("server-does-not-read")
 def server_reads_nothing(version: str) -> Connection:
     connection = publish(opened(version)).packet("server", window=0).wait(6)
@@ -229,3 +235,41 @@ def link_waits_for_messages(version: str) -> Connection:
 @fault("nothing", "0-9-1")
 def one_packet_was_lost(version: str) -> Connection:
     return again(publish(opened(version)), 1, 0.3).packet("server").wait(20).close()
+
+
+def queue_of(connection: Connection, count: int, seconds: float, rtt: float) -> list[Connection]:
+    """A publisher of `count` messages, and a consumer with prefetch 1 that takes one every `seconds`; captured at the
+    broker."""
+    publisher = Connection("0-9-1", client=3).handshake().open()
+    for number in range(count):
+        publisher.publish(str(number).encode(), message_id=str(number))
+    connection.consume(prefetch=1)
+    connection.now = max(connection.now, publisher.packets[-1].ns - int(0.001e9))
+    for number in range(count):
+        connection.deliver(number + 1, str(number).encode(), message_id=str(number)).wait(rtt + seconds)
+        connection.client("basic.ack", 1, delivery_tag=number + 1, multiple=False)
+    return [connection, publisher]
+
+
+def far(rtt: float) -> Connection:
+    connection = Connection("0-9-1", syn=False)
+    connection.seq = {"client": 1000, "server": 2000}
+    connection.packet("client", flags=SYN).packet("server", flags=SYN | ACK).wait(rtt).packet("client")
+    return connection.handshake().open()
+
+
+def dead_letters(count: int) -> Connection:
+    connection = Connection("0-9-1").handshake().open().consume()
+    for number in range(count):
+        death = {"x-death": [{"count": number, "queue": "q", "reason": "rejected"}]} if number else {}
+        connection.deliver(number + 1, headers=death)
+        connection.client("basic.reject", 1, delivery_tag=number + 1, requeue=False).wait(0.01)
+    return connection
+
+
+QUEUES: dict[str, tuple[list[Connection], str]] = {
+    "far-away": (queue_of(far(0.08), 20, 0.001, 0.08), "prefetch-far"),
+    "busy": (queue_of(far(0.001), 20, 0.08, 0.001), "slow-consumers"),
+    "dead-letters": ([dead_letters(12)], "dead-letter-loop"),
+    "nobody": ([Connection("0-9-1").handshake().open().publish(exchange="").close()], "no-consumer"),
+}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from rule_support import Case, write_cases
-from scripted import FAULTS
+from scripted import FAULTS, QUEUES
 
 from pipeline import write
 from pipeline.explain import explain
@@ -75,3 +75,14 @@ def test_the_first_cause_is_what_was_scripted(tmp_path: Path) -> None:
             (answer,) = explain(session, str(row["connection_id"]))
             found[names[owner[row["client_port"]][0]]] = answer.cause if answer.weight else "nothing"
     assert found == {name: cause for name, (_, cause) in FAULTS.items()}
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_why_messages_wait_is_what_was_scripted(name: str, tmp_path: Path) -> None:
+    connections, cause = QUEUES[name]
+    write_cases(tmp_path / "queue.pcap", [Case(name, "0-9-1", connections, [])])
+    with LocalProcesses() as processes:
+        write(processes, [str(tmp_path / "queue.pcap")], str(tmp_path / "tables"))
+    with connect(str(tmp_path / "tables")) as session:
+        (answer,) = explain(session, "q")
+    assert (answer.cause, answer.told) == (cause, True)
