@@ -168,6 +168,15 @@ def test_a_login_in_another_frame_type_is_not_shown_as_payload(
     assert searcher.leaks(client_login, 1, data) == []  # the server's start was not captured
 
 
+@pytest.mark.parametrize("other", [20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120])
+@pytest.mark.parametrize("method", [20, 21, 31])
+def test_a_response_read_as_a_method_of_another_class_is_not_shown(other: int, method: int, searcher: Searcher) -> None:
+    """secure-ok of 0-8; bytes 7 to 10 of the frame are class and method."""
+    login, place, data = login_of("0-8", "RABBIT-CR-DEMO")
+    assert data[7:11] == b"\0\x0a\0\x15"
+    assert searcher.leaks(login, place, data[:7] + bytes([0, other, 0, method]) + data[11:]) == []
+
+
 @pytest.mark.parametrize(
     ("version", "mechanism", "numbers", "other"),
     [
