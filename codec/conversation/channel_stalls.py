@@ -33,6 +33,8 @@ def _write(s, out, slot, channel, r, k, kind, side, link, until_ns):
 @kernel
 def end_link_stall(s, out, slot, link):
     """The link is over: write its stall."""
+    if link.serial < slot.unacked_serial:
+        return
     until_ns = link.closing_ns if link.closing_ns != S.NONE else slot.close_ns
     _write(s, out, slot, link.channel, link, 0, stalls.PREFETCH_FULL, S.SERVER, link.tag, until_ns)
 
@@ -77,20 +79,15 @@ def change_prefetch(s, rows, i, slot):
 
 @kernel
 def _count_anew(s, slot):
-    """Forget the deliveries that are not acknowledged, and stalls by them."""
+    """Forget the deliveries that are not acknowledged, and stalls by them: those of links that have serial numbers
+    below `unacked_serial`, which count anew with their next delivery."""
     release(s.unacked, slot.unacked_head, s.numbers, S.FREE_UNACKED)
     slot.unacked_head = slot.unacked_tail = S.NONE
     slot.unacked = 0
     slot.unacked_losses = s.numbers[S.LOSSES_CLIENT]
     stalls.forget(slot, S.OF_ALL)
-    at = slot.links
-    while at != S.NONE:
-        link = s.links[at]
-        link.unacked = 0
-        s.numbers[S.SERIAL] += 1
-        link.serial = s.numbers[S.SERIAL]
-        stalls.forget(link, 0)
-        at = link.next
+    s.numbers[S.SERIAL] += 1
+    slot.unacked_serial = s.numbers[S.SERIAL]
 
 
 @kernel
@@ -101,6 +98,11 @@ def count_delivery(s, out, rows, i, slot, link_at):
         return
     if slot.unacked_losses != s.numbers[S.LOSSES_CLIENT] or slot.unacked >= MOST_UNACKED:
         _count_anew(s, slot)
+    if link.serial < slot.unacked_serial:
+        link.unacked = 0
+        s.numbers[S.SERIAL] += 1
+        link.serial = s.numbers[S.SERIAL]
+        stalls.forget(link, 0)
     at = allocate(s.unacked, s.numbers, S.UNACKED, S.FREE_UNACKED)
     delivery = s.unacked[at]
     delivery.tag = rows.delivery_tag[i]

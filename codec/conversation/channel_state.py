@@ -49,7 +49,8 @@ NEW_SLOT = blank(
     "prefetch_count? prefetch_size? published delivered returned opened_sent opened_received confirm_from? "
     "confirm_losses declared lost_client lost_server tx_first tx_last tx_head? tx_losses links? closed_first? "
     "closed_last? named_sent? named_received? doubted received_tag? doubtful_sent? doubtful_received? loss_of_server? "
-    "loss_of_client? prefetch_new prefetch_all unacked unacked_head? unacked_tail? unacked_losses?",
+    "loss_of_client? prefetch_new prefetch_all unacked unacked_head? unacked_tail? unacked_losses? "
+    "unacked_serial",
     "",
     **dict.fromkeys(STALL_FIELDS, OF_SLOT),
 )

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from classic_frames import body, header, method
 from rule_support import Case, Connection, write_cases
 
 import pipeline
+from codec.pairing.intervals import Times as Intervals
 from pipeline.run.processes import LocalProcesses
+from udfs.pairing import stalls
 
 V = "0-9-1"
 PARTS = (
@@ -113,3 +117,14 @@ def test_redelivery_is_a_part_of_its_own(tmp_path: Path) -> None:
         times.complete - times.again,
         times.settled - times.complete,
     )
+
+
+def test_stalls_of_channels_with_many_links_are_bounded_and_the_longest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "MOST_PAIRS", 5)
+    channel, other = 7, 8
+    links = np.array([channel, channel, other])
+    held_up = Intervals(
+        np.array([channel, other, channel, channel]), np.array([0, 5, 10, 20]), np.array([3, 6, 19, 27])
+    )
+    at, whose = stalls._matches(links, held_up)
+    assert sorted(zip(at.tolist(), whose.tolist(), strict=True)) == [(2, 0), (2, 1), (3, 0), (3, 1)]

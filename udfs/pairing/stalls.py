@@ -39,8 +39,9 @@ from udfs.pairing.schemas import ARROW_PARTITIONED, CONNECTION_COLUMNS, LINK_COL
 Integers = NDArray[np.int64]
 NETWORK = ("zero-window", "retransmission", "nagle")
 NO_DELIVERY = ("prefetch-full", "no-credit", "session-window", "channel-flow")  # of the server
-# Links of a channel that a stall of the whole channel counts for, so that their product is bounded.
-MOST_LINKS = 64
+# Links of a channel that a stall of the whole channel counts for, and pairs of a stall and a link: the longest stalls
+# count. Product of both, a small capture could have more of them than fit into memory.
+MOST_LINKS, MOST_PAIRS = 64, 1 << 20
 ALWAYS, NEVER = 0, 1 << 62  # ns since 1970
 MICROSECOND_NS = 1000
 
@@ -142,9 +143,9 @@ def _blocked(brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: 
     of_link = is_valid(stalls["link"])
     unable = [detached]
     for keys, wanted, chosen in ((link, stalled_link, of_link), (channel, stalled_channel, ~of_link)):
-        at, whose = _matches(keys[first], wanted[chosen])
-        times = (to_int64(stalls[name])[chosen][at] for name in ("from_ns", "until_ns"))
-        unable.append(Times(whose, *times))
+        from_ns, until_ns = (to_int64(stalls[name])[chosen] for name in ("from_ns", "until_ns"))
+        at, whose = _matches(keys[first], Times(wanted[chosen], from_ns, until_ns))
+        unable.append(Times(whose, from_ns[at], until_ns[at]))
     consumer, from_ns, until_ns = map(np.concatenate, zip(*unable, strict=True))
     return _all_of_group(queues, queue_of[first], united(consumer, from_ns, until_ns))
 
@@ -166,12 +167,15 @@ def _outside(keys: Integers, from_ns: Integers, until_ns: Integers) -> Times:
     return Times(keys[some], from_ns[some], until_ns[some])
 
 
-def _matches(keys: Integers, wanted: Integers) -> tuple[Integers, Integers]:
-    """Pairs (index in `wanted`, index in `keys`) of equal ones, for each of `wanted` at most MOST_LINKS."""
+def _matches(keys: Integers, stalls: Times) -> tuple[Integers, Integers]:
+    """Pairs (index in `stalls`, index in `keys`) of equal keys: for each stall at most MOST_LINKS, and MOST_PAIRS."""
     order = np.argsort(keys, kind="stable")
-    first, end = (np.searchsorted(keys[order], wanted, side) for side in ("left", "right"))
+    first, end = (np.searchsorted(keys[order], stalls.keys, side) for side in ("left", "right"))
     counts = np.minimum(end - first, MOST_LINKS)
-    at = np.repeat(np.arange(len(wanted)), counts)
+    if counts.sum() > MOST_PAIRS:
+        longest = np.lexsort((stalls.keys, stalls.from_ns, stalls.from_ns - stalls.until_ns))
+        counts[longest[np.cumsum(counts[longest]) > MOST_PAIRS]] = 0
+    at = np.repeat(np.arange(len(counts)), counts)
     turn = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
     return at, order[first[at] + turn]
 
