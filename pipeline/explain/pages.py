@@ -107,6 +107,8 @@ def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
             return f", and consumers settle each within {duration(value)} (median)" if value is not None else ""
         case "after":
             return f" after {duration(value)}" if value is not None else ""
+        case "nothing":
+            return f" Nothing else is in the capture, which lacks {value:,} bytes." if value else " Nothing is wrong."
         case "held":
             return _held(value)
         case "own":

@@ -222,6 +222,15 @@ def tls_without_a_common_version(version: str) -> Connection:
     return connection.server_bytes(bytes.fromhex("15030100020246")).fin("server")
 
 
+@fault("tls-broken-off", "0-9-1")
+def certificate_is_not_accepted(version: str) -> Connection:
+    """TLS 1.2: ServerHello (RFC 5246, 7.4.1.3), then alert unknown_ca of the client."""
+    hello = b"\x03\x03" + bytes(32) + b"\x00\xc0\x30\x00"
+    connection = Connection(version, server_port=5671).client_bytes(CLIENT_HELLO)
+    connection.server_bytes(b"\x16\x03\x03\x00\x2a\x02\x00\x00\x26" + hello)
+    return connection.client_bytes(bytes.fromhex("15030300020230")).fin()
+
+
 @fault("nothing")
 def idle_and_closed(version: str) -> Connection:
     return publish(opened(version)).packet("server").wait(300)
