@@ -181,7 +181,8 @@ class Conversation:
         self._declared = ConnectionRecords(DECLARED)
         self._records = (
             self._events, self._incarnations, self._counts, self._returns.items, self._declared,
-            self._handled.deliveries, self._handled.settled, self._closings.records, self._closings.losses,
+            self._handled.deliveries, self._handled.settled, self._handled.cancels, self._closings.records,
+            self._closings.losses,
         )  # fmt: skip
         self._known = PendingOutcomes()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None
@@ -197,6 +198,7 @@ class Conversation:
             yield "methods", methods
             self._requests.add(requests)
             self._closings.add(frames)
+        self._handled.add_cancels(frames)
         found = self._channel_tracker.feed(frames)
         own = self._channel_tracker.to_arrow("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
@@ -317,6 +319,7 @@ class Conversation:
             of_sessions = of_sessions.merged_with(more)
             self._returns.give_up(given_up)
             self.over_limit |= set(given_up.connection.tolist())
+        found = found._replace(settled=self._handled.doubted(found.settled))
         self._counts.replace(counted(self._counts.all(), found.settled))
         self._events.replace(found.events)
         self._event_bytes = 0

@@ -9,6 +9,9 @@ settled. That time is the longest in which all of them fit:
     handled:                                each begins when it came and the one before is handled
 
 Deliveries that one frame acknowledges are settled together. Those that go back to their queue were not handled.
+
+What a receiver states after the broker has cancelled its consumer may not count: RabbitMQ 4.3 takes back deliveries
+that wait too long, and ignores late acknowledgements (https://github.com/rabbitmq/rabbitmq-server/discussions/18207).
 """
 
 from __future__ import annotations
@@ -17,15 +20,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.conversation.settlement import Frames
-from codec.conversation.states import blank
+from codec.conversation.channel_outcomes import MAPS
+from codec.conversation.channel_state import RECEIVED
+from codec.conversation.settlement import UNKNOWN, Frames, Settled
+from codec.conversation.states import blank, group_ids
 from codec.hashes.maps import Pairs
-from udfs.arrow.rows import Index, is_in, to_int64
+from udfs.arrow.fields import hashed
+from udfs.arrow.rows import Index, is_in, take_or_null, to_int64
+from udfs.conversation.frames import FrameBatch
 from udfs.conversation.roles import DELIVERIES
 from udfs.conversation.states import ConnectionRecords
 
 HANDLED = "handled_ts_ns"
-DELIVERY = blank("connection frame_no channel last_ns").dtype
+DELIVERY = blank("connection frame_no channel last_ns link").dtype  # `link`: hash of its name
+CANCEL = blank("connection frame_no channel link").dtype  # of a consumer, by the broker
 SETTLED = blank("connection channel settled_ns").dtype  # the last settlement of a channel
 Integers = NDArray[np.int64]
 
@@ -35,6 +43,7 @@ class Handled:
 
     def __init__(self) -> None:
         self.deliveries, self.settled = ConnectionRecords(DELIVERY), ConnectionRecords(SETTLED)
+        self.cancels = ConnectionRecords(CANCEL)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows of table messages."""
@@ -50,9 +59,49 @@ class Handled:
         }
         for name, column in names.items():
             found[name] = to_int64(rows[column], -1)[delivered]
+        found["link"] = hashed(rows["link"])[delivered]
         # The messages of a batch are one delivery.
         again = to_int64(rows["batch_index"])[delivered] > 0
         self.deliveries.add(found[~again] if again.any() else found)
+
+    def add_cancels(self, frames: FrameBatch) -> None:
+        """Take the cancels of the broker in `frames`."""
+        at = np.flatnonzero(frames.are("name", "basic.cancel") & frames.are("sender", "server"))
+        if not len(at):
+            return
+        found = np.zeros(len(at), CANCEL)
+        for name, column in {"connection": "connection_id", "frame_no": "frame_no", "channel": "channel"}.items():
+            found[name] = frames.cells(column)[at]
+        found["link"] = hashed(take_or_null(frames.arguments["consumer_tag"], frames.argument_at[at]))
+        self.cancels.add(found)
+
+    def doubted(self, settled: Settled) -> Settled:
+        """The same; of a delivery that was settled after the broker had cancelled its consumer, nothing is known."""
+        deliveries = self.deliveries.all()
+        if not len(self.cancels.all()) or not len(deliveries):
+            return settled
+        own = Index(deliveries["connection"], deliveries["frame_no"]).find(settled.connection, settled.frame_no)
+        chosen = np.flatnonzero((own >= 0) & (settled.map_no % MAPS == RECEIVED))
+        cancelled = self._cancelled(deliveries[own[chosen]])
+        late = chosen[(cancelled >= 0) & (cancelled < settled.settled_frame_no[chosen])]
+        outcome = settled.outcome.copy()
+        outcome[late] = UNKNOWN
+        return settled._replace(outcome=outcome)
+
+    def _cancelled(self, deliveries: NDArray[np.void]) -> Integers:
+        """The frame after each delivery in which the broker cancelled its consumer; -1 for none."""
+        cancels = self.cancels.all()
+        names = ("connection", "channel", "link", "frame_no")
+        both = {name: np.concatenate([cancels[name], deliveries[name]]) for name in names}
+        consumer = group_ids(both["connection"], both["channel"], both["link"])
+        order = np.lexsort([both["frame_no"], consumer])
+        is_cancel = order < len(cancels)
+        after = np.where(is_cancel, np.arange(len(order)), len(order))
+        after = np.append(np.minimum.accumulate(after[::-1])[::-1], len(order))[:-1]
+        there = np.append(order, -1)[after]
+        found = np.full(len(order), -1)
+        found[order] = np.where((there >= 0) & (consumer[there] == consumer[order]), both["frame_no"][there], -1)
+        return found[len(cancels) :]
 
     def told(self, ends: pa.Table) -> pa.Table:
         """Outcomes of messages (`connection_id`, `first_frame_no`, `settled_ts_ns`) with HANDLED: null for those that
@@ -126,6 +175,10 @@ class Handled:
         if len(deliveries):
             self.deliveries.replace(deliveries[frames.among(deliveries["connection"], deliveries["frame_no"])])
         self.settled.only(open_ids)
+        if len(self.cancels.all()):  # of what is not kept nothing can be late
+            cancelled = np.unique(self._cancelled(self.deliveries.all()))
+            cancels = self.cancels.all()
+            self.cancels.keep(np.isin(cancels["connection"], open_ids) & np.isin(cancels["frame_no"], cancelled))
 
 
 def _last_of_channels(deliveries: NDArray[np.void], settled: Integers) -> tuple[NDArray[np.void], Integers]:
