@@ -32,7 +32,7 @@ from udfs.conversation.session_rows import BYTE_COUNT, USE
 from udfs.conversation.states import COMPLETED
 from udfs.conversation.states import COUNT as SESSION_COUNT
 from udfs.tables.connections import BLOCK
-from udfs.tables.conversation import COUNT
+from udfs.tables.conversation import COUNT, DECLARED
 from udfs.tables.handled import CANCEL, DELIVERY, SETTLED
 from udfs.tables.settled import ITEM
 from udfs.tables.stalls import CLOSING
@@ -62,7 +62,7 @@ def digest(layout: Any) -> bytes:
 def layout_digest(schemas: Sequence[pa.Schema]) -> bytes:
     """A digest of all that the meaning of states with the tables `schemas` depends on."""
     records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, BYTE_COUNT, USE, CREDIT, CLOSING]
-    records += [DELIVERY, SETTLED, CANCEL]
+    records += [DECLARED, DELIVERY, SETTLED, CANCEL]
     kinds = [*CHANNELS.kinds.items(), *SESSIONS.kinds.items(), *records]
     roles = [list(method_roles()), TEXTS, semantics.OUTCOMES, semantics.NAMES]
     handshake = [list(ATTRIBUTES), STAGES]
