@@ -194,6 +194,7 @@ TRIED_RECORDS = 2
 TRIED_CONNECTIONS, BYTES_PER_CONNECTION = 8, 1 << 24
 
 HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
+SEGMENT_BYTES = np.dtype((np.void, SEGMENT.itemsize))  # the same without fields, which NumPy compares for each array
 TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
 
 FOREIGN_REQUEST = int.from_bytes(bytes(REQUEST), "big") + 1  # `foreign_head` of a direction
@@ -410,16 +411,16 @@ class Layers:
         self._numbered(read.ended)
         read.segments["payload_at"] += len(payload)
         sizes = np.diff(np.clip(ends, begin, end), prepend=begin)
-        plain = segments.view(SEGMENT, np.ndarray)
-        pieces, at, first = list[np.ndarray](), begin, 0
+        plain = segments.view(SEGMENT_BYTES, np.ndarray)
+        own, pieces, at, first = read.segments.view(SEGMENT_BYTES, np.ndarray), list[np.ndarray](), begin, 0
         for row, last in zip(rows, read.ends.tolist(), strict=True):
             pieces.append(plain[at : row[AT]])
             if row[HEADER]:
-                pieces.append(parted(segments[row[AT] : row[AT] + 1], row[HEADER])[0].view(SEGMENT, np.ndarray))
-            pieces.append(read.segments[first:last])
+                pieces.append(parted(segments[row[AT] : row[AT] + 1], row[HEADER])[0].view(SEGMENT_BYTES, np.ndarray))
+            pieces.append(own[first:last])
             sizes[row[FLOW]] += last - first + bool(row[HEADER]) - (row[AFTER] - row[AT])
             at, first = row[AFTER], last
-        merged = as_records(np.concatenate([*pieces, plain[at:end]]))
+        merged = as_records(np.concatenate([*pieces, plain[at:end]]).view(SEGMENT))
         data = np.concatenate([payload, read.payload])
         if len(merged):
             yield part_of(flows, np.cumsum(sizes), merged, data, 0, len(merged))

@@ -55,6 +55,7 @@ SERVER_NAME, ALPN, ENCRYPT_THEN_MAC, PRE_SHARED_KEY, EARLY_DATA, SUPPORTED_VERSI
 READ_EXTENSIONS = {SERVER_NAME, ALPN, ENCRYPT_THEN_MAC, PRE_SHARED_KEY, EARLY_DATA, SUPPORTED_VERSIONS}
 EXTENSION = struct.Struct(">HH")  # type, length
 RANDOM_BYTES = 32
+TLS13_CODES = tuple(code for code, suite in SUITES.items() if suite.version == TLS13)
 
 Facts = dict[str, Any]
 
@@ -108,8 +109,7 @@ def client_hello(body: bytes) -> Hello:
     offered += bytes(len(offered) % 2)
     codes = set(np.frombuffer(offered, ">u2").tolist())
     reader.vector(1)  # compression methods
-    suites = (code for code, suite in SUITES.items() if suite.version == TLS13 and code in codes)
-    return Hello(version, random, session, tuple(suites), extensions_of(reader))
+    return Hello(version, random, session, tuple(code for code in TLS13_CODES if code in codes), extensions_of(reader))
 
 
 def server_hello(body: bytes) -> Hello:
@@ -191,17 +191,20 @@ class Reader:
 
     def take(self, size: int) -> bytes:
         """The next bytes."""
-        part = self.data[self.at : self.at + size]
-        self.at += size
-        return part
+        begin = self.at
+        self.at = end = begin + size
+        return self.data[begin:end]
 
     def number(self, width: int) -> int:
         """The next number of `width` bytes."""
-        return int.from_bytes(self.take(width), "big")
+        begin = self.at
+        self.at = end = begin + width
+        return int.from_bytes(self.data[begin:end], "big")
 
     def vector(self, width: int) -> bytes:
         """The next vector, its length in `width` bytes."""
-        return self.take(self.number(width))
+        size = self.number(width)
+        return self.take(size)
 
     def more(self) -> bool:
         """Whether bytes remain."""
@@ -277,8 +280,11 @@ class SecretSource(Protocol):
 def joined_secrets(sources: Iterable[Secrets]) -> Secrets:
     """The secrets of several sources, `secret_candidates` of each label at most: the first ones of all sources come
     before the second ones, in an order that does not depend on that of the sources."""
+    some = [source for source in sources if source]
+    if len(some) == 1 and all(len(secrets) == 1 for secrets in some[0].values()):
+        return dict(some[0])
     ranked: dict[bytes, dict[bytes, int]] = {}
-    for source in sources:
+    for source in some:
         for label, secrets in source.items():
             ranks = ranked.setdefault(label, {})
             for rank, secret in enumerate(secrets):
