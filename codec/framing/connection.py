@@ -173,7 +173,10 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
     elif frame_type == V.FOREIGN_SPAN:
         d.foreign_bytes += span.length
         d.preamble_bytes += span.length
-    span_row(rows, c, direction, frame_type, span)
+    index = span_row(rows, c, direction, frame_type, span)
+    if frame_type == V.FOREIGN_SPAN:
+        rows.cells[index, R.CODE] = d.foreign_head - 1
+        d.foreign_head = 0
 
 
 @kernel

@@ -236,6 +236,8 @@ def search(state, direction):
     C.extend_span(d, s, found)
     if verdict != ACCEPT:
         return ended
+    if direction == c.client and C.matches_magic(s.bytes, at, int(d.end)) <= 0:
+        d.in_preamble = 0  # a proxy's protocol would end where the header of AMQP begins
     C.close_span(state.rows, c, direction, d, state.spans, FOREIGN_SPAN if d.in_preamble else SKIPPED, found)
     d.in_preamble = 0
     d.mode = FRAMES
@@ -323,12 +325,15 @@ def detect_direction(state, direction):
         if verdict == ACCEPT and c.family != CLASSIC:
             assume_classic(c)
     known = c.family != UNKNOWN_FAMILY
-    if from_start and direction == c.client:
-        return not_amqp(state, direction, ended or known)
+    if from_start and direction == c.client and not known:
+        return not_amqp(state, direction, ended)
     if known or peer.mode == LOST:
-        # Both sides of a tunnel through a proxy begin in its protocol.
-        if from_start and peer.preamble_bytes > 0 and verdict != ACCEPT:
+        # Both sides of a tunnel through a proxy begin in its protocol; a client whose early data the server refused
+        # begins anywhere in its frames.
+        if from_start and verdict != ACCEPT and (peer.preamble_bytes > 0 or direction == c.client):
             d.in_preamble = 1
+            if direction == c.client:
+                d.foreign_head = foreign_head(s.bytes, p, end) + 1
         enter(state, direction, FRAMES if known and from_start and not d.in_preamble else LOST)
         return True
     if from_start and (peer.mode == FOREIGN or peer.mode == TLS):
@@ -376,8 +381,8 @@ def not_amqp(state, direction, last):
     verdict, at = header_before(s.bytes, start, end, end, last, UNDECIDED, state.headers, NONE)
     if not endless and verdict == ACCEPT:
         C.extend_span(d, s, here + at - p)
+        d.foreign_head = foreign_head(s.bytes, p, end) + 1
         C.close_span(state.rows, c, direction, d, state.spans, FOREIGN_SPAN, here + at - p)
-        state.rows.cells[state.rows.used[0] - 1, R.CODE] = foreign_head(s.bytes, p, end)
         return True
     if not endless and not last and end - p <= DETECT_BYTES:
         d.scanned[UNKNOWN_FAMILY] = here + at - p

@@ -73,9 +73,19 @@ def test_early_data_is_read_where_the_server_accepts_it() -> None:
 
 
 def test_early_data_that_the_server_refuses_is_not_part_of_the_stream() -> None:
+    """The first 600 bytes of the client are refused; what follows begins inside a frame."""
     rows, (fact,) = decoded("tls13_early_data_refused")
-    accepted = b"".join(data for way, data in conversation()[0] if way == CLIENT)[600:]
-    assert fact["client"]["decrypted_bytes"] == len(accepted)
+    stream = b"".join(data for way, data in conversation()[0] if way == CLIENT)
+    assert fact["client"]["decrypted_bytes"] == len(stream) - 600
+    start, frames = 8, []  # behind the protocol header
+    while start < len(stream):
+        size = int.from_bytes(stream[start + 3 : start + 7], "big") + END_BYTES
+        frames.append((start, size))
+        start += size
+    whole = [(start, size) for start, size in frames if start >= 600]
+    assert sent(rows, "client") == sorted(size for _, size in whole)
+    assert fact["client"]["skipped_bytes"] == whole[0][0] - 600
+    assert fact["client"]["foreign_bytes"] == 0
     assert sent(rows, "server") == sorted(size for side, size in all_frames() if side == "server")
 
 
