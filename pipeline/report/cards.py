@@ -271,9 +271,11 @@ def with_unit(name: str, value: Any) -> tuple[str, str]:
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text; an object as a list of its fields."""
+    """A JSON value as text: an object as a list of its fields, an array as one of its elements."""
     if isinstance(value, dict) and value:
         return ", ".join(f"{name.replace('_', ' ')} {json_text(part)}" for name, part in value.items())
+    if isinstance(value, list) and value:
+        return ", ".join(map(json_text, value))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

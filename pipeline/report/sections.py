@@ -103,6 +103,7 @@ LISTED = ", ".join(f"'{name}'" for name in SEVERITIES)
 NAME = f"coalesce(nullif({without_generated('client_name')}, '*'), client_product, proxied_client_ip, client_ip)"
 PROCESS = f"coalesce({', '.join(f'client_process.{name}' for name in ('pod_name', 'container_name', 'name'))})"
 APPLICATION = f"({NAME} || coalesce(' (' || {without_generated(PROCESS)} || ')', ''))"
+PEER_TEXT = f"coalesce({', '.join(f'TRY_CAST(evidence.{name} AS VARCHAR)' for name in PEER_TEXTS)})"
 VALUES = {
     **KNOWN,
     # 0-9-1 section 1.1: 200 is success, errors begin with 3.
@@ -115,7 +116,8 @@ VALUES = {
     "ended": how_it_ended(),
     "severities": LISTED,
     "weight": f"list_position([{LISTED}], severity)",
-    "peer_text": f"coalesce({', '.join(f'TRY_CAST(evidence.{name} AS VARCHAR)' for name in PEER_TEXTS)})",
+    # After the code that came with it.
+    "peer_text": f"coalesce(TRY_CAST(evidence.observed AS INTEGER) || ' ', '') || {PEER_TEXT}",
     # The names in evidence as 'queue=orders exchange=logs'; null for none.
     "entities": concat_sql(" ", {name: f"'{name}=' || {in_evidence(name)}" for name in ENTITIES}.values()),
     # THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.

@@ -284,12 +284,17 @@ def test_connections_with_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_texts_of_peers_are_counted_by_rule(tmp_path: Path) -> None:
-    evidence = [{"reply_text": "gone", "text": "x"}] * 2 + [{"description": "full"}, {"observed": 7}]
+    evidence = [{"reply_text": "gone", "text": "x"}] * 2 + [
+        {"description": "full", "observed": "amqp:resource-limit-exceeded"},
+        {"observed": 299, "text": "Normal shutdown"},
+        {"observed": 7},
+    ]
     write_tables(tmp_path)
     write_table(tmp_path, "findings", [finding("CH-09", "warning", evidence=one) for one in evidence])
     with open_tables(str(tmp_path)) as session:
         assert groups(count(session), "texts", "rule_id", "text", "rows") == [
             ("CH-09", "gone", 2),
+            ("CH-09", "299 Normal shutdown", 1),
             ("CH-09", "full", 1),
         ]
 

@@ -126,6 +126,15 @@ def test_several_texts_of_one_rule_are_shown_as_such() -> None:
         assert card.happened(100) == happened
 
 
+def test_evidence_is_text_without_brackets() -> None:
+    evidence = '{"server_lacks": ["host", "platform"], "observed": {"class": 60, "method": 40}, "empty": []}'
+    assert values(evidence) == [
+        ("observed", "class 60, method 40"),
+        ("server lacks", "host, platform"),
+        ("empty", "[]"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("which", "names"),
     [
