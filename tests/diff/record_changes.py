@@ -2,7 +2,7 @@
 
     python tests/diff/record_changes.py FOLDER [--only GLOB] [--rhea NODE_MODULES]
 
-Needs root, iproute2, dumpcap and RabbitMQ from the system's packages, and for one change rhea. `changes.py` has the
+Needs what `tests/support/recording.py` needs, and for one change rhea. `changes.py` has the
 changes, `workloads.py` what the applications do.
 """
 
@@ -11,22 +11,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
-import json
-import os
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from changes import ALIKE, BASELINES, CHANGES, alike  # noqa: E402
-from record import Broker, captured, network  # noqa: E402
+from recording import Broker, captured, recording  # noqa: E402
 from workloads import DELAYED_PORT, Options, delayed, run  # noqa: E402
-
-INSIDE = "WIREHARE_CHANGES_INSIDE"
 
 
 def record(broker: Broker, path: Path, options: Options, rhea: str, delay: float) -> None:
@@ -45,38 +40,26 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="names of changes, as globs with commas between them")
     parser.add_argument("--rhea", default="", help="a folder node_modules that has rhea")
     given = parser.parse_args()
-    if os.environ.get(INSIDE) is None:
-        with network():
-            ended = subprocess.run(
-                ["ip", "netns", "exec", "fc", sys.executable, *sys.argv], env=os.environ | {INSIDE: "1"}, check=False
-            )
-        sys.exit(ended.returncode)
-    given.folder.mkdir(parents=True, exist_ok=True)
-    manifest_file = given.folder / "MANIFEST.json"
-    manifest = json.loads(manifest_file.read_text()) if manifest_file.exists() else {"changes": {}, "alike": []}
-    work = given.folder / "broker"
-    shutil.rmtree(work, ignore_errors=True)
-    broker = Broker(work)
-    broker.start()
-    broker.set_up()
-    broker.ctl("set_permissions", "alice", ".*", ".*", ".*")
-    broker.ctl("set_permissions", "-p", "orders", "guest", ".*", ".*", ".*")
-    known: dict[tuple[str, float], str] = {}
+    manifest: dict[str, Any] = {"changes": {}, "alike": []}
+    with recording(given.folder, manifest) as (broker, save):
+        broker.set_up()
+        broker.ctl("set_permissions", "alice", ".*", ".*", ".*")
+        broker.ctl("set_permissions", "-p", "orders", "guest", ".*", ".*", ".*")
+        known: dict[tuple[str, float], str] = {}
 
-    def recorded(name: str, options: Options, delay: float = 0.0, share: bool = True) -> str:
-        if share and (repr(options), delay) in known:
-            return known[repr(options), delay]
-        started = time.monotonic()
-        record(broker, given.folder / f"{name}.pcap", options, given.rhea, delay)
-        print(f"{name} {time.monotonic() - started:.1f} s", flush=True)
-        if share:
-            known[repr(options), delay] = f"{name}.pcap"
-        return f"{name}.pcap"
+        def recorded(name: str, options: Options, delay: float = 0.0, share: bool = True) -> str:
+            if share and (repr(options), delay) in known:
+                return known[repr(options), delay]
+            started = time.monotonic()
+            record(broker, given.folder / f"{name}.pcap", options, given.rhea, delay)
+            print(f"{name} {time.monotonic() - started:.1f} s", flush=True)
+            if share:
+                known[repr(options), delay] = f"{name}.pcap"
+            return f"{name}.pcap"
 
-    def wanted(name: str) -> bool:
-        return any(fnmatch.fnmatch(name, each) for each in given.only.split(","))
+        def wanted(name: str) -> bool:
+            return any(fnmatch.fnmatch(name, each) for each in given.only.split(","))
 
-    try:
         for library, options in BASELINES.items():
             for how, times in ALIKE.items():
                 if wanted(f"alike-{library}-{how}"):
@@ -103,11 +86,8 @@ def main() -> None:
             manifest["changes"][change.name] = {
                 "done": change.done, "measures": change.measures, "before": before, "after": after
             }  # fmt: skip
-            manifest_file.write_text(json.dumps(manifest, indent=1) + "\n")
-        manifest_file.write_text(json.dumps(manifest, indent=1) + "\n")
-    finally:
-        broker.stop()
-        shutil.rmtree(work, ignore_errors=True)
+            save()
+        save()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     chrt --rr 50 python tests/latency/record.py FOLDER [--only GLOB]
 
-Needs what `tests/faults/record.py` needs; with a real-time priority other work on the machine does not disturb the
+Needs what `tests/support/recording.py` needs; with a real-time priority other work on the machine does not disturb the
 times. Publisher and consumer are threads with a connection each; they note when
 they publish, get a confirm, begin to listen, get a delivery, and settle it (ns since 1970). `test_recorded_parts.py`
 computes from these notes what the parts of the latency have to be.
@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import json
-import os
-import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -27,8 +23,8 @@ import pika
 from proton import Message
 from proton.utils import BlockingConnection
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-from record import INSIDE, Broker, captured, network, run
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from recording import captured, recording, run
 
 HOST = "10.9.0.2"
 Notes = dict[str, dict[str, int]]  # by message
@@ -229,20 +225,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="*", help="names of captures, a glob")
     given = parser.parse_args()
-    if os.environ.get(INSIDE) is None:
-        with network():
-            ended = subprocess.run(
-                ["ip", "netns", "exec", "fc", sys.executable, *sys.argv], env=os.environ | {INSIDE: "1"}, check=False
-            )
-        sys.exit(ended.returncode)
-    given.folder.mkdir(parents=True, exist_ok=True)
-    manifest_file = given.folder / "MANIFEST.json"
-    manifest = json.loads(manifest_file.read_text()) if manifest_file.exists() else {}
-    work = given.folder / "broker"
-    shutil.rmtree(work, ignore_errors=True)
-    broker = Broker(work)
-    broker.start()
-    try:
+    manifest: dict[str, Any] = {}
+    with recording(given.folder, manifest) as (_, save):
         for name, record in SCENARIOS.items():
             for protocol, kind in PROTOCOLS.items():
                 capture = f"{protocol}-{name}.pcap"
@@ -252,10 +236,8 @@ def main() -> None:
                     client = kind(f"{protocol}-{name}")
                     record(client)
                 manifest[capture] = {"done": record.__doc__, "messages": client.notes}
-                manifest_file.write_text(json.dumps(manifest, indent=1) + "\n")
+                save()
                 print(capture, len(client.notes), flush=True)
-    finally:
-        broker.stop()
 
 
 if __name__ == "__main__":
