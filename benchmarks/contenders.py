@@ -74,12 +74,13 @@ _ordered: list[pa.RecordBatch] = []
 
 
 def decode(task: Task) -> None:
-    """Runs, read and ordered before, to decoded rows as Arrow batches."""
-    from udfs.decode.decoder import decode_runs
+    """Runs, read and ordered before, to rows of frames as Arrow batches."""
+    from pipeline.tables.decoding import config
+    from udfs.tables import tables_of
 
     if not _ordered:
         raise RuntimeError("the runs are not prepared")
-    for _ in decode_runs()(iter(_ordered)):
+    for _ in tables_of(iter(_ordered), config(tables=("frames",))):
         pass
 
 

@@ -893,12 +893,9 @@ INSIDE = Table("inside", "message in a batch of Azure", (
     Column("size", LONG, "its bytes", unit=BYTES, statistics=False),
 ))  # fmt: skip
 
-DECODED = Table("decoded", "what the decoder emits: frames, facts of connections, accounts of splits", (
-    Column("kind", STRING, "'frame', 'connection' (with facts) or 'capture' (account in arguments)"),
-    *FRAMES.columns,
-    Column("facts", ListOf(FACTS), "of a connection, one element; null on other rows"),
-    Column("stalls", ListOf(STALL), "of a connection, those of its TCP; null on other rows"),
-    Column("inside", ListOf(INSIDE), "messages in the batch of Azure that the frame completes; null: no batch"),
+PACKED = Table("packed", "rows of any table, as workers of Spark hand them back", (
+    Column("table", STRING, "the table"),
+    Column("rows", BINARY, "a stream of Arrow IPC"),
 ))  # fmt: skip
 
 TCP_RUNS = Table(

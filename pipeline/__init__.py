@@ -11,7 +11,6 @@ The public names:
     latency, rates, heartbeats, backlog, consumers    summaries of tables
     views                   tables with the names of OpenTelemetry, Elastic Common Schema and Zeek
     cut                     write the packets of some rows, for Wireshark
-    decoded, from_decoded   the two steps of `decode`, to cache the decoded rows in between
     to_arrow, TABLES        rows as a pyarrow.Table; the schema of each table
     NoTables                the error of `load`, a `codec.errors.WirehareError`
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pipeline.explore import views
     from pipeline.explore.loading import NoTables as NoTables
     from pipeline.explore.loading import decode as decode
-    from pipeline.explore.loading import from_decoded as from_decoded
     from pipeline.explore.loading import load as load
     from pipeline.explore.summaries import backlog as backlog
     from pipeline.explore.summaries import consumers as consumers
@@ -40,18 +38,16 @@ if TYPE_CHECKING:
     from pipeline.lake import ingest as ingest
     from pipeline.tables.dataframes import Tables as Tables
     from pipeline.tables.dataframes import to_arrow as to_arrow
-    from pipeline.tables.decoding import decoded as decoded
     from pipeline.tables.writing import write as write
     from udfs.arrow.spark_schemas import TABLES as TABLES
 
 # Name -> the module that it is imported from when it is first used: a command that needs no Spark loads none of it.
 HOMES = {
-    **dict.fromkeys(("NoTables", "decode", "from_decoded", "load"), "pipeline.explore.loading"),
+    **dict.fromkeys(("NoTables", "decode", "load"), "pipeline.explore.loading"),
     **dict.fromkeys(("Tables", "to_arrow"), "pipeline.tables.dataframes"),
     **dict.fromkeys(("backlog", "consumers", "heartbeats", "latency", "rates"), "pipeline.explore.summaries"),
     "TABLES": "udfs.arrow.spark_schemas",
     "cut": "pipeline.extract",
-    "decoded": "pipeline.tables.decoding",
     "findings": "pipeline.audit",
     "ingest": "pipeline.lake",
     "write": "pipeline.tables.writing",

@@ -128,11 +128,14 @@ def warm_stream() -> None:
 
 def warm_captures(decode: bool) -> None:
     """Compile the readers and the packet layers: read two captures; and `decode` them."""
-    from udfs.decode.decoder import decode_runs
+    from codec.tables import TABLES, WORKER_TABLES
     from udfs.source.options import parse_options
     from udfs.source.packets import PcapReader
     from udfs.source.sources import TcpRunsReader
+    from udfs.tables import tables_of
+    from udfs.workers.config import Config
 
+    frames_only = Config({name: TABLES[name] for name in WORKER_TABLES}, False, frozenset({"frames"}))
     greetings = [b"AMQP" + data.tobytes() for data in headers().data]
     recorded = [data for greeting in greetings for data in packets(greeting)]
     recorded[-1:] = in_fragments(recorded[-1])
@@ -144,7 +147,7 @@ def warm_captures(decode: bool) -> None:
             runs = TcpRunsReader(parse_options(options))
             for partition in runs.partitions():
                 batches = runs.read(partition)
-                list(decode_runs()(batches) if decode else batches)
+                list(tables_of(batches, frames_only) if decode else batches)
             packets_of = PcapReader(parse_options(options))
             for task in packets_of.partitions():
                 list(packets_of.read(task))
@@ -241,9 +244,9 @@ def warm_conversations() -> None:
     from udfs.conversation.channels import ChannelTracker
     from udfs.conversation.frames import FrameBatch
     from udfs.conversation.sessions import SessionTracker
-    from udfs.decode.frame_rows import ARROW_DECODED
+    from udfs.decode.frame_rows import ARROW_FRAMES
 
-    columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
+    columns = {field.name: pa.array([None], field.type) for field in ARROW_FRAMES}
     columns |= {
         "connection_id": pa.array([1]),
         "frame_type": pa.array(["gap"]),

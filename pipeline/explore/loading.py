@@ -16,28 +16,18 @@ from pipeline.lake.reading import Span
 from pipeline.output.place import OutputError, escape_glob, place
 from pipeline.run.session import ONE_PARTITION_BYTES
 from pipeline.tables.dataframes import (
-    PlannedTables,
+    DecodedTables,
     Tables,
     empty,
     stream_queues,
     with_to_arrow,
 )
-from pipeline.tables.decoding import PacketFilter, Time, decoded
+from pipeline.tables.decoding import PacketFilter, Time, packed
 from udfs.arrow.spark_schemas import TABLES
 from udfs.source.options import suggesting
 from udfs.source.reading import public_uri
 
 PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames
-
-
-@suggesting
-def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
-    """The tables of decoded rows (`codec.tables.DECODED`); `payload` fills column `body` of messages.
-
-    `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
-    rows that are cached once computed (`Tables.release` drops them).
-    """
-    return PlannedTables(decoded, payload)
 
 
 @suggesting
@@ -55,8 +45,8 @@ def decode(
 ) -> Tables:
     """The tables of captures, for notebooks.
 
-    Lazy: the first action decodes, and Spark caches the decoded rows (memory, then disk) until `Tables.release`. If
-    they exceed the disk, or are read only once, write the rows of `decoded` to files instead.
+    Lazy: the first action decodes, all tables in one pass, and Spark caches their rows (memory, then disk) until
+    `Tables.release`. If they exceed the disk, or are used again later, `write` them to files instead.
 
     paths
         Captures: pcap or pcapng files (also .gz .zst .lz4), directories of them, glob patterns, URIs. Relative paths
@@ -76,7 +66,7 @@ def decode(
         captures themselves (Decryption Secrets Blocks of pcapng) are found without it.
     """
     chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
-    return PlannedTables(decoded(spark, paths, payload=payload, **chosen), payload, decoded_here=True)
+    return DecodedTables(packed(spark, paths, payload=payload, **chosen))
 
 
 class NoTables(WirehareError, ValueError):

@@ -41,18 +41,21 @@ from codec.net.layers import (
     SYN,
 )
 from codec.net.runs import gather_runs
+from codec.tables import TABLES, WORKER_TABLES
 from pipeline.extract.choice import Choice, Packet, with_keys
 from pipeline.extract.frames import pair_ids
 from pipeline.extract.headers import FULL, folded, word_sum
 from pipeline.extract.originals import Interface, Original, originals
 from pipeline.extract.survey import Connection, coarse_filter, connection_id, connection_name
 from pipeline.extract.writing import Writer
-from udfs.decode.decoder import decode_runs
+from udfs.arrow.types import arrow_schema, cast_to
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import AddressSpaces, Files, Group, flow_of, flows_in_order
 from udfs.source.columns import run_batches
-from udfs.source.sources import InOneTask, in_run_order
+from udfs.source.sources import in_run_order, read_runs
 from udfs.source.splits import Account, Split, read_blocks
+from udfs.tables import tables_of
+from udfs.workers.config import Config
 
 RAW_IP = Interface(101)  # LINKTYPE_RAW
 AMQP_PORT = 5672
@@ -285,15 +288,17 @@ def _sum(data: bytes) -> bytes:
 
 def _decoded(path: Path, packets: Mapping[Packet, int]) -> Rewritten:
     """Decode the capture: the rows of its tables that a cut needs."""
-    decode = InOneTask({"paths": json.dumps([str(path)])}, decode_runs())
-    rows = pa.Table.from_batches(decode(iter(())))
-    frames, ended, accounts = (rows.filter(pc.equal(rows["kind"], kind)) for kind in ("frame", "connection", "capture"))
-    facts = pc.list_flatten(ended["facts"]).combine_chunks()
-    connections = pa.Table.from_struct_array(facts).append_column("connection_id", ended["connection_id"])
-    for name in ("opened", "closed"):
-        ts = pc.divide(connections[f"{name}_ts_ns"], 1000).cast(frames.schema.field("ts").type)
-        connections = connections.append_column(f"{name}_ts", ts)
+    wanted = {name: TABLES[name] for name in WORKER_TABLES}
+    config = Config(wanted, False, frozenset({"frames", "connections"}))
+    found: dict[str, list[pa.RecordBatch]] = {name: [] for name in config.tables}
+    for table, _, rows in tables_of(in_run_order(read_runs({"paths": json.dumps([str(path)])})), config):
+        if table in found:
+            schema = arrow_schema(wanted[table])
+            found[table].append(cast_to({name: rows[name] for name in schema.names}, schema))
+    tables = {name: pa.Table.from_batches(rows, arrow_schema(wanted[name])) for name, rows in found.items()}
+    connections = tables["connections"]
     times = {"first_ts": pc.min(connections["opened_ts"]), "last_ts": pc.max(connections["closed_ts"])}
-    captures = {"capture_file": accounts["capture_file"][0], "byte_size": path.stat().st_size, **times}
-    (found,) = originals(pa.table({name: pa.array([value]) for name, value in captures.items()}))
-    return Rewritten(replace(found, rewritten=True), packets, {"frames": frames, "connections": connections})
+    (file,) = pc.unique(connections["capture_file"])
+    captures = {"capture_file": file, "byte_size": path.stat().st_size, **times}
+    (original,) = originals(pa.table({name: pa.array([value]) for name, value in captures.items()}))
+    return Rewritten(replace(original, rewritten=True), packets, tables)

@@ -1,12 +1,10 @@
-"""The tables as lazy DataFrames: exactly the columns and types of their schemas, and `toArrow` with VARIANT columns.
-Tables of decoded rows are made by the code of the workers, when they are requested."""
+"""The tables as lazy DataFrames: exactly the columns and types of their schemas, and `toArrow` with VARIANT columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -15,9 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from codec.tables import CAPTURES, DERIVED_TABLES, TABLES, WORKER_TABLES
+from codec.tables import CAPTURES, TABLES, Table
 from pipeline.output.place import OutputError, Place, place
-from pipeline.tables.decoding import config
 from udfs.arrow.spark_schemas import TABLES as SCHEMAS
 from udfs.arrow.spark_schemas import spark_schema, struct_schema, variant_columns
 from udfs.conversation.roles import COUNTS_MESSAGES, DELETES_QUEUE, QUEUE_TYPES_BY
@@ -25,12 +22,12 @@ from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.source.captures import MakeCaptures
 from udfs.source.options import meant
 from udfs.source.reading import public_uri
+from udfs.workers.config import ACCOUNT_ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_FILES = 100  # of a table, to read their footers for row counts
-SPARK_DERIVED = (*DERIVED_TABLES, "frames")
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,21 +132,17 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     return chosen.select(*METHOD_COLUMNS).mapInArrow(find_streams, spark_schema(STREAMS))
 
 
-class PlannedTables(Tables):
-    """Tables of `decoded` rows, each planned on first access, which takes Spark seconds for some of them. Spark caches
-    rows that several tables derive from once they are computed; with `payload` they include message bodies.
-    `decoded_here`: `decoded` is cached, too, and all rows of a connection are in one partition, in order.
-    Thread-safe."""
+class DecodedTables(Tables):
+    """Tables of `packed` rows (`codec.tables.PACKED`), which Spark caches once they are computed: one pass over the
+    captures makes all tables. Each is planned on first access. Thread-safe."""
 
-    _decoded: DataFrame
-    _payload: bool
-    _by_connection: bool
+    _packed: DataFrame
     _cached: list[DataFrame]
     _lock: RLock
 
-    def __init__(self, decoded: DataFrame, payload: bool, decoded_here: bool = False) -> None:
-        self.__dict__.update(_payload=payload, _by_connection=decoded_here, _cached=[], _lock=RLock())
-        self.__dict__["_decoded"] = self._persist(decoded) if decoded_here else decoded
+    def __init__(self, packed: DataFrame) -> None:
+        self.__dict__.update(_cached=[], _lock=RLock())
+        self.__dict__["_packed"] = self._persist(packed)
 
     def __getattr__(self, name: str) -> DataFrame:
         if name not in TABLES:
@@ -170,30 +163,20 @@ class PlannedTables(Tables):
 
     def _planned(self, name: str) -> DataFrame:
         if name == "captures":
-            accounts = self._decoded.filter(F.col("kind") == "capture").select(F.to_json("arguments"))
-            return accounts.repartition(1).mapInArrow(MakeCaptures(CAPTURES), SCHEMAS["captures"])
-        if name == "frames":
-            return shaped(self._decoded.filter(F.col("kind") == "frame"), SCHEMAS["frames"])
+            accounts = self._unpacked(ACCOUNT_ROWS).repartition(1)
+            return accounts.mapInArrow(MakeCaptures(CAPTURES), SCHEMAS["captures"])
         if name == "message_flows":
             from pipeline.tables.flows import message_flows
 
             to_pair = self._persist(self.messages.select(*MESSAGE_COLUMNS))
-            streams = stream_queues(self.frames)
-            return message_flows(to_pair, self.connections, streams, self.links, self.stalls)
-        return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), SCHEMAS[name])
+            return message_flows(to_pair, self.connections, stream_queues(self.methods), self.links, self.stalls)
+        return self._unpacked(TABLES[name])
 
-    @cached_property
-    def _made(self) -> DataFrame:
-        """Tables that workers make, a struct each: one pass over the frames of a connection, which are in one
-        partition."""
-        from udfs.tables import TableRows
+    def _unpacked(self, table: Table) -> DataFrame:
+        from udfs.tables.packed import UnpackTable
 
-        rows = TableRows(config(self._payload), tuple(name for name in WORKER_TABLES if name not in SPARK_DERIVED))
-        of_connections = self._decoded.filter("kind <> 'capture'")
-        if not self._by_connection:
-            of_connections = of_connections.repartition("connection_id")
-        in_order = of_connections.sortWithinPartitions("connection_id", F.desc("kind"), "frame_no")
-        return self._persist(in_order.mapInArrow(rows, spark_schema(rows.schema)))
+        own = self._packed.filter(F.col("table") == table.name)
+        return own.mapInArrow(UnpackTable(table), spark_schema(table))
 
 
 def shaped(rows: DataFrame, schema: StructType) -> DataFrame:

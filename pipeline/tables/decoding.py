@@ -1,4 +1,4 @@
-"""From captures to decoded rows (`codec.tables.DECODED`) on Spark, or directly to files of tables."""
+"""From captures to rows of tables on Spark, or directly to files of tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pyarrow as pa
 
-from codec.tables import DECODED, RUN_ORDER, TABLES, TCP_RUNS, WORKER_TABLES, Table
+from codec.tables import PACKED, RUN_ORDER, TABLES, TCP_RUNS, WORKER_TABLES, Table
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.run.exchange import (
@@ -24,7 +24,6 @@ from pipeline.run.exchange import (
 )
 from pipeline.run.processes import LocalProcesses
 from udfs.arrow.files import flow_buckets
-from udfs.source.options import suggesting
 from udfs.workers.config import Config
 
 if TYPE_CHECKING:
@@ -62,35 +61,6 @@ class PacketFilter(TypedDict, total=False):
     keylog: str | Sequence[str] | None
 
 
-@suggesting
-def decoded(
-    spark: SparkSession,
-    paths: str | Sequence[str],
-    *,
-    payload: bool = False,
-    ports: int | Sequence[int] | None = None,
-    hosts: str | Sequence[str] | None = None,
-    since: Time | None = None,
-    until: Time | None = None,
-    split_bytes: int | None = None,
-    keylog: str | Sequence[str] | None = None,
-) -> DataFrame:
-    """Captures -> decoded rows (`codec.tables.DECODED`), lazy and not cached.
-
-    `paths`: files, directories, globs, URIs; relative ones are under the working directory of this process. `payload`:
-    include the bytes of content bodies. The others: see `pipeline.decode`. A capture that cannot be read is a row of
-    `captures` with its error.
-    """
-    from udfs.decode.decoder import decode_runs
-
-    places = anchored_paths(paths)
-    secrets = secret_files(places, keylog)
-    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
-    rows = by_flow(spark, places, decode_runs(payload, secrets=secrets), DECODED, chosen)
-    assert isinstance(rows, OnSpark)
-    return rows.rows
-
-
 def secret_files(places: Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
     """Where workers find the TLS secrets of these captures. Raises KeyLogError."""
     from udfs.decode.key_logs import SecretFiles
@@ -117,6 +87,19 @@ def anchored_paths(paths: str | Sequence[str]) -> list[str]:
 def config(payload: bool = False, tables: Collection[str] = WORKER_TABLES) -> Config:
     """What workers make of frames: `tables`; `payload`: with the bytes of content bodies."""
     return Config({name: TABLES[name] for name in WORKER_TABLES}, payload, frozenset(tables))
+
+
+def packed(
+    spark: SparkSession, paths: str | Sequence[str], *, payload: bool, **chosen: Unpack[PacketFilter]
+) -> DataFrame:
+    """The rows of all tables (`codec.tables.PACKED`), lazy and not cached."""
+    from udfs.tables.packed import PackTables
+
+    places = anchored_paths(paths)
+    pack = PackTables(config(payload), secret_files(places, chosen.get("keylog")))
+    rows = by_flow(spark, places, pack, PACKED, chosen)
+    assert isinstance(rows, OnSpark)
+    return rows.rows
 
 
 def decode_into(

@@ -185,12 +185,14 @@ def test_the_size_of_compressed_captures_is_unknown(tmp_path: Path) -> None:
 
 def test_one_task_gives_the_rows_of_many(spark: SparkSession) -> None:
     captures = [str(SAMPLES / "091_rpc_reply_to.pcap"), str(ROOT / "tests" / "captures" / "010_auth.pcap")]
-    one, many = pipeline.decoded(spark, captures), pipeline.decoded(spark, captures, split_bytes=5000)
-    text = "to_json(struct(*))"
-    # Accounts are those of splits.
-    rows = [sorted(r[0] for r in each.filter("kind <> 'capture'").selectExpr(text).collect()) for each in (one, many)]
-    assert rows[0] == rows[1]
-    assert rows[0]
+    one, many = pipeline.decode(spark, captures), pipeline.decode(spark, captures, split_bytes=5000)
+    for name in ("frames", "connections", "messages", "captures"):
+        rows = [
+            sorted(row[0] for row in getattr(tables, name).selectExpr("to_json(struct(*))").collect())
+            for tables in (one, many)
+        ]
+        assert rows[0] == rows[1]
+        assert rows[0]
 
 
 def test_missing_and_remote_captures_are_not_decoded_in_one_task(tmp_path: Path) -> None:
@@ -355,7 +357,7 @@ def test_workers_of_a_running_session_interpret_small_captures_while_there_are_n
     assert not workers_interpret()
     environment[CACHE_DIR] = str(cold)
     monkeypatch.setattr("pipeline.tables.decoding.COLD_BYTES", 0)
-    pipeline.decoded(spark, str(SAMPLES))
+    pipeline.decode(spark, str(SAMPLES))
     assert not workers_interpret()
 
 

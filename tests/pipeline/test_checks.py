@@ -52,7 +52,7 @@ def methods_of(path: Path, cases: list[Case]) -> tuple[pa.Table, dict[int, Key]]
     owner = write_cases(path, cases)
     decoded = decoding.decode_table(decoding.in_flow_order(decoding.runs([path])))
     of_connections = decoded.filter(pc.equal(decoded["kind"], "connection")).select(["connection_id", "facts"])
-    facts = {row["connection_id"]: row["facts"][0] for row in of_connections.to_pylist()}
+    facts = {row["connection_id"]: row["facts"] for row in of_connections.to_pylist()}
     frames = decoded.filter(pc.equal(decoded["kind"], "frame"))
     for name in ("version", "name", "sender", "status", "error", "frame_type"):
         frames = frames.set_column(frames.schema.get_field_index(name), name, frames[name].cast(pa.string()))

@@ -23,7 +23,7 @@ from udfs.arrow.fields import text_or_hex, to_hex, valid_utf8
 from udfs.arrow.types import VARIANT
 from udfs.conversation import sessions
 from udfs.conversation.frames import FrameBatch
-from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.decode.frame_rows import ARROW_FRAMES
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 
@@ -33,7 +33,7 @@ CAPTURES = (
     "10_qpidd_outcomes_drain.pcap", "10_rabbitmq_multi_frame_transfer.pcap", "10_mid_stream.pcap",
 )  # fmt: skip
 TABLES = ("channels", "links", "messages", "methods")
-FRAMES = pa.schema([field for field in ARROW_DECODED if field.name != "kind"])
+FRAMES = ARROW_FRAMES
 
 
 def followed(frames: pa.Table, size: int) -> dict[str, list[str]]:

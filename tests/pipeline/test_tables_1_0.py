@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from captured_rows import write_rows
+from captured_rows import rows_apart
 from pyspark.sql import SparkSession
+from tables_support import tables_from
 from test_tables_captures import CAPTURES, Captured
-
-import pipeline
-from codec.tables import DECODED
-from udfs.arrow.spark_schemas import spark_schema
 
 NAMES = (
     "10_qpidd_transactions.pcap",
@@ -32,11 +29,9 @@ TRANSACTIONS, OUTCOMES, ERRORS, RPC, MODES, REFUSED, MULTI, PEERS, MID = (name.p
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Captured]:
+def found(spark: SparkSession) -> Iterator[Captured]:
     """Two of the captures have one time and one pair of ports; their connections are distinguished."""
-    folder = tmp_path_factory.mktemp("decoded")
-    write_rows(folder, NAMES)
-    tables = pipeline.from_decoded(spark.read.schema(spark_schema(DECODED)).parquet(str(folder)))
+    tables = tables_from(spark, rows_apart(NAMES))
     yield Captured(tables)
     tables.release()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import golden
 import numpy as np
@@ -18,15 +17,14 @@ import test_tables_channels
 import test_tables_messages
 import test_tables_methods
 import test_tables_settlement
+from decoder_rows import TableRows, as_arrow, in_order
 from decoding import decode_table, in_flow_order, runs
 from tables_support import STEP, Script
 
 from codec.compiler.limits import LIMITS, Limits
 from codec.tables import TABLES, WORKER_TABLES, families
-from codec.variant import encode
 from pipeline.tables.decoding import config
 from udfs.arrow.types import (
-    VARIANT,
     ColumnError,
     arrow_schema,
     to_schema,
@@ -34,8 +32,7 @@ from udfs.arrow.types import (
 from udfs.conversation import states
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.messages import Contents
-from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.tables import TableRows, conversation
+from udfs.tables import conversation
 
 MODULES = (test_tables_channels, test_tables_messages, test_tables_methods, test_tables_settlement)
 VERSIONS = {"0-8", "0-9", "0-9-1"}
@@ -50,32 +47,14 @@ SIZES = [
 ]  # fmt: skip
 
 
-def as_arrow(rows: list[dict[str, Any]]) -> pa.Table:
-    """Rows of scripts as DECODED."""
-    columns = {}
-    for field in ARROW_DECODED:
-        values = [row.get(field.name) for row in rows]
-        if field.type == VARIANT:
-            encoded = [encode(value or {}) for value in values]
-            parts = [pa.array([part[i] for part in encoded], pa.binary()) for i in (0, 1)]
-            mask = pa.array([value is None for value in values])
-            columns[field.name] = pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=mask)
-        elif field.name == "ts":
-            columns["ts"] = pa.array([row["ts_ns"] // 1000 for row in rows]).cast(field.type)
-        else:
-            columns[field.name] = pa.array(values, field.type)
-    return pa.table(columns, schema=ARROW_DECODED)
-
-
 @cache
 def decoded(with_captures: bool) -> pa.Table:
     """The rows of scripts; of all captures of the classic family, and of some with sessions: connection after
     connection, frames in order, facts behind them."""
     scripts = enumerate((script for module in MODULES for script in module.SCRIPTS.values()), start=1)
     by_hand = as_arrow([row for number, script in scripts for row in script.rows(number)])
-    order = [("connection_id", "ascending"), ("kind", "descending"), ("frame_no", "ascending")]
     if not with_captures:
-        return by_hand.sort_by(order).combine_chunks()
+        return in_order(by_hand)
     captures = [
         capture
         for name, capture in golden.captures().items()
@@ -83,14 +62,13 @@ def decoded(with_captures: bool) -> pa.Table:
     ]
     paths = sorted({path for capture in captures for path in capture.paths})
     captured = decode_table(in_flow_order(runs(paths)))
-    rows = pa.concat_tables([by_hand, captured]).filter(pc.field("kind") != "capture")
-    return rows.sort_by(order).combine_chunks()
+    return in_order(pa.concat_tables([by_hand, captured]))
 
 
 def made(size: int, with_captures: bool) -> dict[str, list[str]]:
     """Rows of tables as text, of batches of `size` rows."""
     found = {name: list[str]() for name in WORKER_TABLES}
-    rows = TableRows(config(payload=True), WORKER_TABLES)
+    rows = TableRows(config(payload=True))
     for table, batch in rows.rows(iter(decoded(with_captures).to_batches(max_chunksize=size))):
         found[table] += map(str, batch.to_pylist())
     return {name: sorted(texts) for name, texts in found.items()}
@@ -151,7 +129,7 @@ def twins() -> dict[str, pa.Table]:
 def in_batches(*batches: pa.Table) -> dict[str, list[str]]:
     found = {name: list[str]() for name in WORKER_TABLES}
     pieces = (batch for table in batches for batch in table.to_batches())
-    for table, rows in TableRows(config(), WORKER_TABLES).rows(pieces):
+    for table, rows in TableRows(config()).rows(pieces):
         found[table] += map(str, rows.to_pylist())
     return {name: sorted(texts) for name, texts in found.items()}
 
@@ -173,7 +151,7 @@ def test_above_the_limit_the_oldest_messages_are_written_as_unknown(monkeypatch:
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     rows = as_arrow(outstanding(9).rows(1))
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
-    parts = list(TableRows(config(), WORKER_TABLES).rows(iter(rows.to_batches(max_chunksize=3))))
+    parts = list(TableRows(config()).rows(iter(rows.to_batches(max_chunksize=3))))
     messages = [row for table, batch in parts if table == "messages" for row in batch.to_pylist()]
     messages.sort(key=lambda row: row["first_frame_no"])
     outcomes = [row["outcome"] for row in messages]
@@ -191,7 +169,7 @@ def test_table_connections_alone_has_all_limits(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
     rows = as_arrow(outstanding(9).rows(1))
-    parts = TableRows(config(tables=("connections",)), ("connections",)).rows(iter(rows.to_batches(max_chunksize=3)))
+    parts = TableRows(config(tables=("connections",))).rows(iter(rows.to_batches(max_chunksize=3)))
     assert [row["limits"] for table, batch in parts if table == "connections" for row in batch.to_pylist()] == [
         ["outstanding messages"]
     ]
@@ -212,7 +190,7 @@ def test_what_is_outstanding_is_counted_by_connection(monkeypatch: pytest.Monkey
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     complete, begun = as_arrow(given_back(5).rows(1)), as_arrow(Script().open().rows(2))
     frames = pa.concat_tables([complete, begun]).combine_chunks()
-    found = TableRows(config(), WORKER_TABLES).rows(iter(frames.to_batches()))
+    found = TableRows(config()).rows(iter(frames.to_batches()))
     rows = [(table, row) for table, batch in found for row in batch.to_pylist()]
     outcomes = [row["outcome"] for table, row in rows if table == "messages" and row["operation"] == "publish"]
     assert outcomes == ["returned"] * 5
@@ -242,7 +220,7 @@ def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_body_that_never_ends_is_summarized() -> None:
-    parts = TableRows(config(), WORKER_TABLES).rows(long_body(20))
+    parts = TableRows(config()).rows(long_body(20))
     (message,) = (row for table, batch in parts if table == "messages" for row in batch.to_pylist())
     assert (message["body_seen"], message["last_frame_no"], message["complete"]) == (20_000, 20_004, False)
     assert message["last_ts_ns"] == message["ts_ns"] + 2 * STEP

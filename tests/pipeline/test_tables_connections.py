@@ -6,11 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from decoder_rows import as_arrow
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from tables_support import STEP, T0, Read, Script, at, decoded_rows
-
-import pipeline
+from tables_support import STEP, T0, Read, Script, at, tables_from
 
 SERVER = {
     "product": "RabbitMQ",
@@ -242,8 +241,7 @@ def account(name: str, **more: object) -> dict[str, object]:
 
 
 def test_capture_is_the_sum_of_its_splits(spark: SparkSession) -> None:
-    rows = decoded_rows(
-        spark,
+    rows = as_arrow(
         [
             account("a", skipped={"udp": 2, "arp": 1}, dropped=4),
             account(
@@ -252,7 +250,7 @@ def test_capture_is_the_sum_of_its_splits(spark: SparkSession) -> None:
             account("b", link_types=["RAW", "SLL"]),
         ],
     )
-    found = {row.capture_file: row for row in pipeline.from_decoded(rows).captures.collect()}
+    found = {row.capture_file: row for row in tables_from(spark, rows).captures.collect()}
     a, b = found["a"], found["b"]
     assert a.skipped_packets == {"udp": 5, "arp": 1, "icmp": 1}
     assert (a.packets, a.byte_size, a.dropped, a.truncated, a.error) == (20, 1000, 4, True, "cut")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import decoding
@@ -16,25 +15,23 @@ import golden
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 NUMBERS = 1 << 8  # of captures: the last bits of a connection's id say of which it is
 OWN = bytes.fromhex("3fff")  # begins addresses of runs, the number of their capture behind it (RFC 9637)
 IP_BYTES = 16
 
 
-def write_rows(folder: Path, names: Iterable[str]) -> None:
-    """DECODED rows of these captures as Parquet under `folder`, by kind."""
+def rows_apart(names: Iterable[str]) -> pa.Table:
+    """DECODED rows of these captures."""
+    found = []
     for number, name in enumerate(names):
         table = decoding.decode_table(decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)))
-        table = table.set_column(
-            table.schema.get_field_index("connection_id"), "connection_id", renumbered(table["connection_id"], number)
-        )
+        at = table.schema.get_field_index("connection_id")
+        table = table.set_column(at, table.schema.field(at), renumbered(table["connection_id"], number))
         for kind in ("frame", "connection", "capture"):
-            rows = table.filter(pc.equal(table["kind"], kind)).drop_columns(["kind"])
-            rows = with_addresses(rows, number) if kind == "connection" else rows
-            (folder / f"kind={kind}").mkdir(parents=True, exist_ok=True)
-            pq.write_table(rows, folder / f"kind={kind}" / f"{number}.parquet")
+            rows = table.filter(pc.equal(table["kind"], kind))
+            found.append(with_addresses(rows, number) if kind == "connection" else rows)
+    return pa.concat_tables(found)
 
 
 def runs_apart() -> Iterator[pa.RecordBatch]:
@@ -75,5 +72,9 @@ def with_addresses(rows: pa.Table, number: int) -> pa.Table:
         return facts | {side: f"{facts[side]}#{number}" for side in ("client_ip", "server_ip")}
 
     at = rows.schema.get_field_index("facts")
-    changed = [[own(facts)] for (facts,) in rows["facts"].to_pylist()]
+    ids, stalls = rows["connection_id"].to_pylist(), rows["stalls"].to_pylist()
+    own_stalls = [[{**row, "connection_id": id_} for row in of] for id_, of in zip(ids, stalls, strict=True)]
+    column = rows.schema.get_field_index("stalls")
+    rows = rows.set_column(column, rows.schema.field(column), pa.array(own_stalls, rows.schema.field(column).type))
+    changed = [own(facts) for facts in rows["facts"].to_pylist()]
     return rows.set_column(at, rows.schema.field(at), pa.array(changed, rows.schema.field(at).type))

@@ -15,14 +15,13 @@ import independent_tcp
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from decoder_rows import DECODED, decode_runs
 from decoding import in_flow_order, rows_of, runs
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from pipeline.extract import Choice, CutOptions, Result
 from pipeline.extract.cutting import cut_rows
-from udfs.decode.decoder import decode_runs
-from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.decode.key_logs import SecretFiles
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -107,10 +106,10 @@ def tables_of(paths: Iterable[Path], secrets: SecretFiles | None = None) -> Tabl
     """What decoding these captures gives, as far as a cut needs it; `secrets` as for `decode_runs`."""
     batches = in_flow_order(runs(list(paths))).combine_chunks().to_batches(max_chunksize=64)
     made = decode_runs(payload=True, secrets=secrets)(iter(batches))
-    decoded = rows_of(pa.Table.from_batches(made, schema=ARROW_DECODED))
+    decoded = rows_of(pa.Table.from_batches(made, schema=DECODED))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TYPES}
     for row in decoded:
-        facts = row["facts"][0] if row["kind"] == "connection" else row["arguments"]
+        facts = row["facts"] if row["kind"] == "connection" else row["arguments"]
         if row["kind"] == "frame":
             rows["frames"].append(row)
         elif row["kind"] == "connection":

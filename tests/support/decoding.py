@@ -16,11 +16,10 @@ from typing import Any
 
 import golden
 import pyarrow as pa
+from decoder_rows import DECODED, decode_runs
 from pyspark.sql.variant_utils import VariantUtils
 
 from codec.tables import RUN_ORDER
-from udfs.decode.decoder import decode_runs
-from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.source.sources import read_runs
 
 Row = dict[str, Any]
@@ -48,7 +47,7 @@ def in_flow_order(table: pa.Table) -> pa.Table:
 
 def decode_batches(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Batches of runs in flow order -> DECODED rows, payloads included."""
-    return pa.Table.from_batches(decode_runs(payload=True)(iter(batches)), schema=ARROW_DECODED)
+    return pa.Table.from_batches(decode_runs(payload=True)(iter(batches)), schema=DECODED)
 
 
 def decode_table(table: pa.Table, batch_rows: int = 64) -> pa.Table:
@@ -79,7 +78,7 @@ def connections(rows: list[Row]) -> list[Connection]:
             frames.setdefault(row["connection_id"], []).append(row)
     found = [
         Connection(
-            row["facts"][0], row["ts_ns"], sorted(frames.get(row["connection_id"], []), key=lambda r: r["frame_no"])
+            row["facts"], row["ts_ns"], sorted(frames.get(row["connection_id"], []), key=lambda r: r["frame_no"])
         )
         for row in rows
         if row["kind"] == "connection"

@@ -13,14 +13,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+from decoder_rows import as_arrow, packed_tables
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
-import pipeline
-from codec.tables import DECODED
+from codec.tables import PACKED
 from pipeline import Tables
+from pipeline.tables.dataframes import DecodedTables
+from pipeline.tables.decoding import config
 from udfs.arrow.spark_schemas import spark_schema
 
 
@@ -57,7 +59,6 @@ def arrow_rows(
 T0 = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
 STEP = 1000
 CONTENT_OVERHEAD = 8  # type, channel, size, frame end
-JSON_COLUMNS = ("facts",)
 
 
 def at(frame_no: int) -> datetime:
@@ -191,16 +192,15 @@ class Script:
             "ts_ns": T0,
             "version": self.version,
             "version_known": True,
-            "facts": [stated],
+            "facts": stated,
         }
         return [{"connection_id": connection_id, **row} for row in (*self.frames, connection)]
 
 
-def decoded_rows(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    """Dicts of columns of DECODED -> DECODED; VARIANT columns and facts from their JSON, `ts` from `ts_ns`."""
-    return arrow_rows(spark, rows, spark_schema(DECODED), JSON_COLUMNS).withColumn(
-        "ts", F.expr("timestamp_micros(ts_ns div 1000)")
-    )
+def tables_from(spark: SparkSession, rows: pa.Table, payload: bool = False) -> Tables:
+    """The tables of DECODED rows (`decoder_rows`), as `pipeline.decode` returns them."""
+    packed = packed_tables(rows, config(payload))
+    return DecodedTables(spark.createDataFrame(packed, spark_schema(PACKED)))
 
 
 class Found:
@@ -231,7 +231,5 @@ class Read(Found):
 
     def __init__(self, spark: SparkSession, scripts: Mapping[str, Script], payload: bool = False) -> None:
         names = dict(enumerate(scripts, start=1))
-        self.decoded = decoded_rows(
-            spark, [row for number, name in names.items() for row in scripts[name].rows(number)]
-        ).persist()
-        super().__init__(pipeline.from_decoded(self.decoded, payload=payload), names)
+        self.decoded = as_arrow(row for number, name in names.items() for row in scripts[name].rows(number))
+        super().__init__(tables_from(spark, self.decoded, payload), names)

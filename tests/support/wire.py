@@ -34,7 +34,7 @@ class Fact(NamedTuple):
 def take_facts(decoder: Decoder, files: Sequence[str] = ("a.pcap",)) -> list[Fact]:
     """Connections that have ended since the last call, in captures `files`."""
     rows = [row for ended in decoder.take_ended() for row in connection_rows(ended, files).to_pylist()]
-    return [Fact(row["connection_id"], row["facts"][0]) for row in rows]
+    return [Fact(row["connection_id"], row["facts"]) for row in rows]
 
 
 FLOW = bytes(15) + b"\x01" + bytes(15) + b"\x02" + (5672).to_bytes(2, "big") + (40000).to_bytes(2, "big")

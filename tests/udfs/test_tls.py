@@ -12,13 +12,13 @@ import decoding
 import golden
 import pyarrow as pa
 import pytest
+from decoder_rows import decode_runs
 from expected import expected
 from tls_peers import NOT_AFTER, Peers, Sent, wire_of
 from wire import CLIENT, SERVER, Wire
 
 from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog
-from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
 
 AMQP = "091_declare_publish_consume_ack.pcap"
@@ -86,7 +86,7 @@ def test_recorded_captures_give_the_frames_of_tshark(name: str) -> None:
     ]
     in_tshark = [json.loads(line) for line in gzip.decompress(golden_file.read_bytes()).splitlines()]
     assert found == [(frame["frame"], frame["size"]) for frame in in_tshark]
-    (facts,) = (row["facts"][0] for row in rows if row["kind"] == "connection")
+    (facts,) = (row["facts"] for row in rows if row["kind"] == "connection")
     assert facts["tls"]["server_certificate"]["issuer"] == "CN=corpus test CA"
     assert (facts["transport"], facts["tls"]["sni"], facts["tls"]["decrypted"]) == ("tls", "localhost", True)
 

@@ -14,6 +14,7 @@ from typing import Any
 import decoding
 import golden
 import pytest
+from decoder_rows import decode_runs
 from test_tls import assert_complete, conversation
 from test_tls_carried import in_one_piece, pieces
 from tls_forged import Forged, secrets_capture, wrong_lines
@@ -29,7 +30,6 @@ from codec.layers.tls_handshake import (
     joined_secrets,
     newest,
 )
-from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
 
 TLS12, TLS13 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3

@@ -11,10 +11,10 @@ from typing import Any
 import decoding
 import golden
 import pyarrow as pa
+from decoder_rows import decode_runs
 from test_tls import PARTS, all_frames, conversation
 from wire import CLIENT
 
-from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
 
 END_BYTES = 8  # of a classic frame that its length does not count
@@ -26,7 +26,7 @@ def decoded(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     runs = decoding.in_flow_order(decoding.runs([path]))
     made = decode_runs(secrets=SecretFiles((), (str(path),)))(iter(runs.to_batches()))
     rows = decoding.rows_of(pa.Table.from_batches(made))
-    facts = [row["facts"][0] for row in rows if row["kind"] == "connection"]
+    facts = [row["facts"] for row in rows if row["kind"] == "connection"]
     for fact in facts:
         for side in ("client", "server"):
             assert fact[side]["payload_bytes"] == sum(fact[side][part] for part in PARTS)

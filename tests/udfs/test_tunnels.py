@@ -139,8 +139,8 @@ def frames(path: Path) -> list[dict[str, Any]]:
     found = [row for row in rows_of(decode_table(in_flow_order(runs([path])))) if row["kind"] != "capture"]
     for row in found:
         del row["file"], row["capture_file"]
-        for facts in row["facts"] or ():
-            del facts["capture_file"]
+        if row["facts"]:
+            del row["facts"]["capture_file"]
     return sorted(found, key=lambda row: (row["connection_id"], row["kind"], row["frame_no"] or 0))
 
 

@@ -41,7 +41,7 @@ from udfs.conversation.properties import ONLY_DERIVED_FROM, derived
 from udfs.conversation.properties import properties as read_properties
 from udfs.conversation.roles import BODY_FRAMES, HEADER_FRAMES, READ_ARGUMENTS
 from udfs.conversation.session_rows import BEGUN_MESSAGES as OF_SESSIONS
-from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.decode.frame_rows import ARROW_FRAMES
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Assembles the bodies of messages from the payloads of their frames.
@@ -302,7 +302,7 @@ class Contents:
     @property
     def schemas(self) -> list[pa.Schema]:
         """The schemas of the tables of `save`."""
-        frames = [(name, ARROW_DECODED.field(name).type) for name in FRAME_COLUMNS]
+        frames = [(name, ARROW_FRAMES.field(name).type) for name in FRAME_COLUMNS]
         frames += [(name, TYPES[READ_ARGUMENTS[name]]) for name in self._family.arguments]
         messages = OF_CHANNELS if self._family.and_unknown else OF_SESSIONS
         return [pa.schema(frames), messages, PENDING_BODIES]

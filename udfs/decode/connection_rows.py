@@ -1,4 +1,4 @@
-"""Facts of connections that have ended as columns: DECODED rows of kind 'connection'.
+"""Facts of connections that have ended as columns.
 
     rows = connection_rows(ended, files)
 
@@ -41,9 +41,7 @@ from udfs.arrow.types import (
     map_distinct_bytes,
     missing,
     nullable,
-    with_null_columns,
 )
-from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.source.columns import address_text
 from udfs.source.processes import FlowProcesses, process_columns
 
@@ -56,25 +54,24 @@ _TRANSPORTS = TextTable.of(TRANSPORTS)
 _TCP_ENDS, _KNOWN_BY = TextTable.of(TCP_ENDS), TextTable.of(KNOWN_BY)
 _FACTS, _LEDGER = list(arrow_type(FACTS)), list(arrow_type(LEDGER))
 _TLS = arrow_type(FACTS["tls"].type)
+CONNECTION_FACTS = pa.schema(
+    {"connection_id": pa.int64(), "version": pa.string(), "version_known": pa.bool_(), "facts": arrow_type(FACTS)}
+)
 
 
 def connection_rows(
     ended: EndedConnections, files: Sequence[str], processes: FlowProcesses | None = None
 ) -> pa.RecordBatch:
-    """DECODED rows of kind 'connection'; `files`: capture files by number; `processes`: those of their flows."""
+    """CONNECTION_FACTS of connections; `files`: capture files by number; `processes`: those of their flows."""
     connections = ended.connections.view(np.ndarray)
-    first_ns = np.ascontiguousarray(connections["first_ns"])
     is_amqp = carried_protocols(ended) == CONTENTS.index("amqp")
     columns = {
-        "kind": pa.repeat(pa.scalar("connection"), len(connections)),
         "connection_id": pa.array(np.ascontiguousarray(connections["connection_id"])),
-        "ts": pa.array(first_ns // 1000).cast(ARROW_DECODED.field("ts").type),
-        "ts_ns": pa.array(first_ns),
         "version": _texts(np.where(is_amqp, connections["version"], 0), _VERSIONS),
         "version_known": pa.array(is_amqp & (connections["version_known"] != 0)),
-        "facts": _as_lists(facts(ended, files, processes)),
+        "facts": facts(ended, files, processes),
     }
-    return with_null_columns(columns, ARROW_DECODED)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=CONNECTION_FACTS)
 
 
 def concat_ended(parts: Sequence[EndedConnections]) -> EndedConnections:
@@ -175,11 +172,6 @@ def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.Struc
 def _struct(columns: Mapping[str, pa.Array], fields: list[pa.Field]) -> pa.StructArray:
     values = [cast_column(columns[field.name], field.type, False) for field in fields]
     return pa.StructArray.from_arrays(values, fields=fields)
-
-
-def _as_lists(structs: pa.StructArray) -> pa.ListArray:
-    offsets = pa.array(np.arange(len(structs) + 1, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, structs).cast(ARROW_DECODED.field("facts").type)
 
 
 def _texts(numbers: NDArray[np.int64], table: TextTable) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Batches of the stream decoder as columns: DECODED rows of kind 'frame'.
+"""Batches of the stream decoder as columns: rows of table `frames`, and INSIDE.
 
     rows = frame_rows(batch, files, keep_payload=False)
 
@@ -19,11 +19,22 @@ from codec.protocol import rows as R
 from codec.protocol import v1_0_contents as A
 from codec.protocol.rows import NAMES, note_names
 from codec.protocol.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
-from codec.tables import DECODED
+from codec.tables import FRAMES, INSIDE
 from udfs.arrow.fields import HEX_DIGITS
-from udfs.arrow.types import TIMESTAMP, VARIANT, TextTable, arrow_schema, binary_column, map_distinct, nullable
+from udfs.arrow.types import (
+    TIMESTAMP,
+    VARIANT,
+    TextTable,
+    arrow_schema,
+    arrow_type,
+    binary_column,
+    map_distinct,
+    nullable,
+)
 
-ARROW_DECODED = arrow_schema(DECODED)
+# Messages in the batch of Azure that a frame completes; null: no batch.
+INSIDE_FRAMES = pa.field("inside", pa.list_(arrow_type(INSIDE)))
+ARROW_FRAMES = arrow_schema(FRAMES).append(INSIDE_FRAMES)
 
 _TEXTS = pa.list_(pa.string())
 _SENDERS, _VERSIONS, _FRAME_TYPES = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(FRAME_TYPES)
@@ -52,7 +63,7 @@ def _digests(digest: np.ndarray, valid: np.ndarray) -> pa.Array:
 
 def _inside(batch: Batch) -> pa.Array:
     """The messages in batches of Azure: a list for each row with such a batch."""
-    type_ = ARROW_DECODED.field("inside").type
+    type_ = INSIDE_FRAMES.type
     if batch.inside is None:
         return pa.nulls(len(batch.cells), type_)
     cells = batch.inside.cells
@@ -94,9 +105,7 @@ def _payload(rows: Rows) -> pa.Array:
     return _binary(rows.batch.payload, ends, has_payload)
 
 
-# The columns of rows of kind 'frame'.
 _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
-    "kind": lambda rows: pa.repeat(pa.scalar("frame"), len(rows.cells)),
     "connection_id": lambda rows: pa.array(rows.numbers(R.CONNECTION)),
     "frame_no": lambda rows: pa.array(rows.numbers(R.FRAME_NO)),
     "sender": lambda rows: _SENDERS.column(rows.cells[:, R.SENDER]),
@@ -130,8 +139,6 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "notes": lambda rows: map_distinct(note_names, rows.cells[:, R.NOTES], _TEXTS, rows.cells[:, R.NOTES] != 0),
     "content_frame_no": lambda rows: nullable(rows.numbers(R.CONTENT)),
     "body_sha256": lambda rows: _digests(rows.batch.digest, rows.cells[:, R.DIGEST] > 0),
-    "facts": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("facts").type),
-    "stalls": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("stalls").type),
     "inside": lambda rows: _inside(rows.batch),
 }
 
@@ -140,13 +147,13 @@ def frame_rows(
     batch: Batch,
     files: list[str],
     keep_payload: bool,
-    names: Sequence[str] = ARROW_DECODED.names,
+    names: Sequence[str] = ARROW_FRAMES.names,
     encoded: bool = False,
 ) -> pa.RecordBatch:
-    """A batch of the stream decoder as DECODED rows of kind 'frame', with the columns `names`. `encoded`: texts that
+    """A batch of the stream decoder as rows with the columns `names`. `encoded`: texts that
     the decoder has as numbers stay dictionary-encoded (`udfs.arrow.types`), which Spark does not read."""
     rows = Rows(batch, files, keep_payload)
     columns = [_OF_FRAMES[name](rows) for name in names]
     if not encoded:
-        columns = [column.cast(ARROW_DECODED.field(name).type) for name, column in zip(names, columns, strict=True)]
+        columns = [column.cast(ARROW_FRAMES.field(name).type) for name, column in zip(names, columns, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=list(names))

@@ -33,7 +33,7 @@ from codec.protocol.v1_0_tables import v1_0_tables
 from codec.protocol.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, V0_10_FAMILY, VERSIONS
 from udfs.arrow.fields import Heap, heap_of
 from udfs.arrow.types import VARIANT
-from udfs.decode.frame_rows import ARROW_DECODED, frame_rows, variant_column
+from udfs.decode.frame_rows import ARROW_FRAMES, frame_rows, variant_column
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Columns in the form that the codec takes: bytes and offsets of a BINARY column, version codes of a STRING column.
@@ -117,7 +117,7 @@ FRAME_COLUMNS = (
     *("frame_type", "version", "channel", "class_id", "method_id", "code", "name", "arguments", "properties"),
     *("body_size", "payload_size", "status", "error", "notes"),
 )
-FRAME = pa.struct([ARROW_DECODED.field(name) for name in FRAME_COLUMNS])
+FRAME = pa.struct([ARROW_FRAMES.field(name) for name in FRAME_COLUMNS])
 
 # Frames to wrap around bare payloads. If there are two, the payload determines which one.
 CLASSIC_METHOD = [Wrapping(b"\x01\0\0" + bytes(4), b"\xce", size_at=3, size_width=4, counted=0)]

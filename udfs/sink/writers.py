@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
 
-from codec.tables import STRING, Table, table_of
-from codec.variant.python_values import decode
+from codec.tables import Table
 from udfs.arrow.types import ddl
 from udfs.conversation.methods import STREAMS, streams_of
 from udfs.decode.key_logs import SecretFiles
@@ -28,6 +27,7 @@ from udfs.sink.parquet import FileOptions, write_folders
 from udfs.source.lake import StateFiles, States, folder
 from udfs.tables import tables_of
 from udfs.workers.config import (
+    ACCOUNT_ROWS,
     ACCOUNTS,
     STATES,
     STREAM_QUEUES,
@@ -41,8 +41,6 @@ ACCOUNT, UNREAD = "account", "unread"
 ARROW_WRITTEN = parquet.ARROW_WRITTEN.append(pa.field("note", pa.string()))
 WRITTEN = ddl(ARROW_WRITTEN)
 LOST_SIGHT = "lost sight of"  # connections.tcp_end
-
-OF_ACCOUNTS = table_of("accounts", ("account", STRING))  # each as JSON
 
 Parts = Iterator[tuple[str, pa.RecordBatch]]
 
@@ -65,16 +63,13 @@ class WriteTables:
 
     def _rows(self, runs: Iterator[pa.RecordBatch]) -> Parts:
         for table, _, rows in tables_of(runs, self.config, secrets=self.secrets):
-            if table == ACCOUNTS:
-                texts = [json.dumps(decode(**each)) for each in rows["arguments"].to_pylist()]
-                yield table, pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], OF_ACCOUNTS.names)
-            elif table in self.tables:
+            if table == ACCOUNTS or table in self.tables:
                 yield table, rows
             if self.streams and table == "methods":
                 yield STREAM_QUEUES, streams_of(rows)
 
     def _schema(self, folder: str) -> Table:
-        return {ACCOUNTS: OF_ACCOUNTS, STREAM_QUEUES: STREAMS, **self.config.schemas}[folder]
+        return {ACCOUNTS: ACCOUNT_ROWS, STREAM_QUEUES: STREAMS, **self.config.schemas}[folder]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@
 `runs`: batches of TCP_RUNS (`codec.tables`), flow by flow and in order (`udfs.decode.runs`); `config`:
 `pipeline.tables.decoding.config(payload=...)`. Rows are batches with the columns of `codec.tables.TABLES[table]`:
 `frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`, `stalls`. Two more are not tables:
-ACCOUNTS, what each split of a capture held (DECODED rows of kind 'capture', of which Spark makes `captures`), and
-STATES.
+ACCOUNTS, what each split of a capture held, of which `captures` is made, and STATES.
 
 Connections that outlive their captures:
 
@@ -29,16 +28,14 @@ whose rows and states are made at once.
 from __future__ import annotations
 
 import ctypes
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.amqp.batches import Batch
@@ -60,14 +57,12 @@ from codec.packing import (
     unseal,
 )
 from codec.stalls import CONNECTION, STILL_OPEN
-from codec.tables import Column, Table
-from udfs.arrow.rows import from_spark, to_int64, with_columns
+from udfs.arrow.rows import to_int64
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.messages import INSIDE
-from udfs.decode.connection_rows import concat_ended, connection_rows
-from udfs.decode.decoder import account_row
-from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
+from udfs.decode.connection_rows import CONNECTION_FACTS, concat_ended, connection_rows
+from udfs.decode.frame_rows import frame_rows
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import AddressSpaces, Files, Group, Groups, flow_of, flows_in_order
 from udfs.decode.stall_rows import stall_rows
@@ -113,7 +108,7 @@ def tables_of(
     try:
         for part in flows:
             if isinstance(part, str):
-                yield Part(ACCOUNTS, False, account_row(json.loads(part)))
+                yield Part(ACCOUNTS, False, pa.record_batch({"account": [part]}))
             else:
                 yield from source.feed(part)
         yield from source.finish()
@@ -132,7 +127,7 @@ def trim_heap() -> None:
 
 
 class Tables:
-    """The tables of decoded rows, connection after connection (`udfs.decode.decoder`). With `keep` connections stay
+    """The tables of frames, connection after connection. With `keep` connections stay
     open until their facts come, as for `Conversation`."""
 
     def __init__(self, config: Config, keep: bool = False) -> None:
@@ -160,13 +155,7 @@ class Tables:
         self._stalls.add(self._connections.without_usual_silence(rows))
 
     def end(self, facts: pa.RecordBatch) -> Rows:
-        """Decoded rows of kind 'connection', behind the frames of these connections."""
-        of_tcp = facts["stalls"]
-        if of_tcp.null_count < len(of_tcp):
-            counts = pc.list_value_length(of_tcp).fill_null(0)
-            rows = pa.RecordBatch.from_struct_array(pc.list_flatten(of_tcp))
-            ids = to_int64(facts["connection_id"]).repeat(to_int64(counts))
-            self.add_stalls(with_columns(rows, {"connection_id": pa.array(ids)}))
+        """CONNECTION_FACTS, behind the frames of these connections."""
         if self._keep and facts.num_rows:
             yield from self._conversation.end(to_int64(facts["connection_id"]))
         # As long as it is known what the sides of connections have promised.
@@ -263,7 +252,7 @@ class _Decoding:
         if not saved and count < (fewest if self._carried is None else 1):
             return
         found, self._ended_connections = self._ended_connections, []
-        facts = pa.RecordBatch.from_pylist([], ARROW_DECODED)
+        facts = pa.RecordBatch.from_pylist([], CONNECTION_FACTS)
         if found:
             facts = connection_rows(concat_ended(found), self.files.names, self.processes)
         if not saved:
@@ -388,39 +377,3 @@ class _Carried(CarriedStates):
 
 def _parts(rows: Rows, still_open: bool) -> Iterator[Part]:
     return (Part(table, still_open, batch) for table, batch in rows if batch.num_rows)
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """The function over DECODED rows, by connection, frames in their order and facts behind them -> rows of `schema`: a
-    struct for each of `tables`, one of which is not null.
-
-    A class of this module, not a nested function: that would travel to the workers with the kernels it names, and they
-    would be compiled anew there.
-    """
-
-    config: Config
-    tables: tuple[str, ...]
-
-    @property
-    def schema(self) -> Table:
-        """One column a table."""
-        return Table("tables", "", tuple(Column(name, self.config.schemas[name]) for name in self.tables))
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        kinds = {table: arrow_schema(self.config.schemas[table]) for table in self.tables}
-        schema = pa.schema([(table, pa.struct(list(kind))) for table, kind in kinds.items()])
-        for table, rows in self.rows(batches):
-            if table in kinds and rows.num_rows:
-                values = [rows[column.name].cast(column.type) for column in kinds[table]]
-                own = pa.StructArray.from_arrays(values, fields=list(kinds[table]))
-                columns = [own if name == table else pa.nulls(len(own), schema.field(name).type) for name in kinds]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        tables = Tables(self.config)
-        for batch in batches:
-            rows = from_spark(batch)
-            yield from tables.feed(FrameBatch(rows.filter(pc.equal(rows["kind"], "frame"))))
-            yield from tables.end(rows.filter(pc.equal(rows["kind"], "connection")))
-        yield from tables.finish()

@@ -56,7 +56,7 @@ from udfs.conversation.roles import (
     STEPS,
 )
 from udfs.conversation.states import ConnectionRecords, restore_table, save_table
-from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.decode.frame_rows import ARROW_FRAMES
 from udfs.decode.stall_rows import numbers_of_files, stall_rows
 from udfs.tables.stalls import Stalls
 
@@ -453,9 +453,9 @@ class Connections:
         self._block(windows_of(frames))
 
     def rows(self, facts: pa.RecordBatch, gave_up: set[int]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Facts of connections that have ended (DECODED rows of kind 'connection') -> table, rows. Removes
-        them from `gave_up`: those with too many outstanding messages."""
-        stated = pc.list_flatten(facts["facts"])
+        """CONNECTION_FACTS of connections that have ended -> table, rows. Removes them from `gave_up`: those with
+        too many outstanding messages."""
+        stated = facts["facts"]
         ids = facts[KEY]
         columns = {name: _field(stated, name) for name in FACTS.names}
         columns |= {KEY: ids, "version": facts["version"].cast(pa.string()), "version_known": facts["version_known"]}
@@ -655,7 +655,7 @@ def _vhosts(known: Mapping[str, pa.Array]) -> pa.Array:
 @cache
 def _attribute_schema() -> pa.Schema:
     """The columns of attributes."""
-    return attributes_of(pa.RecordBatch.from_pylist([], ARROW_DECODED)).schema
+    return attributes_of(pa.RecordBatch.from_pylist([], ARROW_FRAMES)).schema
 
 
 def _taken_out(rows: pa.Table, ids: Integers) -> tuple[dict[str, pa.Array], pa.Table]:

@@ -68,9 +68,9 @@ class Stalls:
     def close(
         self, facts: pa.RecordBatch, ids: Integers, chosen: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     ) -> None:
-        """Connections have ended (DECODED rows of kind 'connection'): so have their stalls, of which those remain that
+        """Connections have ended (CONNECTION_FACTS): so have their stalls, of which those remain that
         are `chosen`. `ids`: connections of which stalls may still come."""
-        closed_ns = pc.struct_field(pc.list_flatten(facts["facts"]), "closed_ts_ns")
+        closed_ns = pc.struct_field(facts["facts"], "closed_ts_ns")
         self._closed = {id_: ns for id_, ns in self._closed.items() if id_ in ids}
         self._close(to_int64(facts["connection_id"]), to_int64(closed_ns), chosen)
         here = np.flatnonzero(np.isin(to_int64(facts["connection_id"]), ids)).tolist()
