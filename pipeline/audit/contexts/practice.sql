@@ -256,7 +256,7 @@ SELECT connection_id, version, server_version, count(*) AS messages,
        arg_min({'frame_no': first_frame_no, 'ts_ns': messages.ts_ns}, first_frame_no) AS first
 FROM messages JOIN to_rabbitmq USING (connection_id)
 JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
-WHERE operation = 'publish' AND mandatory AND routing_key LIKE 'amq.rabbitmq.reply-to.%'
+WHERE operation = 'publish' AND mandatory AND exchange = '' AND routing_key LIKE 'amq.rabbitmq.reply-to.%'
 GROUP BY connection_id, version, server_version;
 
 -- One row per connection to RabbitMQ with `messages` that have headers in which its releases up to 3.13 kept the sections

@@ -222,8 +222,8 @@ def filtering(filters: dict[Any, Any]) -> Connection:
     return closed(receiver_link(rabbit_1_0(), source=source))
 
 
-def replied(mandatory: bool) -> Connection:
-    connection = rabbit().publish(exchange="", routing_key="amq.rabbitmq.reply-to.g1h2", mandatory=mandatory)
+def replied(mandatory: bool, exchange: str = "") -> Connection:
+    connection = rabbit().publish(exchange=exchange, routing_key="amq.rabbitmq.reply-to.g1h2", mandatory=mandatory)
     return connection.close()
 
 
@@ -349,6 +349,7 @@ CASES = [
          filtering({symbol("rabbitmq:stream-offset-spec"): described_by("rabbitmq:stream-offset-spec", "first")}),
          evidence={"observed": "rabbitmq:stream-offset-spec"}, besides=("L10-98",)),
     Case("R4-12", V, replied(True), replied(False), evidence={"observed": 1}),
+    Case("R4-12", V, replied(True), replied(True, exchange="rpc")),
     Case("R4-13", V, headed("x-amqp-1.0-footer"), headed("x-amqp"), evidence={"observed": "x-amqp-1.0-footer"}),
     Case("R4-08", V, rabbit(tune_ok={"frame_max": 8191}), rabbit(tune_ok={"frame_max": 8192})),
     Case("PR-01", V, both_ways(MANY, MANY), both_ways(MANY, MANY - 1), evidence={"published": MANY, "delivered": MANY}),
