@@ -482,10 +482,10 @@ LINKS = Table("links", "consumer, subscription, sender or receiver", (
     Column("name", STRING, "consumer tag, destination, link name"),
     Column("handle", LONG, "1.0: handle at the client; at the server where that is not known"),
     Column("address", STRING, "1.0: address of the node at the far end"),
-    Column("queue", STRING, "queue consumed from; 1.0: as in messages"),
+    Column("queue", STRING, "queue consumed from; 1.0: queue that the address names, for senders too"),
     Column("queue_type", STRING, "RabbitMQ: 'classic' 'quorum' 'stream', as stated by x-queue-type in the last "
-           "declaration of the queue on this connection (1.0: PUT /queues/QUEUE), or by x-stream-offset of the "
-           "consumer, in 1.0 a filter of streams; null: not stated here"),
+           "declaration of the queue on this connection that was not refused (1.0: PUT /queues/QUEUE), or by "
+           "x-stream-offset of the consumer, in 1.0 a filter of streams; null: not stated here"),
     Column("snd_settle_mode", STRING, "1.0: 'unsettled' 'settled' 'mixed'"),
     Column("rcv_settle_mode", STRING, "1.0: 'first' 'second'"),
     Column("acquire_mode", STRING, "0-10: 'pre-acquired', or 'not-acquired': messages stay in their queue for others"),

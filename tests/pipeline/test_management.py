@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from local_rows import LocalTables
-from test_tables_1_0_written import moved, receiving, sending
+from test_tables_1_0_written import RECEIVES, SENDS, attach, moved, opened, receiving, sending
 from wire import CLIENT, SERVER, Wire
 
 import pipeline
@@ -62,7 +62,41 @@ def scripts() -> dict[str, Wire]:
         "another type": of_type("org.apache.qpid.VirtualHost", "v"),
         "to a queue": of_type("org.apache.qpid.Queue", "jobs", node="q"),
         "reply": reply,
+        **{name: declaring(*steps) for name, (steps, _) in DECLARED.items()},
     }
+
+
+def declaring(*steps: tuple[str, str | None]) -> Wire:
+    """Declarations of one queue, each of a type, with the status of the reply, if there is one; then links to it."""
+    wire = opened()
+    for name, handle, role in (("ask", 0, SENDS), ("hear", 1, RECEIVES)):
+        own, other = (CLIENT, SERVER), (role, not role)
+        for side, as_role in zip(own, other, strict=True):
+            wire.add(side, attach(name, handle, as_role, source="/management", target="/management"))
+    for number, (kind, status) in enumerate(steps):
+        body = {"durable": True, "arguments": {"x-queue-type": kind}}
+        asks = proton.Message(body=body, id=f"r{number}", subject="PUT", address="/queues/o%2Fq", reply_to="$me")
+        wire.add(CLIENT, moved(number, payload=asks.encode(), settled=True))
+        if status is not None:
+            reply = proton.Message(correlation_id=f"r{number}", subject=status, properties={"http:response": "1.1"})
+            wire.add(SERVER, moved(number, handle=1, payload=reply.encode(), settled=True))
+    wire.add(CLIENT, attach("to", 2, SENDS, target="/queues/o%2Fq"))
+    wire.add(SERVER, attach("to", 2, RECEIVES, target="/queues/o%2Fq"))
+    wire.add(CLIENT, attach("from", 3, RECEIVES, source="/queues/o%2Fq"))
+    wire.add(SERVER, attach("from", 3, SENDS, source="/queues/o%2Fq"))
+    wire.add(CLIENT, attach("route", 4, SENDS, target="/exchanges/e/o%2Fq"))
+    return wire
+
+
+DECLARED = {
+    "accepted": ([("quorum", "201")], "quorum"),
+    "not answered": ([("quorum", None)], "quorum"),
+    "refused": ([("quorum", "409")], None),
+    "another type is refused": ([("classic", "201"), ("quorum", "409")], "classic"),
+    "refused, then accepted": ([("quorum", "409"), ("quorum", "201")], "quorum"),
+    "accepted twice, then refused": ([("stream", "201"), ("stream", "200"), ("stream", "409")], "stream"),
+    "the first type again": ([("classic", "201"), ("quorum", "201"), ("classic", "201")], "classic"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +123,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> LocalTables:
 )
 def test_what_a_request_is_about(written: LocalTables, script: str, expected: tuple[str | None, ...]) -> None:
     assert written.rows("messages", script, *COLUMNS) == [expected]
+
+
+@pytest.mark.parametrize("script", DECLARED)
+def test_links_to_a_queue_have_its_name_and_the_type_that_was_not_refused(written: LocalTables, script: str) -> None:
+    """Senders as receivers; a route of an exchange is no queue."""
+    found = {name: about for name, *about in written.rows("links", script, "name", "queue", "queue_type")}
+    kind = DECLARED[script][1]
+    assert [found[name] for name in ("to", "from", "route")] == [["o/q", kind], ["o/q", kind], [None, None]]
+
+
+def test_types_of_queues_in_pieces_are_those_of_one_go(tmp_path: Path) -> None:
+    names = ("refused, then accepted", "accepted twice, then refused", "the first type again")
+    LocalTables(tmp_path / "wires.pcap", {name: scripts()[name] for name in names}).check_pieces()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from codec.conversation.session_state import (
     MAPS,
     NO_LIMIT,
     NONE,
-    RECEIVER,
     REQUEST_CELLS,
     REQUEST_FRAME,
     REQUEST_LOSSES,
@@ -325,9 +324,8 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     credit = np.where(of_1_0 & (links["initial_count"] == NONE), NONE, credit)
     handle = np.where(links["client_handle"] != NONE, links["client_handle"], links["server_handle"])
     address = texts.column(np.where(of_1_0, _first(links, "server", "client"), 0))
-    receives = pa.array(links["kind"] == RECEIVER)
     _, _, named = named_by(address)
-    queue = pc.coalesce(texts.column(links["queue"]), pc.if_else(receives, named, pa.scalar(None, pa.string())))
+    queue = pc.coalesce(texts.column(links["queue"]), named)
     filters = _filters(links, texts)
     of_stream = pc.match_substring(filters["filters"], STREAM_FILTER).fill_null(False)
     columns = {

@@ -154,8 +154,10 @@ Rows = Iterator[tuple[str, pa.RecordBatch]]
 WAITING_BYTES = 32 << 20  # of rows or of events, above which final rows are sought
 # Columns that tables of sessions do not have.
 NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ()}
-# A queue that a management request declares; `queue`: hash of its name, `kind`: 1-based index in QUEUE_TYPES.
-DECLARED = blank("connection queue kind ts_ns").dtype
+# A queue that a management request declares; `queue`: hash of its name, `kind`: 1-based index in QUEUE_TYPES,
+# `request`: hash of its connection and message-id, `accepted`: 1 once the reply says so.
+DECLARED = blank("connection queue kind ts_ns request accepted").dtype
+FIRST_REFUSAL = 400  # status of a reply
 QUEUE_TYPES = ("classic", "quorum", "stream")
 MICROSECOND_NS = 1000
 Integers = NDArray[np.int64]
@@ -277,6 +279,8 @@ class Conversation:
             if batch["management_operation"].null_count < batch.num_rows:
                 self._declared.add(declared_queues(batch))
                 self._declared.replace(first_declarations(self._declared.all()))
+            if batch["management_status"].null_count < batch.num_rows:
+                self._declared.replace(without_refused(self._declared.all(), batch))
             if contents.may_return:
                 self._returns.add(batch)
             self._handled.add(batch)
@@ -386,16 +390,35 @@ def declared_queues(messages: pa.RecordBatch) -> NDArray[np.void]:
     found = np.zeros(rows.num_rows, DECLARED)
     found["connection"], found["ts_ns"] = to_int64(rows["connection_id"]), to_int64(rows["ts_ns"])
     found["queue"], found["kind"] = hashed(queue), kinds
+    found["request"] = hashed(rows["connection_id"], rows["message_id"])
     chosen: NDArray[np.void] = found[is_valid(queue) & (kinds > 0)]
     return chosen
 
 
+def without_refused(declared: NDArray[np.void], messages: pa.RecordBatch) -> NDArray[np.void]:
+    """`declared` (DECLARED) as far as no reply among rows of table messages refuses it."""
+    replies = messages.take(
+        indices_where(is_valid(messages["management_status"]) & is_valid(messages["correlation_id"]))
+    )
+    requests = hashed(replies["connection_id"], replies["correlation_id"])
+    refuses = to_int64(replies["management_status"]) >= FIRST_REFUSAL
+    waits = declared["accepted"] == 0
+    refused = waits & np.isin(declared["request"], requests[refuses])
+    declared["accepted"][waits & np.isin(declared["request"], requests[~refuses])] = 1
+    found: NDArray[np.void] = declared[~refused]
+    return found
+
+
 def first_declarations(declared: NDArray[np.void]) -> NDArray[np.void]:
-    """The first declaration of each queue as each type, and of each connection the first `Limits.queue_types`."""
-    names = ("kind", "queue", "connection")
+    """Declarations without those that were accepted and repeat the one before of their queue; of each connection the
+    first `Limits.queue_types`."""
+    names = ("queue", "connection")
     order = np.lexsort([np.arange(len(declared)), *(declared[name] for name in names)])
     again = np.zeros(len(order), bool)
-    again[1:] = np.logical_and.reduce([np.diff(declared[name][order]) == 0 for name in names])
+    alike = [np.diff(declared[name][order]) == 0 for name in ("kind", *names)]
+    again[1:] = np.logical_and.reduce(
+        [*alike, declared["accepted"][order][1:] == 1, declared["accepted"][order][:-1] == 1]
+    )
     rest = declared[np.sort(order[~again])]
     by_connection = np.argsort(rest["connection"], kind="stable")
     begins = np.flatnonzero(np.diff(rest["connection"][by_connection], prepend=-1) != 0)
