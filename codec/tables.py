@@ -784,7 +784,6 @@ STALLS = Table(
     Column("resumed", BOOLEAN, "true: it went on after that; false: it never did"),
     Column("bytes", LONG, "TCP payload that came late: sent again, or retained by Nagle's algorithm; null: not known",
            unit=BYTES),
-    Column("messages", LONG, "messages that waited; null: not known"),
     Column("frame_no", LONG, "frame that began it; null: no frame did, as in TCP", dictionary=False),
     Column("packet_no", LONG, "packet that began it", dictionary=False),
     Column("capture_file", STRING, "URI of the capture that holds packet_no"),

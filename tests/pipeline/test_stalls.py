@@ -200,9 +200,9 @@ def test_a_busy_consumer_has_one_stall(read: Read) -> None:
 
 
 def test_deliveries_are_counted_whatever_acknowledges_them(read: Read) -> None:
-    rows = read.stalls("several", "stall_ns", "messages")
+    rows = read.stalls("several", "stall_ns")
     # Full for a second and two steps, a step later again, until the acknowledgement of all.
-    assert rows == [(2 * (S + 2 * STEP_NS), None)]
+    assert rows == [(2 * (S + 2 * STEP_NS),)]
 
 
 def test_a_global_prefetch_is_of_the_channel(read: Read) -> None:

@@ -80,7 +80,6 @@ def stall_rows(rows: Integers, files: Sequence[str] | None = None, links: pa.Arr
         "stall_ns": pa.array(np.ascontiguousarray(rows[:, S.LASTED])),
         "resumed": pa.array(rows[:, S.RESUMED] == 1),
         "bytes": _cells(rows, S.BYTES),
-        "messages": _cells(rows, S.MESSAGES),
         "frame_no": _cells(rows, S.FRAME),
         "packet_no": _cells(rows, S.PACKET),
         "capture_file": names_of(file) if files is None else pa.array(files, pa.string()).take(nullable(file)),
