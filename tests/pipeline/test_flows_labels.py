@@ -21,10 +21,10 @@ from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.tables import MESSAGE_FLOWS, MESSAGES
 from pipeline.tables.decoding import config
-from udfs.arrow.rows import from_spark
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import streams_of
+from udfs.pairing import flows
 from udfs.pairing.flows import TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import messages_to_pair
@@ -47,7 +47,7 @@ def flows_of(path: Path, wires: Iterable[Wire]) -> list[Row]:
     frames = decoded.filter(pc.equal(decoded["kind"], "frame")).sort_by(
         [("connection_id", "ascending"), ("frame_no", "ascending")]
     )
-    batch = from_spark(frames.combine_chunks().to_batches()[0])
+    (batch,) = frames.combine_chunks().to_batches()
     conversation, parts = Conversation(config()), list[pa.RecordBatch]()
     for found in (conversation.feed(FrameBatch(batch)), conversation.finish()):
         parts += [rows for table, rows in found if table == "messages"]
@@ -131,6 +131,17 @@ def test_a_unique_header_distinguishes_equal_bodies_in_any_order(tmp_path: Path)
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*(messages[n] for n in SHUFFLED))])
     assert couples(rows) == {n: at for at, n in enumerate(SHUFFLED)}
     assert {(row["match"], row["ambiguous"]) for row in rows} == {("fingerprint", False)}
+
+
+def test_flows_of_one_key_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their columns take more memory than the messages. Two publishes have no delivery, one delivery no publish."""
+    monkeypatch.setattr(flows, "FLOWS_TOGETHER", 2)
+    messages = numbered(9)
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*messages[:8]), consuming(*messages[:1:-1])])
+    assert couples(rows) == {n: 8 - n for n in range(2, 8)}
+    assert sorted((row["publish_frame_no"] is None, row["deliver_frame_no"] is None) for row in rows) == [
+        *[(False, False)] * 6, *[(False, True)] * 2, (True, False),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["priority", "content_type", "content_encoding", "type", "app_id"])

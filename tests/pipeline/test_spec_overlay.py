@@ -19,7 +19,6 @@ from wire import CLIENT, SERVER, Wire, write_capture
 from codec.names import CLASSIC_VERSIONS
 from codec.protocol.classic_tables import method_name, methods
 from pipeline.tables.decoding import config
-from udfs.arrow.rows import from_spark
 from udfs.conversation.frames import FrameBatch
 from udfs.tables.conversation import Conversation
 
@@ -169,7 +168,7 @@ def test_recover_is_known_by_its_number_and_puts_back_what_is_open(
 def messages(frames: pa.Table) -> list[dict[str, Any]]:
     """Rows of table messages of one connection."""
     conversation, found = Conversation(config()), []
-    batch = from_spark(frames.combine_chunks().to_batches()[0])
+    (batch,) = frames.combine_chunks().to_batches()
     for parts in (conversation.feed(FrameBatch(batch)), conversation.finish()):
         found += [rows for table, rows in parts if table == "messages"]
     plain = [row for rows in found for row in rows.select(["first_frame_no", "outcome"]).to_pylist()]

@@ -78,6 +78,7 @@ SMALL = ("side", "kind", "family", "redelivered", "requeue_seen", "flag_optional
 LISTED = ("shared", "shared_at", "shared_end")  # in TO_PAIR one column of lists
 FOR_KERNEL = tuple(name for name in Rows._fields if name not in LISTED)
 _PAIRED = {name: pa.int8() if name in SMALL else pa.int64() for name in FOR_KERNEL}
+FLOWS_TOGETHER = 1 << 16
 TO_PAIR = pa.schema([*_PAIRED.items(), (LISTED[0], pa.list_(pa.int64())), *CARRIED.items()])
 
 
@@ -92,7 +93,7 @@ class PairMessages:
         schema = arrow_schema(self.schema)
         for rows in whole_keys(batches, TO_PAIR):
             if pc.min(rows["side"]).as_py() != STALLED:
-                yield cast_to(_flows(rows), schema)
+                yield from (cast_to(columns, schema) for columns in _flows(rows))
 
 
 @dataclass(frozen=True)
@@ -110,62 +111,65 @@ class WriteFlows:
         return write_folders(self.filesystem, self.directory, flows, lambda _: self.pairing.schema)
 
 
-def _flows(rows: pa.Table) -> dict[str, pa.Array]:
-    """The flows of all messages of some keys: a publish and a delivery, or one without the other."""
+def _flows(rows: pa.Table) -> Iterator[dict[str, pa.Array]]:
+    """The flows of all messages of some keys: a publish and a delivery, or one without the other. So many at a time
+    that their columns need little memory beside that of the messages, all of which may have one key."""
     side = to_int64(rows["side"])
-    is_reply = side == RPC_REPLY
     messages = Messages(rows, np.flatnonzero(side <= DELIVERY), rows.filter(pa.array(side == IN_STREAM)))
-    columns = messages.columns
-    pairs = pairs_of(columns)
-    messages.pair_decided(pairs)
-    firsts = np.flatnonzero((columns.side != PUBLISH) & (pairs.first == np.arange(len(pairs.first))))
-    unpaired = np.flatnonzero((columns.side == PUBLISH) & (pairs.paired == 0))
+    pairs, is_publish = messages.pairs, messages.is_publish
+    firsts = np.flatnonzero(~is_publish & (pairs.first == np.arange(len(pairs.first))))
+    unpaired = np.flatnonzero(is_publish & (pairs.paired == 0))
+    publishes = np.concatenate([pairs.publish[firsts], unpaired])
     stalled = stalled_of(rows.filter(pa.array(side == STALLED)))
-    return _columns(messages, pairs, firsts, unpaired, stalled) | {
-        "rpc_latency_ns": _rpc_latencies(
-            rows.filter(pa.array(is_reply)), messages, _appended(pairs.publish[firsts], unpaired)
-        )
-    }
+    rpc_latencies = _rpc_latencies(rows.filter(pa.array(side == RPC_REPLY)), messages, publishes)
+    firsts = np.concatenate([firsts, np.full(len(unpaired), NONE)])
+    for at in range(0, len(publishes), FLOWS_TOGETHER):
+        chosen = slice(at, at + FLOWS_TOGETHER)
+        columns = _columns(messages, publishes[chosen], firsts[chosen], stalled)
+        yield columns | {"rpc_latency_ns": rpc_latencies[chosen]}
 
 
 class Messages:
-    """The `rows` at `places`, in the order that the kernel needs; `columns`: its input. `decided`: rows IN_STREAM."""
+    """The `rows` at `places`, in the order that the kernel needs. `decided`: rows IN_STREAM."""
 
     def __init__(self, rows: pa.Table, places: NDArray[np.int64], decided: pa.Table) -> None:
-        self._rows, self._decided = rows, decided
+        self._rows = rows
         columns = {name: to_int64(rows[name])[places] for name in FOR_KERNEL}
+        of_decided = np.full(len(places), NONE)
         if decided.num_rows:
-            ids = (to_int64(rows[name])[places] for name in ("connection_id", "frame_no"))
-            known = self._decided_of(*ids) >= 0
-            columns["side"] = np.where((columns["side"] == DELIVERY) & known, DECIDED, columns["side"])
+            stated, own = (
+                [to_int64(table[name]) for name in ("connection_id", "frame_no")] for table in (decided, rows)
+            )
+            found = Index(*stated).find(*(numbers[places] for numbers in own))
+            of_decided = np.where(columns["side"] == DELIVERY, found, NONE)
+            columns["side"] = np.where(of_decided >= 0, DECIDED, columns["side"])
         time = np.where(columns["side"] == PUBLISH, columns["last_ns"], columns["first_ns"])
         named = (to_int64(rows[name])[places] for name in ("frame_no", "connection_id"))
         order = np.lexsort((*named, time, columns["source"], columns["side"], columns["key"]))
         self._places = places[order]
-        lists = combine_chunks(rows[LISTED[0]])
+        self.pairs, self.is_publish = self._paired(columns, order, decided, of_decided[order])
+
+    def _paired(
+        self, columns: dict[str, NDArray[np.int64]], order: NDArray[np.int64], decided: pa.Table,
+        of_decided: NDArray[np.int64],
+    ) -> tuple[Pairs, NDArray[np.bool_]]:  # fmt: skip
+        """The pairs of all messages, and which of these are publishes. Empties `columns`."""
+        lists = combine_chunks(self._rows[LISTED[0]])
         ends = to_int64(lists.offsets)
         listed = {LISTED[0]: to_int64(lists.values), LISTED[1]: ends[self._places], LISTED[2]: ends[self._places + 1]}
-        self.columns = Rows(**{name: as_kernel_array(column[order]) for name, column in columns.items()}, **listed)
-
-    def _decided_of(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of `decided` of each delivery; -1 for none."""
-        ids = (to_int64(self._decided[name]) for name in ("connection_id", "frame_no"))
-        return Index(*ids).find(connections, frames)
-
-    def pair_decided(self, pairs: Pairs) -> None:
-        """Fill `pairs` for the deliveries that are DECIDED."""
-        at = np.flatnonzero(self.columns.side == DECIDED)
-        if not len(at):
-            return
-        of = self._decided_of(self.numbers("connection_id")[at], self.numbers("frame_no")[at])
-        published = np.flatnonzero(self.columns.side == PUBLISH)
-        keys = Index(self.columns.key[published], self.numbers("identity")[published])
-        found = keys.find(self.columns.key[at], to_int64(self._decided["identity"])[of])
-        publish = np.where(found >= 0, np.append(published, NONE)[found], NONE)
-        pairs.first[at] = pairs.last[at] = at
-        pairs.publish[at], pairs.tier[at] = publish, LABEL
-        pairs.ambiguous[at] = to_int64(self._decided["flag_optional"])[of]
-        pairs.paired[publish[publish != NONE]] = 1
+        rows = Rows(**{name: as_kernel_array(columns.pop(name)[order]) for name in FOR_KERNEL}, **listed)
+        pairs, is_publish = pairs_of(rows), rows.side == PUBLISH
+        at = np.flatnonzero(of_decided >= 0)
+        if len(at):
+            published = np.flatnonzero(is_publish)
+            keys = Index(rows.key[published], self.numbers("identity")[published])
+            found = keys.find(rows.key[at], to_int64(decided["identity"])[of_decided[at]])
+            publish = np.where(found >= 0, np.append(published, NONE)[found], NONE)
+            pairs.first[at] = pairs.last[at] = at
+            pairs.publish[at], pairs.tier[at] = publish, LABEL
+            pairs.ambiguous[at] = to_int64(decided["flag_optional"])[of_decided[at]]
+            pairs.paired[publish[publish != NONE]] = 1
+        return pairs, is_publish
 
     def at(self, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
         """A function that picks a column of the messages at `places` of that order; null where NONE is."""
@@ -176,11 +180,6 @@ class Messages:
         return to_int64(self._rows[name])[self._places]
 
 
-def _appended(of_deliveries: NDArray[np.int64], unpaired: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Values for all flows, in their order: those with deliveries, then those of unpaired publishes."""
-    return np.concatenate([of_deliveries, unpaired])
-
-
 def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.int64]) -> pa.Array:
     """How long each of the `publishes` waited for its reply; null without one."""
     replied, requested = to_int64(replies["identity"]), messages.numbers("identity")
@@ -189,26 +188,17 @@ def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.
 
 
 def _columns(
-    messages: Messages, pairs: Pairs, firsts: NDArray[np.int64], unpaired: NDArray[np.int64], stalled: Stalled
+    messages: Messages, publishes: NDArray[np.int64], firsts: NDArray[np.int64], stalled: Stalled
 ) -> dict[str, pa.Array]:
-    """The columns of the flows of first deliveries `firsts` and of `unpaired` publishes."""
-    none = np.full(len(unpaired), NONE)
-    publishes = _appended(pairs.publish[firsts], unpaired)
-    publish, first, last, either = (
-        messages.at(places)
-        for places in (
-            publishes,
-            _appended(firsts, none),
-            _appended(pairs.last[firsts], none),
-            _appended(firsts, unpaired),
-        )
-    )
-    delivered = np.arange(len(publishes)) < len(firsts)
+    """The columns of flows of these `publishes` and first deliveries, one of which may be NONE."""
+    pairs, delivered = messages.pairs, firsts != NONE
+    lasts = np.where(delivered, pairs.last[firsts], NONE)
+    publish, first, last, either = map(messages.at, (publishes, firsts, lasts, np.where(delivered, firsts, publishes)))
     paired = pa.array(delivered & (publishes != NONE))
-    ambiguous = pc.or_(pa.array(_appended(pairs.ambiguous[firsts], none) == 1), either("lossy"))
+    ambiguous = pc.or_(pa.array(delivered & (pairs.ambiguous[firsts] == 1)), either("lossy"))
     # The headers differ from those of its only publish, so that it may be another message with the same content.
     same_family = pc.equal(publish("family"), first("family"))
-    relabelled = pc.and_(pa.array(_appended(pairs.tier[firsts], none) == ANY), pc.invert(either("by_id")))
+    relabelled = pc.and_(pa.array(delivered & (pairs.tier[firsts] == ANY)), pc.invert(either("by_id")))
     ambiguous = pc.or_(ambiguous, pc.and_(relabelled, same_family))
     confirmed = pc.not_equal(publish("outcome"), "returned")
     last_complete, publish_complete = last("last_ns"), publish("last_ns")
@@ -243,7 +233,7 @@ def _columns(
         "ack_latency_ns": elapsed(last_complete, last("settled_ns")),
         "total_latency_ns": total,
         **_parts(publish, first, last, pc.if_else(confirmed, publish("settled_ns"), None), over, total, stalled),
-        "redeliveries": pa.array(_appended(pairs.redeliveries[firsts], none), mask=~delivered),
+        "redeliveries": pa.array(pairs.redeliveries[firsts], mask=~delivered),
         "outcome": pc.coalesce(last("outcome"), publish("outcome")),
         "transaction": publish("transaction"),
         "dead_lettered": pc.coalesce(first("dead_lettered"), pc.if_else(of_dead, UNKNOWN, None)),

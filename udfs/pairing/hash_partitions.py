@@ -102,7 +102,10 @@ class Bucket:
         parts, batches = self._parts, self._batches
         self._parts, self._batches, self._bytes = [], [], 0
         if batches:
-            yield pa.Table.from_batches([one_batch(batches)])
+            rows = pa.Table.from_batches([one_batch(batches)])
+            del batches  # not kept while the caller works on their copy
+            yield rows
+            del rows
         for part in parts:
             bucket_rows = Bucket(self._level + 1)
             for rows in part.drain():
