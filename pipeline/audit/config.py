@@ -39,7 +39,11 @@ from pipeline.audit.detectors import Detector, Sql
 from pipeline.audit.engine import CONNECTION_KEYS, require_runnable
 from udfs.findings.program import quoted
 from udfs.source.options import meant
-from udfs.source.reading import first_line
+from udfs.source.reading import first_line, locate, printable
+
+BYTES = 1 << 20  # of a configuration, at most
+# Also in custom rules and reasons, which every output shows.
+UNPRINTABLE = re.compile("[^\t\n\r -\x7e\xa0-\ufffd\U00010000-\U0010ffff]")
 
 
 class ConfigError(WirehareError, ValueError):
@@ -74,13 +78,29 @@ class Config:
 def read(path: str | Path, additional: Iterable[Rule] = ()) -> Config:
     """Read a TOML file, which may name rules of the catalogue and the additional ones. Raises ConfigError."""
     try:
-        text = Path(path).read_text("utf-8")
+        with locate(str(path)).open() as file:
+            content = file.read(BYTES + 1)
+        if len(content) > BYTES:
+            raise ConfigError(f"has more than {BYTES:,} bytes")
+        given = tomllib.loads(content.decode())
+        _require_printable(given)
+        return parse_config(given, with_custom(additional))
+    except RecursionError as error:
+        raise ConfigError(f"{path}: its values are nested too deeply") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({first_line(error)})") from error
-    try:
-        return parse_config(tomllib.loads(text), with_custom(additional))
-    except (tomllib.TOMLDecodeError, ConfigError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    except ValueError as error:  # also an integer with too many digits
+        raise ConfigError(f"{path}: {printable(first_line(error))}") from error
+
+
+def _require_printable(value: Any) -> None:
+    """Raises ConfigError for a text that a terminal would execute, and no XML may have."""
+    if isinstance(value, str) and (found := UNPRINTABLE.search(value)):
+        raise ConfigError(f"the text {printable(value[:40])!r} has the character {ord(found[0]):#x}")
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    for each in value if isinstance(value, list) else ():
+        _require_printable(each)
 
 
 def parse_config(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:

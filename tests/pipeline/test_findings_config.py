@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def test_a_file_gives_thresholds_disabled_rules_and_exceptions(tmp_path: Path) -
         ("[[accept]]\nrule = 'SEC-01'\nreason = 'r'\nuntil = '2027-03-31'", "'until' has to be a day"),
         ("[[accept]]\nrule = 'SEC-01'\nreason = 'r'\nuntil = 2027-03-31\nproduct = 'p'", "no key of accept, entry 1"),
         ("disable = [", "audit.toml"),
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("a = " + "9" * 5000, "4300 digits"),
+        ("[parameters.'CL-01']\nlimit_seconds = 0x" + "f" * 5000, "4300 digits"),
+        ("#" * (1 << 20) + "\n", "more than 1,048,576 bytes"),
+        ('"\\u001b[31m" = 1', "has the character 0x1b"),
+        ("[rules.\"A\\u001b\"]\nseverity = 'x'", "has the character 0x1b"),
+        ('[[accept]]\nreason = "\\u009b31m"', "has the character 0x9b"),
+        ("disable = ['SEC-09', ['a', \"\\uFFFE\"]]", "has the character 0xfffe"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused_with_a_reason(tmp_path: Path, text: str, complaint: str) -> None:
@@ -62,11 +71,14 @@ def test_a_file_that_makes_no_sense_is_refused_with_a_reason(tmp_path: Path, tex
         read(written(tmp_path, text))
     assert "\n" not in str(refused.value)
     assert "audit.toml" in str(refused.value)
+    assert str(refused.value).isprintable()
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read(tmp_path / "none.toml")
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "none.toml", tmp_path, tmp_path / "fifo", "/dev/zero"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            read(path)
 
 
 def test_rules_are_chosen_by_id_and_by_group() -> None:
