@@ -70,6 +70,16 @@ def found(files: dict[str, list[str]]) -> Counter[str]:
     return rows
 
 
+def test_refused_early_data_accuse_nobody_of_frames_out_of_sequence(tmp_path: Path) -> None:
+    """The client's first 600 bytes, are in early data of TLS that the server refused; pika and
+    RabbitMQ did nothing wrong."""
+    capture = ROOT / "tests" / "captures" / "tls13_early_data_refused.pcapng"
+    assert main(["decode", str(capture), "--output", str(tmp_path)]) == 0
+    rows = findings_in({name: sorted(map(str, (tmp_path / name).glob("*.parquet"))) for name in TABLES})
+    worse = [row for row in rows.select(["rule_id", "severity"]).to_pylist() if row["severity"] != "info"]
+    assert worse == [{"rule_id": "DL-15", "severity": "warning"}]  # 3 of 14 deliveries are redelivered
+
+
 def test_rows_in_memory_give_the_findings_of_their_files(files: dict[str, list[str]], found: Counter[str]) -> None:
     rows = {name: pq.read_table(paths[0]) for name, paths in files.items() if paths}
     of_rows = findings_of(rows, a_program())
