@@ -320,20 +320,6 @@ def warm_pairing() -> None:
     Intervals.of(one, one, one).last_begun(one, one)
 
 
-def warm_checks() -> None:
-    """Compile the checks of sequences of 0-10 and 1.0: one row of each."""
-    from udfs.conversation.checks import METHOD_COLUMNS, odd_rows
-
-    texts = {"sender": "client", "frame_type": "command", "status": "ok"}
-    nothing = {name: pa.array([None], pa.string()) for name in ("error", "transaction_command")}
-    for version, name in (("0-10", "message.accept"), ("1.0", "attach")):
-        numbers = {column: pa.array([1]) for column in METHOD_COLUMNS}
-        columns = {column: pa.array([text]) for column, text in {**texts, "version": version, "name": name}.items()}
-        columns |= {"arguments": one_variant({"handle": 1, "transfers": [{"lower": 0, "upper": 1}]})}
-        columns |= {**nothing, "discharged": pa.array([None], pa.binary())}
-        list(odd_rows(iter([pa.record_batch({**numbers, **columns}).select(list(METHOD_COLUMNS))])))
-
-
 def warm_functions() -> None:
     """Compile what only the SQL functions use; a protocol header of each family is enough."""
     from udfs.functions import decoding, names
@@ -369,13 +355,15 @@ def tell(names: list[str], done: threading.Event) -> None:
 def compile_second_half() -> None:
     """What the second process compiles; the other one reads on its stdout how far it is."""
     from codec.compiler.linking import lowered
+    from udfs.conversation.checks import load_kernels
+    from udfs.conversation.roles import SESSION_VERSIONS
 
     done = threading.Event()
     telling = threading.Thread(target=tell, args=(lowered, done))
     telling.start()
     warm_values()
     warm_pairing()
-    warm_checks()
+    load_kernels(SESSION_VERSIONS)
     done.set()
     telling.join()
 

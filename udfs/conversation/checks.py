@@ -6,7 +6,7 @@ each oddity. State is that of the current connection. Python works per batch, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from codec.memory import as_kernel_array
 from codec.names import SIDES
 from codec.protocol.versions import E_UNEXPECTED_SEGMENT, ERRORS, fact_table
 from codec.tables import INT, LONG, STRING, STRINGS, table_of
+from codec.variant import encode
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hashed, texts, values_of
 from udfs.arrow.rows import (
     index_in,
@@ -38,7 +39,7 @@ from udfs.arrow.rows import (
     is_valid,
     to_int64,
 )
-from udfs.arrow.types import arrow_schema, cast_to
+from udfs.arrow.types import arrow_schema, cast_to, variants
 
 Integers = NDArray[np.int64]
 METHOD_COLUMNS = (
@@ -137,6 +138,19 @@ def odd_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield from check.rows(rows)
     for check in checks:
         yield from check.ends()
+
+
+def load_kernels(versions: Collection[str]) -> None:
+    """Load the kernels that check these versions, or compile them: one row of each."""
+    columns: dict[str, pa.Array] = {name: pa.array([1]) for name in METHOD_COLUMNS}
+    arguments = variants([encode({"handle": 1, "transfers": [{"lower": 0, "upper": 1}]})])
+    columns |= {"arguments": arguments, "discharged": pa.nulls(1, pa.binary())}
+    texts = {"sender": "client", "frame_type": "command", "status": "ok", "error": None, "transaction_command": None}
+    for version, name in (("0-10", "message.accept"), ("1.0", "attach")):
+        if version in versions:
+            named = {**texts, "version": version, "name": name}
+            columns |= {column: pa.array([text], pa.string()) for column, text in named.items()}
+            list(odd_rows(iter([pa.record_batch(columns)])))
 
 
 class Check10:

@@ -79,6 +79,7 @@ USUAL = Resources()
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 PARALLEL_QUERIES = 2  # nearly all are planned for longer than they run, and DuckDB plans a query in one thread
 TASK_BYTES = 512 << 20  # of memory for a run; beyond it DuckDB spills
+ODDITIES = "oddities"
 OF_GROUPS, CENSUS, HITS = "findings", "census", "hits"  # in answers, beside facts
 
 
@@ -251,6 +252,9 @@ class Evaluation:
             if context.stage in stages and (checks := possible(context, occurring))
         ]
         tasks = self._making({FACT_CONNECTIONS, *facts}.union(*(context.needs for context, _ in wanted)))
+        if ODDITIES in tasks and (versions := occurring.get("versions", set()) & {*SESSION_VERSIONS}):
+            tasks = {"kernels": (frozenset(), partial(_load_kernels, versions)), **tasks}
+            tasks[ODDITIES] = (tasks[ODDITIES][0] | {"kernels"}, tasks[ODDITIES][1])
         for number, (context, checks) in enumerate(wanted):
             tasks[f"context {number}"] = (self._tables_of(context.needs), partial(self._check, context, checks))
         self._run_all(tasks)
@@ -288,7 +292,7 @@ class Evaluation:
         return tasks
 
     def _make(self, relation: Relation, connection: duckdb.DuckDBPyConnection) -> None:
-        if relation.name == "oddities":
+        if relation.name == ODDITIES:
             _make_oddities(connection, self._methods, self._program.schemas["methods"])
         else:
             rows = f"{self._with(relation.reads)}FROM ({relation.query})"
@@ -423,6 +427,13 @@ def few_at_once(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBa
                 yield cast_to({name: batch[name] for name in there}, schema)
 
 
+def _load_kernels(versions: Collection[str], _: duckdb.DuckDBPyConnection) -> None:
+    """Load what checks sequences, which takes half a second, while DuckDB makes other tables."""
+    from udfs.conversation.checks import load_kernels
+
+    load_kernels(versions)
+
+
 def _make_oddities(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], of_methods: Table) -> None:
     """Table oddities: what is odd in the sequence of frames of 0-10 and 1.0 (`udfs.conversation.checks`)."""
     from udfs.conversation.checks import METHOD_COLUMNS, ODD, odd_rows
@@ -432,23 +443,26 @@ def _make_oddities(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], 
     sessions = connection.execute(f"SELECT 1 FROM known_connections WHERE version IN {versions} LIMIT 1").fetchall()
     found = schema.empty_table()
     if sessions and paths:
-        # The transaction that a transfer discharges is in the body of its message.
         columns = ", ".join(METHOD_COLUMNS)
         cursor = connection.cursor()
         methods = arrow_schema(of_methods)
         methods = pa.schema([methods.field(name) for name in METHOD_COLUMNS if name in methods.names])
         reader = pa.RecordBatchReader.from_batches(methods, few_at_once(paths, methods))
         cursor.register("arrow_methods", reader)
+        # The transaction that a transfer discharges is in the body of its message.
+        discharges = "FROM methods WHERE transaction_command = 'discharge'"
+        discharged = "(SELECT CAST(NULL AS BLOB) AS discharged) ON true"
+        if cursor.execute(f"SELECT 1 {discharges} LIMIT 1").fetchall():
+            discharged = f"""
+                (SELECT connection_id, frame_no, TRY_CAST(properties.body.txn_id AS BLOB) AS discharged
+                 FROM frames SEMI JOIN (SELECT connection_id, frame_no {discharges}) USING (connection_id, frame_no))
+                USING (connection_id, frame_no)"""
         batches = cursor.sql(f"""
             SELECT {columns}
             FROM arrow_methods
             JOIN (SELECT connection_id, coalesce(tcp_rtt_ns, {ROUND_TRIP_NS}) AS grace_ns, ts_ns AS last_ns,
                          channel_max AS agreed_channel_max FROM known_connections) USING (connection_id)
-            LEFT JOIN (SELECT connection_id, frame_no, TRY_CAST(properties.body.txn_id AS BLOB) AS discharged
-                       FROM frames
-                       SEMI JOIN (SELECT connection_id, frame_no FROM methods
-                                  WHERE transaction_command = 'discharge') USING (connection_id, frame_no))
-                USING (connection_id, frame_no)
+            LEFT JOIN {discharged}
             WHERE version IN {versions} AND frame_type IN {METHOD_FRAMES!s}
             ORDER BY connection_id, frame_no""").to_arrow_reader(CHECKED_ROWS)
         found = pa.Table.from_batches(odd_rows(batches), schema)
