@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from codec.compiler.kernel import all_compiled, interpreted
-from codec.tables import DAY_OF, MESSAGE_FLOWS
+from codec.tables import DAY_OF
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.confinement import check_files, create_directory
 from pipeline.lake.files import lake_file, read_rows, write_file
@@ -31,14 +31,12 @@ from pipeline.tables.decoding import (
     config,
     decoded_locally,
 )
-from pipeline.tables.flows import paired, row_groups, shares
+from pipeline.tables.flows import pair_messages, paired, row_groups, shares
 from udfs.arrow.types import arrow_schema
 from udfs.decode.key_logs import SecretFiles
 from udfs.pairing.brokers import brokers_of
-from udfs.pairing.flows import PairMessages
 from udfs.pairing.lake import MESSAGE_IDS, SIDES, KeepMessages, WriteFlows
 from udfs.pairing.schemas import CONNECTION_COLUMNS, LINK_COLUMNS, STALL_COLUMNS
-from udfs.pairing.stalls import stalled_rows
 from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
 from udfs.source.lake import StateFiles, partition_of
 from udfs.workers.config import FACT, STREAM_QUEUES
@@ -142,13 +140,13 @@ class LakeWork:
             changing = self._write_ids(
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )
-            write_flows = WriteFlows(folders, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
             links, stalls = (
                 self._rows(name, [file for file in files[name] if since.may_contain(name, file)], columns)
                 for name, columns in (("links", LINK_COLUMNS), ("stalls", STALL_COLUMNS))
             )
-            stalled = list(stalled_rows(known, brokers, links, stalls))
-            of_flows = paired(spark, groups, present, known, stalled, scratch).then(write_flows, WRITTEN)
+            pairing = pair_messages(known, brokers, links, stalls, scratch)
+            write_flows = WriteFlows(folders, pairing, changing, cutoff_ns)
+            of_flows = paired(spark, groups, present, known, scratch).then(write_flows, WRITTEN)
             written.add(self._written(of_flows.collected()))
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]

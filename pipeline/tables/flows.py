@@ -111,7 +111,8 @@ def message_flows(
             own = table.select(*columns, F.lit(name).alias("table"))
             held_up = held_up.unionByName(own, allowMissingColumns=True)
     stalled = OnSpark(held_up.repartition(1).mapInArrow(stalled_of_tables, PARTITIONED))
-    found = _by_bucket(partial(read, rows), buckets, Present(requests=True, streams=True), stalled)
+    found = _to_pair(partial(read, rows), buckets, Present(requests=True, streams=True))
+    found = found.with_rows(stalled.then(ToEachBucket(buckets), PARTITIONED)).by_bucket()
     return found.then(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS).rows
 
 
@@ -127,12 +128,24 @@ def write_flows(
     links, stalls = (
         parquet.read(tables[name], columns) for name, columns in (("links", LINK_COLUMNS), ("stalls", STALL_COLUMNS))
     )
-    stalled = list(stalled_rows(brokers, connections, links, stalls))
     beside = directory.parent.child("brokers")
     beside.create()
-    writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
-    flows = paired(spark, groups, present, brokers, stalled, beside).then(writer, WRITTEN)
+    pairing = pair_messages(brokers, connections, links, stalls, beside)
+    writer = WriteFlows(directory.files, directory.parent.path, directory.name, pairing)
+    flows = paired(spark, groups, present, brokers, beside).then(writer, WRITTEN)
     return {row["file"] for row in flows.collected()}
+
+
+def pair_messages(
+    brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: pa.Table, beside: Place
+) -> PairMessages:
+    """What pairs messages, with what held them up (see `stalled_rows`) in a file in the directory `beside`."""
+    stalled = list(stalled_rows(brokers, connections, links, stalls))
+    if not stalled:
+        return PairMessages(MESSAGE_FLOWS)
+    path = f"{beside.path}/stalled-{FILE}"
+    pq.write_table(pa.Table.from_batches(stalled), path, filesystem=beside.files, compression="lz4")
+    return PairMessages(MESSAGE_FLOWS, beside.files, path)
 
 
 def paired(
@@ -140,11 +153,10 @@ def paired(
     groups: Sequence[tuple[str, int]],
     present: Present,
     brokers: pa.Table,
-    stalled: Sequence[pa.RecordBatch],
     beside: Place,
 ) -> Rows:
-    """Messages in these row groups, with their `brokers` (BROKERS) and what held them up (`stalled_rows`), partitioned
-    for `udfs.pairing.flows.PairMessages`. Data for the workers is written into the directory `beside`."""
+    """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
+    Data for the workers is written into the directory `beside`."""
     tasks, buckets = shares(spark, groups), _buckets(spark)
 
     def read(of: str, partition: Partition) -> Rows:
@@ -156,7 +168,7 @@ def paired(
         repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_DDL).collected()
         brokers = with_repeats(brokers, pa.Table.from_pylist(repeats, REPEATED))
     pq.write_table(brokers, f"{beside.path}/{FILE}", filesystem=beside.files)
-    return _by_bucket(partial(read, FILE), buckets, present, given(spark, stalled) if stalled else None)
+    return _to_pair(partial(read, FILE), buckets, present).by_bucket()
 
 
 def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], Present]:
@@ -198,13 +210,6 @@ def shares(spark: SparkSession | LocalProcesses, groups: Sequence[tuple[str, int
     return OnSpark(spark.createDataFrame(rows).repartitionById(number, "share").drop("share"))
 
 
-def given(spark: SparkSession | LocalProcesses, batches: Sequence[pa.RecordBatch]) -> Rows:
-    """Rows that this process has."""
-    if isinstance(spark, LocalProcesses):
-        return Local(spark, [Source(batches)])
-    return OnSpark(spark.createDataFrame(pa.Table.from_batches(batches)))
-
-
 def _partitions(spark: SparkSession | LocalProcesses) -> int:
     if isinstance(spark, LocalProcesses):
         return spark.number
@@ -220,9 +225,8 @@ def _ids(buckets: int) -> Partition:
     return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, buckets))
 
 
-def _by_bucket(read: Callable[[Partition], Made], buckets: int, present: Present, stalled: Made | None) -> Made:
-    """The input of `udfs.pairing.flows`: messages, replies if there are requests, places in streams, and in each bucket
-    what held messages up."""
+def _to_pair(read: Callable[[Partition], Made], buckets: int, present: Present) -> Made:
+    """The input of `udfs.pairing.flows`: messages, replies if there are requests, and places in streams."""
     partitioner = HashPartitioner(TO_PAIR, buckets)
     rows = read(Partition(MESSAGE_COLUMNS, messages_to_pair, partitioner))
     if present.requests:
@@ -231,6 +235,4 @@ def _by_bucket(read: Callable[[Partition], Made], buckets: int, present: Present
     if present.streams:
         messages = read(Partition(MESSAGE_COLUMNS, stream_messages, HashPartitioner(STREAM_ROWS, buckets)))
         rows = rows.with_rows(messages.by_bucket().then(PlaceMessages(partitioner), PARTITIONED))
-    if stalled is not None:
-        rows = rows.with_rows(stalled.then(ToEachBucket(buckets), PARTITIONED))
-    return rows.by_bucket()
+    return rows

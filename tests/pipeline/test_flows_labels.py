@@ -10,25 +10,31 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from classic_frames import body, header, method, protocol_header
 from decoding import decode_table, in_flow_order, runs
+from pyarrow import parquet as pq
+from pyarrow.fs import LocalFileSystem
 from test_fields import column
 from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.tables import MESSAGE_FLOWS, MESSAGES
 from pipeline.tables.decoding import config
-from udfs.arrow.types import arrow_schema
+from udfs.arrow.types import arrow_schema, cast_to
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.methods import streams_of
 from udfs.pairing import flows
-from udfs.pairing.flows import TO_PAIR, PairMessages
-from udfs.pairing.hash_partitions import HashPartitioner
+from udfs.pairing.flows import STALLED, TO_PAIR, PairMessages
+from udfs.pairing.hash_partitions import EVERYWHERE, KEY, HashPartitioner
 from udfs.pairing.pairable import messages_to_pair
-from udfs.pairing.schemas import BROKER_COLUMNS, MESSAGE_COLUMNS
+from udfs.pairing.parts import SERVER_SENDS, network_keys, stalled_of
+from udfs.pairing.schemas import ARROW_PARTITIONED, BROKER_COLUMNS, MESSAGE_COLUMNS
+from udfs.pairing.stalls import ToEachBucket
 from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
 from udfs.tables.conversation import Conversation
 
@@ -366,3 +372,32 @@ def test_a_queue_of_activemq_has_two_names() -> None:
     rows = paired(messages(*sent, *seen), BROKER)
     assert couples(rows) == {0: 0, 1: 1}
     assert {row["ambiguous"] for row in rows} == {False}
+
+
+def test_what_held_messages_up_is_read_once_by_a_task_that_pairs_many_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each bucket: a million stalls in each would be as many copies. Rows are those of copies."""
+    sent = [message(V, "publish", n, 1000 + 100 * n, exchange="", routing_key=f"q{n}") for n in range(40)]
+    seen = [message(V, "deliver", n, 1060 + 100 * n, 2, queue=f"q{n}") for n in range(40)]
+    rows, buckets = messages(*sent, *seen), 8
+    for name, kind in BROKER_COLUMNS.items() - {("version", pa.string())}:
+        rows = rows.append_column(name, pa.array([BROKER.get(name)] * rows.num_rows, kind))
+    network = [network_keys(np.array([2]), SERVER_SENDS)[0]] * 40
+    from_ns = [1020 + 100 * n for n in range(40)]
+    listed = [40, *network, *from_ns, *(at + 40 for at in from_ns)]
+    row = cast_to({KEY: pa.array([EVERYWHERE]), "side": pa.array([STALLED]), "shared": pa.array([listed])}, TO_PAIR)
+    arrays = [pa.array([0], pa.int32()), pa.array([row.serialize().to_pybytes()])]
+    stalled = pa.RecordBatch.from_arrays(arrays, schema=ARROW_PARTITIONED)
+    pq.write_table(pa.Table.from_batches([stalled]), tmp_path / "stalled.parquet")
+    partitioned = list(HashPartitioner(TO_PAIR, buckets)(messages_to_pair(rows)))
+    copies = pa.Table.from_batches([*partitioned, *ToEachBucket(buckets)(iter([stalled]))]).sort_by("bucket")
+    of_copies = pa.concat_batches(list(PairMessages(MESSAGE_FLOWS)(iter(copies.to_batches()))))
+    read = Mock(wraps=stalled_of)
+    monkeypatch.setattr(flows, "stalled_of", read)
+    pairing = PairMessages(MESSAGE_FLOWS, LocalFileSystem(), str(tmp_path / "stalled.parquet"))
+    once = pa.Table.from_batches(partitioned).sort_by("bucket")
+    found = pa.concat_batches(list(pairing(iter(once.to_batches()))))
+    assert found.equals(of_copies)
+    assert found["network_ns"].to_pylist() == [40] * 40
+    assert read.call_count == 1

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from udfs.pairing import hash_partitions as hash_partitions
-from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
+from udfs.pairing.hash_partitions import EVERYWHERE, HashPartitioner, whole_keys
+from udfs.pairing.schemas import ARROW_PARTITIONED
 
 SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string()), ("number", pa.int64())])
 
@@ -61,6 +62,19 @@ def test_all_rows_of_a_key_are_in_one_partition_whatever_their_size(monkeypatch:
     given = batches(5000, 1, seed=1)
     (found,) = whole_keys(shuffled(list(HashPartitioner(SCHEMA, 4)(iter(given)))), SCHEMA)
     assert content([found]) == content(given)
+
+
+def test_a_row_that_all_keys_need_does_not_part_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part would have the row again, and would be too large again."""
+    monkeypatch.setattr(hash_partitions, "BUCKET_BYTES", 20_000)
+    given = batches(100, 50, seed=1)
+    columns = {"key": [EVERYWHERE], "text": ["x" * 30_000], "number": [0]}
+    shared = pa.RecordBatch.from_pydict(columns, SCHEMA)
+    of_bucket = pa.RecordBatch.from_arrays(
+        [pa.array([0], pa.int32()), pa.array([shared.serialize().to_pybytes()])], schema=ARROW_PARTITIONED
+    )
+    (found,) = whole_keys(shuffled([of_bucket, *HashPartitioner(SCHEMA, 1)(iter(given))]), SCHEMA)
+    assert content([found]) == content([*given, shared])
 
 
 def test_no_rows_give_no_partitions() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import fs
+from pyarrow import parquet as pq
 
 from codec.memory import as_kernel_array
 from codec.pairing.engine import (
@@ -85,15 +86,26 @@ TO_PAIR = pa.schema([*_PAIRED.items(), (LISTED[0], pa.list_(pa.int64())), *CARRI
 @dataclass(frozen=True)
 class PairMessages:
     """The function for `mapInArrow`: partitioned messages, sorted by bucket -> rows of `schema`, that of table
-    message_flows."""
+    message_flows. `stalled`: path of a file on `filesystem` with what held messages up (`udfs.pairing.stalls`), which
+    each task reads once; None: it is in each bucket, or there is none."""
 
     schema: Table
+    filesystem: fs.FileSystem | None = None
+    stalled: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(self.schema)
+        schema, of_all = arrow_schema(self.schema), None
         for rows in whole_keys(batches, TO_PAIR):
             if pc.min(rows["side"]).as_py() != STALLED:
-                yield from (cast_to(columns, schema) for columns in _flows(rows))
+                if self.stalled is not None and of_all is None:
+                    of_all = stalled_of(self._stalled_row(self.stalled))
+                stalled = of_all or stalled_of(rows.filter(pc.equal(rows["side"], STALLED)))
+                yield from (cast_to(columns, schema) for columns in _flows(rows, stalled))
+
+    def _stalled_row(self, path: str) -> pa.Table:
+        with pq.ParquetFile(path, filesystem=self.filesystem) as file:
+            (row,) = file.read()["rows"]
+        return pa.Table.from_batches([pa.ipc.read_record_batch(row.as_buffer(), TO_PAIR)])
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,7 @@ class WriteFlows:
         return write_folders(self.filesystem, self.directory, flows, lambda _: self.pairing.schema)
 
 
-def _flows(rows: pa.Table) -> Iterator[dict[str, pa.Array]]:
+def _flows(rows: pa.Table, stalled: Stalled) -> Iterator[dict[str, pa.Array]]:
     """The flows of all messages of some keys: a publish and a delivery, or one without the other. So many at a time
     that their columns need little memory beside that of the messages, all of which may have one key."""
     side = to_int64(rows["side"])
@@ -120,7 +132,6 @@ def _flows(rows: pa.Table) -> Iterator[dict[str, pa.Array]]:
     firsts = np.flatnonzero(~is_publish & (pairs.first == np.arange(len(pairs.first))))
     unpaired = np.flatnonzero(is_publish & (pairs.paired == 0))
     publishes = np.concatenate([pairs.publish[firsts], unpaired])
-    stalled = stalled_of(rows.filter(pa.array(side == STALLED)))
     rpc_latencies = _rpc_latencies(rows.filter(pa.array(side == RPC_REPLY)), messages, publishes)
     firsts = np.concatenate([firsts, np.full(len(unpaired), NONE)])
     for at in range(0, len(publishes), FLOWS_TOGETHER):

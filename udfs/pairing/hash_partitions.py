@@ -88,7 +88,8 @@ class Bucket:
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._batches.append(rows)
-        self._bytes += rows.nbytes
+        shared = to_int64(rows[KEY]) == EVERYWHERE  # each part has them again: parting does not make them fewer
+        self._bytes += (rows.filter(pa.array(~shared)) if shared.any() else rows).nbytes
         if len(self._keys) < 2:
             self._keys.update(rows[KEY].unique()[:3].to_pylist())
             self._keys.discard(EVERYWHERE)

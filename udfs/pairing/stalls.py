@@ -1,7 +1,7 @@
 """What held up messages, for the parts of their latency (`udfs.pairing.parts`): from tables stalls and links.
 
-These are few rows, which one task turns into intervals, and which each task that pairs messages needs: one row of
-`udfs.pairing.flows.TO_PAIR` in each bucket has them all.
+One task turns them into intervals, all of which each task that pairs messages needs: one row of
+`udfs.pairing.flows.TO_PAIR`, in a file that each task reads once or, where there is no place for one, in each bucket.
 """
 
 from __future__ import annotations
