@@ -260,8 +260,7 @@ class Prompt:
             for names, rows in self.session.run(text):
                 FORMATS[self.form](names, rows, self.rows)
         except (QueryError, UsageError) as error:
-            for line in str(error).splitlines():
-                print_error(printable(line))
+            print_error(str(error))
         except KeyboardInterrupt:
             print_error("cancelled")
 

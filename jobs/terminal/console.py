@@ -36,8 +36,9 @@ def set_quiet(wanted: bool) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print an error, one line, to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print an error to stderr. It may quote names from the wire: control characters are escaped."""
+    shown = (c if c.isprintable() or c in "\t\n" else repr(c)[1:-1] for c in text)
+    print("".join(shown), file=sys.stderr, flush=True)
 
 
 def print_status(text: str) -> None:

@@ -108,6 +108,15 @@ def test_markdown_and_text_keep_hostile_names_inert(tables: str, capsys: pytest.
     assert "\x1b" not in ask(tables, query, "--format", "json", capsys=capsys)
 
 
+def test_errors_show_no_control_characters(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """DuckDB quotes the value that it cannot convert, which may come from the wire."""
+    query = "SELECT ('7' || chr({}) || '[31m')::INTEGER"
+    for code, escaped in ((0x1B, r"7\x1b[31m"), (0x9B, r"7\x9b[31m"), (0x202E, r"7\u202e[31m")):
+        refused = ask(tables, query.format(code), capsys=capsys, code=2)
+        assert escaped in refused
+        assert chr(code) not in refused
+
+
 def test_many_rows_are_cut_short_as_text_only(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(tables, "SELECT range AS r FROM range(500)", "--rows", "3", capsys=capsys).splitlines()
     assert [line.strip() for line in text[2:]] == ["0", "1", "2", "... more than 3 rows (--rows 0 shows all)"]
