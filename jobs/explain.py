@@ -8,12 +8,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
+from io import StringIO
+from typing import TYPE_CHECKING
 
 from jobs.sql import decoded, has_tables
-from jobs.terminal.arguments import add_filter
+from jobs.terminal.arguments import add_filter, output_file, write_text
 from jobs.terminal.console import print_status
 from jobs.terminal.running import OK, USAGE, UsageError, run_interruptibly, run_standalone
+
+if TYPE_CHECKING:
+    from pipeline.explain import Answer
+    from pipeline.explore.sql import Session
+    from pipeline.output.place import Place
 
 EPILOG = """examples:
   wirehare explain trace.pcapng                       (what costs most in it)
@@ -22,6 +30,7 @@ EPILOG = """examples:
   wirehare explain orders tables                      (a queue or an address: why do messages wait?)
   wirehare explain 4711/20 tables                     (a message: connection_id/first_frame_no, or its message-id)
   wirehare explain order-service tables --json
+  wirehare explain 10.0.0.7:44650 tables --ladder why.svg
 
 An answer has the first cause, what happened before it, the proof, what else was possible and why it is ruled out, and
 what to do. "This cannot be told" is an answer, too.
@@ -49,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or a lake; or captures, decoded first",
     )
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
+    parser.add_argument(
+        "--ladder",
+        metavar="FILE",
+        help="also draw the frames of the first answer's connection, as a sequence diagram: .svg or .html",
+    )
     add_filter(parser)
 
 
@@ -61,6 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"one WHAT and one source, not {len(arguments.words)} (see --help)")
     if subject and os.path.exists(subject[0]) and not os.path.exists(source):
         raise UsageError(f"the source comes last: wirehare explain {source} {subject[0]}")
+    picture = None
+    if arguments.ladder:
+        if not arguments.ladder.endswith((".svg", ".html")):
+            raise UsageError(f"{arguments.ladder}: expected a name that ends in .svg or .html")
+        picture = output_file(arguments.ladder)
     arguments.source = source
     with ExitStack() as stack:
         directory, exit_code, tables = source, OK, source
@@ -75,9 +94,24 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n".join(page(answer, tables) for answer in answers), end="")
         else:
             print(NOTHING)
+        if picture is not None:
+            draw(session, answers, picture, arguments.ladder)
         if tables is None and answers and not arguments.json:
             print_status("To cut packets out, decode first: wirehare decode CAPTURES --output tables")
     return exit_code
+
+
+def draw(session: Session, answers: Sequence[Answer], picture: Place, name: str) -> None:
+    """Write the ladder of the first answer that is about a connection. Raises UsageError if none is."""
+    from pipeline.plots import ladder_of
+
+    answer = next((each for each in answers if each.connection_id is not None), None)
+    if answer is None:
+        raise UsageError("nothing to draw: no answer is about a connection (see --help)")
+    text, kind = StringIO(), name.rpartition(".")[2]
+    ladder_of(session, answer).save(text, format=kind, **({"inline": True} if kind == "html" else {}))
+    write_text(picture, text.getvalue())
+    print_status(f"The ladder is {picture.display_name}")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ class Cause(NamedTuple):
     advice: Sequence[str] = ()
     advice_by: str | None = None
     instead: Mapping[str, str] | None = None
+    harmless: str = "false"
     frame: str = "NULL"
     packet: str = "NULL"
     at: str = "NULL"
@@ -105,7 +106,7 @@ def explain(tables: Session | str | os.PathLike[str], subject: str | None = None
         for row in session.rows(QUEUES):
             _set(session, subject=row["queue"])
             found += _queues(session)
-        wrong = [answer for answer in found if answer.weight]
+        wrong = [answer for answer in found if answer.weight and not answer.harmless]
         return sorted(wrong, key=lambda answer: -answer.weight)[:MOST_ANSWERS]
     _set(session, subject=subject)
     if message := MESSAGE.fullmatch(subject):
@@ -184,6 +185,7 @@ def _caused(kind: str, rows: str) -> str:
             "proof_frame": [each.frame for each in known],
             "proof_packet": [each.packet for each in known],
             "proof_ns": [each.at for each in known],
+            "is_harmless": [each.harmless for each in known],
         }.items()
     )
     return f"SELECT *, {proof} FROM (SELECT *, CASE {first} END AS cause, [{ruled_out}] AS ruled_out FROM ({rows}))"
@@ -219,6 +221,7 @@ def _answer(kind: str, subject: str, row: Row) -> Answer:
         findings=row.get("rules") or (),
         advice=[filled(text, row) for text in advice],
         weight=cause.weight,
+        harmless=row["is_harmless"],
     )
 
 

@@ -51,13 +51,14 @@ class Answer:
     findings: Sequence[str] = ()
     advice: Sequence[str] = ()
     weight: int = field(default=0, compare=False)
+    harmless: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return page(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The answer as JSON has it."""
-        return {name: value for name, value in asdict(self).items() if name != "weight"}
+        return {name: value for name, value in asdict(self).items() if name not in ("weight", "harmless")}
 
 
 def filled(text: str, row: Mapping[str, Any]) -> str:

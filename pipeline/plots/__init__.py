@@ -26,14 +26,14 @@ from altair.utils import html
 
 from pipeline.output import theme
 from pipeline.output.text import script_safe
-from pipeline.plots.ladder import ladder
+from pipeline.plots.ladder import ladder, ladder_of
 from pipeline.plots.latencies import latency, latency_over_time, latency_parts
 from pipeline.plots.lifetimes import connections, heartbeats
 from pipeline.plots.traffic import backlog, frame_sizes, rates, versions
 
 __all__ = [
-    "backlog", "connections", "frame_sizes", "heartbeats", "ladder", "latency", "latency_over_time",
-    "latency_parts", "rates", "versions",
+    "backlog", "connections", "frame_sizes", "heartbeats", "ladder", "ladder_of", "latency",
+    "latency_over_time", "latency_parts", "rates", "versions",
 ]  # fmt: skip
 
 TEMPLATES: dict[str, Any] = cast(Any, html.TEMPLATES)  # of Altair, by name

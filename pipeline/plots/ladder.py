@@ -6,7 +6,9 @@ for Wireshark on the right. Arrows are level, because a capture has one time per
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -20,6 +22,8 @@ from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
 
 if TYPE_CHECKING:
     from pipeline import Tables
+    from pipeline.explain import Answer
+    from pipeline.explore.sql import Session
 
 
 # Connections in one ladder: more lifelines are unreadable.
@@ -39,6 +43,9 @@ CONNECTION_COLUMNS = (
     "tcp_end_by",
 )  # fmt: skip
 TCP_ENDS = {"fin": "TCP FIN", "rst": "TCP RST"}
+# Of the connection of an answer: so many frames from its beginning, before the proof, and after it.
+FIRST, BEFORE, AFTER = 20, 30, 10
+OMITTED = "frames that are not shown"
 
 
 def ladder(
@@ -86,6 +93,52 @@ def ladder(
     versions = " and ".join(sorted({str(row["version"]) for row in frames if row["version"]}))
     servers = {one: endpoint_text(facts["server_ip"], facts["server_port"]) for one, facts in connections.items()}
     return chart.titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), *lines)
+
+
+def ladder_of(tables: Session | str | os.PathLike[str], answer: Answer, *, silence_ns: int = SILENCE_NS) -> Any:
+    """A sequence diagram of what an answer of `explain` is about: the first frames of its connection, and those around
+    the proof; an `altair.LayerChart`. `tables`: their directory, or a session. Needs neither Spark nor Java. Raises
+    ValueError for an answer about no connection."""
+    if answer.connection_id is None:
+        raise ValueError(f"nothing to draw: {answer.subject} is no connection")
+    if isinstance(tables, str | os.PathLike):
+        from pipeline.explore.sql import connect
+
+        with connect(os.fspath(tables)) as session:
+            return ladder_of(session, answer, silence_ns=silence_ns)
+    of = f"FROM {{}} WHERE connection_id = {answer.connection_id}"
+    names = ", ".join(column for column in CONNECTION_COLUMNS if column != "connection_id")
+    (facts,) = tables.rows(
+        f"SELECT {names}, epoch_us(closed_ts) * 1000 AS last_ns, client_name AS given_name {of.format('connections')}"
+    )
+    (total,) = tables.rows(f"SELECT count(*) AS frames, max(frame_no) AS last {of.format('frames')}")
+    if not total["frames"]:
+        return chart.empty("Ladder", "this connection has no frames")
+    proof = answer.frame_no or total["last"]
+    frames = tables.rows(
+        f"SELECT {', '.join(FRAME_COLUMNS)}, CASE WHEN length(arguments::JSON::VARCHAR) <= {ARGUMENTS} "
+        f"THEN arguments::JSON::VARCHAR END AS arguments "
+        f"{of.format('frames')} AND (frame_no <= {FIRST} OR frame_no BETWEEN {proof - BEFORE} AND {proof + AFTER}) "
+        "ORDER BY frame_no"
+    )
+    connections = {answer.connection_id: facts}
+    columns = lifelines([{**facts, "connection_id": answer.connection_id}])
+    drawn = list[Step]()
+    for _, part in groupby(enumerate(frames), lambda each: each[1]["frame_no"] - each[0]):
+        levels = steps([frame for _, frame in part], characters(len(columns)))
+        if drawn:
+            drawn.append(Step(ts_ns=levels[0].ts_ns, label=OMITTED, frames=0))
+        drawn += fold_repeats(add_silences(levels, silence_ns))
+    if frames[-1]["frame_no"] == total["last"]:
+        drawn += tcp_ends(drawn, connections)
+    else:
+        drawn.append(Step(ts_ns=drawn[-1].ts_ns, label=OMITTED, frames=0))
+    lines = (
+        f"0 s is {chart.moment(drawn[0].ts_ns)}",
+        chart.omitted(len(frames), total["frames"], "frames", "the first ones, and those around the proof"),
+    )
+    servers = {answer.connection_id: endpoint_text(facts["server_ip"], facts["server_port"])}
+    return chart.titled(drawing(drawn, columns, servers), plain_text(answer.answer, chart.NAME_CHARACTERS * 3), *lines)
 
 
 def to_fold(rows: DataFrame) -> DataFrame:

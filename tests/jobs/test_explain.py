@@ -14,10 +14,11 @@ import golden
 import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
-from scapy.utils import wrpcap
+from scapy.utils import RawPcapReader, RawPcapWriter, wrpcap
 
 from jobs.cli import main
 from pipeline import explain as explaining
+from pipeline import plots
 from pipeline.explain.pages import filled
 from pipeline.explore.sql import Session, connect
 
@@ -189,3 +190,48 @@ def check(kind: str, row: dict[str, object]) -> None:
         instead = [cause.instead["text"]] if cause.instead else []
         for text in (cause.answer, *cause.advice, *instead):
             assert "{" not in filled(text, row), cause.id
+
+
+def test_a_client_that_left_in_a_quiet_moment_is_no_answer_without_a_subject(tmp_path: Path) -> None:
+    """Its FIN comes five seconds after its last frame (tshark); it had settled all deliveries."""
+    capture, tables = golden.CAPTURES / "10_rabbitmq_settle_modes.pcap", str(tmp_path / "tables")
+    assert main(["decode", str(capture), "--output", tables, "-q"]) == 0
+    with connect(tables) as session:
+        assert "client-left" not in {each.cause for each in explaining.explain(session)}
+        assert "client-left" in {each.cause for each in explaining.explain(session, "127.0.0.1:59172")}
+
+
+def test_a_close_whose_reason_was_not_captured_is_not_explained(tmp_path: Path) -> None:
+    """connection.close with code 320, of which the capture has the code, but not the text."""
+    capture, cut = golden.CAPTURES / "091_close_by_broker_and_rst.pcap", str(tmp_path / "cut.pcap")
+    with RawPcapReader(str(capture)) as packets, RawPcapWriter(cut, linktype=packets.linktype) as writer:
+        writer.write_header(None)
+        for data, of in packets:
+            writer.write_packet(data[:96], sec=of.sec, usec=of.usec, caplen=min(96, len(data)), wirelen=of.wirelen)
+    assert main(["decode", cut, "--output", str(tmp_path / "tables"), "-q"]) == 0
+    with connect(str(tmp_path / "tables")) as session:
+        causes = {each.cause for each in explaining.explain(session, "127.0.0.1:5672")}
+    assert "close-reason-missing" in causes
+    assert "forced" not in causes
+
+
+@pytest.mark.parametrize("kind", ["svg", "html"])
+def test_a_ladder_shows_the_frames_of_the_answer(kind: str, tables: str, tmp_path: Path) -> None:
+    """tshark: packet 9 of the capture is the connection.close with reply code 403."""
+    picture = tmp_path / f"why.{kind}"
+    assert main(["explain", "127.0.0.1:37642", tables, "--ladder", str(picture)]) == 0
+    text = picture.read_text()
+    assert all(word in text for word in ("connection.start-ok", "connection.close 403", "127.0.0.1:37642"))
+
+
+def test_a_ladder_of_a_long_connection_says_that_frames_are_left_out(session: Session) -> None:
+    (row,) = session.rows("SELECT connection_id, count(*) AS n FROM frames GROUP BY 1 ORDER BY n DESC LIMIT 1")
+    (answer,) = explaining.explain(session, str(row["connection_id"]))
+    drawn = json.dumps(plots.ladder_of(session, answer).to_dict())
+    assert "frames that are not shown" in drawn
+    assert f" of {row['n']} frames shown: the first ones, and those around the proof" in drawn
+
+
+def test_a_ladder_needs_a_connection_and_a_kind_of_picture(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "127.0.0.1:37642", tables, "--ladder", "why.txt"]) == 2
+    assert "expected a name that ends in .svg or .html" in capsys.readouterr().err
