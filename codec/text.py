@@ -3,8 +3,6 @@
 Well-formed UTF-8 (RFC 3629, section 4) does not change. In any other text each byte outside of a well-formed character
 is escaped as `\\xHH`, as with Python's error handler "backslashreplace", and each backslash as `\\x5c`. So different
 bytes remain different, and can be restored. A row with such a text has the note 'not-utf8'.
-
-Parts, in this order: text, userinfo.
 """
 
 from __future__ import annotations
@@ -104,7 +102,6 @@ def escaped(data: bytes) -> str:
         return data.replace(b"\\", rb"\x5c").decode("utf-8", "backslashreplace")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Userinfo of URIs (RFC 3986, section 3.2.1) in text of the wire: it may have a password, so rows show **** instead.
 #
 #     amqp://alice:wonderland@host/q              -> amqp://****@host/q

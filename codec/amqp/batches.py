@@ -1,7 +1,4 @@
-"""Batches of rows: the buffer of the stream decoder, whose bytes become VARIANT values when rows are returned.
-
-Parts, in this order: values, batches.
-"""
+"""Batches of rows: the buffer of the stream decoder, whose bytes become VARIANT values when rows are returned."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ from codec.protocol.versions import V1_0_FAMILY, headers
 from codec.tcp.reassembly import enlarge_stream, enlarged
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, error_code, new_writer
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Second pass over rows: the bytes that the stream decoder stored become VARIANT arguments and properties.
 #
 # Framing and values have separate kernels, so that they are compiled and profiled separately. A kernel stops at the row

@@ -9,8 +9,6 @@ packet numbers agree.
 
 Times are 64 bits in units of the interface (section 4.2, options if_tsresol and if_tsoffset). They become nanoseconds
 within 63 bits: a damaged time ends at LAST_NS and does not wrap, nor does a difference of two times.
-
-Parts, in this order: pcapng, secrets.
 """
 
 from __future__ import annotations
@@ -362,7 +360,6 @@ def _fill(records, count, offset, captured, wire, ts_ns, interface, link_type):
     records["link_type"][count] = link_type
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Decryption Secrets Blocks of pcapng (draft-ietf-opsawg-pcapng, section 4.7), anywhere in a file.
 #
 # A kernel finds them and skips all other blocks, of which it reads only the heads. Cost: constant per block.

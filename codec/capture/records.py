@@ -6,8 +6,6 @@ the walker, which can be copied and pickled; a copy continues at the same positi
 that the bytes come in.
 
 Damage never raises: `error` is set, the records before it are returned, and the walker stays at its position.
-
-Parts, in this order: records, pcap.
 """
 
 from __future__ import annotations
@@ -104,7 +102,6 @@ def read32(block, at, big):
     return (d << 24) | (c << 16) | (b << 8) | a
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The pcap format: a 24-byte header, then records of a 16-byte header and the packet's bytes.
 #
 # Source: draft-ietf-opsawg-pcap. The magic number gives byte order and unit of time. The Linux "modified" variant

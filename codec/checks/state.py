@@ -1,8 +1,6 @@
 """State of the checks: records of the current connection, and the oddities that were found.
 
 Records are those of `codec.conversation.states.blank`; NONE is "not known". Times are ns.
-
-Parts, in this order: state, records 0 10, records 1 0.
 """
 
 from __future__ import annotations
@@ -259,7 +257,6 @@ def after(number, other):
     return (number - other + HALF) % SERIAL - HALF
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Columns of controls and commands of AMQP 0-10 that the checks read, and their records.
 #
 # A channel carries one session at a time; each side numbers its commands.
@@ -297,7 +294,6 @@ class Controls(
     on, -1 not known. `begins`: 1 if a frame begins a command, 0 if it continues one; -1 for other frames."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Columns of performatives of AMQP 1.0 that the checks read, and their records.
 #
 # An endpoint is one side of a session, from its begin to its end; the session has the channel number of the endpoint

@@ -1,8 +1,6 @@
 """Sessions of AMQP 0-10: attached and detached, commands numbered, completed, answered.
 
 (0-10 specification, classes session, execution, tx, dtx.)
-
-Parts, in this order: subscriptions, v0 10.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from codec.conversation.session_lookup import resumes
 from codec.conversation.session_state import NO_LIMIT
 from codec.hashes.maps import get, put
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Subscriptions of AMQP 0-10: destinations, credit, transfers and their settlement.
 #
 # Credit of messages is followed as `codec.conversation.session_links` says it; of bytes only whether any was given,

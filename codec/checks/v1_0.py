@@ -1,8 +1,6 @@
 """Connections and sessions of AMQP 1.0: opens, SASL, channels, windows, transfer numbers.
 
 (1.0 core specification, part 2, sections 2.4 to 2.7; part 5, section 5.3.)
-
-Parts, in this order: links, deliveries, v1 0.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from codec.checks import state as S
 from codec.compiler.kernel import kernel
 from codec.hashes.maps import get, put
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Links of AMQP 1.0: handles, names, attach and detach, credit. (1.0 core specification, part 2, section 2.6.)
 
 
@@ -225,7 +222,6 @@ def credit_used(s, rows, i, receiver, sender):
         r.drain_ns = S.NONE
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Checks deliveries of AMQP 1.0: order of transfers, credit, terms of the link, settlement.
 #
 # Unsettled deliveries are found by endpoint and delivery-id, their tags by the sending end. (1.0 core

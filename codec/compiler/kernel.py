@@ -32,6 +32,7 @@ import importlib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -115,10 +116,20 @@ def interpreted() -> bool:
 def interpret() -> None:
     """Run kernels as plain Python from now on: those that this process has not called yet, and all kernels of its child
     processes."""
+    os.environ[DISABLE] = "1"
+    _wrap_silently()
+
+
+def _wrap_silently() -> None:
+    """Numbers of hashes wrap by design, which compiled code does silently. `seterr` is about this thread alone."""
     import numpy as np
 
-    os.environ[DISABLE] = "1"
-    np.seterr(over="ignore")  # additions wrap by design in hashes; compiled code does so silently
+    np.seterr(over="ignore")
+    warnings.filterwarnings("ignore", "overflow encountered in", RuntimeWarning)
+
+
+if interpreted():
+    _wrap_silently()
 
 
 class LazyKernel:

@@ -1,7 +1,4 @@
-"""Tracks the channels of many connections: loads the state of each, follows its methods, saves its state.
-
-Parts, in this order: connections, unnamed.
-"""
+"""Tracks the channels of many connections: loads the state of each, follows its methods, saves its state."""
 
 from __future__ import annotations
 
@@ -233,7 +230,6 @@ LAYOUT = Layout(
 )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # States without what no later row can name: queues declared without a name that nothing refers to any more, and types
 # of queues that were declared too long ago.
 

@@ -7,8 +7,6 @@
 A message is final once it is settled, once its channel incarnation or connection has ended, or once its transaction has
 ended. From the first frame of an open transaction on, nothing is final. Memory and cost follow the number of
 outstanding messages and of new events.
-
-Parts, in this order: outcomes, returns.
 """
 
 from __future__ import annotations
@@ -113,7 +111,6 @@ def _needed(events: NDArray[Any], final: Settled) -> NDArray[np.bool_]:
     return needed
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Pairs each basic.return with the publish that it returns.
 #
 # A return has no tag; it repeats exchange, routing key and body of the publish. With these three (a key) there may be

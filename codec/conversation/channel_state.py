@@ -2,8 +2,6 @@
 
 All fields are int64. Names and texts are numbers of the caller, 0 for none; -1 stands for unknown numbers, times and
 truth values. Records that a channel incarnation no longer needs are reused (`next` chains the free ones).
-
-Parts, in this order: state, results.
 """
 
 from __future__ import annotations
@@ -229,7 +227,6 @@ def allocate(pool, numbers, used, free):
     return at
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Writes the output records of the channel tracker.
 
 

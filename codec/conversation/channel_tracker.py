@@ -18,8 +18,6 @@ deliveries with consumers. Rules:
   have got settlements of the incarnation before, or that has transactions, until the order is certain again.
 
 Cost: constant per row; the end of an incarnation or a transaction costs what it ends.
-
-Parts, in this order: links, requests, tracker.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ from codec.conversation.settlement import (
 )
 from codec.hashes.maps import clear, get, put, remove
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Consumers of a channel incarnation, and the queues that they name.
 #
 # A consumer tag may be used again once the consumer is cancelled: a delivery belongs to the latest consumer with its
@@ -239,7 +236,6 @@ def end_links(s, out, slot, head):
     release(s.links, head, s.numbers, S.FREE_LINK)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Requests and their replies.
 #
 # Requests of one reply group (they share a reply) by one side on one incarnation of a channel are answered in order, so

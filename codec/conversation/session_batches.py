@@ -1,7 +1,4 @@
-"""Tracks the sessions of many connections: loads the state of each, follows its performatives, saves its state.
-
-Parts, in this order: connections, ended.
-"""
+"""Tracks the sessions of many connections: loads the state of each, follows its performatives, saves its state."""
 
 from __future__ import annotations
 
@@ -197,7 +194,6 @@ LAYOUT = Layout(
 )
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Sessions and links that no later frame can change, and states without them.
 #
 # A frame finds its session by a channel number, or by the name of a session that may go on, and its link by a handle or

@@ -6,8 +6,6 @@ of its latest subscription; nothing is sent over a subscription once the server 
 paired across a loss: after it, only a new attach or subscription defines what a handle or destination stands for.
 
 Messages with an undefined handle or destination belong to a link that is not `known`.
-
-Parts, in this order: links, credit.
 """
 
 from __future__ import annotations
@@ -380,7 +378,6 @@ def end_subscriptions(s, place, first, last):
             binding.link = NONE
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Credit of subscriptions of AMQP 0-10: how long the server was not allowed to send.
 #
 # A subscription begins in window mode without credit. message.flow adds messages or bytes (payloads of header and body

@@ -13,8 +13,6 @@ no number leads to it.
 
 A session of 0-10 goes on when it is attached again, to any channel, before its timeout expires (0-10 specification,
 class session, request-timeout). Without a timeout it ends when it is detached.
-
-Parts, in this order: replies, sessions.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ from codec.conversation.session_state import (
 )
 from codec.hashes.maps import get, put, remove
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Requests of connections, sessions and links, and their replies.
 #
 # Each connection, session and link has cells in which its requests wait, by exchange and side. The next frame of the

@@ -2,8 +2,6 @@
 
 A settlement inside a transaction takes effect if the transaction ends successfully; one by the client counts from its
 request to end it.
-
-Parts, in this order: events, transactions, unsettled, outcomes.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ from codec.conversation.settlement import (
 from codec.conversation.states import find_ids, group_ids
 from codec.hashes.maps import Pairs
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Finds what events of unsettled maps settle, by map and frame.
 
 
@@ -91,7 +88,6 @@ def events_about(events: NDArray[np.void], waits: NDArray[np.bool_]) -> NDArray[
     return needed
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Transactions of connections and their ends, from the records of connections.
 #
 # Names of transactions are reused, so a transaction ends at the next end of its name (1.0 core specification, 4.3; 0-10
@@ -272,7 +268,6 @@ def _answers(
     return np.where(at == NONE, 0, take_or_none(settled.outcome, at)), when
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Deliveries that the unsettled map of a later attach leaves out.
 #
 # An attach that resumes a link lists the deliveries that its side considers unsettled. If it does not say that the map

@@ -3,8 +3,6 @@
 All fields are int64. Texts and keys of transactions are numbers of the caller, 0 for none; -1 stands for unknown
 numbers, times, truth values and places. Records of connections that have ended stay at the front of their pools until
 `take_ended`; those of the current connection follow. Places count from the first record of a pool.
-
-Parts, in this order: state, semantics.
 """
 
 from __future__ import annotations
@@ -327,7 +325,6 @@ def new_record(pool):
     return at
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # What the performatives of 1.0 and the controls and commands of 0-10 do, as data.
 #
 # Names are unique across the versions ('message.transfer', 'transfer'), so one table serves both.

@@ -16,8 +16,6 @@ so that there are at most some forty. Within a run
 
 An event costs at most the square of a logarithm, a message a logarithm, whatever events leave outstanding. Memory: 24
 bytes for each position, 88 with notes; positions of settled messages are reused.
-
-Parts, in this order: settlement, settled.
 """
 
 from __future__ import annotations
@@ -528,7 +526,6 @@ def settle(unsettled, events, rows):
     return n
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Settles all messages of some connections at once (`codec.conversation.settlement`); sets of messages by frame.
 
 

@@ -3,8 +3,6 @@
 Frame (0-9-1 specification, section 4.2.3): type byte, channel short, size long, payload, end byte 0xCE. `next_frame`
 takes one whole frame from the boundary at `pos`. A frame that lost bytes begins with `begin_partial` and ends with
 `partial_row`; its row has the status 'partial'.
-
-Parts, in this order: contents, frames.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ from codec.protocol.frame_search import ACCEPT, FRAME_BYTES
 from codec.protocol.versions import E_BODY_LONG, E_UNEXPECTED_BODY, E_UNEXPECTED_HEADER, MALFORMED
 from codec.tcp.reassembly import LOST
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Contents in the classic family: a method, its header, its bodies, one at a time per channel and direction.
 #
 # (0-9-1 specification, section 4.2.6: frames of one content are consecutive on their channel; frames of other channels

@@ -3,8 +3,6 @@
 A *span* is a byte range of one direction outside frames: missing (`gap`), captured but undecodable (`skipped`),
 encrypted (`tls`) or of another protocol (`foreign`). A direction has at most one open span (`span_*`). While it is
 unknown whether the stream is AMQP, its spans are pending in `Spans`, because a foreign stream gets a single row.
-
-Parts, in this order: connection, lifecycle.
 """
 
 from __future__ import annotations
@@ -378,7 +376,6 @@ def protocol_header(rows, c, direction, d, s, headers):
     return True
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # How a connection begins and ends: its blank records, its number, and the records that it leaves.
 #
 # Two connections of one flow can begin with the same packet, if a capture has it twice; the number of earlier ones

@@ -11,8 +11,6 @@ assemblies and 1.0 deliveries with their running digests; rows without a known s
 
 Bytes are sealed as in `codec.packing`. A state has bytes of the capture, which may be credentials: keep it as private
 as the captures.
-
-Parts, in this order: parts, state.
 """
 
 from __future__ import annotations
@@ -73,7 +71,6 @@ class HasStreams(Protocol):
     def streams(self) -> tuple[Stream, Stream]: ...
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Parts of the state of a connection: arrays of a decoder's state, without unused memory (`save_*`), and back.
 
 

@@ -2,8 +2,6 @@
 `codec.framing.stream`.
 
 Cost: linear in the bytes, at most `LIMITS.detect_bytes` of a stream that is not AMQP.
-
-Parts, in this order: framing, detection.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ from codec.tcp.reassembly import (
     unread,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Framing by family: the operations of `codec.framing.stream` on frames, for every version.
 
 

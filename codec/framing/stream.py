@@ -12,8 +12,6 @@ acknowledged (`codec.tcp.reassembly`). A direction is in one of six modes:
 
 Each step may stop for more room (codes `NEED_*`) and is called again; `State` has everything in between. It has one
 connection at a time, which `codec.framing.stream` begins and ends. Cost: linear in the bytes.
-
-Parts, in this order: stream, flows.
 """
 
 from __future__ import annotations
@@ -452,7 +450,6 @@ def can_continue(state):
     return stop_waiting(c, first, a, second, b)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Flows, one after the other: begins and ends their connections, and adds segments to them.
 #
 # `run` adds segments one by one in capture order (`codec.framing.transport`). After each it drains both

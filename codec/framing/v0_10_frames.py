@@ -4,8 +4,6 @@ Frame (0-10 specification, section 9.2.2): flags byte, segment type byte, size s
 byte, track byte, channel short, four reserved bytes, payload. `next_frame` takes one whole frame from the boundary
 at `pos`. A frame that lost bytes begins with `begin_partial` and ends with `partial_row`; its row has the status
 'partial'.
-
-Parts, in this order: assemblies, segments, frames.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ from codec.protocol.v0_10_detection import (
 from codec.protocol.versions import E_NO_COMMAND
 from codec.tcp.reassembly import LOST
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Assemblies of AMQP 0-10: joins frames to segments, numbers commands, tracks contents.
 #
 # A command is an assembly of assembly segments (command, header, body); a segment is one or more frames. Assemblies of
@@ -252,7 +249,6 @@ def body_bytes(a, digests, slot, buf, start, end, row):
         update(digests, slot, buf, start, end - start)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Assembly segments of AMQP 0-10, frame by frame: collected, stored for decoding, and applied to their session.
 #
 # The row of the frame that completes a segment has the bytes of the segment, without class code and code. The bytes

@@ -7,8 +7,6 @@ data sections, or the encoded values of all sequence sections, or the encoded va
 encoding of the sections may change from hop to hop, the contents may not). A message without a body has the digest of
 no bytes. A message of another format that does not begin with a section is all body. Of a batch of Azure the data
 sections are stored, too, as each contains a message (`codec.protocol.v1_0_contents`). Cost: linear in the bytes.
-
-Parts, in this order: delivery slots, deliveries.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from codec.protocol.v1_0_detection import (
 )
 from codec.protocol.versions import E_SECTIONS, MALFORMED
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Deliveries of AMQP 1.0 in several transfers: a slot for each, by direction, channel and handle.
 #
 # A slot is valid while its epoch equals that of its direction. A new connection, or a lost frame boundary, starts a new

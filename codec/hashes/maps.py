@@ -6,8 +6,6 @@ with entries of the current epoch.
 Keys come from the wire, so each table has random multipliers: nobody outside can choose keys that share a slot. Should
 an entry lie more than MOST_PROBES behind its slot after all, `with_room` moves the entries to a table with others. What
 is saved of a table are its entries. Nothing but the order of slots depends on the multipliers.
-
-Parts, in this order: keyed, pairs.
 """
 
 from __future__ import annotations
@@ -142,7 +140,6 @@ def refill(larger, table):
             put(larger, table.keys[i], table.values[i])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Pairs of int64, such as (connection, frame number), numbered and found by hash: linear in their number.
 #
 #     pairs = Pairs(connections, frames)

@@ -2,8 +2,6 @@
 
 `Digests` has one running state per slot; a slot is a channel of a direction. hashlib is faster for one large body, but
 would need a Python call for each of millions of messages. Cost: linear; see `codec.hashes.sha256`.
-
-Parts, in this order: sha extensions, digest.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from codec.compiler.kernel import interpreted, kernel
 from codec.compiler.linking import OVERLOAD
 from codec.memory import copy_bytes, sparse_zeros
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The block function of SHA-256 (FIPS 180-4, section 6.2.2) in the SHA instructions of x86, for `codec.hashes.sha256`.
 #
 # They save a tenth to a third of a worker's CPU time. Reading, decoding and writing all tables of a capture of 300 MB
@@ -108,10 +105,6 @@ def compress_block(typing_context: Any, words: Any, data: Any, at: Any, rounds: 
         return context.get_dummy_value()
 
     return types.void(words, data, at, rounds), generate
-
-
-if interpreted():  # 32-bit additions wrap by design; compiled code does so silently
-    np.seterr(over="ignore")
 
 
 def _primes(count: int) -> list[int]:

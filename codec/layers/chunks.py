@@ -1,7 +1,4 @@
-"""Input and output of layers: chunks of both directions, of bytes or holes.
-
-Parts, in this order: chunks, ordered.
-"""
+"""Input and output of layers: chunks of both directions, of bytes or holes."""
 
 from __future__ import annotations
 
@@ -223,7 +220,6 @@ class Attempt:
         return concat_chunks(*before, chunks)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # TCP segments to the same connection in order: without retransmissions, with holes marked.
 #
 # The rules are those of the decoder (`codec.framing.transport`, `codec.tcp`): which copy of a byte counts,

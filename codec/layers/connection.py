@@ -6,8 +6,6 @@ was counted on the wire (`codec.framing.layered`).
 
 Until a layer has its first output it may turn out to be none: its input waits, with the events that completed it, and
 then passes unchanged (`Attempt`). A connection that ends meanwhile passes as well.
-
-Parts, in this order: state, connection.
 """
 
 from __future__ import annotations
@@ -75,7 +73,6 @@ from codec.tcp.reassembly import (
     enlarged,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The state of a connection's layers as JSON values: saved after one capture, restored with the next.
 #
 # It has the secrets of the connection and is part of `ConnectionState` only on request (`Layers(carry=True)`): keep

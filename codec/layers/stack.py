@@ -8,8 +8,6 @@
 Segments pass unchanged until a direction begins with a ClientHello whose secrets are known, or with a request of HTTP
 that asks for WebSocket, or may do so. From there on `codec.layers.connection` reads the connection. TLS without secrets
 passes unchanged to the decoder.
-
-Parts, in this order: together, stack.
 """
 
 from __future__ import annotations
@@ -81,7 +79,6 @@ from codec.tcp.reassembly import (
     Stream,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The layers of many short connections, whose TCP `codec.layers.short` has put in order: as
 # `codec.layers.connection.LayeredConnection` reads one, but one call of each kernel for all.
 

@@ -4,8 +4,6 @@ Keys come from the secrets of a key log: TLS 1.3 by RFC 8446, section 7; TLS 1.2
 cipher has `open(number, kind, version, body)`: the plaintext of record `number` of its direction, None if it does not
 authenticate; and `overhead`: bytes of a record's body that are not plaintext (with CBC the minimum). `cryptography`
 decrypts. `codec.layers.tls_ciphers` decrypts many records of an `Aead`.
-
-Parts, in this order: suites, ciphers, framing, bulk.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from codec.compiler.kernel import kernel
 from codec.layers.chunks import Chunks, Output
 from codec.memory import copy_bytes
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Cipher suites that are decrypted, as data: name, version, cipher, key, hash.
 #
 # Source: IANA TLS Cipher Suites; RFC 5246, 5288, 5289, 6655, 7251, 7905, 8446. Suites of one cipher differ only in the
@@ -272,7 +269,6 @@ def keys_12(suite: Suite, master: bytes, client_random: bytes, server_random: by
     return Keys(parts[2], parts[4], parts[0]), Keys(parts[3], parts[5], parts[1])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # TLS record framing: finds the records in chunks of both directions.
 #
 # The bytes of each direction are copied end to end, after those of its incomplete record, so that each record is one
@@ -421,7 +417,6 @@ def clear_end(direction, size, i, excluded):
     return i
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Many encrypted records decrypted at once: kernels do everything around the one call per record.
 #
 # `lay_out` writes the nonce and the associated data of each record, and where its plaintext goes; `cryptography`

@@ -5,8 +5,6 @@ A direction is in clear until its ServerHello (TLS 1.3) or ChangeCipherSpec (1.2
 more if somebody wrote other secrets for the same client random. The first that authenticates a record counts, and no
 other one is tried afterwards. A key log may lack the secrets of the handshake, or have only wrong ones; those records
 are then passed over until the traffic begins.
-
-Parts, in this order: hello, keylog, handshake.
 """
 
 from __future__ import annotations
@@ -41,7 +39,6 @@ from codec.layers.tls_ciphers import (
 )
 from codec.text import escaped
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Handshake messages of TLS in clear: hellos (server name, version, application protocol, suite) and certificates.
 #
 # RFC 8446 section 4 (handshake messages, extensions), RFC 6066 section 3 (server_name), RFC 7301 section 3.1 (ALPN).
@@ -234,7 +231,6 @@ def certificate_facts(data: bytes) -> dict[str, str | int] | None:
         return None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The lines of a key log (RFC 9850): label, client random, secret, the latter two as hexadecimal digits.
 #
 # No error message contains any part of a line.

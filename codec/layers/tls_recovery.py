@@ -4,8 +4,6 @@
 body, which bounds its number; all numbers within the bounds are tried, the likeliest first, until one authenticates. A
 budget that grows with the captured bytes (`budget`) pays for all trials, also for those of several candidates of a
 stage, so that the cost is linear.
-
-Parts, in this order: trial, recovery.
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ from codec.layers.tls_handshake import (
     Side,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Trial decryption for TLS 1.3 connections that began before the capture: finds their secrets and the number of the
 # first captured record.
 #

@@ -13,8 +13,6 @@ heads fit their sender (masked from the client, not masked from the server), or 
 
 `read_chunks` does the work for all chunks of a call and returns to Python where a head ends and where a direction
 stops. Compressed messages (permessage-deflate) are inflated afterwards, each in one call (`codec.layers.websocket`).
-
-Parts, in this order: deflate, websocket.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ from codec.layers.http import COMPLETE, MORE, asks_for_websocket, field_of, head
 from codec.memory import as_records, copy_bytes
 from codec.text import escaped
 
-# ----------------------------------------------------------------------------------------------------------------------
 # permessage-deflate, the compression of WebSocket (RFC 7692).
 #
 # A message is compressed with DEFLATE (RFC 1951), without its last four bytes, which are always the same. With *context

@@ -4,8 +4,6 @@ A step parses the header at `state[AT]`, moves AT past it and sets the next laye
 The IP length gives the end of the packet on the wire (WIRE_END) and bounds its captured part (END), since a link frame
 may be padded, or cut by the snaplen. Sources: IEEE 802.3, 802.1Q, 802.1ad; the LINKTYPE_ registry of tcpdump.org; RFC
 791, RFC 8200, RFC 4302 (AH), RFC 1042 (SNAP).
-
-Parts, in this order: protocols, headers, tunnels.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from codec.cursor import (
     u32,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Numbers and names of the layers below TCP, and skip codes: the reasons why a packet has no TCP segment.
 #
 # Sources: the LINKTYPE_ registry of tcpdump.org, the EtherType registry of IEEE, the registries of IANA for protocol
@@ -519,7 +516,6 @@ def header(block, state):
     return frame_relay(block, state)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Tunnels: from the header of an encapsulation to the link or IP header inside.
 #
 # Steps are as in `codec.net.headers`. The state has the encapsulations of a packet, outermost first; all other columns

@@ -3,8 +3,6 @@
 `connection_number` is BLAKE2b (RFC 7693, 8 bytes of digest) of a flow and its connection's first packet. `name_flows`
 writes Community IDs (version 1 of the Corelight specification): SHA-1 (FIPS 180-4) in base64. The input is always
 shorter than one block; hashlib would need a call from Python for each connection.
-
-Parts, in this order: identity, spaces.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.compiler.kernel import interpreted, kernel, njit
+from codec.compiler.kernel import kernel, njit
 from codec.compiler.limits import LIMITS
 from codec.memory import as_records, readonly
 from codec.net.layers import (
@@ -24,9 +22,6 @@ from codec.net.layers import (
     RST,
     SYN,
 )
-
-if interpreted():  # additions wrap by design; compiled code does so silently
-    np.seterr(over="ignore")
 
 IPPROTO_TCP = 6
 NAME_BYTES = 30  # "1:" and the 28 characters of 20 bytes
@@ -237,7 +232,6 @@ def name_flows(flows: NDArray[np.uint8], seed: int = 0, protocol: int = IPPROTO_
     return out
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Tells live connections with the same addresses and ports apart by their address spaces.
 #
 # An *address space* is what a packet was in below IP: capture interface, VLANs, tunnels

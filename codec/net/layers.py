@@ -6,8 +6,6 @@ segment gets a skip code (`codec.net.headers`). The TCP header: RFC 9293 section
 
 A second pass handles fragments only, in packet order: a complete datagram is parsed again, from its IP header on, and
 belongs to the packet that completed it.
-
-Parts, in this order: segments, layers, filters.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from codec.net import headers as P
 from codec.net.fragments import DATAGRAM_BYTES, Fragments, add_fragment
 from codec.net.headers import FILTERED, TCP, enter_space, header, link, tunnel
 
-# ----------------------------------------------------------------------------------------------------------------------
 # TCP segments as columns: the record that the capture readers pass to the stream decoder.
 #
 # One `SEGMENT` is one captured packet with TCP. A run (row of `codec.tables.TCP_RUNS`) holds consecutive segments of
@@ -289,7 +286,6 @@ def _key(block, state, ports, keys, i):
     return direction
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Filters of packets by port, host and time. Cost: linear in the packets.
 
 

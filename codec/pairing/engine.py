@@ -18,8 +18,6 @@ separately from all others.
 
 Each row costs O(log n), and up to `Limits.pairing_probes` looks at publishes already paired or with other content.
 Memory: some 350 bytes a row.
-
-Parts, in this order: state, engine.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ from codec.hashes.maps import (
 )
 from codec.variant.entries import agree
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Input, output and scratch memory of pairing, and the heaps of returned deliveries (rules: `codec.pairing.engine`).
 
 

@@ -1,7 +1,4 @@
-"""Detection of frames of 0-8, 0-9 and 0-9-1, which end with 0xCE (`codec.protocol.frame_search`).
-
-Parts, in this order: version, detect.
-"""
+"""Detection of frames of 0-8, 0-9 and 0-9-1, which end with 0xCE (`codec.protocol.frame_search`)."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ from codec.protocol.frame_search import (
 )
 from codec.protocol.versions import UNKNOWN_FAMILY, V0_8, V0_9_1
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The version of a connection of the classic family (0-8, 0-9, 0-9-1). The rules, in order of precedence:
 #
 # 1. The server's `connection.start` has the version-major and version-minor that the server agrees to use. 8 0 is 0-8,

@@ -2,8 +2,6 @@
 
 They are read once from the JSON files of `codec.protocol.spec`, with additions in `overlay.json`. No method is
 defined in code.
-
-Parts, in this order: kinds, tables.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from codec.names import CLASSIC_VERSIONS, SIDES
 from codec.protocol.versions import FRAME_TYPES, VERSIONS, fact_table, overlay
 from codec.variant import KnownKeys, known_keys
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Kinds of values in 0-8, 0-9 and 0-9-1: types of arguments, properties and field-table values.
 #
 # Method fields and field-table tags share one numbering, because their bytes are the same.

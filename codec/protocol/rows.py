@@ -4,8 +4,6 @@
 need it. `bytes` has the bytes of arguments and properties,
 which `codec.amqp.batches` decodes to VARIANT; `payload` has the message bodies. Each row has the ends of its own
 bytes in both heaps. Rows are only appended; the caller removes them (`codec.amqp.decoder`).
-
-Parts, in this order: rows, notes.
 """
 
 from __future__ import annotations
@@ -246,7 +244,6 @@ def set_packets(row, d, s, start, end):
     row[FILE] = s.marks[i].ready_file
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Notes: oddities of a frame that its bytes show, as data.
 #
 # Rows have a bitmask of notes, column `notes` of table frames has their names. A note is not an error: status and error

@@ -13,8 +13,6 @@ One interpreter of the entries of `V0_10Tables`. An explicit stack has a row for
 
 For any bytes a well-formed value is written. An item that does not fit ends its container, and the outer container
 continues after it. Codes are those of `codec.variant`. Cost: linear in the bytes.
-
-Parts, in this order: containers, values.
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ from codec.protocol.v0_10_detection import (
 from codec.variant.scalars import put_hex, put_scaled, put_transcoded
 from codec.variant.writer import ENTRIES, KEYS
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Scalars and containers of AMQP 0-10 values to VARIANT.
 #
 # A scalar with the bytes of a classic type is written as that type. Text in ISO 8859-15, UTF-16 or UTF-32 becomes

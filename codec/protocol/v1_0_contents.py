@@ -4,8 +4,6 @@ and HTTP Semantics and Content over AMQP 1.0).
 A request has its method as the subject, a path as `to`, and "$me" as reply-to; a reply has the version of HTTP as the
 application property "http:response". Their bodies are declarations of queues and the like: small maps, which are
 decoded. Bodies of requests for "/auth/..." are credentials, and are not. Cost: constant.
-
-Parts, in this order: management, tokens, azure batches.
 """
 
 from __future__ import annotations
@@ -129,7 +127,6 @@ def _is_reply(buf, value, end, t):
     return False
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Messages that hand a token over: their payload is kept nowhere, also where payloads are.
 #
 # A client puts a token to the node `$cbs` (AMQP Claims-based Security, section 3), or replaces its own on the link pair
@@ -213,7 +210,6 @@ def on_token_link(d, key):
     return d.token_link == EVERY_LINK or d.token_link == key + 1
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Messages in the batches of Azure Service Bus and Event Hubs: a delivery of format `BATCH_FORMAT`, each of whose data
 # sections is an encoded message (sections of part 3, section 3.2, without a transfer).
 #

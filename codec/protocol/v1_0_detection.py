@@ -2,8 +2,6 @@
 
 They have no end byte. The evidence is the frame header (size, DOFF, type: part 2, section 2.3) and a performative
 whose descriptor, list and fields are as the fact table defines them.
-
-Parts, in this order: constructors, detect.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from codec.protocol import v1_0_tables as T
 from codec.protocol.frame_search import ACCEPT, POINTS_BEGUN, POINTS_BODY, POINTS_PARSED, REJECT, UNDECIDED, search
 from codec.protocol.versions import AMQP, SASL
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Extents of AMQP 1.0 values, without decoding them: sizes, descriptors, heads of sections.
 #
 # Sources: part 1, sections 1.2 and 1.3; part 3, section 3.2. Only `is_text_map` reads items of a container: its keys.

@@ -12,8 +12,6 @@ the loop of `decode_value` takes the next item of the innermost container.
 
 For any bytes a well-formed value is written. A broken item ends its container, and the outer container continues after
 it. Cost: linear in the bytes.
-
-Parts, in this order: scalars, composites, values, message.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ from codec.variant.writer import DEPTH as OPEN_CONTAINERS
 from codec.variant.writer import ENTRIES as OPEN_ENTRIES
 from codec.variant.writer import allocate, put_le
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Scalars of AMQP 1.0 to VARIANT (part 1, section 1.6).
 #
 # Integers are exact. A symbol or string is STRING, a char STRING of one character, a uuid its text. A timestamp is
@@ -270,7 +267,6 @@ def put_scalar(w, buf, at, end, code, t, v, s, key_set):
     return at + width
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Fields of composites: checked against their definition, and hidden where they have a secret (part 1, section 1.4).
 #
 # A composite is a row on the stack; `next_field` announces its next field to the writer.
@@ -709,7 +705,6 @@ def _close(w, row, t, v, key_set):
     return 0
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Arguments and properties of 1.0 frames, from the bytes that `codec.framing.v1_0_frames` stored.
 #
 # The bytes are: one byte with the section of the message's body (NO_BODY: unknown or none); the performative; and in

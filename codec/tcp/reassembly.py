@@ -21,8 +21,6 @@ A wait ends when the bytes arrive or are declared missing; when both directions 
 packet is a retransmission); and at the bounds of `Limits.ack_*`, where the order of the capture applies. A direction
 without captured peer does not wait. When a bound ends a wait, the frames of both sides have a note: `early` is the
 offset up to which the peer's bytes were read too late. Cost: linear in the bytes.
-
-Parts, in this order: direction, pieces, reassembly.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from codec.compiler.limits import LIMITS, REORDER_WINDOW
 from codec.memory import as_records, copy_bytes
 from codec.stalls import FIELDS, TCP_KINDS
 
-# ----------------------------------------------------------------------------------------------------------------------
 # One direction of a TCP connection: its record, and the arrays with its bytes.
 #
 # Bytes in order are in `bytes[pos:end]` until the framing consumes them; `marks` have the packet of each byte. Later
@@ -214,7 +211,6 @@ def enlarge_stream(streams: tuple[Stream, Stream], code: int, direction: int) ->
     return first, second
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Out-of-order data, and when the hole before it is declared.
 #
 # `pieces` are sorted by stream offset and disjoint; their bytes are in `pool`. `Limits` bounds the reorder window:

@@ -3,8 +3,6 @@
 The contents of a container are written first. Its header (count, key numbers in byte order, offsets) is written before
 them at the end: into the room that `begin_object_of` reserved, when the guess was right, else after moving the
 contents.
-
-Parts, in this order: dictionary, containers.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ from codec.variant.writer import (
     width,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The dictionary of keys (metadata) of a VARIANT value, and known key sets.
 #
 # While a value is written its dictionary text grows at the end of the metadata heap; `finish` puts the header before

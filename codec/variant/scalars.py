@@ -1,7 +1,4 @@
-"""Scalars of a VARIANT value: primitive types and strings.
-
-Parts, in this order: scalars, texts.
-"""
+"""Scalars of a VARIANT value: primitive types and strings."""
 
 from __future__ import annotations
 
@@ -253,7 +250,6 @@ def put_bytes(w, buf, start, end):
         put_binary(w, buf, start, end)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # STRINGs made of bytes that are not UTF-8 text: other encodings, hexadecimal, UUIDs; and decimals of any scale.
 
 

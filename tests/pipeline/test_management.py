@@ -88,7 +88,7 @@ def declaring(*steps: tuple[str, str | None]) -> Wire:
     return wire
 
 
-DECLARED = {
+DECLARED: dict[str, tuple[list[tuple[str, str | None]], str | None]] = {
     "accepted": ([("quorum", "201")], "quorum"),
     "not answered": ([("quorum", None)], "quorum"),
     "refused": ([("quorum", "409")], None),

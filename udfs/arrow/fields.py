@@ -1,8 +1,6 @@
 """Fields of a VARIANT column as Arrow columns: `fields(column, {"queue": "string", "delivery_tag": "bigint"})`.
 
 A missing field, or one of another type, is null. Bytes that are not UTF-8 are escaped in a string (`codec.text`).
-
-Parts, in this order: fields, hashing.
 """
 
 from __future__ import annotations
@@ -299,7 +297,6 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Hashes of rows over Arrow columns.
 
 

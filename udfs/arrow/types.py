@@ -3,8 +3,6 @@
 Spark returns a null VARIANT as a null struct with null children, although it declares them as never null; pyarrow will
 not cast that, not even to its own type (`DataFrame.toArrow` does). So `as_structs` makes Spark return ordinary structs
 of the same bytes, and `as_variants` makes VARIANT of them again, with empty bytes where a struct is null.
-
-Parts, in this order: types, dictionaries.
 """
 
 from __future__ import annotations
@@ -165,7 +163,6 @@ def _as_struct(array: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(children, names=PARTS, mask=array.is_null())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Dictionary-encoded texts: numbers that kernels have for texts become dictionary indices, without a copy per row.
 
 

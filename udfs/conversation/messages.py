@@ -6,8 +6,6 @@
 Contents of several channels are interleaved, but each channel and sender (in 1.0 each of their links) has one at a
 time: a content waits until it is complete, or until the next one begins in its place. Of the bodies of a waiting
 content only sums are stored, and bytes only with `payload`. Python works per batch.
-
-Parts, in this order: bodies, batches, contents.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ from udfs.conversation.roles import BODY_FRAMES, HEADER_FRAMES, READ_ARGUMENTS
 from udfs.conversation.session_rows import BEGUN_MESSAGES as OF_SESSIONS
 from udfs.decode.frame_rows import ARROW_FRAMES
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Assembles the bodies of messages from the payloads of their frames.
 
 
@@ -144,7 +141,6 @@ def _size(part: pa.Array) -> int:
     return int(ends[-1] - ends[0])
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Rows of table messages for the messages in a batch of Azure, instead of one row for the batch.
 #
 # The batch is one delivery: its messages share its frames, link, outcome and settlement. Each has its own properties,

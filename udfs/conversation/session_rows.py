@@ -1,7 +1,4 @@
-"""Rows of tables channels, links and messages from the records of the session tracker (0-10, 1.0).
-
-Parts, in this order: session rows, credits.
-"""
+"""Rows of tables channels, links and messages from the records of the session tracker (0-10, 1.0)."""
 
 from __future__ import annotations
 
@@ -430,7 +427,6 @@ def _commands(sessions: Integers, commands: Integers) -> Integers:
     return named
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Credit of subscriptions of 0-10: changes of it are applied once nothing before them can change.
 
 

@@ -4,8 +4,6 @@ records.save(ids, writer)                    # by their field `connection`
 records.restore(reader)
 save_table(table, schema, ids, writer)       # by their column `connection_id`
 table = restore_table(schema, reader)
-
-Parts, in this order: states, places.
 """
 
 from __future__ import annotations
@@ -266,7 +264,6 @@ def _fixed(kind: pa.DataType) -> np.dtype[Any]:
     return np.dtype(np.int64 if pa.types.is_timestamp(kind) else kind.to_pandas_dtype())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Places of sessions and links: in saved data they count from the first of their connection, in records from the first
 # of all.
 

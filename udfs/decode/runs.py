@@ -11,8 +11,6 @@ file, packet_no), however they were cut. Memory holds a group and the runs that 
 
 `Payloads` reads the payloads of runs that refer to their capture file instead of carrying them through the shuffle. It
 copies them: a file that is truncated while it is memory-mapped ends the process.
-
-Parts, in this order: runs, spaces.
 """
 
 from __future__ import annotations
@@ -279,7 +277,6 @@ class Payloads:
         self._files.clear()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Segments of flow keys -> segments of flows: connections in different address spaces, one after the other.
 #
 #     spaces = AddressSpaces()

@@ -1,7 +1,4 @@
-"""Rows of `codec.stalls` as Arrow rows (`codec.tables.STALL`).
-
-Parts, in this order: capture files, stall rows.
-"""
+"""Rows of `codec.stalls` as Arrow rows (`codec.tables.STALL`)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from codec.tables import STALL
 from udfs.arrow.rows import codes_of, combine_chunks
 from udfs.arrow.types import arrow_schema, nullable
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Capture files as numbers, which kernels and states have instead of their names: a hash of the name, so that it is the
 # same in each process.
 

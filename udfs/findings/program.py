@@ -2,8 +2,6 @@
 
 A relation is a table, made once, or a common table expression of the statements that read it. All checks of a context
 are one query over its rows (`hits_of`).
-
-Parts, in this order: views, program.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from codec.tables import (
     Type,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Tables in Parquet files as views of DuckDB, and a connection that reads no other file.
 #
 # Paths and texts come from people and from the wire. In a statement they are literals (`quoted`); a path is also a glob

@@ -2,8 +2,6 @@
 
 Results are those of table `frames` for the same bytes, except values that depend on the frames around them
 (`codec.amqp.standalone`). Functions that return a VARIANT return null for malformed bytes; `amqp_frame` says why.
-
-Parts, in this order: columns, decoding.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ from udfs.arrow.fields import Heap, heap_of
 from udfs.arrow.types import VARIANT
 from udfs.decode.frame_rows import ARROW_FRAMES, frame_rows, variant_column
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Columns in the form that the codec takes: bytes and offsets of a BINARY column, version codes of a STRING column.
 
 

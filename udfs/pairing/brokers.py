@@ -2,8 +2,6 @@
 
 Servers that give the same name of their broker, by any of their connections, are one broker; a server that gives none
 is one by its address and port.
-
-Parts, in this order: legs, brokers.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
 from udfs.workers.config import FACT
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Connections that were captured several times on their way to the broker: on both sides of a NAT, or of a proxy.
 
 

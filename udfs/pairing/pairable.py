@@ -3,8 +3,6 @@
 Messages are paired at their broker (and its virtual host) by a key: the message-id, or else a hash of
 correlation-id and body. Where a message was published to, the queue it was delivered from, and its headers are hashes,
 too.
-
-Parts, in this order: routes, pairable.
 """
 
 from __future__ import annotations
@@ -74,7 +72,6 @@ from udfs.pairing.flows import TO_PAIR, UNKNOWN
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Where messages were published to, as RabbitMQ's dead-lettering fields tell.
 #
 # Dead-lettering: the header x-death lists queues, reasons and counts, the newest first; x-first-death-* repeat the

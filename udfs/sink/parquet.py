@@ -6,8 +6,6 @@
 
 Arrow columns stay columns; Spark would convert them to rows and back. Spark, DuckDB, pyarrow and polars read these
 files as they read Spark's: VARIANT is annotated, and the footer has the schema of the table.
-
-Parts, in this order: footer, parquet.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from udfs.arrow.rows import codes_of, combine_chunks
 from udfs.arrow.types import ddl
 from udfs.workers.processes import private
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The footer of a Parquet file: adds the annotation of VARIANT columns, which pyarrow does not write.
 #
 # A footer is a Thrift structure in the compact protocol (parquet-format, Parquet.thrift: FileMetaData, SchemaElement,

@@ -1,7 +1,4 @@
-"""Options of the data sources, from the strings that Spark passes.
-
-Parts, in this order: suggestions, options.
-"""
+"""Options of the data sources, from the strings that Spark passes."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ from codec.net.layers import (
     host_bytes,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Suggestions for misspelled names.
 
 

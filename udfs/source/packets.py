@@ -9,8 +9,6 @@ Options, all text: `path` or `paths` (set by `load`); filters `ports`, `hosts`, 
 `udfs.source.options`); sizes in bytes that do not change rows: `splitBytes`, `blockBytes`; of streams `settle`,
 `maxFilesPerTrigger`, `maxBytesPerTrigger`. A capture that cannot be read is a row with an error. Paths without captures
 raise PathError on the driver.
-
-Parts, in this order: packets, stream.
 """
 
 from __future__ import annotations
@@ -141,7 +139,6 @@ def _names(schema: StructType) -> tuple[str, ...]:
     return tuple(schema.names)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # The stream of captures: `spark.readStream.format("pcap")`, for directories that a capturing program fills.
 #
 # An offset of the stream is the set of captures that were read. A capture is read once it has settled: it was not

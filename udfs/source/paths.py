@@ -6,8 +6,6 @@ only captures count: by name (`.pcap`, `.pcapng`, `.cap`, `.dmp`, `.trc`, also r
 named like a capture is a file with a problem.
 
 Costs one listing per directory, and one open per file without the name of a capture.
-
-Parts, in this order: listing, paths.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ from udfs.source.reading import (
     special,
 )
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Lists local directories and matches globs.
 #
 # Arrow's listing follows cyclic links until the system fails, and fails on a name that is not UTF-8. Here each real

@@ -2,8 +2,6 @@
 
 gzip, zstd and lz4 are detected by their first bytes, not by name. Truncated or damaged data is decoded up to the
 damage, and `damage` says what is wrong. Memory does not grow with the file.
-
-Parts, in this order: files, reading.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from codec.capture import HEAD_BYTES, SNIFF_BYTES
 from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
 
-# ----------------------------------------------------------------------------------------------------------------------
 # A capture file on any file system that Arrow knows, by its URI.
 
 

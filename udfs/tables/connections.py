@@ -5,8 +5,6 @@
     for table, rows in connections.rows(facts): ...
 
 Of an open connection it stores a row of attributes, the number of frames, and the last block.
-
-Parts, in this order: handshakes, connections.
 """
 
 from __future__ import annotations
@@ -60,7 +58,6 @@ from udfs.decode.frame_rows import ARROW_FRAMES
 from udfs.decode.stall_rows import numbers_of_files, stall_rows
 from udfs.tables.stalls import Stalls
 
-# ----------------------------------------------------------------------------------------------------------------------
 # What frames tell of connections: attributes of them and of their sides, from single handshake frames, by column; and
 # how many frames of each kind they have, per batch.
 #

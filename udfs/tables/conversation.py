@@ -15,8 +15,6 @@ can also save it and restore it elsewhere:
 
 Work is done once per batch of frames, whatever the number of connections in it. Memory follows what is outstanding, up
 to `Limits.outstanding_messages` of a connection; rows that wait are in a file when they are many.
-
-Parts, in this order: channels, conversation.
 """
 
 from __future__ import annotations
@@ -72,7 +70,6 @@ from udfs.tables.settled import (
 from udfs.tables.stalls import Closings, Stalls, unanswered
 from udfs.workers.config import Config
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Tables channels and links, of versions whose channels carry no sessions: from records of the channel tracker.
 
 

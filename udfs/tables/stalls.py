@@ -4,8 +4,6 @@ tell, until they are final.
     stalls.add(rows)                        # STALL: rows whose `until_ns` is null last to the end of their connection
     stalls.close(facts, ids)                # so far
     for batch in stalls.release(): ...      # those that are over
-
-Parts, in this order: stalls, unanswered.
 """
 
 from __future__ import annotations
@@ -107,7 +105,6 @@ def in_one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if len(batches) > 1 else batches[0]
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Stalls by requests without a reply, or with a late one: from rows of table methods.
 #
 # Where a channel or a connection is closed, what was asked for on it ends: RabbitMQ refuses a request by closing its
