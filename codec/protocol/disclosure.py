@@ -2,7 +2,8 @@
 
 A damaged length moves bytes of a secret into the fields next to it. So a row has the name of a mechanism only if it
 has the form of one, and a short string after a secret only if its length is no byte of a secret, and none of its
-bytes could be such a length. Of a SASL response, rows have the user name, and notes on an empty password and a token:
+bytes could be such a length; after an empty secret only a language tag. Of a SASL response, rows have the user name,
+and notes on an empty password and a token:
 
     PLAIN (RFC 4616)                authzid NUL authcid NUL passwd
     AMQPLAIN                        a field table without its length, with LOGIN and PASSWORD, each once
@@ -34,6 +35,7 @@ from codec.variant import note
 SHOW_ALL, SHOW_USER, SHOW_SIZE, HIDE, SHOW_SASL_NAMES, SHOW_SHORT_TEXT = range(6)
 SECRETS = (SHOW_USER, SHOW_SIZE, HIDE)
 
+SECRET_LENGTH_BYTES = 4  # longstr, vbin32
 MECHANISM_BYTES = 20  # of the longest name (RFC 4422, section 3.1)
 FIRST_PRINTABLE = 0x20
 FIRST_NOT_ASCII = 0x80
@@ -82,9 +84,34 @@ def is_sasl_name(buf, start, end):
 
 @kernel
 def is_not_secret(buf, start, end):
-    """Whether the short string `buf[start:end]` cannot be part of a secret before it: its length is not printable, and
-    none of its bytes could be such a length."""
-    return end - start < FIRST_PRINTABLE and _is_text(buf, start, end)
+    """Whether the short string `buf[start:end]`, whose length is the byte before, cannot be part of the secret before
+    that: its length is not printable, and none of its bytes could be such a length. Behind an empty secret it has the
+    form of a language tag: with a zero inserted before the length of a secret, the secret is read as this string."""
+    if end - start >= FIRST_PRINTABLE:
+        return False
+    for i in range(max(start - 1 - SECRET_LENGTH_BYTES, 0), start - 1):
+        if byte_at(buf, i):
+            return _is_text(buf, start, end)
+    return _is_language_tag(buf, start, end)
+
+
+@kernel
+def _is_language_tag(buf, start, end):
+    """Whether `buf[start:end]` is empty, or a language of two or three letters and further subtags of two to eight
+    letters or digits (RFC 5646, section 2.1), with underscores or dots, too, as names of POSIX locales have."""
+    length = 0
+    is_first = True
+    for i in range(start, end + 1):
+        byte = byte_at(buf, i) if i < end else ord("-")
+        is_letter = ord("a") <= byte | 0x20 <= ord("z")
+        if is_letter or (not is_first and ord("0") <= byte <= ord("9")):
+            length += 1
+        elif byte not in (ord("-"), ord("_"), ord(".")) or length < 2 or length > (3 if is_first else 8):
+            return start == end
+        else:
+            length = 0
+            is_first = False
+    return True
 
 
 @kernel
@@ -121,7 +148,8 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
         return _scram_span(buf, start, end)
     if by_form or _equals(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
-        if by_form and (user == user_end or not _is_text(buf, start, user - 1)):
+        # Another response may have two NULs by damage; an authorization identity before them would be the user again.
+        if by_form and (user == user_end or (user - 1 > start and not _same(buf, start, user - 1, user, user_end))):
             return NO_USER, NO_USER
     elif _equals(buf, mechanism, mechanism_end, _AMQPLAIN):
         user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)

@@ -148,6 +148,33 @@ def test_characters_are_not_read_as_method_numbers(searcher: Searcher) -> None:
     assert searcher.leaks(login, place, resized("0-9-1", data[:7] + data[50:])) == []
 
 
+@pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1", "0-10"])
+def test_a_zero_inserted_before_the_length_of_a_secret_does_not_show_it_as_the_locale(
+    version: str, searcher: Searcher
+) -> None:
+    """The response is empty then, and its own bytes are a short string. Cut frames have no end that tells."""
+    for login in (each for each in LOGINS.values() if each.version == version):
+        for place in login.secret_frames:
+            data = login.frames[place][1]
+            lengths = [at for at in range(len(data) - 4) if data[at : at + 3] == bytes(3) and 4 < data[at + 3] < 32]
+            changed = [data[:at] + b"\0" + data[at:] for at in lengths]
+            assert (
+                searcher.leaking(login, place, [(each, cut) for each in changed for cut in (None, len(each) - 7)]) == []
+            )
+
+
+def test_two_zeros_in_a_response_to_a_challenge_make_it_no_plain_login(searcher: Searcher) -> None:
+    """What is between them would be a user. PLAIN after an empty challenge begins with a zero, or with the user."""
+    for login in (each for each in LOGINS.values() if each.mechanism == "SCRAM-SHA-256"):
+        for place in login.secret_frames:
+            data = login.frames[place][1]
+            first = data.find(b"c=biws,")
+            for at in range(first + 1, len(data) - 8) if first >= 0 else ():
+                zeros = bytearray(data)
+                zeros[at] = zeros[at + 5] = 0
+                assert searcher.leaks(login, place, bytes(zeros)) == [], at
+
+
 def test_bytes_inserted_into_a_secret_do_not_show_its_end_as_the_locale(searcher: Searcher) -> None:
     """Five bytes too many in the response, the last of them the length of the rest of the frame."""
     login, place, data = login_of("0-9-1", "AMQPLAIN")
