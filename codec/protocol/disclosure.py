@@ -148,8 +148,10 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
         return _scram_span(buf, start, end)
     if by_form or _equals(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
-        # Another response may have two NULs by damage; an authorization identity before them would be the user again.
-        if by_form and (user == user_end or (user - 1 > start and not _same(buf, start, user - 1, user, user_end))):
+        # Another response may have two NULs by damage; those of SCRAM have attributes.
+        if by_form and (
+            user == user_end or not _is_text(buf, start, user - 1) or _has_attributes(buf, start, user_end)
+        ):
             return NO_USER, NO_USER
     elif _equals(buf, mechanism, mechanism_end, _AMQPLAIN):
         user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)
@@ -165,6 +167,14 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
         elif _is_token(buf, password, password_end):
             note(w, N.TOKEN_PASSWORD)
     return user, user_end
+
+
+@kernel
+def _has_attributes(buf, start, end):
+    for i in range(start, end):
+        if byte_at(buf, i) == ord("=") or byte_at(buf, i) == ord(","):
+            return True
+    return False
 
 
 @kernel

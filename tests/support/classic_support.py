@@ -106,7 +106,7 @@ SAMPLES: dict[str, list[tuple[bytes, Any]]] = {
     "table": [(TABLE, TABLE_READ), (long_prefixed(b""), {})],
     "content": [(b"\x00" + long_prefixed(b"inline"), "inline"), (b"\x00" + long_prefixed(b""), "")],
 }
-SECRETS = {"response", "new-secret", "security-token"}
+SECRETS = {"response", "new-secret", "security-token", "string-2", "string-result"}
 MECHANISMS = {"mechanism": (shortstr(b"PLAIN"), "PLAIN")}  # other names are not shown
 
 
@@ -120,7 +120,7 @@ def fact_table(version: str) -> dict[str, Any]:
 
 def example(fields: list[dict[str, Any]], turn: int) -> tuple[bytes, dict[str, Any]]:
     """Bytes of these fields and what they mean; `turn` chooses among the samples."""
-    data, bits, behind_secret = b"", [], False
+    data, bits, behind_secret, secret = b"", [], False, b""
     meaning: dict[str, Any] = {}
     for i, field in enumerate(fields):
         key = field.get("practice_name", field["name"]).replace("nowait", "no-wait").replace("-", "_")
@@ -134,9 +134,13 @@ def example(fields: list[dict[str, Any]], turn: int) -> tuple[bytes, dict[str, A
         data += byte
         if field["name"] == "challenge":
             meaning["challenge_size"] = len(byte) - 4
-        elif field["name"] not in SECRETS and not (behind_secret and len(byte) > 32):
-            meaning[key] = value
-        behind_secret |= field["name"] in SECRETS
+        is_secret = field["name"] in SECRETS or (field["name"], field["type"]) == ("result", "longstr")
+        is_text = field["type"] == "shortstr"  # behind an empty secret it may be the secret
+        if not is_secret and field["name"] != "challenge":
+            if not (behind_secret and (len(byte) > 32 or (is_text and secret == bytes(4)))):
+                meaning[key] = value
+        elif is_secret:
+            behind_secret, secret = True, byte
     return data + pack_bits(bits), meaning
 
 
