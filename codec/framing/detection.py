@@ -322,8 +322,8 @@ def detect_direction(state, direction):
         if verdict == ACCEPT and c.family != CLASSIC:
             assume_classic(c)
     known = c.family != UNKNOWN_FAMILY
-    if from_start and direction == c.client and not known:
-        return not_amqp(state, direction, ended)
+    if from_start and direction == c.client and not (known and c.in_layers):
+        return not_amqp(state, direction, ended or known)
     if known or peer.mode == LOST:
         # Both sides of a tunnel through a proxy begin in its protocol; a client whose early data the server refused
         # begins anywhere in its frames.
