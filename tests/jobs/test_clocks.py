@@ -26,7 +26,7 @@ from pipeline.report.groups import Latency
 from pipeline.report.page import draw_charts
 
 PICTURES: dict[str, Callable[[Tables], Any]] = {
-    **{name: getattr(plots, name) for name in plots.__all__},
+    **{name: getattr(plots, name) for name in plots.__all__ if name != "ladder_of"},  # that of an answer
     "latency by queue": lambda tables: plots.latency(tables, by="queue"),
     "confirms over time": lambda tables: plots.latency_over_time(tables, measure="confirm"),
 }

@@ -151,8 +151,8 @@ FROM frames GROUP BY connection_id, sender, version, ts_ns // 1000000000;
 --                         first row that is a frame
 --     c                   the first row of each kind (first_rows)
 CREATE TABLE known_connections AS
-SELECT * EXCLUDE (version, framed_version, client_ip, client_port, opened, loss_from_ns),
-       opened AND NOT headless AS start, CASE WHEN headless THEN opened_ns ELSE loss_from_ns END AS loss_from_ns,
+SELECT * EXCLUDE (version, framed_version, client_ip, client_port, start, loss_from_ns),
+       start AND NOT headless AS start, CASE WHEN headless THEN opened_ns ELSE loss_from_ns END AS loss_from_ns,
        coalesce(version, framed_version, answered) AS version,
        coalesce(proxied_client_ip, client_ip) AS client_ip,
        CASE WHEN proxied_client_ip IS NULL THEN client_port ELSE proxied_client_port END AS client_port,
@@ -166,7 +166,7 @@ SELECT * EXCLUDE (version, framed_version, client_ip, client_port, opened, loss_
            OR c.sasl_outcome.args.code != 0 AS failed_login,
        coalesce(c.start_ok.frame_no, c.client_header.frame_no, first_frame) AS frame_no
 FROM (SELECT *, epoch_us(opened_ts) * 1000 AS opened_ns, epoch_us(closed_ts) * 1000 AS ts_ns,
-             sides_known_by = 'syn' OR offered(versions_offered, 'client %') IS NOT NULL AS opened,
+             sides_known_by = 'syn' OR len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 AS start,
              tls.decrypted AND offered(versions_offered, 'client %') IS NULL
                  AND coalesce(server_frames, 0) > 0 AS headless,
              client_packets > 0 AND server_packets > 0 AS "both",
