@@ -42,10 +42,10 @@ FIELDS = (
 # connection continues.
 CELLS = (
     "connection", "channel", "incarnation", "link", "kind", "side", "from_ns", "until_ns", "stall_ns", "since_ns",
-    "resumed", "bytes", "messages", "frame_no", "packet_no", "file", "still_open",
+    "resumed", "bytes", "frame_no", "packet_no", "file", "still_open",
 )  # fmt: skip
 (
-    CONNECTION, CHANNEL, INCARNATION, LINK, KIND, SIDE, FROM, UNTIL, LASTED, SINCE, RESUMED, BYTES, MESSAGES, FRAME,
+    CONNECTION, CHANNEL, INCARNATION, LINK, KIND, SIDE, FROM, UNTIL, LASTED, SINCE, RESUMED, BYTES, FRAME,
     PACKET, FILE, STILL_OPEN,
 ) = range(len(CELLS))  # fmt: skip
 NONE = -1
@@ -117,7 +117,7 @@ def write(rows, count, r, k, kind, side, until_ns):
         count[0] += 1
         row = rows[n]
         row[CHANNEL], row[INCARNATION], row[LINK], row[STILL_OPEN] = NONE, NONE, NONE, 0
-        row[KIND], row[SIDE], row[MESSAGES] = kind, side, NONE
+        row[KIND], row[SIDE] = kind, side
         row[FROM], row[LASTED] = r.stall_from[k], lasted
         row[UNTIL] = (NONE if until_ns == NONE else max(until_ns, since)) if lasts else r.stall_until[k]
         row[SINCE] = since if lasts and until_ns == NONE else NONE

@@ -325,12 +325,12 @@ def detect_direction(state, direction):
     if from_start and direction == c.client and not (known and c.in_layers):
         return not_amqp(state, direction, ended or known)
     if known or peer.mode == LOST:
-        # Both sides of a tunnel through a proxy begin in its protocol; a client whose early data the server refused
-        # begins anywhere in its frames.
-        if from_start and verdict != ACCEPT and (peer.preamble_bytes > 0 or direction == c.client):
+        # A client whose early data of TLS the server refused begins anywhere in its frames. Both sides of a tunnel
+        # through a proxy begin in its protocol.
+        if from_start and direction == c.client:
+            d.in_preamble, d.foreign_head = 1, foreign_head(s.bytes, p, end) + 1
+        elif from_start and peer.preamble_bytes > 0 and verdict != ACCEPT:
             d.in_preamble = 1
-            if direction == c.client:
-                d.foreign_head = foreign_head(s.bytes, p, end) + 1
         enter(state, direction, FRAMES if known and from_start and not d.in_preamble else LOST)
         return True
     if from_start and (peer.mode == FOREIGN or peer.mode == TLS):

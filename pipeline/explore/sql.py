@@ -39,7 +39,7 @@ from pipeline.run import scratch
 from udfs.arrow.types import arrow_schema, variant_columns
 from udfs.findings.program import no_rows, read_only, reading
 from udfs.source.options import meant
-from udfs.source.reading import printable, special
+from udfs.source.reading import first_line, printable, special
 
 VIEWS = {**TABLES, "findings": FINDINGS}
 PARTITION_LEVELS = 3  # of folders name=value above tables
@@ -231,14 +231,25 @@ def connect(directory: str, *, any_files: bool = False) -> Session:
     root = place(directory)
     if not root.local:
         raise TablesError(f"{root.display_name}: `wirehare sql` reads tables of this machine; copy them here first")
-    return Session(table_files(root, directory, Span()), any_files=any_files)
+    return _opened(root, directory, any_files=any_files)
 
 
 def open_tables(directory: str, *, span: Span | None = None, findings: Place | None = None) -> Session:
     """The same for tables of any file system; `span`: only its rows; `findings`: the table, if it is not beside the
     others. Raises TablesError, OutputError, LakeError."""
-    files = table_files(place(directory), directory, span or Span())
-    return Session({**files, **({"findings": _in_folder(findings)} if findings else {})}, span=span, memory=MEMORY)
+    return _opened(place(directory), directory, findings, span=span, memory=MEMORY)
+
+
+def _opened(root: Place, directory: str, findings: Place | None = None, **how: Any) -> Session:
+    from pipeline.lake.layout import DamagedLakeError
+    from pipeline.lake.place import is_lake
+
+    try:
+        files = table_files(root, directory, how.get("span") or Span())
+        return Session(files if findings is None else {**files, "findings": _in_folder(findings)}, **how)
+    except (duckdb.IOException, duckdb.InvalidInputException, NotADirectoryError) as error:
+        kind = DamagedLakeError if is_lake(root) else TablesError
+        raise kind(f"{root.display_name}: cannot be read ({first_line(error)})") from error
 
 
 @contextmanager

@@ -43,7 +43,12 @@ KNOWLEDGE = {
 }
 # Whether it is known of a connection: SQL over table connections (`complete` needs frames).
 KNOWN = {
-    "start": "sides_known_by = 'syn' OR len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0",
+    # Without its protocol header, the bytes of a client that was answered inside of TLS begin later: they were in early
+    # data that the server refused, or the secrets do not open them.
+    "start": (
+        "len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 OR sides_known_by = 'syn' "
+        "AND NOT (coalesce(tls.decrypted, false) AND coalesce(server_frames, 0) > 0)"
+    ),
     "both": "client_packets > 0 AND server_packets > 0",
     "order": "out_of_order_segments = 0 AND NOT coalesce(list_contains(limits, 'order of both sides'), false)",
 }

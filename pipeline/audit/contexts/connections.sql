@@ -140,8 +140,7 @@ FROM frames GROUP BY connection_id, sender, version, ts_ns // 1000000000;
 --     start, both         captured from its beginning; in both directions
 --     order               no segment was captured out of order: the capture shows which side sent first
 --     loss_from_ns        time from which bytes are missing; null: none
---     headless            the server answered a client whose protocol header was not decrypted: it was in early data of
---                         TLS that the server refused, or the secrets do not open it; so bytes are missing from the start
+--     begun               TCP was captured from its beginning: if AMQP was not, bytes of TLS are missing from the start
 --     version             a connection.start of 0-9-1 says 0-9: where the header of the client was not captured, as in
 --                         early data that the server refused, the version is that of the frames
 --     asked, answered     first protocol header of the client, and of the server, as in versions_offered
@@ -151,8 +150,8 @@ FROM frames GROUP BY connection_id, sender, version, ts_ns // 1000000000;
 --                         first row that is a frame
 --     c                   the first row of each kind (first_rows)
 CREATE TABLE known_connections AS
-SELECT * EXCLUDE (version, framed_version, client_ip, client_port, start, loss_from_ns),
-       start AND NOT headless AS start, CASE WHEN headless THEN opened_ns ELSE loss_from_ns END AS loss_from_ns,
+SELECT * EXCLUDE (version, framed_version, client_ip, client_port, loss_from_ns),
+       CASE WHEN begun AND NOT start THEN opened_ns ELSE loss_from_ns END AS loss_from_ns,
        coalesce(version, framed_version, answered) AS version,
        coalesce(proxied_client_ip, client_ip) AS client_ip,
        CASE WHEN proxied_client_ip IS NULL THEN client_port ELSE proxied_client_port END AS client_port,
@@ -166,9 +165,9 @@ SELECT * EXCLUDE (version, framed_version, client_ip, client_port, start, loss_f
            OR c.sasl_outcome.args.code != 0 AS failed_login,
        coalesce(c.start_ok.frame_no, c.client_header.frame_no, first_frame) AS frame_no
 FROM (SELECT *, epoch_us(opened_ts) * 1000 AS opened_ns, epoch_us(closed_ts) * 1000 AS ts_ns,
-             sides_known_by = 'syn' OR len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 AS start,
-             tls.decrypted AND offered(versions_offered, 'client %') IS NULL
-                 AND coalesce(server_frames, 0) > 0 AS headless,
+             len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 OR sides_known_by = 'syn'
+                 AND NOT (coalesce(tls.decrypted, false) AND coalesce(server_frames, 0) > 0) AS start,
+             sides_known_by = 'syn' AS begun,
              client_packets > 0 AND server_packets > 0 AS "both",
              out_of_order_segments = 0 AND NOT coalesce(list_contains(limits, 'order of both sides'), false)
                  AS "order",
