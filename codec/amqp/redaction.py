@@ -40,7 +40,7 @@ from codec.protocol.classic_values import (
     fields_in_place,
     is_public,
 )
-from codec.protocol.disclosure import SECRETS, SHOW_ALL, SHOW_SASL_NAMES
+from codec.protocol.disclosure import NO_RESPONSE, SECRETS, SHOW_ALL, SHOW_SASL_NAMES
 from codec.protocol.v0_10_detection import (
     BODY_SEGMENT,
     COMMAND_SEGMENT,
@@ -117,7 +117,7 @@ def _classic(data, start, end, t, version, nest):
         after = value_end(data, at, stop, kind)
         if kind in (K.SECRET, K.SASL_RESPONSE):
             blank(data, at + 4, after)
-        elif kind in (K.SASL_NAME, K.AFTER_SECRET) and not is_public(data, at, after, kind):
+        elif kind in (K.SASL_NAME, K.AFTER_SECRET) and not is_public(data, at, after, stop, kind):
             blank(data, at + 1, after)
         else:
             overwrite_userinfo(data, at + 1 if kind == K.SHORTSTR else at, after)
@@ -155,7 +155,10 @@ def _v0_10(data, start, end, t, version, nest):
         if flags & 1:
             number, of_field = int(t.fields[i, T.FIELD_TYPE]), int(t.fields[i, T.FIELD_DISCLOSURE])
             after = extent(data, at, visible_end, number, int(t.fields[i, T.FIELD_OF]), t)
-            if of_field in SECRETS or (of_field != SHOW_ALL and not is_public_v0_10(data, at, after, of_field)):
+            fields_end = end if flags & 2 else NO_RESPONSE
+            if of_field in SECRETS or (
+                of_field != SHOW_ALL and not is_public_v0_10(data, at, after, fields_end, of_field)
+            ):
                 blank(data, at + int(t.types[T.WIDTH, number]), after)
             else:
                 overwrite_userinfo(data, at, after)

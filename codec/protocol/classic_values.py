@@ -21,7 +21,7 @@ from codec.protocol.classic_field_table import (
     value_end,
 )
 from codec.protocol.classic_tables import OPTIONAL, RESERVED, UNUSED_SHIFT
-from codec.protocol.disclosure import is_not_secret, is_sasl_name, user_span
+from codec.protocol.disclosure import is_not_secret, names_mechanism, user_span
 
 TABLE_SIZE = 4  # bytes of the size before a table
 NUMBERS = 4  # bytes of the class and method numbers that begin a method's payload
@@ -81,7 +81,7 @@ def fields_in_place(buf, start, end, t, tags, method, nest):
             flaw = N.FIELDS_SHORT
         elif kind == K.TABLE or kind == K.PEER_TABLE:
             flaw = 0 if table_fits_throughout(buf, at + 4, after, tags, nest) else N.TABLE_BROKEN
-        elif kind == K.SASL_NAME and not is_sasl_name(buf, at + 1, after):
+        elif kind == K.SASL_NAME and not names_mechanism(buf, at + 1, after, end):
             certain = 0
         if flaw:
             return (certain if i - first >= certain else 0), flaw
@@ -113,7 +113,7 @@ def _put_fields(w, buf, start, end, t, tags, method, first, last, cut):
         if after < 0:
             W.note(w, N.FIELDS_SHORT)
             if cut and end - at >= TABLE_SIZE and (kind == K.TABLE or kind == K.PEER_TABLE):
-                code, where = _put_special(w, buf, before, at, end, t, tags, method, i)
+                code, where = _put_special(w, buf, before, at, end, end, t, tags, method, i)
                 return (W.MALFORMED if code == W.OK else code), where
             return W.MALFORMED, at
         if flags & RESERVED:
@@ -122,7 +122,7 @@ def _put_fields(w, buf, start, end, t, tags, method, first, last, cut):
             W.known_key(w, int(t.field_key[i]))
             put_scalar(w, buf, at, after, kind)
         else:
-            code, where = _put_special(w, buf, before, at, after, t, tags, method, i)
+            code, where = _put_special(w, buf, before, at, after, end, t, tags, method, i)
             if code != W.OK:
                 return code, where
         before, at = at, after
@@ -148,9 +148,9 @@ def _check_reserved(w, buf, start, end):
 
 
 @kernel
-def _put_special(w, buf, before, at, after, t, tags, method, i):
+def _put_special(w, buf, before, at, after, end, t, tags, method, i):
     """Write a table, content or secret at `buf[at:after]`, or a field next to a secret; the field before it begins at
-    `before`."""
+    `before`, all fields end at `end`."""
     kind, number = int(t.field_kind[i]), int(t.field_key[i])
     if kind == K.TABLE or kind == K.PEER_TABLE:
         W.load_known(w, t.keys, method)
@@ -172,17 +172,18 @@ def _put_special(w, buf, before, at, after, t, tags, method, i):
         if user >= 0:
             W.known_key(w, number)
             W.put_text(w, buf, user, user_end)
-    elif is_public(buf, at, after, kind):
+    elif is_public(buf, at, after, end, kind):
         W.known_key(w, number)
         put_scalar(w, buf, at, after, K.SHORTSTR)
     return W.OK, after
 
 
 @kernel
-def is_public(buf, at, after, kind):
-    """Whether the short string `buf[at:after]` of kind SASL_NAME or AFTER_SECRET cannot be part of a secret."""
+def is_public(buf, at, after, end, kind):
+    """Whether the short string `buf[at:after]` of kind SASL_NAME or AFTER_SECRET cannot be part of a secret. The fields
+    end at `end`."""
     if kind == K.SASL_NAME:
-        return is_sasl_name(buf, at + 1, after)
+        return names_mechanism(buf, at + 1, after, end)
     return is_not_secret(buf, at + 1, after)
 
 

@@ -47,7 +47,7 @@ _PASSWORD = np.frombuffer(bytearray(b"PASSWORD"), np.uint8)
 _TOKEN_PREFIX = np.frombuffer(bytearray(b"eyJ"), np.uint8)  # base64 of {" (RFC 7519, section 3.1)
 _SIGNED_PARTS, _ENCRYPTED_PARTS = 3, 5  # RFC 7515, section 7.1; RFC 7516, section 7.1
 _DIGEST_DIGITS = 32  # of HMAC-MD5
-NO_USER = -1
+NO_USER = NO_RESPONSE = -1
 
 
 def disclosure(entry: str, field: str) -> tuple[str, int]:
@@ -80,6 +80,16 @@ def is_sasl_name(buf, start, end):
         if not (is_letter or ord("0") <= byte <= ord("9") or byte == ord("-") or byte == ord("_")):
             return False
     return True
+
+
+@kernel
+def names_mechanism(buf, start, end, fields_end):
+    """Whether the short string `buf[start:end]` is the name of a mechanism, not a piece of the response behind it: it
+    has the form of one, and what follows may be the length of a response. All fields end at `fields_end`; NO_RESPONSE:
+    none follows."""
+    if fields_end != NO_RESPONSE and (fields_end - end < SECRET_LENGTH_BYTES or buf[end] != 0 or buf[end + 1] != 0):
+        return False
+    return is_sasl_name(buf, start, end)
 
 
 @kernel
@@ -148,10 +158,9 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
         return _scram_span(buf, start, end)
     if by_form or _equals(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
-        # Another response may have two NULs by damage; those of SCRAM have attributes.
-        if by_form and (
-            user == user_end or not _is_text(buf, start, user - 1) or _has_attributes(buf, start, user_end)
-        ):
+        # Another response may have two NULs by damage. It has separators, or what precedes the NULs is not the user.
+        acts_as_other = user - 1 > start and not _same(buf, start, user - 1, user, user_end)
+        if by_form and (user == user_end or acts_as_other or _has_separators(buf, user, user_end)):
             return NO_USER, NO_USER
     elif _equals(buf, mechanism, mechanism_end, _AMQPLAIN):
         user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)
@@ -170,9 +179,11 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
 
 
 @kernel
-def _has_attributes(buf, start, end):
+def _has_separators(buf, start, end):
+    """Whether `buf[start:end]` has a space, a comma or an equals sign, as responses of other mechanisms have."""
     for i in range(start, end):
-        if byte_at(buf, i) == ord("=") or byte_at(buf, i) == ord(","):
+        byte = byte_at(buf, i)
+        if byte == ord(" ") or byte == ord(",") or byte == ord("="):
             return True
     return False
 

@@ -19,7 +19,7 @@ from codec.cursor import (
     u32,
 )
 from codec.protocol import v0_10_tables as T
-from codec.protocol.disclosure import SHOW_SASL_NAMES, is_sasl_name
+from codec.protocol.disclosure import NO_RESPONSE, SHOW_SASL_NAMES, names_mechanism
 from codec.protocol.frame_search import ACCEPT, POINTS_BEGUN, POINTS_BODY, POINTS_PARSED, REJECT, UNDECIDED, search
 from codec.protocol.versions import E_FRAME_TYPE, E_RESERVED, E_SHORT_FRAME, E_TRACK, NO_ERROR
 
@@ -144,7 +144,9 @@ def fields_in_place(buf, at, end, entry, t):
                 after = after if _items_fit(buf, at, after, form, t) else SHORT
             if after < 0:
                 return (certain, certain_at) if place >= certain else (0, start)
-            if t.fields[field, T.FIELD_DISCLOSURE] == SHOW_SASL_NAMES and not is_sasl_name(buf, at + 1, after):
+            if t.fields[field, T.FIELD_DISCLOSURE] == SHOW_SASL_NAMES and not names_mechanism(
+                buf, at + 1, after, end if flags & 2 else NO_RESPONSE
+            ):
                 certain, certain_at = 0, start
             at = after
         flags >>= 1

@@ -35,13 +35,14 @@ from codec.protocol import v0_10_tables as T
 from codec.protocol.classic_field_table import put_name as put_key
 from codec.protocol.classic_field_table import put_scalar as put_classic
 from codec.protocol.disclosure import (
+    NO_RESPONSE,
     SHOW_ALL,
     SHOW_SASL_NAMES,
     SHOW_SHORT_TEXT,
     SHOW_SIZE,
     SHOW_USER,
     is_not_secret,
-    is_sasl_name,
+    names_mechanism,
     user_span,
 )
 from codec.protocol.v0_10_detection import (
@@ -310,7 +311,7 @@ def _next_field(w, buf, at, row, t, keys, key_set):
     policy = int(field[T.FIELD_DISCLOSURE])
     if row[BASE] >= 0:
         W.bytes_are_text(w, field[T.FIELD_MASKED] != 0)
-    if policy == SHOW_ALL or is_public(buf, at, end, policy):
+    if policy == SHOW_ALL or is_public(buf, at, end, int(row[END]) if flags & 2 else NO_RESPONSE, policy):
         _field_key(w, row, place, t, keys, key_set)
         return at, end, number, entry, int(field[T.FIELD_BASE]) if row[BASE] >= 0 else UNKNOWN_KEYS
     if policy == SHOW_SIZE:
@@ -326,10 +327,11 @@ def _next_field(w, buf, at, row, t, keys, key_set):
 
 
 @kernel
-def is_public(buf, at, end, policy):
-    """Whether the str8 `buf[at:end]` with disclosure `policy` cannot be part of a secret."""
+def is_public(buf, at, end, fields_end, policy):
+    """Whether the str8 `buf[at:end]` with disclosure `policy` cannot be part of a secret. `fields_end`: of all fields;
+    NO_RESPONSE, if the next field is not there."""
     if policy == SHOW_SASL_NAMES:
-        return is_sasl_name(buf, at + 1, end)
+        return names_mechanism(buf, at + 1, end, fields_end)
     return policy == SHOW_SHORT_TEXT and is_not_secret(buf, at + 1, end)
 
 

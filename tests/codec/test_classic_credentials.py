@@ -87,7 +87,9 @@ DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
         (b"tim " + DIGEST, {"user": "tim"}),
         # After an empty challenge the response is what a start-ok may have (RFC 4422, section 3.2).
         (PLAIN, {"user": "alice"}),
-        (b"admin\0alice\0" + PASSWORD, {"user": "alice"}),
+        (b"alice\0alice\0" + PASSWORD, {"user": "alice"}),
+        (b"admin\0alice\0" + PASSWORD, {}),  # as a response with two NULs by damage looks
+        (b"\0ali ce\0" + PASSWORD, {}),
         (b"n,,n=alice,r=" + NONCE, {"user": "alice"}),
         (b"\0\0" + PASSWORD, {}),
         (b"\x05\0alice\0" + PASSWORD, {}),

@@ -162,6 +162,22 @@ def test_a_zero_inserted_before_the_length_of_a_secret_does_not_show_it_as_the_l
             assert not damages or searcher.leaking(login, place, damages) == []
 
 
+@pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1", "0-10"])
+def test_a_response_spliced_into_the_mechanism_is_no_name(version: str, searcher: Searcher) -> None:
+    """Base64 of a password has pieces that have the form of a name; the frame is cut before it could be seen to be too
+    short."""
+    secret = b"PT9BQ0VHSUtNT1FTVVdZXzE1"
+    for of_version in (each for each in LOGINS.values() if each.version == version and each.mechanism == "PLAIN"):
+        login = Login(version, "PLAIN", of_version.frames, of_version.secret_frames, secret)
+        (place,) = login.secret_frames
+        data = login.frames[place][1]
+        at = data.index(b"\x05PLAIN") + 1
+        for kept in range(5):
+            spliced = data[: at + kept] + secret + data[at + 9 :]
+            cuts = range(at + kept + 4, at + kept + len(secret))
+            assert searcher.leaking(login, place, [(spliced, cut) for cut in cuts]) == []
+
+
 def test_two_zeros_in_a_response_to_a_challenge_make_it_no_plain_login(searcher: Searcher) -> None:
     """What is between them would be a user. PLAIN after an empty challenge begins with a zero, or with the user."""
     for login in (each for each in LOGINS.values() if each.mechanism == "SCRAM-SHA-256"):
