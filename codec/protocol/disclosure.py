@@ -158,9 +158,7 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
         return _scram_span(buf, start, end)
     if by_form or _equals(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
-        # Another response may have two NULs by damage. It has separators, or what precedes the NULs is not the user.
-        acts_as_other = user - 1 > start and not _same(buf, start, user - 1, user, user_end)
-        if by_form and (user == user_end or acts_as_other or _has_separators(buf, user, user_end)):
+        if by_form and (user == user_end or _may_be_other_response(buf, start, user, user_end)):
             return NO_USER, NO_USER
     elif _equals(buf, mechanism, mechanism_end, _AMQPLAIN):
         user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)
@@ -179,13 +177,18 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
 
 
 @kernel
-def _has_separators(buf, start, end):
-    """Whether `buf[start:end]` has a space, a comma or an equals sign, as responses of other mechanisms have."""
+def _may_be_other_response(buf, start, user, end):
+    """Whether what seems to be the authorization identity at `start` and the user `buf[user:end]` of PLAIN may be a
+    response of another mechanism, in which damage left two NULs: it has a control character, or a space, comma or
+    equals sign, as those have; or the user is of hexadecimal digits, as the digest of CRAM-MD5 is."""
+    digits = user - 1 > start
     for i in range(start, end):
         byte = byte_at(buf, i)
-        if byte == ord(" ") or byte == ord(",") or byte == ord("="):
+        if i != user - 1 and (byte <= FIRST_PRINTABLE or byte == ord(",") or byte == ord("=")):
             return True
-    return False
+        is_digit = ord("0") <= byte <= ord("9") or ord("a") <= byte <= ord("f")
+        digits = digits and (i < user or is_digit)
+    return digits
 
 
 @kernel

@@ -88,8 +88,12 @@ DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"  # RFC 2195, section 2
         # After an empty challenge the response is what a start-ok may have (RFC 4422, section 3.2).
         (PLAIN, {"user": "alice"}),
         (b"alice\0alice\0" + PASSWORD, {"user": "alice"}),
-        (b"admin\0alice\0" + PASSWORD, {}),  # as a response with two NULs by damage looks
+        (b"admin\0alice\0" + PASSWORD, {"user": "alice"}),
+        # What other mechanisms say, with two NULs by damage.
         (b"\0ali ce\0" + PASSWORD, {}),
+        (b"tim\0" + DIGEST[:7] + b"\0" + DIGEST[8:], {}),
+        (b"tim " + DIGEST[:7] + b"\0" + DIGEST[8:12] + b"\0" + DIGEST[13:], {}),
+        (b"c=biws,r=rOpr\0NGgF\0BeRW", {}),
         (b"n,,n=alice,r=" + NONCE, {"user": "alice"}),
         (b"\0\0" + PASSWORD, {}),
         (b"\x05\0alice\0" + PASSWORD, {}),
