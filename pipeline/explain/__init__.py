@@ -2,6 +2,7 @@
 
     for answer in explain("tables", "10.0.0.7:44650"):
         print(answer)
+    answers, more = explain_worst(session, 30)      # for the report
 
 Causes are data (`causes.json`): a condition in DuckDB's SQL over the facts of what is explained (`facts.sql`,
 `queue.sql`, `message.sql`), texts, advice, and why a cause is ruled out where it does not hold. The first cause whose
@@ -27,11 +28,13 @@ from udfs.source.options import meant
 if TYPE_CHECKING:
     from pipeline.explore.sql import Session
 
-__all__ = ["Answer", "Event", "SubjectError", "explain", "page"]
+__all__ = ["Answer", "Event", "SubjectError", "explain", "explain_worst", "page"]
 
 Row = Mapping[str, Any]
 MOST_ANSWERS = 5
-MOST_EVENTS = 12  # the first and the last ones of a connection, and a line for those between
+MOST_EVENTS = (12, 12)  # the first and the last ones of a connection, and a line for those between
+MOST_EVENTS_OF_WORST = (1, 8)
+MOST_FRAMES = 300_000  # of the connections of `explain_worst`
 QUIET_NS = 1_000_000_000  # a silence that is an event
 ENDPOINT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)):([0-9]{1,5})")
 MESSAGE = re.compile(r"([0-9]{1,19})/([0-9]{1,18})")  # connection_id/first_frame_no
@@ -44,6 +47,23 @@ NAMES = """SELECT DISTINCT name FROM (
 QUEUES = """SELECT coalesce(queue, address) AS queue FROM messages
     WHERE operation IN ('deliver', 'get') AND coalesce(queue, address) IS NOT NULL
     GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 10"""
+# Connections that break a rule, ended badly, or were held up; those that cost most first.
+WORST = """FROM (
+    SELECT connection_id, sum(coalesce(client_frames, 0) + coalesce(server_frames, 0)) OVER (
+               ORDER BY badness DESC, opened_ts, connection_id) AS frames, row_number() OVER (
+               ORDER BY badness DESC, opened_ts, connection_id) AS turn
+    FROM (SELECT *, CASE WHEN content = 'none' AND server_packets > 0 AND tcp_end_by = 'client' THEN 1
+                         WHEN close_code >= 300 OR close_code IS NULL AND close_text IS NOT NULL OR tcp_end = 'rst'
+                              OR state NOT IN ('open', 'closing', 'closed') THEN 8
+                         WHEN tcp_end != 'none' AND close_initiator IS NULL THEN 4 ELSE 0 END
+                    + CASE worst WHEN 2 THEN 4 WHEN 1 THEN 1 ELSE 0 END
+                    + CASE WHEN held_ns >= 1000000000 OR blocked_ns >= 1000000000 THEN 2 ELSE 0 END AS badness
+          FROM connections
+          LEFT JOIN (SELECT connection_id, max(CASE severity WHEN 'violation' THEN 2 WHEN 'warning' THEN 1 END) AS worst
+                     FROM findings GROUP BY ALL) USING (connection_id)
+          LEFT JOIN (SELECT connection_id, sum(stall_ns) AS held_ns FROM stalls WHERE kind != 'silence' GROUP BY ALL)
+              USING (connection_id))
+    WHERE badness > 0)"""
 CONNECTION = "{client} -> {server}  {client_name:application}{user:login}, {version:protocol}"
 QUEUE = "queue {queue}"
 MESSAGES = "message {message_id:text} ({operation}) of {client} -> {server}  {client_name:application}"
@@ -113,7 +133,7 @@ def explain(tables: Session | str | os.PathLike[str], subject: str | None = None
         found = _messages(session, int(message[1]), int(message[2]))
     else:
         _ask(session, _condition(subject))
-        found = [_with_events(session, answer) for answer in _connections(session)[:MOST_ANSWERS]]
+        found = _with_events(session, _connections(session)[:MOST_ANSWERS])
         found = found or _queues(session) or _messages(session, -1, -1)
     if not found:
         names = [row["name"] for row in session.rows(NAMES)]
@@ -121,6 +141,24 @@ def explain(tables: Session | str | os.PathLike[str], subject: str | None = None
             f"no connection, application, user, queue or message {subject!r} in these tables{meant(subject, names)}"
         )
     return found
+
+
+def explain_worst(session: Session, most: int) -> tuple[list[Answer], int]:
+    """What explains the connections that break a rule, ended badly or were held up, at most `most` answers, what costs
+    most first, and how many such connections they do not cover. What is read does not grow with the tables: those that
+    ended worst, with MOST_FRAMES frames in all."""
+    session.execute(f"CREATE OR REPLACE TEMP TABLE worst AS {WORST}")
+    total = session.rows("SELECT count(*) AS total FROM worst")[0]["total"]
+    if not total:
+        return [], 0
+    chosen = f"SELECT connection_id FROM worst WHERE frames <= {MOST_FRAMES} AND turn <= {8 * most}"
+    _ask(session, f"connection_id IN ({chosen})")
+    answers = [answer for answer in _connections(session) if answer.weight and not answer.harmless]
+    harmless = session.rows(f"SELECT count(*) AS n FROM ({chosen})")[0]["n"] - sum(each.connections for each in answers)
+    shown = answers[:most]
+    return _with_events(session, shown, MOST_EVENTS_OF_WORST), total - harmless - sum(
+        each.connections for each in shown
+    )
 
 
 def _set(session: Session, **variables: str | int) -> None:
@@ -225,24 +263,26 @@ def _answer(kind: str, subject: str, row: Row) -> Answer:
     )
 
 
-def _with_events(session: Session, answer: Answer) -> Answer:
-    """The answer with what happened on its connection: its handshake, requests and errors, runs of messages, silences,
-    its end."""
-    assert answer.connection_id is not None
-    _set(session, connection=answer.connection_id, most=MOST_EVENTS)
-    events, end_ns, place = list[Event](), None, 0
+def _with_events(session: Session, answers: Sequence[Answer], most: tuple[int, int] = MOST_EVENTS) -> list[Answer]:
+    """The answers with what happened on their connections: handshake, requests and errors, runs of messages, silences,
+    the end; as many of the first and the last of them as `most` says."""
+    ids = ", ".join(str(answer.connection_id) for answer in answers)
+    session.execute(f"CREATE OR REPLACE TEMP TABLE shown AS SELECT unnest([{ids}]::BIGINT[]) AS connection_id")
+    _set(session, first=most[0], last=most[1])
+    found: dict[int | None, list[Event]] = {answer.connection_id: [] for answer in answers}
+    end_ns = index = 0
     for row in session.rows(_text("events.sql")):
-        left_out = row["place"] - place - 1
-        quiet_ns = 0 if end_ns is None else row["ts_ns"] - end_ns
-        if left_out:
+        events = found[row["connection_id"]]
+        if left_out := row["index"] - (index if events else 0) - 1:
             events.append(Event(row["ts_ns"], "", f"{left_out:,} more"))
-        elif quiet_ns >= QUIET_NS:
-            events.append(Event(row["ts_ns"], "", filled("{quiet_ns} without a method", {"quiet_ns": quiet_ns})))
+        elif events and row["ts_ns"] - end_ns >= QUIET_NS:
+            quiet = filled("{quiet_ns} without a method", {"quiet_ns": row["ts_ns"] - end_ns})
+            events.append(Event(row["ts_ns"], "", quiet))
         lasts_ns = row["end_ns"] - row["ts_ns"]
         text = row["text"] + (filled(" in {lasts_ns}", {"lasts_ns": lasts_ns}) if lasts_ns else "")
         events.append(Event(row["ts_ns"], row["who"] or "", text, row["frame_no"], row["packet_no"]))
-        end_ns, place = row["end_ns"], row["place"]
-    return replace(answer, events=tuple(events))
+        end_ns, index = row["end_ns"], row["index"]
+    return [replace(answer, events=tuple(found[answer.connection_id])) for answer in answers]
 
 
 def _events_of_message(row: Row) -> tuple[Event, ...]:

@@ -3,6 +3,14 @@
 CREATE OR REPLACE TEMP MACRO ns_of(moment) AS epoch_us(moment) * 1000;
 CREATE OR REPLACE TEMP MACRO end_of(ip, port) AS CASE WHEN ip LIKE '%:%' THEN '[' || ip || ']:' || port ELSE ip || ':' || port END;
 
+-- All connections, with what says how one compares with the others.
+CREATE OR REPLACE TEMP TABLE others AS
+SELECT connection_id, client_ip, server_ip, server_port, "user", content, state, sides_known_by, server_packets,
+       tcp_end_by = 'server' AND state = 'open' OR close_initiator = 'server'
+           AND (close_code = 320 OR close_text ILIKE '%connection%forced%') AS ended_by_server,
+       ns_of(opened_ts) AS opened_ns, ns_of(closed_ts) AS closed_ns
+FROM connections;
+
 -- Stages that the handshake reached; 0-10 has the names of the classic family. What is spoken on a channel comes after it,
 -- whatever the capture lacks.
 CREATE OR REPLACE TEMP TABLE stages AS
@@ -102,11 +110,9 @@ WHERE frame_type != 'gap' GROUP BY connection_id;
 -- How many other connections of the same server it ended within two seconds, forced or without a close.
 CREATE OR REPLACE TEMP TABLE ended_together AS
 SELECT connection_id, count(*) OVER (
-           PARTITION BY server_ip, server_port ORDER BY epoch_us(closed_ts)
-           RANGE BETWEEN 2000000 PRECEDING AND 2000000 FOLLOWING) - 1 AS ended_with
-FROM connections
-WHERE tcp_end_by = 'server' AND state = 'open'
-   OR close_initiator = 'server' AND (close_code = 320 OR close_text ILIKE '%connection%forced%');
+           PARTITION BY server_ip, server_port ORDER BY closed_ns
+           RANGE BETWEEN 2000000000 PRECEDING AND 2000000000 FOLLOWING) - 1 AS ended_with
+FROM others WHERE ended_by_server;
 
 -- Of each connection the longest stop of a sender of 1.0 or 0-10, and channels whose prefetch limit is used up.
 CREATE OR REPLACE TEMP TABLE stops AS
@@ -158,11 +164,16 @@ GROUP BY connection_id;
 
 -- Connections of the same client, user and server, and for how long they were opened one after the other.
 CREATE OR REPLACE TEMP TABLE siblings AS
-SELECT client_ip, server_ip, server_port, "user", count(*) AS siblings,
-       max(ns_of(opened_ts)) - min(ns_of(opened_ts)) AS siblings_span_ns,
-       quantile_disc(ns_of(closed_ts) - ns_of(opened_ts), 0.5) AS sibling_p50_ns
-FROM connections WHERE content = 'amqp' AND sides_known_by = 'syn'
+SELECT client_ip, server_ip, server_port, "user", count(*) AS siblings, max(opened_ns) - min(opened_ns) AS siblings_span_ns,
+       quantile_disc(closed_ns - opened_ns, 0.5) AS sibling_p50_ns
+FROM others WHERE content = 'amqp' AND sides_known_by = 'syn'
 GROUP BY ALL;
+
+-- Servers: whether one speaks AMQP, and how many connections it answered.
+CREATE OR REPLACE TEMP TABLE servers AS
+SELECT server_ip, server_port, bool_or(content = 'amqp' AND state != 'header') AS speaks_amqp,
+       count(*) FILTER (WHERE server_packets > 0) AS server_seen
+FROM others GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE facts AS
 SELECT c.connection_id, capture_file, c.version, state, content, transport, unread_because, tcp_end, tcp_end_by,
@@ -211,9 +222,7 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
        END AS error_work,
        coalesce(error.code::VARCHAR, nullif(split_part(error.text, ': ', 1), error.text)) AS error_kind,
        coalesce(close_code::VARCHAR, nullif(split_part(close_text, ': ', 1), close_text)) AS close_kind,
-       c.server_port IN (5671, 5672) OR EXISTS (
-           SELECT 1 FROM connections AS o WHERE o.server_port = c.server_port AND o.server_ip = c.server_ip
-           AND o.content = 'amqp' AND o.state != 'header') AS is_amqp_port,
+       c.server_port IN (5671, 5672) OR coalesce(speaks_amqp, false) AS is_amqp_port, server_seen,
        split_part(list_filter(versions_offered, lambda v: v LIKE 'client %')[1], ' ', 2) AS client_header,
        split_part(list_filter(versions_offered, lambda v: v LIKE 'server %')[1], ' ', 2) AS server_header,
        foreign_code, foreign_packet, coalesce(ended_with, 0) AS ended_with,
@@ -226,9 +235,7 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
             WHEN foreign_code = 1397966893 THEN 'SSH'
             WHEN foreign_code >> 24 = 22 THEN 'TLS'
             WHEN foreign_code >> 24 = 16 THEN 'MQTT'
-            WHEN foreign_code IN (1129270862, 1398033488) THEN 'STOMP' ELSE 'another protocol' END AS foreign_protocol,
-       (SELECT count(*) FROM connections AS o
-        WHERE o.server_ip = c.server_ip AND o.server_port = c.server_port AND o.server_packets > 0) AS server_seen
+            WHEN foreign_code IN (1129270862, 1398033488) THEN 'STOMP' ELSE 'another protocol' END AS foreign_protocol
 FROM connections AS c
 SEMI JOIN asked USING (connection_id)
 LEFT JOIN stages USING (connection_id)
@@ -243,5 +250,6 @@ LEFT JOIN channel_sums USING (connection_id)
 LEFT JOIN held_up USING (connection_id)
 LEFT JOIN requests USING (connection_id)
 LEFT JOIN confirms USING (connection_id)
+LEFT JOIN servers ON servers.server_ip = c.server_ip AND servers.server_port = c.server_port
 LEFT JOIN siblings ON siblings.client_ip = c.client_ip AND siblings.server_ip = c.server_ip
     AND siblings.server_port = c.server_port AND siblings."user" IS NOT DISTINCT FROM c."user";

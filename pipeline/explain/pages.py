@@ -154,7 +154,9 @@ def _lines(answer: Answer, tables: str | None) -> Iterator[str]:
     if answer.connections > 1:
         yield f"  The same happened to {answer.connections:,} connections; this is the first of them."
     yield from _section("What happened", _timeline(answer.events))
-    yield from _section("The proof", _proof(answer, tables))
+    yield from _section("The proof", _paragraphs(proof(answer)))
+    if tables is not None and answer.connection_id is not None:
+        yield f"    wirehare cut {tables} --connection {answer.connection_id} -o connection.pcapng"
     yield from _section("Ruled out", _paragraphs(answer.ruled_out))
     yield from _section("What to do", _paragraphs(answer.advice))
     yield ""
@@ -167,23 +169,26 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _timeline(events: Sequence[Event]) -> Iterator[str]:
-    """One line an event: when, who, what, and the packet. The first one has its time, the others the seconds since."""
-    for number, event in enumerate(events):
-        when = f"+{(event.ts_ns - events[0].ts_ns) / 10**9:.6f} s" if number else moment(event.ts_ns)
+    for event, when in zip(events, times(events), strict=True):
         packet = f"  [packet {event.packet_no:,}]" if event.packet_no is not None else ""
         yield f"    {when:>27}  {event.who:<6}  {plain_text(event.text, LONGEST)}{packet}"
 
 
-def _proof(answer: Answer, tables: str | None) -> Iterator[str]:
+def times(events: Sequence[Event]) -> list[str]:
+    """The time of the first event, and for the others the seconds since."""
+    since = [f"+{(event.ts_ns - events[0].ts_ns) / 10**9:.6f} s" for event in events[1:]]
+    return [*(moment(event.ts_ns) for event in events[:1]), *since]
+
+
+def proof(answer: Answer) -> Iterator[str]:
+    """Where the proof is, and which rules the connection breaks."""
     places = [f"{name} {of:,}" for name, of in (("frame", answer.frame_no), ("packet", answer.packet_no)) if of]
     at = f" at {moment(answer.at_ns)}" if answer.at_ns is not None else ""
     if answer.capture_file and (places or at):
         where = plain_text(answer.capture_file, LONGEST)
-        yield from _paragraph(f"{', '.join(places) or 'The last packet'}{at}, in {where}", "    ")
+        yield f"{', '.join(places) or 'The last packet'}{at}, in {where}"
     if answer.findings:
-        yield from _paragraph(f"Rules that the connection breaks: {', '.join(answer.findings)}", "    ")
-    if tables is not None and answer.connection_id is not None:
-        yield f"    wirehare cut {tables} --connection {answer.connection_id} -o connection.pcapng"
+        yield f"Rules that the connection breaks: {', '.join(answer.findings)}"
 
 
 def _paragraphs(texts: Iterable[str]) -> Iterator[str]:

@@ -23,6 +23,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -88,7 +89,10 @@ class Session:
         }
         self._connection = duckdb.connect(config=settings | {"autoinstall_known_extensions": "false"})
         self._any_files = any_files
-        self._connection.execute("SET TimeZone = 'UTC'")
+        self._cursors = list[Self]()
+        # Arguments and properties of tables on other file systems are not read.
+        self.has_variants = all(found.system is None for name, found in files.items() if name != "findings")
+        self._connection.execute("SET GLOBAL TimeZone = 'UTC'")  # of cursors, too
         allowed = list[str]()
         conditions = span_conditions(span or Span())
         # The condition of a table without times reads the view of the connections.
@@ -130,12 +134,24 @@ class Session:
 
     def close(self) -> None:
         """Close the connection, and remove its temporary files."""
+        for each in self._cursors:
+            each._connection.close()
         self._connection.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def cursor(self) -> Self:
+        """Another session with the same views, for another thread; it ends with this one. Temporary tables and
+        variables are its own."""
+        other = copy(self)
+        other._connection = self._connection.cursor()
+        self._cursors.append(other)
+        return other
+
     def interruptAll(self) -> None:
-        """Cancel the running statement; called from another thread."""
+        """Cancel the running statements; called from another thread."""
         self._connection.interrupt()
+        for each in self._cursors:
+            each._connection.interrupt()
 
     def names(self) -> list[str]:
         """Tables and their columns, for completion."""

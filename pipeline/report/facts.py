@@ -10,14 +10,16 @@ on every other connection that may be one of these; otherwise its state is unkno
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_custom
 from pipeline.audit.config import Accepted, Config
 from pipeline.audit.engine import CONNECTION_KEYS
+from pipeline.explain import Answer, explain_worst
 from pipeline.report import sections
 from pipeline.report.baseline import key
 from pipeline.report.groups import Groups, count_groups
@@ -25,13 +27,15 @@ from pipeline.report.groups import Groups, count_groups
 if TYPE_CHECKING:
     from pipeline.explore.sql import Session
 
+MOST_ANSWERS = 40
 Examples = Mapping[str, list[dict[str, Any]]]  # by rule
 
 
 @dataclass(frozen=True)
 class Facts:
     """`groups`: by the names of the sections in `sections`; `examples`: by rule; `firsts`: the first finding of each
-    group of section 'identities', by `baseline.key`.
+    group of section 'identities', by `baseline.key`; `answers`: what explains the connections that ended worst, and how
+    many more there are (`unexplained`).
 
     `first_ns`, `last_ns`: times of the first and last packet, ns since 1970 UTC; both 0 where there is none.
     """
@@ -41,6 +45,8 @@ class Facts:
     first_ns: int
     last_ns: int
     firsts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    answers: Sequence[Answer] | None = None  # None: not looked for
+    unexplained: int = 0
 
     def total(self, section: str, measure: str = "rows") -> int:
         """The sum of a measure over the groups of a section."""
@@ -49,6 +55,16 @@ class Facts:
 
 def count(session: Session) -> Facts:
     """All facts of the tables and findings of a session. Raises QueryError."""
+    with ThreadPoolExecutor(1) as beside:
+        explained = beside.submit(explain_worst, session.cursor(), MOST_ANSWERS) if session.has_variants else None
+        facts = _count(session)
+        if explained is None:
+            return facts
+        answers, unexplained = explained.result()
+        return replace(facts, answers=answers, unexplained=unexplained)
+
+
+def _count(session: Session) -> Facts:
     ((first, last),) = (
         row.values()
         for row in session.rows("SELECT epoch_us(min(first_ts)) AS first, epoch_us(max(last_ts)) AS last FROM captures")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline.explain.pages import proof, times
 from pipeline.output.text import (
     MEASURE_NAMES,
     NOTHING,
@@ -76,21 +78,22 @@ LATENCY_TABLES = {
 @dataclass(frozen=True)
 class PageLimits:
     """The limits of a page: examples per rule, rows per table, characters per string, entries of the baseline and
-    unchecked rules, names of each kind per rule."""
+    unchecked rules, names of each kind per rule, explained connections."""
 
     examples: int
     rows: int
     characters: int
     gone: int
     names: int
+    answers: int
 
 
 # The first one that keeps the page below LARGEST is used; the last one always does.
 PAGE_LIMITS = (
-    PageLimits(4, 60, 160, 100, 10_000),
-    PageLimits(2, 30, 80, 50, 200),
-    PageLimits(1, 15, 40, 25, 10),
-    PageLimits(0, 10, 20, 10, 0),
+    PageLimits(4, 60, 160, 100, 10_000, 40),
+    PageLimits(2, 30, 80, 50, 200, 20),
+    PageLimits(1, 15, 40, 25, 10, 10),
+    PageLimits(0, 10, 20, 10, 0, 3),
 )
 
 
@@ -151,6 +154,8 @@ def render(limits: PageLimits, audit: Audit, source: str, drawn: dict[str, Any])
             cards=broken,
             first=most_important(broken),
             unchecked=audit.unchecked,
+            explained=explained(facts, limits.answers, source),
+            unexplained=facts.unexplained + sum(each.connections for each in (facts.answers or ())[limits.answers :]),
             tables=tables,
             picture=picture(facts.groups["topology"].rows, facts.last_ns - facts.first_ns),
             headings=HEADINGS,
@@ -165,6 +170,19 @@ def render(limits: PageLimits, audit: Audit, source: str, drawn: dict[str, Any])
             script_hash=policy_hash(script),
         )
     )
+
+
+def explained(facts: Facts, most: int, source: str) -> list[dict[str, Any]]:
+    """The first `most` answers for the template: with the times of events, the proof, and the command for more."""
+    return [
+        {
+            "answer": answer,
+            "events": list(zip(times(answer.events), answer.events, strict=True)),
+            "proof": list(proof(answer)),
+            "command": shlex.join(["wirehare", "explain", str(answer.connection_id), source]),
+        }
+        for answer in (facts.answers or ())[:most]
+    ]
 
 
 Show = Callable[[Any], str | Markup]

@@ -16,8 +16,8 @@ from rule_support import Case, write_cases
 from scripted import FAULTS, QUEUES
 
 from pipeline import write
-from pipeline.explain import explain
-from pipeline.explore.sql import Session, connect
+from pipeline.explain import explain, explain_worst
+from pipeline.explore.sql import Session, connect, open_tables
 from pipeline.run.processes import LocalProcesses
 
 RECORDED = Path(__file__).parent / "recorded.tar.xz"
@@ -63,18 +63,41 @@ def test_the_first_cause_is_the_fault(recordings: Path, tmp_path: Path) -> None:
     assert found["right"] == len(faults)
 
 
-def test_the_first_cause_is_what_was_scripted(tmp_path: Path) -> None:
-    cases = [Case(name, "0-9-1", connections, []) for name, (connections, _) in FAULTS.items()]
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[int, str]]:
+    """The tables of all FAULTS, and the names of these by client port."""
+    folder = tmp_path_factory.mktemp("scripted")
     names = list(FAULTS)
-    owner = write_cases(tmp_path / "faults.pcap", cases)
+    owner = write_cases(
+        folder / "faults.pcap", [Case(name, "0-9-1", connections, []) for name, (connections, _) in FAULTS.items()]
+    )
     with LocalProcesses() as processes:
-        write(processes, [str(tmp_path / "faults.pcap")], str(tmp_path / "tables"))
+        write(processes, [str(folder / "faults.pcap")], str(folder / "tables"))
+    return str(folder / "tables"), {port: names[at] for port, (at, *_) in owner.items()}
+
+
+def test_the_first_cause_is_what_was_scripted(scripted: tuple[str, dict[int, str]]) -> None:
     found = dict[str, str]()
-    with connect(str(tmp_path / "tables")) as session:
+    with connect(scripted[0]) as session:
         for row in session.rows("SELECT connection_id, client_port FROM connections"):
             (answer,) = explain(session, str(row["connection_id"]))
-            found[names[owner[row["client_port"]][0]]] = answer.cause if answer.weight else "nothing"
+            found[scripted[1][row["client_port"]]] = answer.cause if answer.weight else "nothing"
     assert found == {name: cause for name, (_, cause) in FAULTS.items()}
+
+
+def test_the_report_explains_what_went_wrong(scripted: tuple[str, dict[int, str]]) -> None:
+    """The answers, and how many connections they lack, are the faults; Nagle's algorithm holds up too little."""
+    causes = Counter(cause for _, cause in FAULTS.values() if cause not in ("nothing", "delayed-acknowledgements"))
+    with open_tables(scripted[0]) as session:
+        answers, more = explain_worst(session, 100)
+        found = Counter[str]()
+        for answer in answers:
+            found[answer.cause] += answer.connections
+            assert answer.events[-1].text.startswith(("ends", "resets", "is open"))
+        assert (found, more) == (causes, 0)
+        few, rest = explain_worst(session, 3)
+        assert [each.weight for each in few] == sorted((each.weight for each in answers), reverse=True)[:3]
+        assert rest == causes.total() - sum(each.connections for each in few)
 
 
 @pytest.mark.parametrize("name", QUEUES)

@@ -239,3 +239,18 @@ def test_the_templates_take_every_string_through_a_filter() -> None:
     """`|safe` is nowhere: what is not escaped was made by `text.wire`, or is a drawing of ours."""
     for template in Path(charts.__file__).with_name("template").glob("*.j2"):
         assert "|safe" not in template.read_text().replace(" ", "")
+
+
+def test_each_answer_is_a_fold_out() -> None:
+    """With what happened, the proof and advice; those without one are counted."""
+    text = re.sub(r"\s+", " ", Outline(written(everywhere("orders", rows=50, examples=1))).text)
+    assert text.count("orders -> 10.0.0.2:5672 and 2 more connections It said orders.") == 40
+    assert "+1.000000 s client orders · packet 2" in text
+    assert "wirehare explain 1 /data/tables" in text
+    assert "530 more connections ended badly" in text  # 10 answers with 3 each, and 500
+
+
+def test_a_page_says_why_there_are_no_answers() -> None:
+    facts = everywhere("orders")
+    assert "No connection ended badly" in Outline(written(replace(facts, answers=[], unexplained=0))).text
+    assert "are on another file system" in Outline(written(replace(facts, answers=None, unexplained=0))).text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.explain import Answer, Event
+from pipeline.output.text import plain_text
 from pipeline.report.baseline import Comparison, compare
 from pipeline.report.facts import Facts
 from pipeline.report.formats import Audit
@@ -52,7 +55,11 @@ def everywhere(text: str, rows: int = 1, examples: int = 0, rules: int = 1) -> F
     groups["named"] = Groups([group(FINDINGS, "named", text, 3, rule_id=name) for name in ids], rules)
     groups["affected"] = Groups([group(AFFECTED, "affected", "violation", 3)], 1)
     examples_of = {name: [finding(name, text) for _ in range(examples)] for name in ids}
-    return Facts(groups, examples_of, T0_NS, T0_NS + 60 * 10**9)
+    shown = plain_text(text, 300)
+    event = Event(T0_NS, "client", text, 1, 2)
+    answer = Answer(f"{shown} -> 10.0.0.2:5672", "error", True, f"It said {shown}.", 1, text, T0_NS, T0_NS, 1, 2, 3,
+                    (event, replace(event, ts_ns=T0_NS + 10**9)), (shown,), ids, (shown,))  # fmt: skip
+    return Facts(groups, examples_of, T0_NS, T0_NS + 60 * 10**9, {}, [answer] * rows, 10 * rows)
 
 
 def audit_of(facts: Facts, found: Comparison | None = None, *, fail_on: str = "violation", title: str = "t") -> Audit:
