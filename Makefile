@@ -141,6 +141,7 @@ java:
 .venv/runtime: pyproject.toml | .venv/bin/python
 	@echo "Installing wirehare into .venv (pyspark is large: a minute or two)"
 	@started=$$(date +%s); $(PIP) install $(BYTECODE) $(PLAIN) --editable . && echo "Installed in $$(($$(date +%s) - started)) s"
+	@$(BIN)/python -m compileall -q wirehare.py codec udfs pipeline jobs
 	@touch $@
 
 # Without byte code, which takes pip as long as all else: Python writes that of the modules that are imported.
@@ -170,6 +171,7 @@ java:
 	@echo "Compiling kernels (two to ten minutes, once)"
 	@find codec -name '*.nb[ic]' -delete
 	@started=$$(date +%s); $(BIN)/python -m udfs.warm && echo "Compiled in $$(($$(date +%s) - started)) s"
+	@$(BIN)/python -m compileall -q codec udfs pipeline jobs
 	@touch $@
 
 # What a cluster's executors get, made by the commands of docs/deployment.md; it has kernels of its own to compile.
