@@ -52,7 +52,7 @@ types: java .venv/dev  ## check types only
 	$(BIN)/mypy
 
 tests: java .venv/dev .venv/kernels .venv/classes  ## run the tests only
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with other tools (an hour)
 	$(BIN)/python -m benchmarks.run
