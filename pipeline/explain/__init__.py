@@ -263,12 +263,20 @@ def _answer(kind: str, subject: str, row: Row) -> Answer:
     )
 
 
-def _with_events(session: Session, answers: Sequence[Answer], most: tuple[int, int] = MOST_EVENTS) -> list[Answer]:
+def _with_events(session: Session, answers: Sequence[Answer], most: tuple[int, int] | None = None) -> list[Answer]:
     """The answers with what happened on their connections: handshake, requests and errors, runs of messages, silences,
-    the end; as many of the first and the last of them as `most` says."""
-    ids = ", ".join(str(answer.connection_id) for answer in answers)
-    session.execute(f"CREATE OR REPLACE TEMP TABLE shown AS SELECT unnest([{ids}]::BIGINT[]) AS connection_id")
-    _set(session, first=most[0], last=most[1])
+    the end; as many of the first and the last of them as `most` (MOST_EVENTS) says, and those around the proof."""
+    columns = {
+        "connection_id": [answer.connection_id for answer in answers],
+        "proof_frame": [answer.frame_no for answer in answers],
+    }
+    lists = ", ".join(
+        f"unnest([{', '.join('NULL' if each is None else str(each) for each in values)}]::BIGINT[]) AS {name}"
+        for name, values in columns.items()
+    )
+    session.execute(f"CREATE OR REPLACE TEMP TABLE shown AS SELECT {lists}")
+    first, last = most or MOST_EVENTS
+    _set(session, first=first, last=last)
     found: dict[int | None, list[Event]] = {answer.connection_id: [] for answer in answers}
     end_ns = index = 0
     for row in session.rows(_text("events.sql")):
