@@ -76,7 +76,7 @@ def messages(spark: SparkSession, count: int, kind: str) -> DataFrame:
         "properties": F.parse_json(properties),
         "headers": F.try_variant_get(F.parse_json(properties), "$.headers", "variant"),
         "body_size": F.lit(512),
-        "body_seen": F.lit(512),
+        "body_captured": F.lit(512),
         "complete": F.lit(True),
         "body_sha256": F.sha2(body.cast("string"), 256),
         "first_frame_no": number * FRAMES_OF_A_MESSAGE + 20,

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -67,7 +67,10 @@ class Column:
     have it, all if empty. `late`: filled after the row was begun, by a reply or a settlement.
 
     In files: `dictionary`: of the values, unless these are nearly unique (integers are then delta-encoded; of a VARIANT
-    only the values); `statistics`: of row groups; `compressed`: by the file, unless the values are already."""
+    only the values); `statistics`: of row groups; `compressed`: by the file, unless the values are already.
+
+    In files of earlier releases: `formerly`: its name; `former_values`: pairs of a value there, and that value today.
+    `udfs.arrow.former` reads them."""
 
     name: str
     type: Type
@@ -79,6 +82,8 @@ class Column:
     dictionary: bool = True
     statistics: bool = True
     compressed: bool = True
+    formerly: str = ""
+    former_values: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,11 @@ def with_columns(table: Table, *columns: Column) -> Table:
     return Table(table.name, table.row, (*table.columns, *columns))
 
 
+def with_former(table: Table) -> Table:
+    """The table with the columns that files of earlier releases have instead of its own."""
+    return with_columns(table, *(replace(each, name=each.formerly) for each in table if each.formerly))
+
+
 def layout(table: Table, first: int = 0) -> Any:
     """The index of each column by name: a NamedTuple of ints from `first` on, which a kernel takes as constants."""
     # The fields are not known to a type checker.
@@ -145,6 +155,13 @@ def by_sender(
     client, server = (Column(f"{side}_{name}", kind, doc + whose.format(side), unit) for side in ("client", "server"))
     return client, server
 
+
+INCARNATION = Column("channel_incarnation", LONG, "which incarnation of the channel number, see channels",
+                     formerly="channel_life")  # fmt: skip
+FORMER_NOTES = (
+    ("octets-left", "bytes-left"), ("body-of-nothing", "unexpected-body"), ("content-alone", "orphan-content"),
+    ("control-goes-on", "control-with-content"),
+)  # fmt: skip
 
 FRAMES = Table("frames", "AMQP frame with its arguments, or span of bytes outside of frames", (
     Column("connection_id", LONG, "TCP connection, the same number for any partitioning; joins all tables"),
@@ -184,7 +201,8 @@ FRAMES = Table("frames", "AMQP frame with its arguments, or span of bytes outsid
            statistics=False),
     Column("status", STRING, "'ok' 'partial' (bytes missing) 'malformed' (bytes break the protocol) 'unknown'"),
     Column("error", STRING, "what is wrong, when status is not 'ok'"),
-    Column("notes", STRINGS, "oddities of the bytes: 'octets-left' 'reserved-set' 'weight' ...; null: none"),
+    Column("notes", STRINGS, "oddities of the bytes: 'bytes-left' 'reserved-set' 'weight' ...; null: none",
+           former_values=FORMER_NOTES),
     Column("content_frame_no", LONG, "frame_no of the method whose content this frame carries or announces",
            dictionary=False),
     Column("body_sha256", STRING, "lower-case hex, on the frame that completes a content, if it was captured "
@@ -269,19 +287,21 @@ FACTS = Table(
     Column("tcp_origin", LONG, "sequence numbers of the first bytes of both directions, the client's in the upper "
            "half: equal for one connection that was captured on both sides of a NAT; null: not known, or inside TLS or "
            "WebSocket"),
-    Column("tcp_end", STRING, "'fin' 'rst' 'none'; in a lake also 'lost sight of': no packet for too long"),
+    Column("tcp_end", STRING, "'fin' 'rst' 'none'; in a lake also 'expired': no packet for too long",
+           former_values=(("lost sight of", "expired"),)),
     Column("tcp_end_by", STRING, "who ended the TCP connection: 'client' or 'server'"),
-    Column("syn_seen", BOOLEAN, "the SYN of the client was captured"),
-    Column("sides_known_by", STRING, "what determined client and server: 'syn' 'header' 'method' 'port'"),
+    Column("syn_captured", BOOLEAN, "the SYN of the client was captured"),
+    Column("roles_from", STRING, "what determined client and server: 'syn' 'header' 'method' 'port'",
+           formerly="sides_known_by"),
     Column("content", STRING, "'amqp' 'tls' 'foreign' 'none'"),
     Column("versions_offered", STRINGS, "protocol headers in order, 'client 0-9-1'; and a start with another version, "
            "'server 0-8'"),
     Column("tls", TLS, "encryption of the connection"),
     Column("transport", STRING, "what carries AMQP: 'tcp' 'tls' 'websocket' 'websocket+tls'"),
-    Column("unread_because", STRING, "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the "
+    Column("undecoded_reason", STRING, "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the "
            "capture' 'handshake not captured' 'cipher not known' 'version not known' 'authentication failed' "
            "'renegotiation' 'no record of TLS' 'upgrade refused' 'upgrade not answered' 'upgrade not finished' "
-           "'upgrade not captured' 'permessage-deflate' 'no frame of WebSocket'"),
+           "'upgrade not captured' 'permessage-deflate' 'no frame of WebSocket'", formerly="unread_because"),
     Column("conflicting_overlap_bytes", LONG, "bytes captured twice with different values (the first ones count)",
            unit=BYTES),
     Column("limits", STRINGS, "names of the decoder's limits that this connection reached"),
@@ -385,12 +405,12 @@ CONNECTIONS = Table(
     Column("connection_id", LONG, "TCP connection, one row each, of any protocol"),
     *FACTS.select("community_id", "client_ip", "client_port", "server_ip", "server_port", "proxied_client_ip",
         "proxied_client_port", "proxied_community_id", "client_process", "server_process", "local_process",
-        "sides_known_by", "content"),
+        "roles_from", "content"),
     Column("version", STRING, "AMQP version; null without AMQP"),
     FACTS["versions_offered"],
     Column("version_known", BOOLEAN, "true: from a protocol header or connection.start; false: inferred from the "
            "frames"),
-    *FACTS.select("transport", "unread_because", "tls"),
+    *FACTS.select("transport", "undecoded_reason", "tls"),
     Column("state", STRING, "furthest stage reached: tcp header start secure tune open closing closed"),
     FACTS["capture_file"],
     Column("opened_ts", TIMESTAMP, "first packet"),
@@ -448,11 +468,11 @@ CHANNELS = Table(
     Column("connection_id", LONG, "TCP connection"),
     Column("channel", INT, "channel number; 1.0: the one used by the side that began the session; 0-10: the first one, "
            "if the session was attached to several"),
-    Column("channel_life", LONG, "1-based count of the opens of this number; 0: no open was captured: it was before "
-           "the capture, or is missing, or (where the capture has the whole connection) there was none"),
+    replace(INCARNATION, doc="1-based count of the opens of this number; 0: no open was captured: it was before the "
+            "capture, or is missing, or (where the capture has the whole connection) there was none"),
     Column("session_name", STRING, "0-10: name of the session"),
     Column("remote_channel", INT, "1.0: channel number of the other direction"),
-    Column("opened_ts", TIMESTAMP, "when the opening method was sent; null: not captured (channel_life 0)"),
+    Column("opened_ts", TIMESTAMP, "when the opening method was sent; null: not captured (channel_incarnation 0)"),
     Column("closed_ts", TIMESTAMP, "when the closing method was sent; null if it ended with its connection or the "
            "capture"),
     Column("close_initiator", STRING, "who sent it: 'client' or 'server'"),
@@ -477,7 +497,7 @@ CHANNELS = Table(
 LINKS = Table("links", "consumer, subscription, sender or receiver", (
     Column("connection_id", LONG, "TCP connection"),
     Column("channel", INT, "channel number, as in channels"),
-    Column("channel_life", LONG, "which incarnation of the channel number, see channels"),
+    INCARNATION,
     Column("kind", STRING, "'consumer' 'subscription' 'sender' 'receiver'"),
     Column("name", STRING, "consumer tag, destination, link name"),
     Column("handle", LONG, "1.0: handle at the client; at the server where that is not known"),
@@ -603,7 +623,7 @@ MESSAGES = Table(
     "messages", "message each time it crossed the wire: properties, size, hash, outcome, settlement latency", (
     Column("connection_id", LONG, "TCP connection"),
     Column("channel", INT, "channel number, as in channels; in frames it is the one on the wire"),
-    Column("channel_life", LONG, "which incarnation of the channel number, see channels"),
+    INCARNATION,
     Column("sender", STRING, "'client' or 'server'", statistics=False),
     Column("operation", STRING, "'publish' 'deliver' 'get' 'return'; a transfer: by the client 'publish', else "
            "'deliver'"),
@@ -699,7 +719,8 @@ MESSAGES = Table(
            "0-10:message_properties/application_headers", "1.0:application_properties"), statistics=False),
     Column("properties", VARIANT, "all properties by name", dictionary=False, statistics=False),
     Column("body_size", LONG, "bytes of the body as declared", unit=BYTES, statistics=False),
-    Column("body_seen", LONG, "bytes of the body in its frames", unit=BYTES, statistics=False),
+    Column("body_captured", LONG, "bytes of the body in its frames", unit=BYTES, statistics=False,
+           formerly="body_seen"),
     Column("complete", BOOLEAN, "true: every byte of the body was captured, or there is none"),
     Column("body_sha256", STRING, "lower-case hex; only of a complete body", dictionary=False, statistics=False),
     Column("body", BINARY, "the body (1.0: all sections); only with the option for payloads; null if it hands over a "
@@ -742,7 +763,7 @@ FINDINGS = Table(
     Column("connection_id", LONG, "TCP connection, the first one if the rule is about several; null: scope is "
            "'capture'"),
     Column("channel", INT, "channel number; null: the rule is about connections"),
-    Column("channel_life", LONG, "which incarnation of the channel number, see channels"),
+    INCARNATION,
     Column("frame_no", LONG, "frame of the first occurrence", dictionary=False),
     Column("packet_no", LONG, "packet that completed that frame", dictionary=False),
     Column("capture_file", STRING, "URI of the capture that holds packet_no, or that the finding is about"),
@@ -762,8 +783,7 @@ STALLS = Table(
     Column("connection_id", LONG, "TCP connection"),
     Column("channel", INT, "channel number, as in channels; of 'session-window', that of the side that announced the "
            "window; null: the whole connection"),
-    Column("channel_life", LONG, "which incarnation of the channel number, see channels; null: not known, as of "
-           "'session-window' and 'unanswered-request'"),
+    replace(INCARNATION, doc=f"{INCARNATION.doc}; null: not known, as of 'session-window' and 'unanswered-request'"),
     Column("link", STRING, "consumer tag, destination of a subscription, or name of the link, as in messages; null: "
            "all of the channel"),
     Column("kind", STRING, "'zero-window': the TCP receive window of the other side was closed; 'retransmission': "
@@ -846,8 +866,8 @@ MESSAGE_FLOWS = Table(
     Column("outcome", STRING, "of the last delivery, as in messages; without a delivery, of the publish"),
     Column("transaction", STRING, "'committed' 'rolled-back', of the publish; one that was rolled back reached no "
            "queue, whatever its outcome"),
-    Column("dead_lettered", STRING, "why the first queue dead-lettered it ('rejected' 'expired' 'maxlen' ...); "
-           "'unknown': it is not stated; null: it did not"),
+    Column("dead_letter_reason", STRING, "why the first queue dead-lettered it ('rejected' 'expired' 'maxlen' ...); "
+           "'unknown': it is not stated; null: it did not", formerly="dead_lettered"),
     Column("rpc_latency_ns", LONG, "on a request: publish begun until its reply was delivered to the requester, ns",
            unit=NS),
     Column("match", STRING, "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash, and no "

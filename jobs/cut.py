@@ -295,15 +295,17 @@ def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
     from pyspark.errors import AnalysisException, ParseException
 
     import pipeline
+    from codec.tables import FINDINGS
     from pipeline.extract import KEYS
     from pipeline.lake.place import is_lake
+    from udfs.arrow.spark_schemas import read_files
 
     audited = has_findings(directory, required=table == "findings")
     spark = run_interruptibly(start)
     for name, frame in pipeline.load(spark, uri if is_lake(directory) else directory.pattern).items():
         frame.createOrReplaceTempView(name)
     if audited:
-        spark.read.parquet(directory.child("findings").pattern).createOrReplaceTempView("findings")
+        read_files(spark.read, FINDINGS, [directory.child("findings").pattern]).createOrReplaceTempView("findings")
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):
             keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()

@@ -47,7 +47,7 @@ TIMES = (
     (
         "--forget-after",
         7 * 86400.0,
-        "give up connections without a packet for this time: tcp_end is 'lost sight of' (default: 7d)",
+        "give up connections without a packet for this time: tcp_end is 'expired' (default: 7d)",
     ),
     (
         "--late-after",
@@ -172,7 +172,7 @@ def line(batch: dict[str, Any]) -> str:
         ("late_files", "late"),
         ("ahead_files", "of a clock that is more than a day ahead"),
         ("damaged_files", "damaged"),
-        ("forgotten_connections", "lost sight of"),
+        ("forgotten_connections", "expired"),
         ("unread_states", "continued without their state, which this release cannot read"),
     ):
         if batch[count]:

@@ -17,8 +17,8 @@ PAGE = """# Tables
 Every column of every table; `wirehare schema --markdown` prints this page, `wirehare schema TABLE` one table to the
 terminal. Types are Spark's, the files are Parquet. A null means that the capture does not show the value.
 
-Tables join on `connection_id`. The key of a channel is `connection_id`, `channel` and `channel_life`, because channel
-numbers are reused. The key of a frame is `connection_id` and `frame_no`, to which `first_frame_no`,
+Tables join on `connection_id`. The key of a channel is `connection_id`, `channel` and `channel_incarnation`, because
+channel numbers are reused. The key of a frame is `connection_id` and `frame_no`, to which `first_frame_no`,
 `settled_frame_no` and the other `*_frame_no` of the same connection refer. The key of a packet is `capture_file` and
 `packet_no`, counted as in Wireshark.
 """

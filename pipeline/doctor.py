@@ -173,7 +173,7 @@ def capture(
     connections = _rows(
         session,
         "SELECT content = 'amqp' AS amqp, tls.mode != 'none' AS encrypted, coalesce(tls.decrypted, false) AS decrypted,"
-        " unread_because, server_port, server_ip FROM connections",
+        " undecoded_reason, server_port, server_ip FROM connections",
     )
     yield _amqp(session, connections)
     yield from _encryption(connections, key_logs)
@@ -239,7 +239,7 @@ def _encryption(connections: Sequence[Mapping[str, Any]], key_logs: bool) -> Ite
     if not closed:
         yield Check(OK, "TLS", f"{total}, decrypted")
         return
-    reasons = Counter(row["unread_because"] or "not known" for row in closed)
+    reasons = Counter(row["undecoded_reason"] or "not known" for row in closed)
     why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
     if key_logs and reasons["no secrets"] == len(encrypted):
         remedy = "log the secrets of these connections: start the client with SSLKEYLOGFILE before it connects"

@@ -130,7 +130,7 @@ def _decode_one(state, start, end):
         row[R.ERROR] = V.E_NO_BOUNDARY
         return True
     row = rows.cells[index]
-    row[R.NOTES] &= ~R.CONTENT_ALONE
+    row[R.NOTES] &= ~R.ORPHAN_CONTENT
     for error in MISSING_CONTEXT:
         if row[R.ERROR] == error:
             row[R.ERROR] = 0

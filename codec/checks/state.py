@@ -92,7 +92,8 @@ NUMBER = (1 << PLACE_SHIFT) - 1
 
 # An oddity. `waited_ns`: for how long an answer did not come; `about_frame_no`: of the link or message it is about.
 NEW_HIT = blank(
-    "connection_id frame_no ts_ns sender channel channel_life oddity observed? expected? about_frame_no waited_ns?"
+    "connection_id frame_no ts_ns sender channel channel_incarnation oddity observed? expected? about_frame_no "
+    "waited_ns?"
 )
 
 
@@ -209,7 +210,7 @@ def _add_oddity(s, frame_no, ts_ns, sender, channel, incarnation, oddity, about)
     hit.ts_ns = ts_ns
     hit.sender = sender
     hit.channel = channel
-    hit.channel_life = incarnation
+    hit.channel_incarnation = incarnation
     hit.oddity = oddity
     hit.about_frame_no = about
     return at

@@ -129,7 +129,7 @@ def on_header(contents, direction, channel, body_size, row, digest):
     slot = _slot(contents, direction, channel)
     state = contents.slots[slot].state
     if state != ANNOUNCED:
-        row[R.NOTES] |= R.BODY_SHORT if state == OPEN else (R.CONTENT_ALONE if state != UNSIZED else 0)
+        row[R.NOTES] |= R.BODY_SHORT if state == OPEN else (R.ORPHAN_CONTENT if state != UNSIZED else 0)
         contents.slots[slot].state = NOTHING
         if row[R.ERROR] == 0:
             row[R.ERROR] = E_UNEXPECTED_HEADER
@@ -163,9 +163,9 @@ def on_body(contents, direction, channel, data, start, size, row, digest):
         if state == ANNOUNCED:
             row[R.NOTES] |= R.HEADER_MISSING
         elif state == COMPLETE:
-            row[R.NOTES] |= R.BODY_LONG if contents.slots[slot].expected else R.BODY_OF_NOTHING
+            row[R.NOTES] |= R.BODY_LONG if contents.slots[slot].expected else R.UNEXPECTED_BODY
         else:
-            row[R.NOTES] |= R.CONTENT_ALONE
+            row[R.NOTES] |= R.ORPHAN_CONTENT
         return
     row[R.CONTENT] = contents.slots[slot].frame_no
     contents.slots[slot].position += size

@@ -505,7 +505,7 @@ def _flaw_notes(flags, kind, track):
     if flags & D.FIRST_SEGMENT != (D.FIRST_SEGMENT if kind <= D.COMMAND_SEGMENT else 0):
         notes |= R.SEGMENT_ORDER
     if kind == D.CONTROL_SEGMENT and not flags & D.LAST_SEGMENT:
-        notes |= R.CONTROL_GOES_ON
+        notes |= R.CONTROL_WITH_CONTENT
     return notes
 
 

@@ -415,7 +415,9 @@ class LayerStack:
         return {
             "tls": dict(self.tls.facts()) if self.tls else None,
             "websocket": websocket is not None and websocket.accepted,
-            "unread_because": next((reason for attempt in self.stack if (reason := attempt.layer.why_unread())), None),
+            "undecoded_reason": next(
+                (reason for attempt in self.stack if (reason := attempt.layer.why_unread())), None
+            ),
         }
 
     def ended(self, wire: Mapping[str, np.ndarray], totals: np.ndarray) -> EndedLayers:

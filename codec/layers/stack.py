@@ -490,7 +490,7 @@ class Layers:
             for place, (flow, packet) in enumerate(zip(flows, packets, strict=True)):
                 reason = self._reasons.pop((flow.tobytes(), *packet), None)
                 if reason is not None:
-                    found[place] = {"tls": None, "websocket": False, "unread_because": reason or None}
+                    found[place] = {"tls": None, "websocket": False, "undecoded_reason": reason or None}
         numbers = connections["layers"]
         for place in np.flatnonzero(numbers).tolist():
             ended = self._ended.pop(int(numbers[place]))
@@ -530,7 +530,7 @@ def unread(ended: EndedConnections) -> list[str | None]:
         has_hello = any(data[:1] == HANDSHAKE_RECORD for data in prefixes.get(place, ()))
         found[place] = NO_SECRETS if has_hello else NO_HANDSHAKE if began[place] else BEGAN_BEFORE
     for place, facts in ended.layers.items():
-        found[place] = facts["unread_because"]
+        found[place] = facts["undecoded_reason"]
     return found
 
 

@@ -247,7 +247,7 @@ def set_packets(row, d, s, start, end):
 # Notes: oddities of a frame that its bytes show, as data.
 #
 # Rows have a bitmask of notes, column `notes` of table frames has their names. A note is not an error: status and error
-# of the row have the consequence for its values. Most notes up to "content-alone" are of 0-8 to 0-9-1.
+# of the row have the consequence for its values. Most notes up to "orphan-content" are of 0-8 to 0-9-1.
 
 
 NOTE_NAMES = (
@@ -256,7 +256,7 @@ NOTE_NAMES = (
     "size-implausible",  # on skipped bytes: a frame above LIMITS.plausible_frame_bytes seems to begin here
     "snap-length",  # on missing bytes: the capture cut the packets that carried them
     "fields-short",  # the bytes end before the last argument or property does
-    "octets-left",  # bytes follow the last argument or property
+    "bytes-left",  # bytes follow the last argument or property
     "table-broken",  # the entries of a field table do not fit its length, or a tag is not defined
     "ambiguous-tag",  # a field table uses a tag of AMBIGUOUS_TAGS
     "zero-octet",  # a short string holds a zero byte
@@ -268,8 +268,8 @@ NOTE_NAMES = (
     "header-missing",  # the last method on this channel announced a content, but this is not its header
     "body-short",  # the last content on this channel lacks bytes of its body
     "body-long",  # more body than the header declared, up to this frame
-    "body-of-nothing",  # a body, but the header declared no bytes
-    "content-alone",  # a header or body with no content announced or open
+    "unexpected-body",  # a body, but the header declared no bytes
+    "orphan-content",  # a header or body with no content announced or open
     "empty-password",  # a SASL response of PLAIN or AMQPLAIN with a password of no bytes
     "token-password",  # the same with a token for a password: three base64url parts, the first a JSON object
     "not-utf8",  # a text is not UTF-8: its invalid bytes are escaped as \\xHH, and its backslashes as \\x5c
@@ -277,7 +277,7 @@ NOTE_NAMES = (
     "frame-flags",  # 0-10: reserved bits of the frame's flags are set
     "track",  # 0-10: a control on another track than 0, or anything else on another than 1
     "segment-order",  # 0-10: flag first-segment does not fit the type of the segment
-    "control-goes-on",  # 0-10: a control with segments after it
+    "control-with-content",  # 0-10: a control with segments after it
     "segment-cut",  # 0-10: a segment begins before the last frame of the previous one on its channel and track
     "segments-unexpected",  # 0-10: segments are announced after a command that has none
     "entry-unexpected",  # 0-10: a struct in a header is undefined or repeated
@@ -292,8 +292,8 @@ NOTE_NAMES = (
 (
     FRAME_TYPE, FRAME_END, SIZE_IMPLAUSIBLE, SNAP_LENGTH, FIELDS_SHORT, BYTES_LEFT, TABLE_BROKEN, AMBIGUOUS_TAG,
     ZERO_BYTE, RESERVED_SET, UNUSED_BITS, WEIGHT, UNDEFINED_FLAGS, CLASS_DIFFERS, HEADER_MISSING, BODY_SHORT,
-    BODY_LONG, BODY_OF_NOTHING, CONTENT_ALONE, EMPTY_PASSWORD, TOKEN_PASSWORD, NOT_UTF8, FRAME_SHORT, FRAME_FLAGS,
-    TRACK, SEGMENT_ORDER, CONTROL_GOES_ON, SEGMENT_CUT, SEGMENTS_UNEXPECTED, ENTRY_UNEXPECTED, FIELDS_MISSING,
+    BODY_LONG, UNEXPECTED_BODY, ORPHAN_CONTENT, EMPTY_PASSWORD, TOKEN_PASSWORD, NOT_UTF8, FRAME_SHORT, FRAME_FLAGS,
+    TRACK, SEGMENT_ORDER, CONTROL_WITH_CONTENT, SEGMENT_CUT, SEGMENTS_UNEXPECTED, ENTRY_UNEXPECTED, FIELDS_MISSING,
     FIELDS_EXTRA, PEER_LATE, CAPTURED_LATE, USERINFO, BODY_MISSING, VALUES_BROKEN,
 ) = (1 << bit for bit in range(len(NOTE_NAMES)))  # fmt: skip
 

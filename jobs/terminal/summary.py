@@ -31,7 +31,7 @@ ENDS = {"rst": "reset", "fin": "ended"}
 # Errors begin with 3, 200 is success (0-9-1, section 1.1 constants). A close of 1.0 has no code, its text is an error.
 CLOSED_WITH_ERROR = "close_code >= 300 OR (close_code IS NULL AND close_text IS NOT NULL)"
 MESSAGE_GROUPS = """
-    SELECT operation, outcome, count(*) AS messages, sum(body_seen) AS body_bytes,
+    SELECT operation, outcome, count(*) AS messages, sum(body_captured) AS body_bytes,
         approx_quantile(settle_latency_ns, 0.5) AS median_settle_ns, max(settle_latency_ns) AS longest_settle_ns
     FROM messages GROUP BY operation, outcome ORDER BY operation, coalesce(outcome, '')
 """
@@ -198,7 +198,7 @@ def without_amqp(captures: Sequence[Row], by_content: Mapping[str, int]) -> str:
     packets = sum(capture["packets"] or 0 for capture in captures)
     filtered = sum(capture["skipped_packets"].get("filtered", 0) for capture in captures)
     if "tls" in by_content:
-        why = "to read TLS, give its secrets with --keylog; connections.unread_because says what was missing"
+        why = "to read TLS, give its secrets with --keylog; connections.undecoded_reason says what was missing"
     elif by_content:
         why = "the connections carry other protocols or no data"
     elif filtered:

@@ -306,8 +306,8 @@ def found(accepted: Sql) -> Sql:
     )
     return f"""
 WITH placed AS (
-    SELECT * EXCLUDE (channel, channel_life), CASE WHEN {in_channel} THEN channel END AS channel,
-           CASE WHEN {in_channel} THEN channel_life END AS channel_life,
+    SELECT * EXCLUDE (channel, channel_incarnation), CASE WHEN {in_channel} THEN channel END AS channel,
+           CASE WHEN {in_channel} THEN channel_incarnation END AS channel_incarnation,
            CASE WHEN {in_thing} THEN thing END AS of_thing
     FROM (SELECT hits.* EXCLUDE (scope), rules.* EXCLUDE (rule_id), coalesce(scope, rule_scope) AS scope, {keys},
                  compact([{LACKING}]) AS lacking
@@ -315,21 +315,21 @@ WITH placed AS (
           LEFT JOIN (SELECT connection_id, start, "both", "order", loss_from_ns, {keys} FROM {FACT_CONNECTIONS})
               USING (connection_id))),
 first_hits AS (
-    SELECT rule_id, connection_id, channel, channel_life, sum(occurrences)::BIGINT AS occurrences,
+    SELECT rule_id, connection_id, channel, channel_incarnation, sum(occurrences)::BIGINT AS occurrences,
            first(placed ORDER BY {order}) AS hit
     FROM placed WHERE NOT list_has_any(needs, lacking)
-    GROUP BY rule_id, connection_id, channel, channel_life, of_thing),
+    GROUP BY rule_id, connection_id, channel, channel_incarnation, of_thing),
 judged AS (
     SELECT rule_id, coalesce(hit.severity, hit.rule_severity) AS severity, hit.scope AS scope, hit.category AS category,
-           coalesce(hit.offender, hit.rule_offender) AS offender, connection_id, channel, channel_life,
+           coalesce(hit.offender, hit.rule_offender) AS offender, connection_id, channel, channel_incarnation,
            hit.frame_no AS frame_no, hit.summary AS summary, hit.evidence AS evidence, hit.reference AS reference,
            occurrences, hit.thing AS thing, hit.client_product AS client_product, hit."user" AS "user",
            hit.vhost AS vhost,
            list_filter(hit.prefers, lambda name: list_contains(hit.lacking, name))[1] AS missed
     FROM first_hits)
 SELECT rule_id, CASE WHEN missed IS NULL THEN severity ELSE CASE severity {LOWER} END END AS severity, scope, category,
-       offender, connection_id, channel, channel_life, frame_no, summary, evidence, reference, occurrences, thing,
-       CASE missed {RESERVATIONS} END AS reservation
+       offender, connection_id, channel, channel_incarnation, frame_no, summary, evidence, reference, occurrences,
+       thing, CASE missed {RESERVATIONS} END AS reservation
 FROM judged WHERE NOT ({accepted})"""
 
 
@@ -338,7 +338,7 @@ PLACES_OF_FOUND: Sql = """
 SELECT connection_id, frame_no, packet_no, capture_file, ts
 FROM frames SEMI JOIN found USING (connection_id, frame_no)"""
 RESULT: Sql = f"""
-SELECT rule_id, severity, scope, category, offender, connection_id, channel, channel_life, frame_no, packet_no,
+SELECT rule_id, severity, scope, category, offender, connection_id, channel, channel_incarnation, frame_no, packet_no,
        coalesce(capture_file, CASE WHEN scope = '{CAPTURE}' THEN thing END) AS capture_file, ts, summary, evidence,
        reference, occurrences, reservation
 FROM found LEFT JOIN places USING (connection_id, frame_no)"""

@@ -137,9 +137,9 @@ WITH settled AS (
 sizes AS (
     SELECT connection_id, application, family, block_of(first_frame_no, first, last) AS block,
            exchange, CASE exchange WHEN '' THEN routing_key END AS routing_key, m.queue, m.address,
-           bin_of(coalesce(body_seen, body_size)) AS bin, count(*) AS n
+           bin_of(coalesce(body_captured, body_size)) AS bin, count(*) AS n
     FROM messages AS m JOIN members USING (connection_id)
-    WHERE operation = 'publish' AND coalesce(body_seen, body_size) IS NOT NULL
+    WHERE operation = 'publish' AND coalesce(body_captured, body_size) IS NOT NULL
       AND management_operation IS NULL AND management_status IS NULL
     GROUP BY ALL),
 flows AS (

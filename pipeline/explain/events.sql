@@ -39,7 +39,7 @@ spans AS (
       AND frame_type IN ('protocol-header', 'gap', 'foreign', 'skipped')),
 ends AS (
     SELECT connection_id, epoch_us(opened_ts) * 1000 AS ts_ns, 'client' AS who, NULL AS frame_no, NULL AS packet_no,
-           CASE sides_known_by WHEN 'syn' THEN 'connects' ELSE 'is connected when the capture begins' END AS text, 0 AS part
+           CASE roles_from WHEN 'syn' THEN 'connects' ELSE 'is connected when the capture begins' END AS text, 0 AS part
     FROM connections WHERE connection_id IN (SELECT connection_id FROM shown)
     UNION ALL
     SELECT connection_id, epoch_us(closed_ts) * 1000, tcp_end_by, NULL, NULL,

@@ -5,7 +5,7 @@ CREATE OR REPLACE TEMP MACRO end_of(ip, port) AS CASE WHEN ip LIKE '%:%' THEN '[
 
 -- All connections, with what says how one compares with the others.
 CREATE OR REPLACE TEMP TABLE others AS
-SELECT connection_id, client_ip, server_ip, server_port, "user", content, state, sides_known_by, server_packets,
+SELECT connection_id, client_ip, server_ip, server_port, "user", content, state, roles_from, server_packets,
        tcp_end_by = 'server' AND state = 'open' OR close_initiator = 'server'
            AND (close_code = 320 OR close_text ILIKE '%connection%forced%') AS ended_by_server,
        ns_of(opened_ts) AS opened_ns, ns_of(closed_ts) AS closed_ns
@@ -166,7 +166,7 @@ GROUP BY connection_id;
 CREATE OR REPLACE TEMP TABLE siblings AS
 SELECT client_ip, server_ip, server_port, "user", count(*) AS siblings, max(opened_ns) - min(opened_ns) AS siblings_span_ns,
        quantile_disc(closed_ns - opened_ns, 0.5) AS sibling_p50_ns
-FROM others WHERE content = 'amqp' AND sides_known_by = 'syn'
+FROM others WHERE content = 'amqp' AND roles_from = 'syn'
 GROUP BY ALL;
 
 -- Servers: whether one speaks AMQP, and how many connections it answered.
@@ -176,8 +176,8 @@ SELECT server_ip, server_port, bool_or(content = 'amqp' AND state != 'header') A
 FROM others GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE facts AS
-SELECT c.connection_id, capture_file, c.version, state, content, transport, unread_because, tcp_end, tcp_end_by,
-       sides_known_by, client_name, c."user", vhost, mechanism,
+SELECT c.connection_id, capture_file, c.version, state, content, transport, undecoded_reason, tcp_end, tcp_end_by,
+       roles_from, client_name, c."user", vhost, mechanism,
        close_initiator, close_code, close_text, missing_bytes, client_packets, server_packets,
        client_bytes, server_bytes, messages_published, messages_delivered, blocked_ns, client_zero_window_ns,
        server_zero_window_ns, versions_offered, c.server_ip, c.server_port, c.client_ip, client_port,
@@ -204,7 +204,7 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unre
                 ns_of(closed_ts) - greatest(client_last_ns, server_last_ns)) AS idle_ns,
        ns_of(closed_ts) - greatest(client_last_ns, server_last_ns) AS end_quiet_ns,
        client_last_ns > server_last_ns AS client_spoke_last,
-       heartbeat_s IS NULL AND c.version != '1.0' OR sides_known_by != 'syn' AS began_unseen,
+       heartbeat_s IS NULL AND c.version != '1.0' OR roles_from != 'syn' AS began_unseen,
        tls.cipher_suite AS cipher_suite,
        (SELECT ns_of(max(last_ts)) FROM captures) - ns_of(closed_ts) AS after_ns,
        coalesce(close_ns, ns_of(closed_ts)) - coalesce(client_last_ns, ns_of(opened_ts)) AS client_quiet_ns,

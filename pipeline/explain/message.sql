@@ -16,8 +16,9 @@ SELECT m.connection_id, m.first_frame_no, m.packet_no, m.capture_file, m.operati
         WHERE (f.publish_connection_id = m.connection_id AND f.publish_frame_no = m.first_frame_no
                OR f.deliver_connection_id = m.connection_id AND f.deliver_frame_no = m.first_frame_no)
           AND f.total_latency_ns IS NOT NULL HAVING count(*) > 0) AS parts,
-       (SELECT any_value(dead_lettered) FROM message_flows AS f
-        WHERE f.publish_connection_id = m.connection_id AND f.publish_frame_no = m.first_frame_no) AS dead_lettered,
+       (SELECT any_value(dead_letter_reason) FROM message_flows AS f
+        WHERE f.publish_connection_id = m.connection_id AND f.publish_frame_no = m.first_frame_no)
+            AS dead_letter_reason,
        (SELECT count(*) FROM message_flows AS f
         WHERE f.publish_connection_id = m.connection_id AND f.publish_frame_no = m.first_frame_no
           AND f.deliver_frame_no IS NOT NULL) AS deliveries

@@ -3,8 +3,8 @@ WITH published AS (
     SELECT ts_ns FROM messages
     WHERE operation = 'publish' AND (exchange = '' AND routing_key = getvariable('subject') OR address = getvariable('subject'))),
 deliveries AS (
-    SELECT connection_id, channel, channel_life, link, ts_ns, redelivered, outcome, settled_ts_ns, settle_latency_ns,
-           coalesce(TRY_CAST(headers."x-death"[1].count AS BIGINT),
+    SELECT connection_id, channel, channel_incarnation, link, ts_ns, redelivered, outcome, settled_ts_ns,
+           settle_latency_ns, coalesce(TRY_CAST(headers."x-death"[1].count AS BIGINT),
                     TRY_CAST(properties.message_annotations."x-opt-deaths"[1].count AS BIGINT)) AS deaths
     FROM messages
     WHERE operation IN ('deliver', 'get') AND (queue = getvariable('subject') OR address = getvariable('subject'))),
@@ -12,7 +12,7 @@ consumers AS (
     SELECT l.*, c.prefetch_count, c.delivered, c.unsettled, coalesce(l.closed_ts, c.closed_ts, k.closed_ts) AS ended_ts,
            k.tcp_end, k.tcp_rtt_ns
     FROM links AS l
-    LEFT JOIN channels AS c USING (connection_id, channel, channel_life)
+    LEFT JOIN channels AS c USING (connection_id, channel, channel_incarnation)
     LEFT JOIN connections AS k USING (connection_id)
     WHERE l.kind IN ('consumer', 'subscription', 'receiver') AND (l.queue = getvariable('subject') OR l.address = getvariable('subject'))),
 waits AS (
@@ -21,11 +21,11 @@ waits AS (
 -- Of each consumer the share of the time, from its first delivery to its last settlement, in which it had one in hand.
 busy AS (
     SELECT least(1, sum(settle_latency_ns) / nullif(max(settled_ts_ns) - min(ts_ns), 0)) AS share
-    FROM deliveries GROUP BY connection_id, channel, channel_life, link),
+    FROM deliveries GROUP BY connection_id, channel, channel_incarnation, link),
 -- From one delivery of a channel to the next, on average.
 paces AS (
     SELECT (max(ts_ns) - min(ts_ns)) / nullif(count(*) - 1, 0) AS pace_ns
-    FROM deliveries GROUP BY connection_id, channel, channel_life),
+    FROM deliveries GROUP BY connection_id, channel, channel_incarnation),
 ends AS (SELECT epoch_us(min(first_ts)) * 1000 AS first_ns, epoch_us(max(last_ts)) * 1000 AS last_ns FROM captures)
 SELECT getvariable('subject') AS queue,
        (SELECT count(*) FROM published) AS published, (SELECT max(ts_ns) FROM published) AS last_published_ns,
@@ -56,14 +56,15 @@ SELECT getvariable('subject') AS queue,
           AND total_latency_ns IS NOT NULL HAVING count(*) > 0) AS parts,
        (SELECT count(*) FROM consumers) AS consumers,
        (SELECT count(*) FROM consumers WHERE closed_ts IS NULL AND tcp_end = 'none') AS open_consumers,
-       (SELECT count(DISTINCT (connection_id, channel, channel_life)) FROM consumers
+       (SELECT count(DISTINCT (connection_id, channel, channel_incarnation)) FROM consumers
         WHERE prefetch_count > 0 AND unsettled >= prefetch_count) AS full_channels,
        (SELECT max(no_credit_ns) FROM consumers) AS no_credit_ns,
        coalesce((SELECT bool_or(queue_type = 'stream') FROM consumers), false) AS is_stream,
        -- Deliveries of which the queue is not known, connections with missing bytes or only one direction.
        (SELECT count(*) FROM messages WHERE operation IN ('deliver', 'get') AND queue IS NULL AND address IS NULL)
        + (SELECT count(*) FROM connections WHERE content = 'amqp'
-          AND (missing_bytes > 0 OR client_packets = 0 OR server_packets = 0 OR unread_because IS NOT NULL)) AS unseen,
+          AND (missing_bytes > 0 OR client_packets = 0 OR server_packets = 0 OR undecoded_reason IS NOT NULL))
+              AS unseen,
        (SELECT max(deaths) FROM deliveries) AS deaths,
        (SELECT min(prefetch_count) FROM consumers WHERE prefetch_count > 0) AS least_prefetch,
        (SELECT max(tcp_rtt_ns) FROM consumers) AS consumer_rtt_ns,

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from codec.errors import WirehareError
+from codec.tables import TABLES, Table
 from pipeline.lake import reading
 from pipeline.lake.reading import Span
 from pipeline.output.place import OutputError, escape_glob, place
@@ -23,7 +24,7 @@ from pipeline.tables.dataframes import (
     with_to_arrow,
 )
 from pipeline.tables.decoding import PacketFilter, Time, packed
-from udfs.arrow.spark_schemas import TABLES
+from udfs.arrow.spark_schemas import read_files, spark_schema
 from udfs.source.options import suggesting
 from udfs.source.reading import public_uri
 
@@ -101,7 +102,7 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     for level in range(PARTITION_LEVELS + 1) if not local or _has_folders(named) else ():
         below = f"{directory.rstrip('/')}/{'*=*/' * level}"
         options = {"basePath": base} if level else {}
-        read = {name: _read(spark, f"{below}{name}", schema, options) for name, schema in TABLES.items()}
+        read = {name: _read(spark, f"{below}{name}", table, options) for name, table in TABLES.items()}
         if any(table is not None for table in read.values()):
             break
     else:
@@ -109,8 +110,8 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
             f"{public_uri(named)}: holds none of our tables; expected a directory that `wirehare decode` has written, "
             "or one of such directories named like date=2026-11-20"
         )
-    by_folder = next(table.schema.fields[len(TABLES[name]) :] for name, table in read.items() if table is not None)
-    missing = {name: StructType([*schema.fields, *by_folder]) for name, schema in TABLES.items()}
+    by_folder = next(rows.schema.fields[len(TABLES[name].names) :] for name, rows in read.items() if rows is not None)
+    missing = {name: StructType([*spark_schema(table).fields, *by_folder]) for name, table in TABLES.items()}
     found = {name: table or empty(spark, missing[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
         from pipeline.tables.flows import message_flows  # not above: it loads kernels
@@ -145,14 +146,11 @@ def _byte_size(directory: str) -> int | None:
         return None
 
 
-def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:
+def _read(spark: SparkSession, folder: str, table: Table, options: Mapping[str, str]) -> DataFrame | None:
     """A table, with the columns of partition folders at the end; None if the folder does not exist."""
     try:
-        # With a given schema Spark need not open files to infer it, which takes a job per table.
-        rows = spark.read.schema(schema).options(**options).parquet(folder)
+        return read_files(spark.read.options(**options), table, [folder])
     except AnalysisException as missing:
         if missing.getCondition() != "PATH_NOT_FOUND":
             raise
         return None
-    names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
-    return rows if names == rows.columns else rows.select(*names)

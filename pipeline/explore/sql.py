@@ -32,13 +32,13 @@ import duckdb
 import pyarrow.fs
 
 from codec.errors import WirehareError
-from codec.tables import FINDINGS, TABLES
+from codec.tables import FINDINGS, TABLES, with_former
 from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
 from pipeline.output import parquet
 from pipeline.output.place import Place, TablesError, place
 from pipeline.run import scratch
 from udfs.arrow.types import arrow_schema, variant_columns
-from udfs.findings.program import no_rows, read_only, reading
+from udfs.findings.program import read_only, reading, view_of
 from udfs.source.options import meant
 from udfs.source.reading import first_line, printable, special
 
@@ -98,9 +98,8 @@ class Session:
         # The condition of a table without times reads the view of the connections.
         for name in sorted(VIEWS, key=lambda name: name in conditions and name not in TIME_COLUMNS):
             found = self._here(name, files.get(name, Files()))
-            sources = [no_rows(VIEWS[name]), *([self._source(name, found)] if found.paths else [])]
-            rows = f"SELECT * FROM ({' UNION ALL BY NAME '.join(sources)})"
-            self._connection.execute(f"CREATE VIEW {name} AS {rows} WHERE {conditions.get(name, 'true')}")
+            query = self._source(name, found) if found.paths else None
+            self._connection.execute(view_of(name, VIEWS[name], query, conditions.get(name, "true")))
             allowed += found.paths if found.system is None else ()
         if not any_files:
             read_only(self._connection, allowed)
@@ -117,7 +116,7 @@ class Session:
             return reading(files.paths, in_folders=files.in_folders)
         import pyarrow.dataset  # takes half a second
 
-        schema = VIEWS[name]
+        schema = with_former(VIEWS[name])
         rows = pyarrow.dataset.dataset(
             list(files.paths), schema=arrow_schema(schema), filesystem=files.system, format="parquet"
         )

@@ -27,7 +27,7 @@ PARTS = tuple(f"{name}_ns" for name in PART_NAMES)  # of the total
 PERCENTILES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999}
 # percentile_approx is off by at most one rank in so many.
 ACCURACY = 10_000
-CHANNEL = ("connection_id", "channel", "channel_life")
+CHANNEL = ("connection_id", "channel", "channel_incarnation")
 LINK = (*CHANNEL, "link")
 RATES = ("published", "published_bytes", "delivered", "delivered_bytes")
 
@@ -135,7 +135,7 @@ def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> Da
     rows = _with_columns(tables.messages, by, tables)
     published = F.col("operation") == "publish"
     delivered = F.col("operation").isin(*DELIVERIES)
-    size = F.coalesce("body_size", "body_seen", F.lit(0))
+    size = F.coalesce("body_size", "body_captured", F.lit(0))
     measures = [
         measure
         for is_one in (published, delivered)
@@ -153,8 +153,9 @@ def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> Da
 def backlog(tables: Tables) -> DataFrame:
     """Outstanding deliveries by consumer: a row whenever their number changes.
 
-    `connection_id`, `client_name`, `channel`, `channel_life`, `link`, `queue`, `ts`, `ts_ns`, `outstanding` (after that
-    moment), `until_ns` (when it changes again; null for the last row). What was open at the end stays outstanding.
+    `connection_id`, `client_name`, `channel`, `channel_incarnation`, `link`, `queue`, `ts`, `ts_ns`, `outstanding`
+    (after that moment), `until_ns` (when it changes again; null for the last row). What was open at the end stays
+    outstanding.
     """
     return _named(_outstanding(tables), tables)
 
@@ -180,7 +181,7 @@ def _outstanding(tables: Tables) -> DataFrame:
 
 def consumers(tables: Tables) -> DataFrame:
     """One row per consumer, and per channel with basic.get (`link` null): `connection_id`, `client_name`, `channel`,
-    `channel_life`, `link`, `queue`, `deliveries`, `settled`, `settle_p50_ns`, `settle_p99_ns`, `settle_max_ns`
+    `channel_incarnation`, `link`, `queue`, `deliveries`, `settled`, `settle_p50_ns`, `settle_p99_ns`, `settle_max_ns`
     (delivery to settlement), `most_outstanding`, `prefetch_count` (of the channel, 0: no limit), `exhausted_ns`: time
     in which its prefetch limit was reached, or in 0-10 and 1.0 its credit was used up (links.no_credit_ns), to the end
     of its channel or the last packet. Null without a prefetch limit."""

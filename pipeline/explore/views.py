@@ -36,7 +36,7 @@ OTEL = {
     "messaging.destination.subscription.name": "m.link",
     "messaging.message.id": "m.message_id",
     "messaging.message.conversation_id": "m.correlation_id",
-    "messaging.message.body.size": "coalesce(m.body_size, m.body_seen)",
+    "messaging.message.body.size": "coalesce(m.body_size, m.body_captured)",
     "messaging.rabbitmq.destination.routing_key": "nullif(m.routing_key, '')",
     "messaging.rabbitmq.message.delivery_tag": "m.delivery_tag",
     "messaging.client.id": "c.client_container_id",
@@ -111,7 +111,7 @@ CONN = {
     # SF: ended by FIN; RSTO, RSTR: reset by who opened, by who answered; S1: still open; OTH: older than the capture.
     "conn_state": (
         "CASE WHEN tcp_end = 'rst' THEN if(tcp_end_by = 'client', 'RSTO', 'RSTR') "
-        "WHEN sides_known_by != 'syn' THEN 'OTH' WHEN tcp_end = 'fin' THEN 'SF' ELSE 'S1' END"
+        "WHEN roles_from != 'syn' THEN 'OTH' WHEN tcp_end = 'fin' THEN 'SF' ELSE 'S1' END"
     ),
     "missed_bytes": "missing_bytes",
     "orig_pkts": "client_packets",

@@ -89,7 +89,7 @@ class Decrypted:
         """Why a connection was not decrypted."""
         place = next(at for at, each in enumerate(self.connections) if each.connection_id == connection_id)
         layered = self.layers.get(place)
-        return (layered.facts()["unread_because"] if layered is not None else None) or NO_SECRETS
+        return (layered.facts()["undecoded_reason"] if layered is not None else None) or NO_SECRETS
 
     def key_log(self) -> bytes:
         """Lines of a key log with the secrets of the readable connections, and no others."""

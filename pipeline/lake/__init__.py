@@ -45,7 +45,7 @@ def ingest(
     include their secrets, so that the next batch can decrypt them.
 
     Times are in seconds: a capture that changed within `settle` is left for the next time; messages are paired within
-    `pair_within`; a connection without a packet for `forget_after` is closed as lost sight of; a capture that ends more
+    `pair_within`; a connection without a packet for `forget_after` is closed as expired; a capture that ends more
     than `late_after` before the latest packet of the lake is decoded on its own.
 
     Raises LakeError, PathError, KeyLogError. After any failure the lake is as of its last batch.

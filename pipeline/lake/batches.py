@@ -233,7 +233,7 @@ class Batch:
 
     def _to_close(self, rows: pa.Table, touched: set[int]) -> tuple[set[int], set[int]]:
         """(ended, lost) of the connections without a packet in this batch; `rows`: of table states, the columns
-        OF_STATES. Ended: TCP closed them LINGER_NS ago, or their secrets may no longer be carried. Lost sight of: too
+        OF_STATES. Ended: TCP closed them LINGER_NS ago, or their secrets may no longer be carried. Expired: too
         old, or beyond `state_bytes` of all states."""
         if self.newest_ns is None:
             return set(), set()

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from codec.net.layers import FLOW_BYTES
-from codec.tables import TABLES
+from codec.tables import TABLES, Table, with_former
 from pipeline.lake.confinement import OTHERS_WRITE, check_files, content_of, create_directory, damaged, delete_file
 from pipeline.lake.layout import STATES, LakeFile, LakeTable, lake_tables
 from pipeline.lake.log import Log
 from pipeline.output.place import PRIVATE, Place
+from udfs.arrow.former import current_rows, present_columns
 from udfs.arrow.types import arrow_schema, cast_to
 from udfs.sink.parquet import ParquetFiles
 from udfs.source.lake import (
@@ -94,14 +95,16 @@ def _batches(root: Place, name: str, file: LakeFile, columns: Sequence[str] | No
     check_files(table, [file.path])
     place = table.child(file.path)
     with content_of(place), pq.ParquetFile(root.files.open_input_file(place.path)) as source:
-        present = None if columns is None else [column for column in columns if column in source.schema_arrow.names]
-        _require_types(place, source.schema_arrow, lake_tables()[name])
-        yield from source.iter_batches(READ_ROWS, columns=present)
+        schema = lake_tables()[name].schema
+        _require_types(place, source.schema_arrow, schema)
+        present = None if columns is None else present_columns(schema, columns, source.schema_arrow.names)
+        for rows in source.iter_batches(READ_ROWS, columns=present):
+            yield current_rows(rows, schema)
 
 
-def _require_types(place: Place, found: pa.Schema, table: LakeTable) -> None:
+def _require_types(place: Place, found: pa.Schema, table: Table) -> None:
     """Raise DamagedLakeError if the columns of a file are of other types than those of its table."""
-    for field in arrow_schema(table.schema):
+    for field in arrow_schema(with_former(table)):
         if field.name in found.names and SIMPLE(field.type):
             kind = found.field(field.name).type
             if pa.types.is_dictionary(kind):
@@ -155,6 +158,7 @@ def compact(log: Log) -> FileCounts:
     if newest is None:
         return done
     for name in TABLES:
+        log.create(name)
         # An ingest replaces the row of a capture that grew.
         before = newest - timedelta(days=GROWING_DAYS if name == "captures" else 0)
         days: dict[date, list[LakeFile]] = defaultdict(list)

@@ -14,7 +14,7 @@ Rows that may still change have `open` true: the commit of each batch replaces t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from codec.errors import WirehareError
@@ -37,7 +37,7 @@ from udfs.pairing.schemas import CONNECTION_COLUMNS, MESSAGE_COLUMNS
 from udfs.sink.parquet import USUAL, FileOptions
 from udfs.source.lake import DAY, GROUP_BYTES, OPEN
 
-LAYOUT = 1  # of a lake; raise it if older releases could misread a newer lake
+LAYOUT = 2  # of a lake; raise it if older releases could misread a newer lake
 INTERNAL = "_wirehare"  # folder of the files that are no table
 LOG = "_delta_log"  # folder of the Delta log of a table
 APP = "wirehare"  # name of the application transactions in the Delta log; their version is the number of the batch
@@ -111,7 +111,7 @@ BATCHES = table_of(
     ("newest_ns", LONG, "the same, ns since 1970-01-01 UTC"),
     ("lag_ns", LONG, "from the latest packet to the start of the batch, ns"),
     ("open_connections", LONG, "connections that continue in the next batch and that TCP has not ended"),
-    ("forgotten_connections", LONG, "connections closed as lost sight of"),
+    ("forgotten_connections", LONG, "connections closed as expired"),
     ("unread_states", LONG, "connections that continue without their state, which this release cannot read"),
     ("state_bytes", LONG, "size of the states, bytes"),
 )
@@ -143,7 +143,7 @@ def lake_tables() -> dict[str, LakeTable]:
     of_flows = table_of("pairing", *TABLES["messages"].select(*MESSAGE_COLUMNS))
     brokers = table_of(
         "brokers",
-        *((name, TABLES["connections"][name].type, "as in connections") for name in CONNECTION_COLUMNS),
+        *(replace(each, doc="as in connections") for each in TABLES["connections"].select(*CONNECTION_COLUMNS)),
         ("stream_queues", STRINGS, "stream queues that it shows"),
     )
     public = [

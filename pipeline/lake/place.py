@@ -37,6 +37,7 @@ from pipeline.output.swap import IGNORED
 from udfs.source.reading import printable
 
 LAKE_FILE = "lake.json"
+CURRENT = {"layout": LAYOUT}  # what it says
 
 
 def is_lake(root: Place) -> bool:
@@ -68,10 +69,18 @@ def open_lake(uri: str) -> Place:
 
 
 def open_to_change(uri: str) -> Place:
-    """The same of a lake that is going to be changed, which no other user can change."""
+    """The same of a lake that is going to be changed, which no other user can change; it gets the layout of this
+    release."""
     root = open_lake(uri)
     check_owners(root, lake_tables())
+    if read_document(root, LAKE_FILE) != CURRENT:
+        _write_layout(root)
     return root
+
+
+def _write_layout(root: Place) -> None:
+    with sink(root.child(INTERNAL).child(LAKE_FILE), READABLE) as file:
+        file.write(json.dumps(CURRENT).encode())
 
 
 def open_or_create_lake(uri: str) -> Place:
@@ -92,8 +101,7 @@ def open_or_create_lake(uri: str) -> Place:
         check_owners(root, ())
         create_directory(root, INTERNAL, PUBLIC)
         check_internal(root)
-        with sink(root.child(INTERNAL).child(LAKE_FILE), READABLE) as file:
-            file.write(json.dumps({"layout": LAYOUT}).encode())
+        _write_layout(root)
     except OutputError as error:
         raise LakeError(str(error)) from error
     return root

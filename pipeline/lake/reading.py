@@ -110,14 +110,13 @@ def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None
 
 
 def _table(spark: SparkSession, root: Place, name: str, files: Sequence[LakeFile]) -> DataFrame:
-    from udfs.arrow.spark_schemas import TABLES as SCHEMAS
+    from udfs.arrow.spark_schemas import read_files, spark_schema
 
     if not files:
-        return spark.createDataFrame([], SCHEMAS[name])
+        return spark.createDataFrame([], spark_schema(TABLES[name]))
     folder = root.child(name)
     paths = [escape_glob(f"{folder.uri}/{file.path}") for file in files]
-    # The schema is ours; columns that files of an older release do not have are null.
-    return spark.read.schema(SCHEMAS[name]).option("recursiveFileLookup", "true").parquet(*paths)
+    return read_files(spark.read.option("recursiveFileLookup", "true"), TABLES[name], paths)
 
 
 def within(found: Mapping[str, DataFrame], span: Span) -> Mapping[str, DataFrame]:

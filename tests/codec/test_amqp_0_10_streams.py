@@ -340,7 +340,7 @@ def test_a_start_identifies_the_server_whose_header_was_captured_first() -> None
     wire.add(CLIENT, SYNC)
     rows, facts = wire.rows()
     assert [row["sender"] for row in rows] == ["server", "server", "client"]
-    assert facts["sides_known_by"] == "method"
+    assert facts["roles_from"] == "method"
 
 
 def test_the_version_of_a_stream_without_header_is_detected_from_its_frames() -> None:

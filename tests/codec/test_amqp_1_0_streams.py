@@ -174,7 +174,7 @@ def test_sasl_frames_identify_the_server_whose_header_was_captured_first() -> No
         ("server", None),
         ("server", "open"),
     ]
-    assert facts["sides_known_by"] == "method"
+    assert facts["roles_from"] == "method"
     assert facts["versions_offered"] == ["server 1.0", "client 1.0", "server 1.0"]
 
 
@@ -186,7 +186,7 @@ def test_the_first_header_identifies_the_client_if_no_frame_does(first: int) -> 
     wire.add(1 - first, HEADER + OPEN)
     rows, facts = wire.rows()
     assert [row["sender"] for row in rows] == ["client", "server", "server"]
-    assert facts["sides_known_by"] == "header"
+    assert facts["roles_from"] == "header"
 
 
 @pytest.mark.parametrize("before", [b"", OPEN])
@@ -198,7 +198,7 @@ def test_a_header_that_answers_one_before_the_capture_is_the_servers(before: byt
     wire.add(SERVER, FLOW_FRAME)
     rows, facts = wire.rows()
     assert [row["sender"] for row in rows] == [*["client"] * bool(before), "server", "server", "client"]
-    assert facts["sides_known_by"] == "header"
+    assert facts["roles_from"] == "header"
 
 
 def test_tls_after_its_protocol_header() -> None:

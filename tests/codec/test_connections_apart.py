@@ -70,7 +70,7 @@ def test_a_syn_ack_whose_syn_was_lost_begins_another_connection(heard: list[Segm
     again = moved([OPENING[1], Segment(CLIENT, 0, STREAM)])
     rows, facts = accounted([*heard, *again])
     assert [fact["client"]["packets"] for fact in facts] == [sum(s.direction == CLIENT for s in heard), 1]
-    assert [fact["sides_known_by"] for fact in facts] == ["method", "syn"]
+    assert [fact["roles_from"] for fact in facts] == ["method", "syn"]
     assert [row for row in rows if row["frame_type"] == "gap"] == []
     assert {row["sender"] for row in rows if row["name"] == "basic.publish"} >= {"client"}
 
@@ -89,7 +89,7 @@ def test_a_late_syn_ack_does_not_begin_a_connection() -> None:
         rows, (fact,) = accounted(segments)
         assert places(rows) == PLACES
         assert {row["sender"] for row in rows} == {"client"}
-        assert fact["sides_known_by"] == ("header" if segments is late else "syn")
+        assert fact["roles_from"] == ("header" if segments is late else "syn")
 
 
 def test_a_syn_ack_may_acknowledge_the_data_of_its_syn() -> None:
@@ -105,7 +105,7 @@ def test_rows_before_a_late_syn_ack_have_a_sender() -> None:
     ack = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
     rows, (fact,) = accounted([Segment(SERVER, 0, ack * 5), OPENING[1], Segment(SERVER, len(ack) * 5, ack * 5)])
     assert [row["sender"] for row in rows] == ["server"] * 10
-    assert fact["sides_known_by"] == "syn"
+    assert fact["roles_from"] == "syn"
 
 
 @pytest.mark.parametrize("flags", [RST, RST | ACK])

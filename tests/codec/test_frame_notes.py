@@ -86,7 +86,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "argument missing": ([method(60, 80, bytes(8))], [["fields-short"]]),  # basic.ack without its bit
     "argument cut": ([method(60, 80, bytes(7))], [["fields-short"]]),
     "string longer than the payload": ([method(20, 10, b"\x05ab")], [["fields-short"]]),  # channel.open
-    "argument too many": ([method(60, 80, bytes(8), b"\0", b"\0")], [["octets-left"]]),
+    "argument too many": ([method(60, 80, bytes(8), b"\0", b"\0")], [["bytes-left"]]),
     "table of unknown tag": ([declare(table(shortstr(b"a"), b"?"))], [["table-broken"]]),
     "table whose name is longer than it": ([declare(table(b"\x09ab"))], [["table-broken"]]),
     "table whose value is longer than it": ([declare(table(shortstr(b"a"), b"I\0\0"))], [["table-broken"]]),
@@ -127,7 +127,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "property missing": ([PUBLISH, header(0, b"\x80\0")], [[], ["fields-short"]]),
     "header without flags": ([PUBLISH, frame(HEADER, struct.pack(">HHQ", 60, 0, 0))], [[], ["fields-short"]]),
     "second word missing": ([PUBLISH, header(0, b"\0\x01")], [[], ["fields-short"]]),
-    "octets after the properties": ([PUBLISH, header(0, b"\0\0\0")], [[], ["octets-left"]]),
+    "octets after the properties": ([PUBLISH, header(0, b"\0\0\0")], [[], ["bytes-left"]]),
     "header of another class": ([PUBLISH, header(0, class_id=50)], [[], ["class-differs"]]),
     "method for a header": ([PUBLISH, ACK, *CONTENT], [[], ["header-missing"], [], [], []]),
     "body for a header": ([PUBLISH, frame(BODY, b"abc")], [[], ["header-missing"]]),
@@ -142,10 +142,10 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "heartbeat within a body": ([PUBLISH, header(3), frame(HEARTBEAT, b"", 0), frame(BODY, b"abc")], [[], [], [], []]),
     "body that is too long": ([PUBLISH, header(2), frame(BODY, b"abc")], [[], [], ["body-long"]]),
     "body after the end": ([*CONTENT, frame(BODY, b"d")], [[], [], [], ["body-long"]]),
-    "body of nothing": ([PUBLISH, header(0), frame(BODY, b"a")], [[], [], ["body-of-nothing"]]),
-    "header only": ([header(3)], [["content-alone"]]),
-    "body only": ([frame(BODY, b"a")], [["content-alone"]]),
-    "header after the end": ([*CONTENT, header(3)], [[], [], [], ["content-alone"]]),
+    "body of nothing": ([PUBLISH, header(0), frame(BODY, b"a")], [[], [], ["unexpected-body"]]),
+    "header only": ([header(3)], [["orphan-content"]]),
+    "body only": ([frame(BODY, b"a")], [["orphan-content"]]),
+    "header after the end": ([*CONTENT, header(3)], [[], [], [], ["orphan-content"]]),
     "password": ([start_ok(b"PLAIN", b"\0user\0secret")], [[]]),
     "no password": ([start_ok(b"PLAIN", b"\0user\0")], [["empty-password"]]),
     "token": ([start_ok(b"PLAIN", b"\0\0eyJhbGciOiJ.eyJz-_dWIi.c2ln")], [["token-password"]]),
@@ -191,7 +191,7 @@ OF_SESSIONS: dict[str, tuple[str, list[bytes], list[list[str]]]] = {
         "0-10", [POINT, BEGUN, header_of(PROPERTIES, flags=15), POINT], [[], [], ["segment-order"], []]
     ),
     "a control of several segments": (
-        "0-10", [POINT, bytes([POINT[0] & ~LAST_SEGMENT]) + POINT[1:], POINT], [[], ["control-goes-on"], []]
+        "0-10", [POINT, bytes([POINT[0] & ~LAST_SEGMENT]) + POINT[1:], POINT], [[], ["control-with-content"], []]
     ),
     "a segment without its last frame": (
         "0-10", [POINT, command(SYNC, 15 - 1), command(SYNC)], [[], [], ["segment-cut"]]
@@ -222,7 +222,7 @@ OF_SESSIONS: dict[str, tuple[str, list[bytes], list[list[str]]]] = {
         "1.0", [OPEN, frame_1_0(performative(0x16, proton.uint(0), True, None, "more"))], [[], ["fields-extra"]]
     ),
     "octets behind a detach": (
-        "1.0", [OPEN, frame_1_0(performative(0x16, proton.uint(0)) + b"\x40")], [[], ["octets-left"]]
+        "1.0", [OPEN, frame_1_0(performative(0x16, proton.uint(0)) + b"\x40")], [[], ["bytes-left"]]
     ),
 }  # fmt: skip
 
@@ -298,7 +298,7 @@ def test_the_optional_table_of_basic_consume_in_0_8_is_not_trailing_bytes() -> N
     consume = [b"\0\0", shortstr(b"q"), shortstr(b"t"), b"\0"]
     assert notes(method(60, 20, *consume), version="0-8") == [[]]
     assert notes(method(60, 20, *consume, table()), version="0-8") == [[]]
-    assert notes(method(60, 20, *consume, table(), b"\0"), version="0-8") == [["octets-left"]]
+    assert notes(method(60, 20, *consume, table(), b"\0"), version="0-8") == [["bytes-left"]]
 
 
 def test_no_note_compares_frames_across_a_loss() -> None:
@@ -337,15 +337,15 @@ INSIST = ("connection.open", ("reserved-set",))  # the bit that pika and librabb
 # What the manifest says was broken or set on purpose; and contents whose beginning the capture lost.
 ODD_CAPTURES = {
     "091_connection_exceptions.pcap": {
-        (None, ("content-alone",)),
+        (None, ("orphan-content",)),
         (None, ("frame-type",)),
         ("channel.open", ("frame-end",)),
         ("queue.declare", ("fields-short",)),
     },
     "091_field_tables.pcap": {("basic", ("ambiguous-tag", "reserved-set"))},
-    "091_loss.pcap": {(None, ("content-alone",)), ("basic", ("content-alone",))},
+    "091_loss.pcap": {(None, ("orphan-content",)), ("basic", ("orphan-content",))},
     # Packets cut at 96 bytes.
-    "091_snaplen96.pcap": {("basic", ("content-alone",)), (None, ("snap-length",))},
+    "091_snaplen96.pcap": {("basic", ("orphan-content",)), (None, ("snap-length",))},
 }
 
 

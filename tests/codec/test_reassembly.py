@@ -229,5 +229,5 @@ def test_the_version_of_a_capture_that_begins_in_the_middle_is_detected_from_its
     assert [(row["offset"] + at, row["size"]) for row in rows if row["frame_type"] != "skipped"] == PLACES[10:]
     (skipped,) = [row for row in rows if row["frame_type"] == "skipped"]
     assert (skipped["offset"], skipped["size"]) == (0, PLACES[10][0] - at)
-    assert not facts["syn_seen"]
+    assert not facts["syn_captured"]
     assert {row["known"] for row in rows} == {False}

@@ -142,7 +142,7 @@ def test_keys_are_updated_by_openssl(suite: str, updates: list[tuple[int, int, b
     rows, facts = wire_of(flights).rows(Layers(KeyLog(key_log)))
     names = ("sender", "name", "size", "channel", "arguments", "properties", "digest", "frame_type", "status")
     assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
-    assert (facts["tls"]["cipher_suite"], facts["unread_because"]) == (suite, None)
+    assert (facts["tls"]["cipher_suite"], facts["undecoded_reason"]) == (suite, None)
     for side in ("client", "server"):
         ledger = facts[side]
         assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)

@@ -191,7 +191,7 @@ def test_numbers_that_mean_another_method_elsewhere_do_not_tell_the_client() -> 
     """Class 10, method 61 is connection.close-ok in 0-8 and connection.unblocked, of servers only, in 0-9-1."""
     rows, facts = conversation((CLIENT, ACK + method(0, 10, 61)), (CLIENT, ACK), syn=False)
     assert {row["sender"] for row in rows} == {"client"}
-    assert facts["sides_known_by"] == "port"
+    assert facts["roles_from"] == "port"
 
 
 def test_the_version_is_final_after_256_rows() -> None:

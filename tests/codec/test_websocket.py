@@ -130,7 +130,7 @@ def test_compressed_frames_that_were_not_agreed_on_are_not_read() -> None:
     sent = conversation()[0]
     flights = [(CLIENT, REQUEST), (SERVER, ANSWER + b"\r\n"), *((w, frame(w, o, rsv=0x40)) for w, o in sent)]
     rows, facts = wire_of(flights).rows(Layers())
-    assert (facts["transport"], facts["unread_because"]) == ("websocket", "no frame of WebSocket")
+    assert (facts["transport"], facts["undecoded_reason"]) == ("websocket", "no frame of WebSocket")
     assert not [row for row in rows if row["frame_type"] == "method"]
     assert_ledger(facts)
 
@@ -165,7 +165,7 @@ def test_a_request_without_upgrade_is_a_row_of_each_side(
     wire = wire_of(flights, size)
     wire.add(SERVER, b"")
     rows, facts = wire.rows(Layers())
-    assert facts["unread_because"] == reason
+    assert facts["undecoded_reason"] == reason
     assert facts["transport"] == "tcp"
     client = [row for row in rows if row["sender"] == "client"]
     assert [row["frame_type"] for row in client] == ["foreign"] * (2 if proxy and len(client) == 2 else 1)
@@ -273,7 +273,7 @@ def test_short_connections_together_are_those_of_one_call_each(seed: int) -> Non
     keys = np.frombuffer(b"".join(flows), np.uint8).reshape(len(flows), -1)
     batches = [*together.feed_flows(keys, ends, np.concatenate(moved), data), *together.finish()]
     assert rows_and_facts(together, batches) == expected
-    reasons = {facts["unread_because"] for _, facts in expected[1]}
+    reasons = {facts["undecoded_reason"] for _, facts in expected[1]}
     assert reasons >= {"upgrade refused", "upgrade not answered", "upgrade not finished", "upgrade not captured", None}
 
 
@@ -342,7 +342,7 @@ def test_compressed_messages_are_read(parameters: bytes, takeover: bool, bits: i
     rows, facts = wire_of(flights, size).rows(Layers())
     clear, _ = wire_of(sent).rows()
     assert [frame_of(row) for row in rows] == [frame_of(row) for row in clear]
-    assert (facts["transport"], facts["content"], facts["unread_because"]) == ("websocket", "amqp", None)
+    assert (facts["transport"], facts["content"], facts["undecoded_reason"]) == ("websocket", "amqp", None)
     assert_ledger(facts)
 
 
@@ -354,7 +354,7 @@ def test_context_takeover_of_one_side_only() -> None:
     flights += [(way, frame(way, sides[way].message(data), rsv=RSV1)) for way, data in sent]
     rows, facts = wire_of(flights).rows(Layers())
     assert [frame_of(row) for row in rows] == [frame_of(row) for row in wire_of(sent).rows()[0]]
-    assert facts["unread_because"] is None
+    assert facts["undecoded_reason"] is None
 
 
 def test_compressed_messages_inside_tls() -> None:
@@ -362,7 +362,7 @@ def test_compressed_messages_inside_tls() -> None:
     flights = peers.exchange(compressed(conversation()[0]))
     rows, facts = wire_of(flights).rows(Layers(KeyLog(peers.key_log)))
     assert sent(rows) == all_frames()
-    assert (facts["transport"], facts["unread_because"]) == ("websocket+tls", None)
+    assert (facts["transport"], facts["undecoded_reason"]) == ("websocket+tls", None)
     assert_ledger(facts)
 
 
@@ -373,7 +373,7 @@ def test_after_a_hole_a_compressed_direction_is_not_read(lost: int) -> None:
     way, size = wire.segments[lost + 2][11], wire.segments[lost + 2][7]
     rows, facts = wire.without({lost}).rows(Layers())
     side, other = ("client", "server") if way == CLIENT else ("server", "client")
-    assert facts["unread_because"] == "permessage-deflate"
+    assert facts["undecoded_reason"] == "permessage-deflate"
     assert (facts[side]["missing_bytes"], facts[other]["missing_bytes"]) == (size, 0)
     assert [row["size"] for row in rows if row["frame_type"] == "gap"] == [size]
     whole = sent(rows_of_clear())
@@ -397,7 +397,7 @@ def test_a_decompression_bomb_is_bounded(messages: int) -> None:
     started = time.process_time()
     _, facts = wire_of(flights, 60_000).rows(Layers())
     assert "inflated size" in facts["limits"]
-    assert facts["unread_because"] == "permessage-deflate"
+    assert facts["undecoded_reason"] == "permessage-deflate"
     most = LIMITS.inflate_grace + LIMITS.inflate_ratio * sum(map(len, bomb))
     assert facts["client"]["payload_bytes"] - facts["client"]["websocket_bytes"] <= most
     assert time.process_time() - started < 20
@@ -409,7 +409,7 @@ def test_damaged_compression_stops_a_direction(data: bytes) -> None:
     sent = conversation()[0]
     flights = [*compressed(sent)[:6], (CLIENT, frame(CLIENT, data, rsv=RSV1)), *compressed(sent)[6:]]
     _, facts = wire_of(flights).rows(Layers())
-    assert facts["unread_because"] == ("permessage-deflate" if data else None)
+    assert facts["undecoded_reason"] == ("permessage-deflate" if data else None)
     assert_ledger(facts)
 
 

@@ -69,7 +69,7 @@ def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSessio
     frames = [frame(number, ns - BEGIN, "client", "basic.publish") for number, ns in enumerate((first, last), 1)]
     methods = [{"connection_id": 1, "frame_no": 1, "name": "queue.declare", "reply_latency_ns": took}]
     messages = [
-        {"connection_id": 1, "channel": 1, "channel_life": 1, "link": "c", "queue": "q", "operation": operation,
+        {"connection_id": 1, "channel": 1, "channel_incarnation": 1, "link": "c", "queue": "q", "operation": operation,
          "ts_ns": first, "settled_ts_ns": last, "settle_latency_ns": took, "outcome": "acked"}
         for operation in ("publish", "deliver")
     ]  # fmt: skip

@@ -184,7 +184,7 @@ def test_occurrences_on_one_connection_are_one_finding(fired: Fired) -> None:
 
 
 def test_incarnations_of_a_channel_are_distinguished(fired: Fired) -> None:
-    assert further(fired, "two incarnations", "channel", "channel_life", "occurrences") == [(1, 1, 2), (1, 2, 2)]
+    assert further(fired, "two incarnations", "channel", "channel_incarnation", "occurrences") == [(1, 1, 2), (1, 2, 2)]
 
 
 def test_a_password_inside_tls_is_no_finding(audited: Audited) -> None:

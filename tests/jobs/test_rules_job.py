@@ -131,7 +131,7 @@ def test_the_sql_of_a_rule_is_what_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert "context_request_reply" not in script
     with duckdb.connect() as connection:
         for name, schema in program.schemas.items():
-            connection.execute(view_of(name, schema, ()))
+            connection.execute(view_of(name, schema, None))
         connection.execute(settings_of(program))
         assert connection.execute(script).fetchall() == []
 

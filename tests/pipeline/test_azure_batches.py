@@ -131,7 +131,7 @@ def test_a_batch_of_one_message_is_one_row(written: LocalTables) -> None:
 
 
 def test_messages_of_a_batch_share_its_delivery_and_outcome(written: LocalTables) -> None:
-    shared = ("delivery_id", "message_format", "outcome", "address", "operation", "body_seen")
+    shared = ("delivery_id", "message_format", "outcome", "address", "operation", "body_captured")
     assert written.rows("messages", "three transfers", *shared) == [
         (0, FORMAT, "confirmed", "q", "publish", len(body)) for body in BODIES
     ]

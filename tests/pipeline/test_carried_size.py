@@ -822,7 +822,7 @@ def in_frames() -> Connection:
 def test_bodies_behind_a_header_of_many_frames_in_pieces_are_those_of_one_go(found_in_pieces: dict[str, Rows]) -> None:
     """Frames of a header are not part of the body (0-10, 2.3)."""
     messages = found_in_pieces["headers in frames"]["messages"]
-    assert [" body_size=5 body_seen=5 complete=True " in text for text in messages] == [True]
+    assert [" body_size=5 body_captured=5 complete=True " in text for text in messages] == [True]
 
 
 IN_PIECES: dict[str, Callable[[], Connection]] = {

@@ -145,7 +145,7 @@ def test_a_session_that_continues_on_another_channel_is_no_anomaly(tmp_path: Pat
     rows, _ = methods_of(tmp_path / "a.pcap", [Case("", "0-10", connection, [])])
     (row,) = noticed(rows, rows.num_rows)
     # It has no tx.select, and is the first session that began on channel 2.
-    assert (row["oddity"], row["channel"], row["channel_life"]) == ("transaction-order", 2, 1)
+    assert (row["oddity"], row["channel"], row["channel_incarnation"]) == ("transaction-order", 2, 1)
 
 
 def test_a_channel_may_be_attached_again_before_its_detach_is_answered(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_attaches_of_one_channel_are_answered_in_order() -> None:
 def lives(frames: list[dict[str, Any]]) -> list[str]:
     """The numbers of incarnations in table channels."""
     rows = followed(table(frames), len(frames))["channels"]
-    return sorted(re.findall(r"'channel_life': (\d+)", " ".join(rows)))
+    return sorted(re.findall(r"'channel_incarnation': (\d+)", " ".join(rows)))
 
 
 def test_a_session_that_is_ended_twice_is_one_session() -> None:

@@ -10,7 +10,7 @@ from test_flows_labels import BROKER, Row, message, messages, paired
 
 def found(*rows: Row) -> list[tuple[Any, ...]]:
     """(publish, first delivery, redeliveries, match, ambiguous, dead-lettered) of each flow."""
-    names = ("publish_frame_no", "deliver_frame_no", "redeliveries", "match", "ambiguous", "dead_lettered")
+    names = ("publish_frame_no", "deliver_frame_no", "redeliveries", "match", "ambiguous", "dead_letter_reason")
     flows = [tuple(row[name] for name in names) for row in paired(messages(*rows), BROKER)]
     return sorted(flows, key=lambda flow: [value or 0 for value in flow[:2]])
 

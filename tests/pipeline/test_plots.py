@@ -28,7 +28,14 @@ SETTLED = [11 * SECOND // 10, 31 * SECOND // 10, None, None]
 
 
 def delivery(at: int, settled: int | None) -> dict[str, Any]:
-    same = {"connection_id": 1, "channel": 1, "channel_life": 1, "link": "c", "queue": "q", "operation": "deliver"}
+    same = {
+        "connection_id": 1,
+        "channel": 1,
+        "channel_incarnation": 1,
+        "link": "c",
+        "queue": "q",
+        "operation": "deliver",
+    }
     moments = {"ts_ns": BEGIN + at, "settled_ts_ns": None if settled is None else BEGIN + settled}
     return {**same, **moments, "outcome": "acked" if settled else "unsettled"}
 

@@ -308,14 +308,15 @@ def test_what_is_unsettled_where_tcp_has_ended_is_told_apart(tmp_path: Path) -> 
             for number, (end, by, state) in ends.items()
         ],
         "channels": [
-            {"connection_id": number, "channel": 1, "channel_life": 1, "unsettled": unsettled}
+            {"connection_id": number, "channel": 1, "channel_incarnation": 1, "unsettled": unsettled}
             for number, unsettled in ((1, 9), (2, 1), (3, 5))
         ],
         "messages": [
             {"connection_id": number, "operation": "deliver", "outcome": "unsettled", "queue": "q"} for number in ends
         ],
         "links": [
-            {"connection_id": 2, "channel": 1, "channel_life": 1, "queue": f"q{number}"} for number in (5, 4, 3, 2, 1)
+            {"connection_id": 2, "channel": 1, "channel_incarnation": 1, "queue": f"q{number}"}
+            for number in (5, 4, 3, 2, 1)
         ],
     }
     with open_tables(str(write_tables(tmp_path, tables))) as session:

@@ -30,7 +30,7 @@ def flow(publish: int, deliver: int | None = None, **columns: Any) -> dict[str, 
 def delivered(at_s: int, settled_s: int | None, connection: int = 2, **columns: Any) -> dict[str, Any]:
     settled = {} if settled_s is None else {"settled_ts_ns": settled_s * S, "settle_latency_ns": (settled_s - at_s) * S}
     ts = datetime(1970, 1, 1, 0, at_s // 60, at_s % 60)
-    stands = {"connection_id": connection, "channel": 1, "channel_life": 1, "operation": "deliver", "link": "c"}
+    stands = {"connection_id": connection, "channel": 1, "channel_incarnation": 1, "operation": "deliver", "link": "c"}
     return {
         **stands,
         "queue": "q",
@@ -69,7 +69,7 @@ def tables(spark: SparkSession) -> Tables:
         {"connection_id": 1, "vhost": "/", "user": "ann"},
         {"connection_id": 2, "vhost": "/shop", "client_name": "orders"},
     ]
-    channels = [{"connection_id": 2, "channel": 1, "channel_life": 1, "prefetch_count": 2}]
+    channels = [{"connection_id": 2, "channel": 1, "channel_incarnation": 1, "prefetch_count": 2}]
     given = {"message_flows": flows, "messages": messages, "connections": connections, "channels": channels}
     return Tables(**{name: rows(spark, schema, *given.get(name, [])) for name, schema in TABLES.items()})
 

@@ -155,7 +155,7 @@ def test_sessions_with_a_number_in_common_stay_apart(found: Captured) -> None:
 
 def test_bodies_of_many_frames_are_complete(found: Captured) -> None:
     sizes = [0, 1, 65000, 65523, 65524, 65536, 300000]
-    rows = published(found, BIG, "body_size", "body_seen", "complete")
+    rows = published(found, BIG, "body_size", "body_captured", "complete")
     assert sorted(rows) == [(size, size, True) for size in sizes]
 
 
@@ -619,7 +619,7 @@ def test_commands_may_take_several_frames(written: Written) -> None:
     columns = ("exchange", "delivery_id", "complete", "outcome", "transaction")
     expected = [("amq.direct", number, True, "confirmed", "committed") for number in (1, 2, 3)]
     assert written.rows("messages", script, *columns) == expected
-    of_session = ("channel_life", "session_name", "mode", "close_code", "close_text")
+    of_session = ("channel_incarnation", "session_name", "mode", "close_code", "close_text")
     assert written.rows("channels", script, *of_session) == [(1, "long name", "tx", 404, "no queue")]
     of_connection = ("messages_published", "close_initiator", "close_code", "close_text")
     assert written.rows("connections", script, *of_connection) == [(3, "server", 320, "stopped")]
@@ -628,29 +628,36 @@ def test_commands_may_take_several_frames(written: Written) -> None:
 @pytest.mark.parametrize("script", ["attached again", "attached again, no limit"])
 def test_a_session_goes_on_while_its_state_is_preserved(written: Written, script: str) -> None:
     """0-10 specification, class session, request-timeout, timeout, command-point."""
-    rows = written.rows("messages", script, "delivery_id", "outcome", "channel_life", "queue")
+    rows = written.rows("messages", script, "delivery_id", "outcome", "channel_incarnation", "queue")
     assert rows == [(number, "acked", 1, "q") for number in (0, 1, 2)]
     assert written.rows("links", script, "name", "transfers", "closed_ts") == [("d", 3, None)]
-    assert written.rows("channels", script, "channel_life", "acked", "unsettled", "closed_ts") == [(1, 3, 0, None)]
+    assert written.rows("channels", script, "channel_incarnation", "acked", "unsettled", "closed_ts") == [
+        (1, 3, 0, None)
+    ]
 
 
 def test_a_session_that_is_attached_twice_is_one_session(written: Written) -> None:
     """0-10 specification, class session, rule idempotence: an attach to the current transport succeeds."""
-    rows = written.rows("messages", "attached twice", "delivery_id", "outcome", "channel_life", "queue")
+    rows = written.rows("messages", "attached twice", "delivery_id", "outcome", "channel_incarnation", "queue")
     assert rows == [(0, "acked", 1, "q"), (1, "acked", 1, "q"), (0, "unsettled", 2, None)]
-    assert written.rows("channels", "attached twice", "channel_life", "acked", "published") == [(1, 2, 0), (2, 0, 1)]
+    assert written.rows("channels", "attached twice", "channel_incarnation", "acked", "published") == [
+        (1, 2, 0),
+        (2, 0, 1),
+    ]
     assert written.rows("links", "attached twice", "name", "transfers") == [("d", 2)]
 
 
 def test_a_session_goes_on_with_another_channel(written: Written) -> None:
     script = "attached to another channel"
-    rows = written.rows("messages", script, "operation", "delivery_id", "outcome", "channel", "channel_life", "queue")
+    rows = written.rows(
+        "messages", script, "operation", "delivery_id", "outcome", "channel", "channel_incarnation", "queue"
+    )
     assert sorted(rows) == [
         *(("deliver", number, "acked", 1, 1, "q") for number in range(4)),
         ("publish", 0, "confirmed", 1, 2, None),
     ]
     assert written.rows("links", script, "name", "transfers") == [("d", 4)]
-    columns = ("channel", "channel_life", "session_name", "acked", "confirmed", "unsettled")
+    columns = ("channel", "channel_incarnation", "session_name", "acked", "confirmed", "unsettled")
     assert sorted(written.rows("channels", script, *columns)) == [
         (1, 1, "s", 4, 0, 0), (1, 2, "t", 0, 1, 0), (2, 1, "s", 0, 0, 0)
     ]  # fmt: skip
@@ -659,21 +666,21 @@ def test_a_session_goes_on_with_another_channel(written: Written) -> None:
 def test_a_channel_may_be_attached_again_before_its_detach_is_answered(written: Written) -> None:
     """0-10 specification, class session: each detach has a detached as its response."""
     script = "attached before the detach is answered"
-    rows = written.rows("messages", script, "delivery_id", "channel_life", "outcome")
+    rows = written.rows("messages", script, "delivery_id", "channel_incarnation", "outcome")
     assert rows == [(0, 1, "rejected"), (0, 2, "confirmed")]
     rows = written.rows("channels", script, "session_name", "close_initiator", "closed_ts")
     assert [(name, side, closed.microsecond) for name, side, closed in rows] == [
         ("s", "client", 5), ("t", "client", 10)
     ]  # fmt: skip
     script = "attached again before the detach is answered"
-    assert written.rows("channels", script, "channel_life", "closed_ts", "confirmed") == [(1, None, 1)]
+    assert written.rows("channels", script, "channel_incarnation", "closed_ts", "confirmed") == [(1, None, 1)]
 
 
 def test_a_session_without_preserved_state_begins_anew(written: Written) -> None:
     script = "attached anew"
-    rows = written.rows("messages", script, "delivery_id", "outcome", "channel_life")
+    rows = written.rows("messages", script, "delivery_id", "outcome", "channel_incarnation")
     assert rows == [(0, "acked", 1), (1, "unsettled", 1), (0, "acked", 2)]
-    assert written.rows("channels", script, "channel_life", "acked", "unsettled") == [(1, 1, 1), (2, 1, 0)]
+    assert written.rows("channels", script, "channel_incarnation", "acked", "unsettled") == [(1, 1, 1), (2, 1, 0)]
 
 
 @pytest.mark.parametrize("completed", ["late", "early"])
@@ -689,7 +696,7 @@ def test_a_commit_that_fails_after_its_completion_is_none(written: Written) -> N
 
 
 def test_a_missing_body_was_not_seen_whatever_its_declared_size(written: Written) -> None:
-    assert written.rows("messages", "no body", "body_size", "body_seen", "complete") == [(3, 0, True)]
+    assert written.rows("messages", "no body", "body_size", "body_captured", "complete") == [(3, 0, True)]
 
 
 def test_an_accept_in_a_transaction_without_end_settles_nothing(written: Written) -> None:

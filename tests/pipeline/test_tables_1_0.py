@@ -206,7 +206,7 @@ def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Captured)
 
 
 def test_messages_over_many_frames_are_complete(found: Captured) -> None:
-    rows = found.rows("messages", MULTI, "complete", "first_frame_no", "last_frame_no", "body_size", "body_seen")
+    rows = found.rows("messages", MULTI, "complete", "first_frame_no", "last_frame_no", "body_size", "body_captured")
     assert all(complete and size == seen for complete, _, _, size, seen in rows)
     transfers = sum(code == TRANSFER for _, _, code, _ in frames_in_tshark(f"{MULTI}.pcap"))
     assert transfers == 260
@@ -214,7 +214,7 @@ def test_messages_over_many_frames_are_complete(found: Captured) -> None:
 
 
 def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Captured) -> None:
-    columns = ("kind", "address", "channel_life", "transfers", "credit", "snd_settle_mode")
+    columns = ("kind", "address", "channel_incarnation", "transfers", "credit", "snd_settle_mode")
     flows = [fields for _, by_client, code, fields in frames_in_tshark(f"{MID}.pcap") if code == FLOW and by_client]
     credit = max(int(flow["deliveryCount"]) + int(flow["linkCredit"]) for flow in flows)
     assert found.rows("links", MID, *columns) == [("receiver", "/queue/r1", 0, 10, credit, "unsettled")]

@@ -597,9 +597,9 @@ def test_sessions_of_two_channel_numbers_without_a_begin_are_not_joined(written:
 def test_a_number_that_is_begun_again_before_the_end_is_answered_names_two_sessions(written: Written) -> None:
     """2.5.5: a side that has sent an end has no outgoing channel for the session, and still receives its frames."""
     script = "begun before the end is answered"
-    rows = written.rows("messages", script, "channel_life", "link", "outcome")
+    rows = written.rows("messages", script, "channel_incarnation", "link", "outcome")
     assert rows == [(1, "a", "rejected"), (2, "b", "confirmed")]
-    columns = ("channel_life", "remote_channel", "close_initiator", "confirmed", "nacked")
+    columns = ("channel_incarnation", "remote_channel", "close_initiator", "confirmed", "nacked")
     assert written.rows("channels", script, *columns) == [(1, 0, "client", 0, 1), (2, 0, "client", 1, 0)]
     rows = written.rows("links", script, "name", "opened_ts", "closed_ts")
     assert [closed.microsecond for _, _, closed in rows] == [7, 10]
@@ -607,11 +607,11 @@ def test_a_number_that_is_begun_again_before_the_end_is_answered_names_two_sessi
 
 def test_begins_of_one_number_are_answered_in_order(written: Written) -> None:
     script = "begun twice before an answer"
-    rows = written.rows("messages", script, "channel_life", "link", "outcome")
+    rows = written.rows("messages", script, "channel_incarnation", "link", "outcome")
     assert rows == [(1, "a", "rejected"), (2, "b", "confirmed")]
-    assert sorted(written.rows("channels", script, "channel_life", "remote_channel")) == [(1, 4), (2, 5)]
+    assert sorted(written.rows("channels", script, "channel_incarnation", "remote_channel")) == [(1, 4), (2, 5)]
     assert {link for (link,) in written.rows("links", script, "name")} == {"a", "b"}
-    rows = written.rows("messages", "begun three times before an answer", "channel_life", "outcome")
+    rows = written.rows("messages", "begun three times before an answer", "channel_incarnation", "outcome")
     assert "rejected" not in [outcome for life, outcome in rows if life > 1]
 
 

@@ -222,7 +222,7 @@ def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
 def test_a_body_that_never_ends_is_summarized() -> None:
     parts = TableRows(config()).rows(long_body(20))
     (message,) = (row for table, batch in parts if table == "messages" for row in batch.to_pylist())
-    assert (message["body_seen"], message["last_frame_no"], message["complete"]) == (20_000, 20_004, False)
+    assert (message["body_captured"], message["last_frame_no"], message["complete"]) == (20_000, 20_004, False)
     assert message["last_ts_ns"] == message["ts_ns"] + 2 * STEP
 
 

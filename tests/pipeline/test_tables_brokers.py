@@ -154,7 +154,7 @@ def test_each_delivery_of_a_stream_is_the_publish_with_its_offset(decoded: Decod
 
 def test_dead_letters_of_activemq_are_paired(decoded: Decoded) -> None:
     """Rejected, or given back too often; an expired message is gone."""
-    columns = ("match", "dead_lettered", "queue", "redeliveries", "ambiguous")
+    columns = ("match", "dead_letter_reason", "queue", "redeliveries", "ambiguous")
     rows = [
         row
         for row in decoded.rows("10_activemq_selectors_dead_letters", "message_flows", *columns)

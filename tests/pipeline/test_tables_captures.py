@@ -28,7 +28,7 @@ MS = 1_000_000
 class Captured(Found):
     """Rows of the tables by capture, in order of time; without connections that have no frame."""
 
-    order = ("client_port", "ts_ns", "opened_ts", "channel", "channel_life")
+    order = ("client_port", "ts_ns", "opened_ts", "channel", "channel_incarnation")
 
     def __init__(self, tables: pipeline.Tables) -> None:
         name = F.regexp_extract("capture_file", r"/(?:091_)?(\w+)\.pcap", 1)
@@ -135,7 +135,7 @@ def test_consumer_cancelled_because_its_queue_was_deleted(found: Captured) -> No
 
 
 def test_channel_number_is_used_again_after_each_exception(found: Captured) -> None:
-    rows = found.rows("channels", "channel_exceptions", "channel_life", "close_initiator", "close_code")
+    rows = found.rows("channels", "channel_exceptions", "channel_incarnation", "close_initiator", "close_code")
     assert sorted(rows)[1:] == [
         (1, "server", 404), (2, "server", 406), (3, "server", 406), (4, "server", 405), (5, "server", 403),
         (6, "server", 404), (7, "client", 200),

@@ -53,7 +53,7 @@ def read(spark: SparkSession) -> Read:
 
 
 def test_each_opening_of_a_channel_number_is_a_row(read: Read) -> None:
-    assert read.rows("channels", "number_used_again", "channel", "channel_life", "opened_ts", "closed_ts") == [
+    assert read.rows("channels", "number_used_again", "channel", "channel_incarnation", "opened_ts", "closed_ts") == [
         (1, 1, at(1), at(7)),
         (1, 2, at(9), at(13)),
     ]
@@ -74,7 +74,9 @@ def test_prefetch_is_the_last_one_set_and_mode_that_of_the_incarnation(read: Rea
 
 
 def test_a_channel_that_was_open_before_the_capture_is_incarnation_0(read: Read) -> None:
-    assert read.rows("channels", "open_before_the_capture", "channel", "channel_life", "opened_ts", "published") == [
+    assert read.rows(
+        "channels", "open_before_the_capture", "channel", "channel_incarnation", "opened_ts", "published"
+    ) == [
         (3, 0, None, 1),
         (4, 0, None, 0),
     ]

@@ -51,7 +51,7 @@ def greeted(until: str = "open") -> Script:
 SCRIPTS = {
     "whole": greeted().facts(
         client_port=40000, server_ip="10.0.0.2", server_port=5672, community_id="1:abc", tcp_rtt_ns=300, tcp_end="fin",
-        tcp_end_by="client", sides_known_by="syn", versions_offered=["client 0-9-1"], limits=[],
+        tcp_end_by="client", roles_from="syn", versions_offered=["client 0-9-1"], limits=[],
         conflicting_overlap_bytes=0, client=MEASURES, server={**MEASURES, "packets": 6, "max_silence_ns": 800},
     )
     .open().publish().get(1).frame("client", "heartbeat", 0)  # 8 to 17; get-ok: 14 15 16
@@ -62,7 +62,7 @@ SCRIPTS = {
     .server("connection.blocked", 0, reason="low on memory and disk")  # 9
     .frame("server", "heartbeat", 0).server("connection.unblocked", 0)  # 10 11
     .server("connection.blocked", 0, reason="low on memory"),  # 12; the last packet comes at 13
-    "foreign": Script("").facts(content="foreign", syn_seen=False),
+    "foreign": Script("").facts(content="foreign", syn_captured=False),
     "encrypted": Script()
     .facts(content="tls", tls={"mode": "implicit", "tls_version": "TLS 1.3", "sni": "mq.example", "alpn": None}),
     "header_then_tls": greeted("header")

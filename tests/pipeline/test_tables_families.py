@@ -98,7 +98,7 @@ def test_20_messages_are_sent_and_received_in_0_10(found: Captured) -> None:
 
 
 def test_sessions_of_1_0_join_the_numbers_of_both_sides(found: Captured) -> None:
-    columns = ("channel", "channel_life", "remote_channel", "incoming_window", "published", "delivered")
+    columns = ("channel", "channel_incarnation", "remote_channel", "incoming_window", "published", "delivered")
     assert found.rows("channels", SEND_RECEIVE, *columns) == [(0, 1, 0, 2_147_483_647, 10, 10)]
     rows = found.rows("channels", OUTCOMES, *columns)
     assert [row[:4] for row in rows] == [(0, 1, 0, 2_147_483_647)] * 2

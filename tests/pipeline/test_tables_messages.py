@@ -70,7 +70,7 @@ def read(spark: SparkSession) -> Read:
 
 
 def test_contents_are_put_together_from_their_frames(read: Read) -> None:
-    columns = ("first_frame_no", "last_frame_no", "packet_no", "body_size", "body_seen", "complete", "body")
+    columns = ("first_frame_no", "last_frame_no", "packet_no", "body_size", "body_captured", "complete", "body")
     assert read.rows("messages", "contents", *columns) == [
         (3, 7, 3, 11, 11, True, b"three parts"),
         (8, 9, 8, 0, 0, True, b""),

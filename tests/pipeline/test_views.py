@@ -16,7 +16,7 @@ from pipeline.explore import views
 def tables(spark: SparkSession) -> Tables:
     connection = {
         "connection_id": 255, "community_id": "1:abc", "client_ip": "10.0.0.1", "client_port": 40000, "server_ip":
-        "10.0.0.2", "server_port": 5672, "sides_known_by": "syn", "content": "amqp", "version": "0-9-1", "state":
+        "10.0.0.2", "server_port": 5672, "roles_from": "syn", "content": "amqp", "version": "0-9-1", "state":
         "closed", "opened_ts": datetime(1970, 1, 1, 0, 0, 1), "closed_ts": datetime(1970, 1, 1, 0, 0, 3, 500_000),
         "user": "ann", "vhost": "/orders",
         "server_product": "RabbitMQ", "tcp_end": "fin", "tcp_end_by": "client", "client_bytes": 100,
@@ -26,7 +26,7 @@ def tables(spark: SparkSession) -> Tables:
     connections = [
         connection,
         {**connection, "connection_id": 1, "tcp_end": "rst", "tcp_end_by": "server"},
-        {**connection, "connection_id": 2, "sides_known_by": "header"},
+        {**connection, "connection_id": 2, "roles_from": "header"},
         {**connection, "connection_id": 3, "tcp_end": "none"},
     ]
     message = {"connection_id": 255, "ts": datetime(1970, 1, 1), "exchange": "", "routing_key": "q", "body_size": 9}

@@ -46,9 +46,9 @@ def connection(number: int, product: str | None, **columns: Any) -> dict[str, An
 def message(number: int, operation: str, outcome: str, latency_ms: int | None = None, **columns: Any) -> dict[str, Any]:
     at = BEGIN_NS + number * 10**9
     return {
-        "connection_id": 1, "channel": 1, "channel_life": 1, "first_frame_no": number, "operation": operation,
+        "connection_id": 1, "channel": 1, "channel_incarnation": 1, "first_frame_no": number, "operation": operation,
         "outcome": outcome, "ts_ns": at, "ts": BEGIN, "queue": HOSTILE_QUEUE, "exchange": "", "routing_key": "orders",
-        "body_seen": 100, "redelivered": False,
+        "body_captured": 100, "redelivered": False,
         "settle_latency_ns": None if latency_ms is None else latency_ms * MS, **columns,
     }  # fmt: skip
 
@@ -72,12 +72,12 @@ ROWS: dict[str, list[dict[str, Any]]] = {
                    "tls_version": "1.2"}, close_code=None, close_text="amqp:not-found", close_initiator="server"),
     ],
     "channels": [
-        {"connection_id": 1, "channel": 1, "channel_life": 1, "mode": "confirm", "unsettled": 5, "published": 10,
+        {"connection_id": 1, "channel": 1, "channel_incarnation": 1, "mode": "confirm", "unsettled": 5, "published": 10,
          "delivered": 4, "prefetch_count": 10},
-        {"connection_id": 2, "channel": 1, "channel_life": 1, "unsettled": 0, "close_code": 404, "close_text":
+        {"connection_id": 2, "channel": 1, "channel_incarnation": 1, "unsettled": 0, "close_code": 404, "close_text":
          "NOT_FOUND", "close_initiator": "server"},
-        {"connection_id": 2, "channel": 1, "channel_life": 2, "unsettled": 0, "close_code": 200, "close_text": "bye",
-         "close_initiator": "client"},
+        {"connection_id": 2, "channel": 1, "channel_incarnation": 2, "unsettled": 0, "close_code": 200,
+         "close_text": "bye", "close_initiator": "client"},
     ],
     "links": [],
     "message_flows": [],
@@ -101,7 +101,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 def finding(rule_id: str, severity: str, number: int = 1, **columns: Any) -> dict[str, Any]:
     return {
         "rule_id": rule_id, "severity": severity, "scope": "connection", "category": "naming", "offender": "client",
-        "connection_id": number, "channel": 1, "channel_life": 1, "frame_no": 5, "packet_no": 17, "ts": BEGIN,
+        "connection_id": number, "channel": 1, "channel_incarnation": 1, "frame_no": 5, "packet_no": 17, "ts": BEGIN,
         "capture_file": "file:///c/a.pcap", "summary": f"{rule_id} is broken.", "reference": "section 1",
         "occurrences": 1, **columns,
     }  # fmt: skip

@@ -49,8 +49,8 @@ FINDINGS = "findings"
 # Columns by which a row is found again; those that a table lacks do not count.
 IDENTITY = (
     "capture_file", "connection_id", "publish_connection_id", "deliver_connection_id", "direction", "sender", "channel",
-    "channel_life", "link", "frame_no", "header_frame_no", "publish_frame_no", "deliver_frame_no", "first_frame_no",
-    "opened_frame_no", "packet_no", "rule_id",
+    "channel_incarnation", "link", "frame_no", "header_frame_no", "publish_frame_no", "deliver_frame_no",
+    "first_frame_no", "opened_frame_no", "packet_no", "rule_id",
 )  # fmt: skip
 CAPTURE_BITS = 16  # the last ones of the id of a connection say in an audit of all captures which one has it
 HEX_DIGITS = 12  # of a digest

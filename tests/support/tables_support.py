@@ -184,7 +184,7 @@ class Script:
             "opened_ts_ns": T0,
             "closed_ts_ns": end,
             "content": "amqp",
-            "syn_seen": True,
+            "syn_captured": True,
             **self.stated,
         }
         connection = {
@@ -207,7 +207,7 @@ class Found:
     """Rows of tables by the names of their connections. Each table is collected once."""
 
     # Rows are in the order of those of these columns that they have, nulls first.
-    order: tuple[str, ...] = ("frame_no", "first_frame_no", "channel", "channel_life", "opened_ts", "name")
+    order: tuple[str, ...] = ("frame_no", "first_frame_no", "channel", "channel_incarnation", "opened_ts", "name")
 
     def __init__(self, tables: Tables, name_of: Mapping[int, str]) -> None:
         self.tables, self.name_of = tables, name_of

@@ -74,7 +74,7 @@ def as_single(row: Row) -> Row:
     """The row of a stream without what other frames tell about it."""
     expected = {name: row[name] for name in FRAME_COLUMNS}
     if row["error"] in BESIDE_OTHERS:
-        notes = [note for note in row["notes"] or () if note != "content-alone"]
+        notes = [note for note in row["notes"] or () if note != "orphan-content"]
         expected |= {"error": None, "notes": notes or None}
     if row["frame_type"] == "command" and row["arguments"]:
         place = "own_command_id" if "own_command_id" in row["arguments"] else "command_id"

@@ -206,7 +206,7 @@ def test_without_secrets_a_connection_is_tls_with_the_reason(version: ssl.TLSVer
     peers = Peers(version)
     rows, facts = wire_of(peers.exchange(conversation()[0])).rows(Layers())
     assert [row["frame_type"] for row in rows] == ["tls", "tls"]
-    assert (facts["tls"]["decrypted"], facts["unread_because"]) == (False, "no secrets")
+    assert (facts["tls"]["decrypted"], facts["undecoded_reason"]) == (False, "no secrets")
     assert (facts["content"], facts["transport"]) == ("tls", "tls")
 
 
@@ -221,7 +221,7 @@ def test_wrong_secrets_do_not_change_a_connection(version: ssl.TLSVersion) -> No
     assert [(row["frame_type"], row["sender"], row["size"]) for row in rows] == [
         (row["frame_type"], row["sender"], row["size"]) for row in plain
     ]
-    assert facts["unread_because"] == "authentication failed"
+    assert facts["undecoded_reason"] == "authentication failed"
     assert facts["content"] == "tls"
 
 
@@ -252,7 +252,7 @@ def test_secrets_of_tls_1_3_are_found_by_trial(first: int) -> None:
     assert len(rows) > 20
     tls = facts["tls"]
     assert (tls["decrypted"], tls["tls_version"], tls["cipher_suite"]) == (True, "TLS 1.3", "TLS_AES_256_GCM_SHA384")
-    assert (facts["transport"], facts["unread_because"], tls["sni"]) == ("tls", None, None)
+    assert (facts["transport"], facts["undecoded_reason"], tls["sni"]) == ("tls", None, None)
     for side in ("client", "server"):
         assert facts[side]["payload_bytes"] == sum(facts[side][part] for part in PARTS)
         assert facts[side]["missing_bytes"] == 0
@@ -270,7 +270,7 @@ def test_without_trials_the_rows_report_a_beginning_before_the_capture(version: 
     wire = without_beginning(flights, len(flights) - 30)
     rows, facts = wire.rows(Layers(KeyLog(peers.key_log if known else other.key_log)))
     assert [row["frame_type"] for row in rows] == ["tls", "tls"]
-    assert (facts["unread_because"], facts["tls"]["decrypted"]) == ("began before the capture", False)
+    assert (facts["undecoded_reason"], facts["tls"]["decrypted"]) == ("began before the capture", False)
 
 
 # ---- loss ----------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_records_after_a_hole_are_decrypted_again(version: ssl.TLSVersion, ciphe
     for side in ("client", "server"):
         ledger = facts[side]
         assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
-    assert facts["unread_because"] is None
+    assert facts["undecoded_reason"] is None
 
 
 @pytest.mark.parametrize(("version", "ciphers"), LOSSY)

@@ -86,7 +86,7 @@ def test_the_secrets_that_authenticate_count(
     flights, lines = connection(version, ciphers, resumed)
     rows, facts = wire_of(flights).rows(Layers(KeyLog(b"".join(poisoned(lines)))))
     assert_complete(rows, facts)
-    assert (facts["tls"]["resumed"], facts["unread_because"], facts["limits"]) == (resumed, None, [])
+    assert (facts["tls"]["resumed"], facts["undecoded_reason"], facts["limits"]) == (resumed, None, [])
 
 
 @pytest.mark.parametrize("poisoned", OF_TLS13.values(), ids=OF_TLS13)
@@ -94,7 +94,7 @@ def test_wrong_secrets_of_single_stages(poisoned: Callable[[list[bytes]], list[b
     flights, lines = connection()
     rows, facts = wire_of(flights).rows(Layers(KeyLog(b"".join(poisoned(lines)))))
     assert_complete(rows, facts)
-    assert facts["unread_because"] is None
+    assert facts["undecoded_reason"] is None
 
 
 @pytest.mark.parametrize("name", ["tls13_early_data", "tls13_early_data_refused"])
@@ -178,13 +178,13 @@ def test_a_loss_beside_wrong_secrets(lost: set[int]) -> None:
 
 
 def test_wrong_secrets_alone_are_named() -> None:
-    """The connection is what it is without secrets, and `unread_because` says why."""
+    """The connection is what it is without secrets, and `undecoded_reason` says why."""
     for version in (TLS12, TLS13):
         flights, lines = connection(version)
         for wrong in (lines, of_traffic(lines) or lines, of_handshake(lines) + of_traffic(lines) or lines):
             rows, facts = wire_of(flights).rows(Layers(KeyLog(b"".join(wrong_lines(wrong)))))
             assert [row["frame_type"] for row in rows] == ["tls", "tls"]
-            assert (facts["unread_because"], facts["tls"]["decrypted"]) == ("authentication failed", False)
+            assert (facts["undecoded_reason"], facts["tls"]["decrypted"]) == ("authentication failed", False)
 
 
 def test_candidates_are_bounded_and_those_of_all_sources_take_turns() -> None:
@@ -213,5 +213,5 @@ def test_what_many_candidates_cost_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Aead, "open", counted)
     wire = wire_of([*known.opening(), (CLIENT, known.client.record(b"AMQP\0\0\x09\x01"))])
     _, facts = wire.rows(Layers(KeyLog(b"".join(lines))))
-    assert facts["unread_because"] == "authentication failed"
+    assert facts["undecoded_reason"] == "authentication failed"
     assert 0 < len(opened) <= 6 * LIMITS.secret_candidates

@@ -91,7 +91,7 @@ def test_early_data_that_the_server_refuses_is_not_part_of_the_stream() -> None:
 
 def test_a_renegotiation_is_reported_and_later_data_is_not_read() -> None:
     rows, (fact,) = decoded("tls12_renegotiation")
-    assert fact["unread_because"] == "renegotiation"
+    assert fact["undecoded_reason"] == "renegotiation"
     assert sent(rows, "client") == [8]
     assert sent(rows, "server") == [504]
     assert not of_packets(rows) - of_tshark("tls12_renegotiation")

@@ -1,8 +1,11 @@
-"""Spark's schemas of tables (`codec.tables`). Only what runs on Spark imports this: it imports pyspark."""
+"""Spark's schemas of tables (`codec.tables`), and how it reads their files. Only what runs on Spark imports this: it
+imports pyspark."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
@@ -21,7 +24,11 @@ from pyspark.sql.types import (
 )
 
 from codec import tables
-from codec.tables import ListOf, MapOf, Table, Type
+from codec.tables import Column, ListOf, MapOf, Table, Type, with_former
+from udfs.arrow.former import current_expressions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader
 
 SPARK_TYPES: dict[str, DataType] = {
     tables.LONG: LongType(),
@@ -49,13 +56,24 @@ def spark_type(kind: Type) -> DataType:
 @cache
 def spark_schema(table: Table) -> StructType:
     """The schema of a table: nullable columns, each with its documentation under the metadata key `comment`."""
-    comments = [{"comment": each.doc} if each.doc else {} for each in table]
-    return StructType(
-        [
-            StructField(each.name, spark_type(each.type), True, comment)
-            for each, comment in zip(table, comments, strict=True)
-        ]
-    )
+    return StructType([StructField(each.name, spark_type(each.type), True, comment(each)) for each in table])
+
+
+def comment(column: Column) -> dict[str, str]:
+    """The metadata of a column."""
+    return {"comment": column.doc} if column.doc else {}
+
+
+def read_files(reader: DataFrameReader, table: Table, paths: Sequence[str]) -> DataFrame:
+    """The rows of a table in files, perhaps of earlier releases; columns that a file lacks are null. Columns of folders
+    (name=value) follow. With a given schema Spark need not open files to infer it, which takes a job."""
+    from pyspark.sql import functions as F
+
+    in_files, current = with_former(table), current_expressions(table, "spark")
+    rows = reader.schema(spark_schema(in_files)).parquet(*paths)
+    of_folders = [name for name in rows.columns if name not in in_files.names]
+    own = (F.expr(current.get(name, f"`{name}`")).alias(name, metadata=comment(table[name])) for name in table.names)
+    return rows.select(*own, *of_folders)
 
 
 def variant_columns(schema: StructType) -> list[int]:

@@ -65,7 +65,7 @@ from udfs.decode.stall_rows import stall_rows
 Records = NDArray[Any]
 _OF_CHANNEL = (
     ("connection_id", "connection", "number"), ("channel", "channel", "number"),
-    ("channel_life", "incarnation", "number"),
+    ("channel_incarnation", "incarnation", "number"),
 )  # fmt: skip
 _OF_FRAME = (("connection_id", "connection", "number"), ("frame_no", "frame_no", "number"))
 # Kind -> its columns: (name, field of the record, what the field holds).

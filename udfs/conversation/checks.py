@@ -55,7 +55,7 @@ ODD = table_of(
     ("version", STRING, "AMQP version"),
     ("sender", STRING, "who is odd: 'client' or 'server'"),
     ("channel", INT, "channel number, as in table channels; null: about the connection"),
-    ("channel_life", LONG, "which incarnation of the channel number, see channels"),
+    ("channel_incarnation", LONG, "which incarnation of the channel number, see channels"),
     ("oddity", STRING, "name of what was noticed"),
     ("observed", LONG, "the number that is odd"),
     ("expected", LONG, "the number in its place, or the limit"),

@@ -362,7 +362,7 @@ class Contents:
         # Only in 1.0 the frame that states the size of the body also carries it.
         of_1_0 = pa.array(~np.append(groups.states_size, False)[header_at])
         assumed = pc.if_else(pc.and_(complete, of_1_0), pc.coalesce(declared, 0), 0)
-        body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
+        body_captured = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
         declared = pc.coalesce(declared, found.get("content_length", declared))
         # Properties that a complete content leaves out have their defaults.
         headed = pc.and_(pc.or_(pa.array(header_at >= 0), complete), pa.array(~np.append(groups.cut, False)[header_at]))
@@ -376,8 +376,8 @@ class Contents:
             "last_frame_no": pa.array(groups.highest(groups.numbers("frame_no"))[chosen]),
             "last_ts_ns": pa.array(groups.highest(groups.numbers("ts_ns"))[chosen]),
             "properties": properties,
-            "body_size": pc.coalesce(declared, pc.if_else(complete, body_seen, pa.scalar(None, pa.int64()))),
-            "body_seen": body_seen,
+            "body_size": pc.coalesce(declared, pc.if_else(complete, body_captured, pa.scalar(None, pa.int64()))),
+            "body_captured": body_captured,
             "complete": complete,
             "body_sha256": groups.take_or_null("body_sha256", digest_at),
         }
@@ -385,11 +385,11 @@ class Contents:
             for name in ("body_size", "body_sha256"):
                 columns[name] = expanded.column(name, columns[name])
             columns["complete"] = columns["body_sha256"].is_valid()
-            columns["body_seen"] = expanded.column("body_size", body_seen).fill_null(0)
+            columns["body_captured"] = expanded.column("body_size", body_captured).fill_null(0)
             columns["batch_index"] = expanded.batch_index
         if payload:
             # without a payload, although there was one: it is withheld (`codec.protocol.v1_0_contents`)
-            empty = (digest_at >= 0) & (to_int64(body_seen) <= 0)
+            empty = (digest_at >= 0) & (to_int64(body_captured) <= 0)
             bodies = self._bodies.of(*groups.keys(contents), empty if expanded is None else empty[expanded.first])
             columns["body"] = bodies if expanded is None else expanded.bodies(bodies)
         absent = {

@@ -64,7 +64,7 @@ STREAM_FILTER = '"rabbitmq:stream-'  # in filters as JSON: only sources that are
 BEGUN_MESSAGES = pa.schema(
     [
         ("connection_id", _NUMBER), ("frame_no", _NUMBER), ("version", _TEXT), ("channel", _NUMBER),
-        ("channel_life", _NUMBER), ("operation", _TEXT), ("exchange", _TEXT), ("queue", _TEXT), ("link", _TEXT),
+        ("channel_incarnation", _NUMBER), ("operation", _TEXT), ("exchange", _TEXT), ("queue", _TEXT), ("link", _TEXT),
         ("browsed", _TRUTH), ("delivery_tag_hex", _TEXT), ("delivery_id", _NUMBER), ("message_format", _NUMBER),
         ("resumed", _TRUTH),
     ]
@@ -112,7 +112,7 @@ def begun_messages(begun: SessionRecords, performatives: Performatives, texts: N
             "frame_no": messages["frame_no"],
             "version": _one_of(VERSIONS, performatives.cells("version")[rows]),
             "channel": begun.sessions["channel"][messages["session"]],
-            "channel_life": begun.sessions["incarnation"][messages["session"]],
+            "channel_incarnation": begun.sessions["incarnation"][messages["session"]],
             "operation": _one_of(semantics.OPERATIONS, messages["sender"]),
             "exchange": pc.if_else(
                 pc.and_(to_destination, by_client), pc.if_else(readable, pc.fill_null(own["destination"], ""), nothing),
@@ -161,7 +161,7 @@ def channel_rows(records: SessionRecords, counts: Integers, texts: Numbers) -> p
     columns = {
         "connection_id": pa.array(sessions["connection"]),
         "channel": pa.array(sessions["channel"]),
-        "channel_life": pa.array(sessions["incarnation"]),
+        "channel_incarnation": pa.array(sessions["incarnation"]),
         "session_name": texts.column(sessions["name"]),
         "remote_channel": _known(sessions["remote_channel"]),
         "opened_ts": timestamps(_known(sessions["opened_ns"])),
@@ -328,7 +328,7 @@ def link_rows(records: SessionRecords, idle_ns: Integers, texts: Numbers) -> pa.
     columns = {
         "connection_id": pa.array(links["connection"]),
         "channel": pa.array(session["channel"]),
-        "channel_life": pa.array(session["incarnation"]),
+        "channel_incarnation": pa.array(session["incarnation"]),
         "kind": _one_of(semantics.LINK_KINDS, links["kind"] - 1),
         "name": texts.column(links["name"]),
         "handle": _known(handle),

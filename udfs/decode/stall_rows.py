@@ -67,7 +67,7 @@ def stall_rows(rows: Integers, files: Sequence[str] | None = None, links: pa.Arr
     columns = {
         "connection_id": pa.array(np.ascontiguousarray(rows[:, S.CONNECTION])),
         "channel": _cells(rows, S.CHANNEL),
-        "channel_life": _cells(rows, S.INCARNATION),
+        "channel_incarnation": _cells(rows, S.INCARNATION),
         "link": pa.nulls(len(rows), pa.string()) if links is None else links,
         "kind": pa.array(S.KINDS).take(pa.array(rows[:, S.KIND])),
         "side": pa.array(SIDES).take(pa.array(rows[:, S.SIDE])),

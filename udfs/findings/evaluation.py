@@ -47,6 +47,7 @@ from udfs.findings.program import (
     possible,
     quoted,
     read_only,
+    reading,
     settings_of,
     view_of,
     with_clause,
@@ -386,7 +387,8 @@ def connected(
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
     # The condition of a table may read the connections.
     for name in sorted(files, key=lambda name: name != "connections"):
-        connection.execute(view_of(name, program.schemas[name], files[name], conditions.get(name, "true")))
+        query = reading(files[name]) if files[name] else None
+        connection.execute(view_of(name, program.schemas[name], query, conditions.get(name, "true")))
     read_only(connection, (path for paths in files.values() for path in paths))
     connection.execute(settings_of(program))
     for name, rows in program.constants.items():

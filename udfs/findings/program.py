@@ -25,7 +25,9 @@ from codec.tables import (
     MapOf,
     Table,
     Type,
+    with_former,
 )
+from udfs.arrow.former import current_expressions
 
 # Tables in Parquet files as views of DuckDB, and a connection that reads no other file.
 #
@@ -46,12 +48,14 @@ def no_rows(schema: Table) -> str:
     return f"SELECT {columns} WHERE false"
 
 
-def view_of(name: str, schema: Table, paths: Sequence[str], condition: str = "true") -> str:
-    """The statement for a view of the rows of a table in files on which `condition` is true; without files there are
-    none."""
-    read = f" UNION ALL BY NAME {reading(paths)}" if paths else ""
-    rows = f"{no_rows(schema)}{read}"
-    return f"CREATE VIEW {name} AS {rows if condition == 'true' else f'SELECT * FROM ({rows}) WHERE {condition}'}"
+def view_of(name: str, schema: Table, query: str | None, condition: str = "true") -> str:
+    """The statement for a view of the rows of a table on which `condition` is true. `query`: of its files, which may be
+    of earlier releases; None: there are none."""
+    rows = no_rows(with_former(schema)) + (f" UNION ALL BY NAME {query}" if query else "")
+    current = ", ".join(f'{value} AS "{name}"' for name, value in current_expressions(schema, "duckdb").items())
+    former = ", ".join(each.formerly for each in schema if each.formerly)
+    columns = f"*{f' EXCLUDE ({former})' if former else ''}{f' REPLACE ({current})' if current else ''}"
+    return f"CREATE VIEW {name} AS SELECT {columns} FROM ({rows}) WHERE {condition}"
 
 
 def reading(paths: Sequence[str], *, in_folders: bool = False, with_names: bool = False) -> str:
@@ -115,7 +119,7 @@ TRAITS = {
     "managing": "management_status IS NOT NULL",
 }
 # Columns of a hit: a row of a context that breaks a rule. Those that locate it are null in contexts without channels.
-PLACE = {"connection_id": "BIGINT", "channel": "INTEGER", "channel_life": "BIGINT"}
+PLACE = {"connection_id": "BIGINT", "channel": "INTEGER", "channel_incarnation": "BIGINT"}
 HIT = {
     "rule_id": "VARCHAR", "frame_no": "BIGINT", "at_ns": "BIGINT", "thing": "VARCHAR", "scope": "VARCHAR",
     "offender": "VARCHAR", "severity": "VARCHAR", "evidence": "VARCHAR", "occurrences": "BIGINT",

@@ -144,7 +144,7 @@ WHOLE = re.compile(r"-?[0-9]{1,18}|[1-4][0-9]{18}")
 
 # Only connections with AMQP have messages; one that lost bytes may have, and makes its broker `lossy`. Bytes of another
 # protocol from the SYN on are not lost.
-_AMQP_FROM_SYN = pc.field("version").is_valid() | (pc.coalesce(pc.field("sides_known_by"), pc.scalar("")) != "syn")
+_AMQP_FROM_SYN = pc.field("version").is_valid() | (pc.coalesce(pc.field("roles_from"), pc.scalar("")) != "syn")
 _LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0) & _AMQP_FROM_SYN
 MAY_HAVE_MESSAGES = pc.field("version").is_valid() | _LOST
 
@@ -157,7 +157,7 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     connection that may have messages."""
     connections = connections.filter(MAY_HAVE_MESSAGES)
     rows = {name: combine_chunks(connections[name]) for name in CONNECTION_COLUMNS}
-    other = pc.and_(rows["version"].is_null(), pc.equal(rows["sides_known_by"], "syn").fill_null(False))
+    other = pc.and_(rows["version"].is_null(), pc.equal(rows["roles_from"], "syn").fill_null(False))
     undecoded = pc.if_else(other, 0, rows["undecoded_bytes"].fill_null(0))
     lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), undecoded), 0)
     # In 1.0 other brokers than RabbitMQ have hostnames, which are names of one broker; RabbitMQ alone has the prefix.

@@ -66,7 +66,7 @@ CARRIED = {
     "handled_ns": pa.int64(),
     "taken_ns": pa.int64(),
     "queue_key": pa.int64(),
-    "dead_lettered": pa.string(),
+    "dead_letter_reason": pa.string(),
     "trace_id": pa.string(),
     "span_id": pa.string(),
     "by_id": pa.bool_(),
@@ -247,7 +247,7 @@ def _columns(
         "redeliveries": pa.array(pairs.redeliveries[firsts], mask=~delivered),
         "outcome": pc.coalesce(last("outcome"), publish("outcome")),
         "transaction": publish("transaction"),
-        "dead_lettered": pc.coalesce(first("dead_lettered"), pc.if_else(of_dead, UNKNOWN, None)),
+        "dead_letter_reason": pc.coalesce(first("dead_letter_reason"), pc.if_else(of_dead, UNKNOWN, None)),
         "match": pc.if_else(paired, pc.if_else(either("by_id"), "message-id", "fingerprint"), "none"),
         "ambiguous": pc.if_else(paired, ambiguous, None),
     }

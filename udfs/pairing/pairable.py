@@ -92,7 +92,7 @@ class BrokerFields(NamedTuple):
     """Columns that the broker added to deliveries. `acquired_before` bool: 1.0: it may have been delivered before
     (first-acquirer false, which is all that RabbitMQ says of a message that was released). `exchange`, `routing_key`:
     the route, from annotations of 1.0; `first_death`: by name of FIRST_DEATH; `x_death_count` int64: of all entries;
-    `dead_lettered` bool. What was dead-lettered was published to `original_exchange` (null if not recorded) with
+    `dead_letter_reason` bool. What was dead-lettered was published to `original_exchange` (null if not recorded) with
     `original_routing_key`."""
 
     acquired_before: pa.Array
@@ -320,7 +320,7 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         "handled_ns": rows["handled_ts_ns"],
         "taken_ns": rows["broker_ts_ns"],
         "queue_key": queue_keys(rows, source),
-        "dead_lettered": reason,
+        "dead_letter_reason": reason,
         "by_id": by_id,
         # A message-id identifies a message although bytes are lost, unless ids repeat.
         "lossy": pc.and_(rows["lossy"], pc.or_(pc.coalesce(rows["ids_repeat"], False), pc.invert(by_id))),

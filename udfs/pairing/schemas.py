@@ -27,16 +27,16 @@ ID_COLUMNS = ("connection_id", "operation", "redelivered", "message_id", "queue"
 # Columns of table connections.
 CONNECTION_COLUMNS = (
     "connection_id", "version", "server_ip", "server_port", "server_product", "broker_name", "vhost", "missing_bytes",
-    "undecoded_bytes", "sides_known_by", "tcp_origin", "opened_ts", "closed_ts", "handshake_ns", "client_ip",
+    "undecoded_bytes", "roles_from", "tcp_origin", "opened_ts", "closed_ts", "handshake_ns", "client_ip",
     "client_port", "proxied_client_ip", "proxied_client_port", "user", "client_name", "client_packets",
     "server_packets", "client_bytes", "server_bytes", "client_frames", "server_frames", "messages_published",
     "messages_delivered", "tcp_end",
 )  # fmt: skip
 # Columns of tables links and stalls.
 LINK_COLUMNS = (
-    "connection_id", "channel", "channel_life", "kind", "name", "address", "queue", "opened_ts", "closed_ts",
+    "connection_id", "channel", "channel_incarnation", "kind", "name", "address", "queue", "opened_ts", "closed_ts",
 )  # fmt: skip
-STALL_COLUMNS = ("connection_id", "channel", "channel_life", "link", "kind", "side", "from_ns", "until_ns")
+STALL_COLUMNS = ("connection_id", "channel", "channel_incarnation", "link", "kind", "side", "from_ns", "until_ns")
 # What is joined to messages. `broker`: its name, or else `server`; `lossy`: bytes of that broker are lost;
 # `ids_repeat`: a message-id occurs twice there without a redelivered flag; `streams`: names of queues, and facts about
 # them, each followed by a newline.

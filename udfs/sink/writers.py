@@ -40,7 +40,7 @@ CONNECTION = "connection_id"
 ACCOUNT, UNREAD = "account", "unread"
 ARROW_WRITTEN = parquet.ARROW_WRITTEN.append(pa.field("note", pa.string()))
 WRITTEN = ddl(ARROW_WRITTEN)
-LOST_SIGHT = "lost sight of"  # connections.tcp_end
+EXPIRED = "expired"  # connections.tcp_end
 
 Parts = Iterator[tuple[str, pa.RecordBatch]]
 
@@ -123,7 +123,7 @@ class WriteBatch:
     """The function for `mapInArrow`: runs (TCP_RUNS) in order -> WRITTEN. `states`: of their flows.
 
     `keep_open`: connections may continue in the next batch; otherwise all are closed. `lost`: connections without a FIN
-    or RST are marked as lost sight of. `secrets`, `carry_secrets`: as for `udfs.tables.tables_of`.
+    or RST are marked as expired. `secrets`, `carry_secrets`: as for `udfs.tables.tables_of`.
     """
 
     folders: LakeFolders
@@ -221,8 +221,8 @@ def _with_accounts(runs: Iterable[pa.RecordBatch], notes: list[tuple[str, str]])
 
 
 def _mark_lost(connections: pa.RecordBatch) -> pa.RecordBatch:
-    """Marks connections without an end as lost sight of."""
+    """Marks connections without an end as expired."""
     at = connections.schema.get_field_index("tcp_end")
     ended = connections.column(at).cast(pa.string())
-    column = pc.if_else(pc.equal(ended, "none"), LOST_SIGHT, ended)
+    column = pc.if_else(pc.equal(ended, "none"), EXPIRED, ended)
     return connections.set_column(at, connections.schema.field(at).with_type(pa.string()), column)

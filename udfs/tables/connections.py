@@ -592,7 +592,7 @@ class Connections:
             "opened_ts": timestamps(known["opened_ts_ns"]),
             "closed_ts": timestamps(known["closed_ts_ns"]),
             "handshake_ns": pc.if_else(
-                known["syn_seen"].fill_null(False), elapsed(known["opened_ts_ns"], open_ns), nothing
+                known["syn_captured"].fill_null(False), elapsed(known["opened_ts_ns"], open_ns), nothing
             ),
             "client_name": pc.coalesce(*(concat_ws([known[part] for part in name.split()], " ") for name in NAMES)),
             "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES]),

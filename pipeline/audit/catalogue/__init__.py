@@ -46,7 +46,7 @@ KNOWN = {
     # Without its protocol header, the bytes of a client that was answered inside of TLS begin later: they were in early
     # data that the server refused, or the secrets do not open them.
     "start": (
-        "len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 OR sides_known_by = 'syn' "
+        "len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 OR roles_from = 'syn' "
         "AND NOT (coalesce(tls.decrypted, false) AND coalesce(server_frames, 0) > 0)"
     ),
     "both": "client_packets > 0 AND server_packets > 0",

@@ -20,7 +20,7 @@ import duckdb
 from udfs.findings.program import FACT, SOURCES, Gate, Relation
 
 SCRIPTS = ("macros", "connections", "channels", "messages", "sequences", "practice", "brokers")
-CHANNEL = ("connection_id", "channel", "channel_life")
+CHANNEL = ("connection_id", "channel", "channel_incarnation")
 # Contexts whose rows have fewer than the columns of CHANNEL -> how many they have.
 FEWER = {
     "captures": 0,

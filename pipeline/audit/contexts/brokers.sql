@@ -12,8 +12,8 @@
 -- status says so; what RabbitMQ declares that way is durable unless told otherwise.
 CREATE VIEW fact_entities AS
 WITH uses AS (
-    SELECT connection_id, channel, channel_life, frame_no, ts_ns, ts, version, name, kind, reply_frame_no, reply_name,
-           coalesce(reply_name LIKE '%-ok' OR reply_name = 'session.completed',
+    SELECT connection_id, channel, channel_incarnation, frame_no, ts_ns, ts, version, name, kind, reply_frame_no,
+           reply_name, coalesce(reply_name LIKE '%-ok' OR reply_name = 'session.completed',
                     coalesce(TRY_CAST(arguments.no_wait AS BOOLEAN), false) OR version = '0-10') AS accepted,
            ts_ns + coalesce(reply_latency_ns, 0) AS answered_ns,
            CASE kind WHEN 'exchange' THEN exchange ELSE queue END AS named_entity,
@@ -26,7 +26,7 @@ WITH uses AS (
            CASE WHEN name IN ('exchange.declare', 'queue.declare') THEN
                coalesce(CAST(TRY_CAST(arguments.arguments AS JSON) AS VARCHAR), '{}') END AS "table",
            coalesce(name = 'basic.consume' AND TRY_CAST(arguments.exclusive AS BOOLEAN), false) AS exclusive
-    FROM (SELECT *, channel_lives(name, connection_id, channel, frame_no) AS channel_life
+    FROM (SELECT *, channel_incarnations(name, connection_id, channel, frame_no) AS channel_incarnation
           FROM (SELECT *, CASE WHEN name IN ('exchange.declare', 'exchange.delete') THEN 'exchange'
                                WHEN queue IS NOT NULL AND name NOT IN ('queue.query', 'exchange.bound',
                                                                        'exchange.query') THEN 'queue' END AS kind
@@ -34,7 +34,7 @@ WITH uses AS (
           WHERE kind IS NOT NULL OR name = 'channel.open')
     WHERE kind IS NOT NULL
     UNION ALL
-    SELECT connection_id, channel, channel_life, frame_no, ts_ns, ts, version, name,
+    SELECT connection_id, channel, channel_incarnation, frame_no, ts_ns, ts, version, name,
            split_part(name, '.', 1) AS kind, reply_frame_no, NULL AS reply_name, coalesce(status < 300, false) AS accepted,
            answered_ns, coalesce(queue, exchange) AS named_entity,
            CASE WHEN name LIKE '%.declare' THEN
@@ -51,7 +51,7 @@ named AS (
         SELECT * EXCLUDE (named_entity, nameless, name_given, called), name_given IS NOT NULL AS given,
                CASE WHEN called = '' AND kind = 'queue' THEN
                    last_value(CASE name WHEN 'queue.declare' THEN called END IGNORE NULLS)
-                       OVER (PARTITION BY connection_id, channel, channel_life ORDER BY frame_no)
+                       OVER (PARTITION BY connection_id, channel, channel_incarnation ORDER BY frame_no)
                ELSE called END AS entity
         FROM (SELECT *, coalesce(name_given, named_entity) AS called
               FROM (SELECT *, CASE WHEN name = 'queue.declare' AND named_entity = '' THEN reply_frame_no END
@@ -63,10 +63,10 @@ named AS (
     WHERE entity != '')
 SELECT *
 FROM named
-LEFT JOIN (SELECT connection_id, channel, channel_life, opened_ts AS ts, true AS exclusive,
+LEFT JOIN (SELECT connection_id, channel, channel_incarnation, opened_ts AS ts, true AS exclusive,
                   min(epoch_us(closed_ts)) AS closed_us
-           FROM links WHERE exclusive GROUP BY connection_id, channel, channel_life, opened_ts)
-    USING (connection_id, channel, channel_life, ts, exclusive);
+           FROM links WHERE exclusive GROUP BY connection_id, channel, channel_incarnation, opened_ts)
+    USING (connection_id, channel, channel_incarnation, ts, exclusive);
 
 -- The same by broker, in the order of time.
 --     was            the last accepted declaration (not passive) or deletion before it: `deleted`, and of a declaration
@@ -97,13 +97,13 @@ WINDOW before AS (PARTITION BY server_ip, server_port, vhost, kind, entity ORDER
 
 -- Consumers that the server cancelled, with their queue, if it is known, and since when they got messages.
 CREATE VIEW fact_lost_consumers AS
-SELECT * FROM (SELECT connection_id, channel, channel_life, frame_no, ts_ns, version,
+SELECT * FROM (SELECT connection_id, channel, channel_incarnation, frame_no, ts_ns, version,
                       TRY_CAST(arguments.consumer_tag AS VARCHAR) AS consumer_tag
                FROM channel_methods WHERE name = 'basic.cancel' AND sender = 'server')
-LEFT JOIN (SELECT connection_id, channel, channel_life, name AS consumer_tag,
+LEFT JOIN (SELECT connection_id, channel, channel_incarnation, name AS consumer_tag,
                   if(min(queue) = max(queue), min(queue), NULL) AS queue, min(epoch_us(opened_ts)) * 1000 AS since_ns
-           FROM links GROUP BY connection_id, channel, channel_life, name)
-    USING (connection_id, channel, channel_life, consumer_tag);
+           FROM links GROUP BY connection_id, channel, channel_incarnation, name)
+    USING (connection_id, channel, channel_incarnation, consumer_tag);
 
 -- The same with the last deletion of the queue before, on any connection to the broker: `deleted_frame`, the
 -- `deleting_connection` and the name of its client (`deleted_by`); null if none is since the consumer got messages.
@@ -196,8 +196,8 @@ WHERE name = 'queue.declare' AND TRY_CAST(arguments.arguments."x-queue-type" AS 
 -- Messages by `key`, equal for messages that are equal on one broker. Few of them went back to a queue: only those, and
 -- messages equal to them anywhere, are facts.
 CREATE VIEW keyed_messages AS
-SELECT connection_id, channel, channel_life, first_frame_no, messages.ts_ns AS ts_ns, operation, queue, redelivered,
-       outcome, settled_ts_ns, body_sha256, message_id, version, headers,
+SELECT connection_id, channel, channel_incarnation, first_frame_no, messages.ts_ns AS ts_ns, operation, queue,
+       redelivered, outcome, settled_ts_ns, body_sha256, message_id, version, headers,
        hash(server_ip, server_port, vhost, body_sha256, message_id, correlation_id, timestamp) AS key
 FROM messages JOIN (SELECT connection_id, version, server_ip, server_port, vhost FROM connections)
     USING (connection_id)
@@ -212,8 +212,8 @@ CREATE VIEW fact_equal_messages AS
 SELECT * EXCLUDE (headers),
        headers."x-death" IS NOT NULL OR headers."x-stream-offset" IS NOT NULL AS came_otherwise
 FROM keyed_messages SEMI JOIN back_keys USING (key)
-LEFT JOIN (SELECT connection_id, channel, channel_life, epoch_us(closed_ts) * 1000 AS closed_ns FROM channels)
-    USING (connection_id, channel, channel_life);
+LEFT JOIN (SELECT connection_id, channel, channel_incarnation, epoch_us(closed_ts) * 1000 AS closed_ns FROM channels)
+    USING (connection_id, channel, channel_incarnation);
 
 -- Deliveries that can only be a message which the same queue has delivered before. They have the message id and the bytes
 -- of an earlier delivery from the same queue that went back to it: the consumer requeued it, or left it unsettled on a

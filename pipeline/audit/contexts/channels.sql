@@ -5,26 +5,26 @@
 -- unusual ones are read one by one (unusual_methods). A rule about rows that are routine so far needs a change here.
 
 -- The longest stretch of each channel without methods that steer it: after `from_frame` and before `until_frame`;
--- `life`: channel_life; `confirms`. Where the capture begins in the middle of a connection, what comes before the first
--- steering method is such a stretch, of which rules know that they know nothing; a channel that is not named is never
--- steered.
+-- `incarnation`: channel_incarnation; `confirms`. Where the capture begins in the middle of a connection, what comes
+-- before the first steering method is such a stretch, of which rules know that they know nothing; a channel that is not
+-- named is never steered.
 CREATE TABLE stretches AS
 SELECT connection_id, channel, longest.from_frame AS from_frame, longest.until_frame AS until_frame,
-       longest.life AS life, longest.confirms AS confirms
+       longest.incarnation AS incarnation, longest.confirms AS confirms
 FROM (SELECT connection_id, channel, max(stretch) AS longest
       FROM (SELECT connection_id, channel,
                    unnest([CASE WHEN was = 'channel.open' AND odd = 0
                                      AND until_frame - from_frame > setting('LIMITS.stretch')::BIGINT THEN
                                {'length': until_frame - from_frame, 'from_frame': from_frame,
-                                'until_frame': until_frame, 'life': life,
+                                'until_frame': until_frame, 'incarnation': incarnation,
                                 'confirms': coalesce(confirmed > opened, false)} END,
                            CASE WHEN first AND midstream THEN
-                               {'length': from_frame + 1, 'from_frame': -1, 'until_frame': from_frame, 'life': 0,
+                               {'length': from_frame + 1, 'from_frame': -1, 'until_frame': from_frame, 'incarnation': 0,
                                 'confirms': true} END]) AS stretch
             FROM (SELECT connection_id, channel, midstream, frame_no AS from_frame,
                          coalesce(lead(frame_no) OVER own, never()) AS until_frame,
                          lag(frame_no) OVER own IS NULL AS first,
-                         count(CASE WHEN name = 'channel.open' THEN 1 END) OVER so_far AS life,
+                         count(CASE WHEN name = 'channel.open' THEN 1 END) OVER so_far AS incarnation,
                          last_value(CASE WHEN name IN ('channel.open', 'channel.close', 'channel.close-ok')
                                          THEN name END IGNORE NULLS) OVER so_far AS was,
                          count(CASE WHEN name LIKE 'channel.flow%' OR name = 'tx.select' THEN 1 END) OVER so_far AS odd,
@@ -40,10 +40,10 @@ FROM (SELECT connection_id, channel, max(stretch) AS longest
       GROUP BY connection_id, channel)
 WHERE longest IS NOT NULL;
 
--- Methods on channels that carry or settle messages: `stretch_life` (`channel_life` within the stretch of its channel,
--- else null) and `routine`. Only 0-8 and 0-9 have tickets.
+-- Methods on channels that carry or settle messages: `stretch_incarnation` (`channel_incarnation` within the stretch of
+-- its channel, else null) and `routine`. Only 0-8 and 0-9 have tickets.
 CREATE VIEW transfers AS
-SELECT *, coalesce(stretch_life IS NOT NULL
+SELECT *, coalesce(stretch_incarnation IS NOT NULL
                    AND (sender = 'client' OR name != 'basic.ack' OR coalesce(confirms, midstream))
                    AND channel <= last_channel AND status = 'ok'
                    AND NOT coalesce(delivery_tag = 0 OR strlen(exchange) > 127
@@ -51,7 +51,7 @@ SELECT *, coalesce(stretch_life IS NOT NULL
                    AND NOT coalesce(immediate, false) AND NOT coalesce(ticket = 0, false), false) AS routine
 FROM (SELECT *, CASE WHEN is_classic(version) AND carries(name, sender, version)
                           AND (frame_no > from_frame AND frame_no < until_frame OR midstream AND from_frame IS NULL)
-                     THEN coalesce(life, 0) END AS stretch_life
+                     THEN coalesce(incarnation, 0) END AS stretch_incarnation
       FROM (SELECT * FROM methods
             WHERE is_classic(version) AND frame_type IN ('method', 'oob-method') AND channel IS DISTINCT FROM 0
                   AND name IN ('basic.publish', 'basic.deliver', 'basic.get-ok', 'basic.ack', 'basic.reject'))
@@ -66,7 +66,7 @@ FROM (SELECT *, CASE WHEN is_classic(version) AND carries(name, sender, version)
 
 -- Counts of these methods; each unusual one by itself.
 CREATE TABLE transfer_counts AS
-SELECT connection_id, channel, version, stretch_life, sender, name, class_id, method_id, unusual_frame,
+SELECT connection_id, channel, version, stretch_incarnation, sender, name, class_id, method_id, unusual_frame,
        count(*) AS times, min(frame_no) AS first_frame, max(frame_no) AS last_frame, min(ts_ns) AS first_ns
 FROM (SELECT *, CASE WHEN NOT routine THEN frame_no END AS unusual_frame FROM transfers)
 GROUP BY ALL;
@@ -75,18 +75,19 @@ GROUP BY ALL;
 CREATE TABLE unusual_methods AS
 SELECT connection_id, frame_no, ts_ns, sender, version, channel, frame_type, class_id, method_id, code, name, size,
        payload_size, body_size, status, error, notes, content_frame_no, arguments, reply_name,
-       CAST(NULL AS BIGINT) AS stretch_life
+       CAST(NULL AS BIGINT) AS stretch_incarnation
 FROM control_methods
 WHERE is_classic(version) AND frame_type IN ('method', 'oob-method') AND channel IS DISTINCT FROM 0
 UNION ALL
 SELECT connection_id, frame_no, ts_ns, sender, version, channel, frame_type, class_id, method_id, code, name, size,
-       payload_size, CAST(NULL AS BIGINT), status, error, notes, content_frame_no, arguments, reply_name, stretch_life
-FROM methods JOIN (SELECT connection_id, unusual_frame AS frame_no, stretch_life
+       payload_size, CAST(NULL AS BIGINT), status, error, notes, content_frame_no, arguments, reply_name,
+       stretch_incarnation
+FROM methods JOIN (SELECT connection_id, unusual_frame AS frame_no, stretch_incarnation
                    FROM transfer_counts WHERE unusual_frame IS NOT NULL) USING (connection_id, frame_no);
 
--- The same with `channel_life` as in the tables.
+-- The same with `channel_incarnation` as in the tables.
 CREATE VIEW channel_methods AS
-SELECT *, channel_lives(name, connection_id, channel, frame_no) AS channel_life FROM unusual_methods;
+SELECT *, channel_incarnations(name, connection_id, channel, frame_no) AS channel_incarnation FROM unusual_methods;
 
 -- One row per unusual method of the classic family on a channel other than 0, with its arguments (`args`), states of the
 -- channel from its earlier rows, its `reply_name`, the method that the server's next channel.close in the same
@@ -130,10 +131,10 @@ FROM (SELECT *,
              count(CASE WHEN name = 'channel.close-ok' AND sender = 'server' THEN 1 END) OVER before
                  AS server_channel_close_oks,
              count(CASE name WHEN 'channel.open' THEN 1 END) OVER before
-                 + coalesce(CASE name WHEN 'channel.open' THEN 1 END, 0) AS channel_life,
+                 + coalesce(CASE name WHEN 'channel.open' THEN 1 END, 0) AS channel_incarnation,
              lead(CASE WHEN name = 'channel.open' OR name = 'channel.close' AND sender = 'server' THEN
                       {'class_id': args.class_id, 'method_id': args.method_id} END IGNORE NULLS) OVER own AS blamed
-      FROM (SELECT * EXCLUDE (arguments, stretch_life),
+      FROM (SELECT * EXCLUDE (arguments, stretch_incarnation),
                    {'exchange': TRY_CAST(arguments.exchange AS VARCHAR),
                     'routing_key': TRY_CAST(arguments.routing_key AS VARCHAR),
                     'queue': TRY_CAST(arguments.queue AS VARCHAR),
@@ -172,7 +173,7 @@ LEFT JOIN connection_facts USING (connection_id);
 
 -- channel.close and its arguments.
 CREATE TABLE channel_closes AS
-SELECT connection_id, channel, channel_life, frame_no, ts_ns, version, sender, name,
+SELECT connection_id, channel, channel_incarnation, frame_no, ts_ns, version, sender, name,
        {'reply_code': TRY_CAST(arguments.reply_code AS INTEGER),
         'reply_text': TRY_CAST(arguments.reply_text AS VARCHAR),
         'class_id': TRY_CAST(arguments.class_id AS INTEGER),
@@ -180,7 +181,7 @@ SELECT connection_id, channel, channel_life, frame_no, ts_ns, version, sender, n
 FROM channel_methods WHERE name = 'channel.close';
 
 -- One row per channel incarnation of the classic family, with its methods and messages. An incarnation lasts from an
--- open of a channel number to the next open; `channel_life` numbers them.
+-- open of a channel number to the next open; `channel_incarnation` numbers them.
 --     methods       array of (sender, name, class_id, method_id, times, first_frame, last_frame), by method and sender
 --     close         the first channel.close: sender, frame_no, ts_ns and its arguments
 --     close_ok_ns   time of its channel.close-ok
@@ -194,40 +195,40 @@ SELECT *, CASE close.sender WHEN 'client' THEN server_ok_ns ELSE client_ok_ns EN
        connection_ended OR close IS NOT NULL AS ended, least(c.close.ts_ns, c.last_ns) AS until_ns,
        count_if(still_open) OVER (PARTITION BY connection_id) AS open_channels
 FROM (SELECT *, c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none' AS connection_ended,
-             close IS NULL AND NOT (channel_life = 0 AND c.from_start) AS still_open
-      FROM (SELECT connection_id, channel, channel_life, any_value(version) AS version,
+             close IS NULL AND NOT (channel_incarnation = 0 AND c.from_start) AS still_open
+      FROM (SELECT connection_id, channel, channel_incarnation, any_value(version) AS version,
                    list({'sender': sender, 'name': name, 'class_id': class_id, 'method_id': method_id, 'times': times,
                          'first_frame': first_frame, 'last_frame': last_frame} ORDER BY first_frame) AS methods,
                    min(first_ns) FILTER (WHERE name = 'channel.close-ok' AND sender = 'client') AS client_ok_ns,
                    min(first_ns) FILTER (WHERE name = 'channel.close-ok' AND sender = 'server') AS server_ok_ns,
                    max(last_frame) AS last_frame
-            FROM (SELECT connection_id, channel, channel_life, version, sender, name, class_id, method_id,
+            FROM (SELECT connection_id, channel, channel_incarnation, version, sender, name, class_id, method_id,
                          sum(times)::BIGINT AS times, min(first_frame) AS first_frame, max(last_frame) AS last_frame,
                          min(first_ns) AS first_ns
-                  FROM (SELECT connection_id, channel, stretch_life AS channel_life, version, sender, name, class_id,
-                               method_id, times, first_frame, last_frame, first_ns
-                        FROM transfer_counts WHERE stretch_life IS NOT NULL
+                  FROM (SELECT connection_id, channel, stretch_incarnation AS channel_incarnation, version, sender,
+                               name, class_id, method_id, times, first_frame, last_frame, first_ns
+                        FROM transfer_counts WHERE stretch_incarnation IS NOT NULL
                         UNION ALL
-                        SELECT connection_id, channel, channel_life, version, sender, name, class_id, method_id, 1,
-                               frame_no, frame_no, ts_ns
-                        FROM channel_methods WHERE stretch_life IS NULL)
-                  GROUP BY connection_id, channel, channel_life, version, sender, name, class_id, method_id)
-            GROUP BY connection_id, channel, channel_life)
-      LEFT JOIN (SELECT connection_id, channel, channel_life,
+                        SELECT connection_id, channel, channel_incarnation, version, sender, name, class_id, method_id,
+                               1, frame_no, frame_no, ts_ns
+                        FROM channel_methods WHERE stretch_incarnation IS NULL)
+                  GROUP BY connection_id, channel, channel_incarnation, version, sender, name, class_id, method_id)
+            GROUP BY connection_id, channel, channel_incarnation)
+      LEFT JOIN (SELECT connection_id, channel, channel_incarnation,
                         arg_min({'frame_no': frame_no, 'ts_ns': ts_ns, 'sender': sender,
                                  'reply_code': args.reply_code, 'reply_text': args.reply_text,
                                  'class_id': args.class_id, 'method_id': args.method_id}, frame_no) AS close
-                 FROM channel_closes GROUP BY connection_id, channel, channel_life)
-          USING (connection_id, channel, channel_life)
-      LEFT JOIN (SELECT connection_id, channel, channel_life, sum(delivered)::BIGINT AS delivered,
+                 FROM channel_closes GROUP BY connection_id, channel, channel_incarnation)
+          USING (connection_id, channel, channel_incarnation)
+      LEFT JOIN (SELECT connection_id, channel, channel_incarnation, sum(delivered)::BIGINT AS delivered,
                         sum(unsettled)::BIGINT AS unsettled, sum(requeued)::BIGINT AS requeued,
                         sum(rejected)::BIGINT AS rejected, sum(redelivered)::BIGINT AS redelivered,
                         sum(persistent)::BIGINT AS persistent, min(first_delivered) AS first_delivered,
                         min(first_unsettled) AS first_unsettled, min(first_requeued) AS first_requeued,
                         min(first_rejected) AS first_rejected, min(first_redelivered) AS first_redelivered,
                         min(first_persistent) AS first_persistent
-                 FROM message_counts GROUP BY connection_id, channel, channel_life)
-          USING (connection_id, channel, channel_life)
+                 FROM message_counts GROUP BY connection_id, channel, channel_incarnation)
+          USING (connection_id, channel, channel_incarnation)
       LEFT JOIN connection_facts USING (connection_id));
 
 -- Methods with a limit on their rate.
@@ -238,7 +239,7 @@ CREATE VIEW context_rates AS
 SELECT *, lag(ts_ns, setting('CH-11.limit_per_minute')::BIGINT) OVER own AS opened_before_ns,
        lag(ts_ns, setting('CO-07.limit_per_minute')::BIGINT) OVER own AS got_before_ns,
        avg(CASE WHEN reply_name = 'basic.get-empty' THEN 1 ELSE 0 END) OVER so_far AS empty_share
-FROM (SELECT *, channel_lives(name, connection_id, channel, frame_no) AS channel_life,
+FROM (SELECT *, channel_incarnations(name, connection_id, channel, frame_no) AS channel_incarnation,
              CASE name WHEN 'basic.get' THEN channel END AS on_channel
       FROM (SELECT connection_id, frame_no, ts_ns, version, channel, name, reply_name
             FROM control_methods WHERE name IN ('channel.open', 'basic.get')))
@@ -247,7 +248,7 @@ WINDOW own AS (PARTITION BY connection_id, name, on_channel ORDER BY frame_no),
 
 -- Methods that name a consumer tag.
 CREATE TABLE tagged AS
-SELECT connection_id, channel, channel_life, frame_no, ts_ns, version, sender, name, content_frame_no,
+SELECT connection_id, channel, channel_incarnation, frame_no, ts_ns, version, sender, name, content_frame_no,
        TRY_CAST(arguments.consumer_tag AS VARCHAR) AS consumer_tag
 FROM channel_methods
 WHERE name IN ('basic.consume', 'basic.consume-ok', 'basic.cancel', 'basic.cancel-ok')
@@ -255,15 +256,15 @@ WHERE name IN ('basic.consume', 'basic.consume-ok', 'basic.cancel', 'basic.cance
 
 -- Most consumers get all of their deliveries between start and cancel: these did not, perhaps.
 CREATE TABLE odd_consumers AS
-SELECT connection_id, channel, channel_life, link, version, begun, cancelled
+SELECT connection_id, channel, channel_incarnation, link, version, begun, cancelled
 FROM (SELECT * FROM message_counts WHERE operation = 'deliver' AND link != '')
 JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
-LEFT JOIN (SELECT connection_id, channel, channel_life, consumer_tag AS link,
+LEFT JOIN (SELECT connection_id, channel, channel_incarnation, consumer_tag AS link,
                   min(frame_no) FILTER (WHERE name IN ('basic.consume', 'basic.consume-ok')) AS begun,
                   coalesce(min(frame_no) FILTER (WHERE name NOT IN ('basic.consume', 'basic.consume-ok')), never())
                       AS cancelled
-           FROM tagged GROUP BY connection_id, channel, channel_life, consumer_tag)
-    USING (connection_id, channel, channel_life, link)
+           FROM tagged GROUP BY connection_id, channel, channel_incarnation, consumer_tag)
+    USING (connection_id, channel, channel_incarnation, link)
 WHERE is_classic(version) AND NOT coalesce(first_frame > begun AND last_frame < cancelled, false);
 
 -- Methods that name a consumer tag, with the previous method that named it: `tag_was` in this channel incarnation,
@@ -274,20 +275,20 @@ SELECT *
 FROM (SELECT *,
              last_value(CASE WHEN name != 'basic.deliver' THEN
                  {'name': name, 'sender': sender, 'frame_no': frame_no, 'channel': channel,
-                  'channel_life': channel_life} END IGNORE NULLS) OVER here AS tag_was,
+                  'channel_incarnation': channel_incarnation} END IGNORE NULLS) OVER here AS tag_was,
              last_value(CASE WHEN name != 'basic.deliver' THEN
                  {'name': name, 'sender': sender, 'frame_no': frame_no, 'channel': channel,
-                  'channel_life': channel_life} END IGNORE NULLS) OVER anywhere AS tag_was_anywhere
-      FROM (SELECT connection_id, channel, channel_life, consumer_tag, frame_no, ts_ns, version, sender, name,
+                  'channel_incarnation': channel_incarnation} END IGNORE NULLS) OVER anywhere AS tag_was_anywhere
+      FROM (SELECT connection_id, channel, channel_incarnation, consumer_tag, frame_no, ts_ns, version, sender, name,
                    content_frame_no
             FROM tagged
             UNION ALL
-            SELECT connection_id, channel, channel_life, link, first_frame_no, ts_ns, version, 'server',
+            SELECT connection_id, channel, channel_incarnation, link, first_frame_no, ts_ns, version, 'server',
                    'basic.deliver', first_frame_no
             FROM (SELECT * FROM messages WHERE operation = 'deliver')
-            JOIN odd_consumers USING (connection_id, channel, channel_life, link)
+            JOIN odd_consumers USING (connection_id, channel, channel_incarnation, link)
             WHERE NOT coalesce(first_frame_no > begun AND first_frame_no < cancelled, false))
-      WINDOW here AS (PARTITION BY connection_id, channel, channel_life, consumer_tag ORDER BY frame_no
+      WINDOW here AS (PARTITION BY connection_id, channel, channel_incarnation, consumer_tag ORDER BY frame_no
                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
              anywhere AS (PARTITION BY connection_id, consumer_tag ORDER BY frame_no
                           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
@@ -308,20 +309,22 @@ LEFT JOIN connection_facts USING (connection_id);
 -- mark row (place 0) is inserted before each such reply (place 1). By ids: 0-9 has two methods basic.recover, of which
 -- one has a reply.
 CREATE VIEW context_request_reply AS
-SELECT * EXCLUDE (latest), CASE latest.channel_life WHEN channel_life THEN latest.until END AS open_until
+SELECT * EXCLUDE (latest), CASE latest.channel_incarnation WHEN channel_incarnation THEN latest.until END AS open_until
 FROM (SELECT *,
              CASE sender
                  WHEN 'client' THEN max(CASE WHEN asks AND sender = 'client' THEN
-                     {'channel_life': channel_life, 'until': coalesce(reply_frame_no, never())} END) OVER before
+                     {'channel_incarnation': channel_incarnation, 'until': coalesce(reply_frame_no, never())} END)
+                         OVER before
                  WHEN 'server' THEN max(CASE WHEN asks AND sender = 'server' THEN
-                     {'channel_life': channel_life, 'until': coalesce(reply_frame_no, never())} END) OVER before
+                     {'channel_incarnation': channel_incarnation, 'until': coalesce(reply_frame_no, never())} END)
+                         OVER before
              END AS latest,
              min(CASE WHEN name IN ('channel.close', 'connection.close') THEN ts_ns END) OVER backwards AS next_close_ns,
              last_value(CASE place WHEN 1 THEN no_wait END IGNORE NULLS) OVER earlier_in_group AS no_wait_before
       FROM (SELECT * EXCLUDE (asks, answered_early),
                    asks AND NOT (reply_frame_no IS NULL AND coalesce(answered_early, false)) AS asks,
                    count(CASE WHEN name = 'channel.open' AND place = 1 THEN 1 END)
-                       OVER (PARTITION BY connection_id, channel ORDER BY frame_no, place) AS channel_life
+                       OVER (PARTITION BY connection_id, channel ORDER BY frame_no, place) AS channel_incarnation
             FROM (SELECT *, lag(place = 1 AND replies AND NOT coalesce(paired, false)) OVER in_group AS answered_early
                   FROM (SELECT *, lag(place = 0) OVER in_group AS paired,
                                lead(place = 1 AND asks AND reply_frame_no IS NULL) OVER in_group AS overtaken

@@ -165,9 +165,9 @@ SELECT * EXCLUDE (version, framed_version, client_ip, client_port, loss_from_ns)
            OR c.sasl_outcome.args.code != 0 AS failed_login,
        coalesce(c.start_ok.frame_no, c.client_header.frame_no, first_frame) AS frame_no
 FROM (SELECT *, epoch_us(opened_ts) * 1000 AS opened_ns, epoch_us(closed_ts) * 1000 AS ts_ns,
-             len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 OR sides_known_by = 'syn'
+             len(list_filter(versions_offered, lambda v: v LIKE 'client %')) > 0 OR roles_from = 'syn'
                  AND NOT (coalesce(tls.decrypted, false) AND coalesce(server_frames, 0) > 0) AS start,
-             sides_known_by = 'syn' AS begun,
+             roles_from = 'syn' AS begun,
              client_packets > 0 AND server_packets > 0 AS "both",
              out_of_order_segments = 0 AND NOT coalesce(list_contains(limits, 'order of both sides'), false)
                  AS "order",
@@ -211,7 +211,7 @@ CREATE VIEW fact_connections AS
 SELECT connection_id, version, frame_no, opened_ns, ts_ns, closed_ts, start, "both", "order", loss_from_ns, loss_frame,
        client_ip, client_port, tcp_client_ip, tcp_client_port, proxied_client_ip, proxied_client_port, server_ip,
        server_port, vhost, "user", client_name, client_product, server_product, handshake_ns, client_frames, server_frames,
-       client_container_id, server_container_id, content, state, sides_known_by, asked, answered, refused, failed_login,
+       client_container_id, server_container_id, content, state, roles_from, asked, answered, refused, failed_login,
        tcp_end, tcp_origin, client_packets, server_packets, client_bytes, server_bytes, missing_bytes, first_frame,
        client_min_frame, messages_published, messages_delivered, {'mode': tls.mode} AS tls,
        {'foreign': c.foreign, 'proxy': c.proxy, 'client_header': c.client_header, 'server_header': c.server_header,

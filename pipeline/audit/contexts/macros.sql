@@ -30,7 +30,7 @@ CREATE MACRO carries(name, sender, version) AS
 CREATE MACRO offered(versions, side) AS
     string_split(list_filter(versions, lambda v: v LIKE side)[1], ' ')[2];
 -- How often the channel of a row was opened so far.
-CREATE MACRO channel_lives(name, connection_id, channel, frame_no) AS
+CREATE MACRO channel_incarnations(name, connection_id, channel, frame_no) AS
     count(CASE name WHEN 'channel.open' THEN 1 END)
         OVER (PARTITION BY connection_id, channel ORDER BY frame_no ROWS UNBOUNDED PRECEDING);
 -- A value of a VARIANT as text: containers as JSON.

@@ -1,7 +1,7 @@
 -- Messages counted by channel incarnation, `operation` and `link`: `first_frame` and `last_frame`; the number of those of
 -- each kind, and of `large` publishes; the frame of the first of those; the `largest` publish, bytes.
 CREATE TABLE message_counts AS
-SELECT connection_id, channel, channel_life, operation, link, min(first_frame_no) AS first_frame,
+SELECT connection_id, channel, channel_incarnation, operation, link, min(first_frame_no) AS first_frame,
        max(first_frame_no) AS last_frame, max(published) AS largest,
        count_if(was_delivered) AS delivered,
        count_if(was_delivered AND outcome = 'unsettled') AS unsettled,
@@ -17,20 +17,20 @@ SELECT connection_id, channel, channel_life, operation, link, min(first_frame_no
        min(first_frame_no) FILTER (WHERE was_delivered AND redelivered) AS first_redelivered,
        min(first_frame_no) FILTER (WHERE operation = 'publish' AND durable) AS first_persistent,
        min(first_frame_no) FILTER (WHERE published > setting('PR-09.limit_bytes')::BIGINT) AS first_large
-FROM (SELECT connection_id, channel, channel_life, operation, link, first_frame_no, outcome, redelivered, durable,
-             operation IN ('deliver', 'get') AS was_delivered,
-             CASE operation WHEN 'publish' THEN coalesce(body_size, body_seen) END AS published
+FROM (SELECT connection_id, channel, channel_incarnation, operation, link, first_frame_no, outcome, redelivered,
+             durable, operation IN ('deliver', 'get') AS was_delivered,
+             CASE operation WHEN 'publish' THEN coalesce(body_size, body_captured) END AS published
       FROM messages)
-GROUP BY connection_id, channel, channel_life, operation, link;
+GROUP BY connection_id, channel, channel_incarnation, operation, link;
 
 -- Deliveries with a delivery tag, and `highest_tag`: the highest tag before, in the same channel incarnation. Deliveries
 -- to a direct reply-to consumer have no delivery tags of their own. In the contexts of messages `frame_no` and
 -- `content_frame_no` are the frame of their method.
 CREATE VIEW context_numbers AS
 SELECT *
-FROM (SELECT connection_id, channel, channel_life, first_frame_no AS frame_no, first_frame_no AS content_frame_no, ts_ns,
-             delivery_tag,
-             max(delivery_tag) OVER (PARTITION BY connection_id, channel, channel_life ORDER BY first_frame_no
+FROM (SELECT connection_id, channel, channel_incarnation, first_frame_no AS frame_no, first_frame_no
+             AS content_frame_no, ts_ns, delivery_tag,
+             max(delivery_tag) OVER (PARTITION BY connection_id, channel, channel_incarnation ORDER BY first_frame_no
                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest_tag
       FROM messages
       WHERE operation IN ('deliver', 'get') AND delivery_tag > 0
@@ -49,9 +49,9 @@ FROM (SELECT *, first_frame_no AS frame_no, first_frame_no AS content_frame_no
             OR outcome = 'unsettled')
 LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
 LEFT JOIN connection_facts USING (connection_id)
-LEFT JOIN (SELECT connection_id, channel, channel_life, epoch_us(closed_ts) * 1000 AS closed_ns,
+LEFT JOIN (SELECT connection_id, channel, channel_incarnation, epoch_us(closed_ts) * 1000 AS closed_ns,
                   unsettled AS outstanding
-           FROM channels) USING (connection_id, channel, channel_life);
+           FROM channels) USING (connection_id, channel, channel_incarnation);
 
 -- Publishes in confirm mode that the server returned, paired with equal publishes. A basic.return has no delivery tag:
 -- which of several equal publishes it returns is a guess. Brokers return before they confirm; so a return after all
@@ -59,45 +59,46 @@ LEFT JOIN (SELECT connection_id, channel, channel_life, epoch_us(closed_ts) * 10
 --     all_confirmed_frame  frame that confirmed the last of the equal publishes of the channel; null: not all confirmed
 CREATE VIEW context_returned_publishes AS
 WITH publishes AS (
-    SELECT connection_id, channel, channel_life, exchange, routing_key, body_sha256, first_frame_no AS frame_no, ts_ns,
-           delivery_tag, settled_frame_no, returned_frame_no,
+    SELECT connection_id, channel, channel_incarnation, exchange, routing_key, body_sha256, first_frame_no AS frame_no,
+           ts_ns, delivery_tag, settled_frame_no, returned_frame_no,
            CASE WHEN count(settled_frame_no) OVER equal = count(*) OVER equal
                THEN max(settled_frame_no) OVER equal END AS all_confirmed_frame
     FROM messages
     WHERE operation = 'publish' AND delivery_tag IS NOT NULL AND (mandatory OR immediate)
-    WINDOW equal AS (PARTITION BY connection_id, channel, channel_life, exchange, routing_key, body_sha256)),
+    WINDOW equal AS (PARTITION BY connection_id, channel, channel_incarnation, exchange, routing_key, body_sha256)),
 unpaired AS (
-    SELECT *, row_number() OVER (PARTITION BY connection_id, channel, channel_life, exchange, routing_key, body_sha256
+    SELECT *, row_number() OVER (PARTITION BY connection_id, channel, channel_incarnation, exchange, routing_key,
+                                              body_sha256
                                  ORDER BY returned_frame_no) AS turn
-    FROM (SELECT connection_id, channel, channel_life, exchange, routing_key, body_sha256,
+    FROM (SELECT connection_id, channel, channel_incarnation, exchange, routing_key, body_sha256,
                  first_frame_no AS returned_frame_no
           FROM messages WHERE operation = 'return')
     ANTI JOIN (SELECT connection_id, returned_frame_no FROM publishes WHERE returned_frame_no IS NOT NULL)
         USING (connection_id, returned_frame_no))
 SELECT * FROM (
-    SELECT connection_id, channel, channel_life, exchange, routing_key, body_sha256, frame_no, ts_ns, delivery_tag,
-           settled_frame_no, all_confirmed_frame, returned_frame_no
+    SELECT connection_id, channel, channel_incarnation, exchange, routing_key, body_sha256, frame_no, ts_ns,
+           delivery_tag, settled_frame_no, all_confirmed_frame, returned_frame_no
     FROM publishes WHERE returned_frame_no IS NOT NULL
     UNION ALL
-    SELECT connection_id, channel, channel_life, exchange, routing_key, body_sha256, frame_no, ts_ns, delivery_tag,
-           settled_frame_no, all_confirmed_frame, unpaired.returned_frame_no
+    SELECT connection_id, channel, channel_incarnation, exchange, routing_key, body_sha256, frame_no, ts_ns,
+           delivery_tag, settled_frame_no, all_confirmed_frame, unpaired.returned_frame_no
     FROM (SELECT * EXCLUDE (returned_frame_no),
-                 row_number() OVER (PARTITION BY connection_id, channel, channel_life, exchange, routing_key,
+                 row_number() OVER (PARTITION BY connection_id, channel, channel_incarnation, exchange, routing_key,
                                                  body_sha256 ORDER BY frame_no) AS turn
           FROM publishes WHERE returned_frame_no IS NULL)
-    JOIN unpaired USING (connection_id, channel, channel_life, exchange, routing_key, body_sha256, turn))
+    JOIN unpaired USING (connection_id, channel, channel_incarnation, exchange, routing_key, body_sha256, turn))
 LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id);
 
 -- Messages with properties that rules read. `durable` is delivery mode 2: only properties of other messages are read.
 CREATE VIEW context_contents AS
 SELECT * REPLACE (CAST(delivery_mode AS INTEGER) AS delivery_mode)
-FROM (SELECT connection_id, channel, channel_life, sender, operation, ts_ns, priority, user_id, expiration,
+FROM (SELECT connection_id, channel, channel_incarnation, sender, operation, ts_ns, priority, user_id, expiration,
              first_frame_no AS frame_no, first_frame_no AS content_frame_no, NULL AS delivery_mode
       FROM messages
       WHERE durable IS DISTINCT FROM false
             AND (priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL)
       UNION ALL
-      SELECT connection_id, channel, channel_life, sender, operation, ts_ns, priority, user_id, expiration,
+      SELECT connection_id, channel, channel_incarnation, sender, operation, ts_ns, priority, user_id, expiration,
              first_frame_no, first_frame_no, TRY_CAST(properties.delivery_mode AS INTEGER)
       FROM messages WHERE durable = false)
 JOIN (SELECT connection_id, version, "user" AS login FROM known_connections) USING (connection_id)
@@ -119,9 +120,9 @@ WHERE name IN ('file.publish', 'file.deliver');
 -- Requests to management nodes over 1.0 that change exchanges, queues and bindings, as if by the methods of 0-9-1 in
 -- `name`. `status`: of the reply, null without one; of requests with the same message-id that of the worst.
 CREATE TABLE managed AS
-SELECT connection_id, channel, channel_life, frame_no, ts_ns, ts, '1.0' AS version, name, exchange, queue, arguments,
-       reply_frame_no, status, coalesce(replied_ns, ts_ns) AS answered_ns
-FROM (SELECT connection_id, channel, channel_life, first_frame_no AS frame_no, ts_ns, ts, message_id,
+SELECT connection_id, channel, channel_incarnation, frame_no, ts_ns, ts, '1.0' AS version, name, exchange, queue,
+       arguments, reply_frame_no, status, coalesce(replied_ns, ts_ns) AS answered_ns
+FROM (SELECT connection_id, channel, channel_incarnation, first_frame_no AS frame_no, ts_ns, ts, message_id,
              management_exchange AS exchange, management_queue AS queue, properties.body_value AS arguments,
              CASE WHEN management_target LIKE '/bindings%' THEN
                       if(management_operation = 'POST', 'queue.bind', 'queue.unbind')
@@ -142,8 +143,8 @@ LEFT JOIN (SELECT connection_id, correlation_id AS message_id, min(first_frame_n
 -- answered.
 CREATE VIEW context_management_errors AS
 SELECT *
-FROM (SELECT connection_id, channel, channel_life, first_frame_no AS frame_no, first_frame_no AS content_frame_no, ts_ns,
-             correlation_id AS id, management_status AS status, management_text AS text
+FROM (SELECT connection_id, channel, channel_incarnation, first_frame_no AS frame_no, first_frame_no
+             AS content_frame_no, ts_ns, correlation_id AS id, management_status AS status, management_text AS text
       FROM messages WHERE management_status >= 400)
 LEFT JOIN (SELECT connection_id, message_id AS id, any_value(management_operation) AS operation,
                   any_value(management_target) AS target
@@ -154,12 +155,12 @@ LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
 -- Acks, nacks and rejects that did not settle the message that they name, with their tags, and the mode of the channel
 -- at that time.
 CREATE TABLE unmatched_settlements AS
-SELECT connection_id, channel, channel_life, frame_no, ts_ns, version, sender, name, confirms, in_transaction,
+SELECT connection_id, channel, channel_incarnation, frame_no, ts_ns, version, sender, name, confirms, in_transaction,
        delivery_tag, multiple
 FROM (SELECT *, count(CASE name WHEN 'confirm.select' THEN 1 END) OVER so_far > 0 AS confirms,
              count(CASE name WHEN 'tx.select' THEN 1 END) OVER so_far > 0 AS in_transaction
       FROM (SELECT connection_id, channel, frame_no, ts_ns, version, sender, name,
-                   channel_lives(name, connection_id, channel, frame_no) AS channel_life,
+                   channel_incarnations(name, connection_id, channel, frame_no) AS channel_incarnation,
                    TRY_CAST(arguments.delivery_tag AS BIGINT) AS delivery_tag,
                    coalesce(TRY_CAST(arguments.multiple AS BOOLEAN), false) AS multiple
             FROM (SELECT connection_id, channel, frame_no, ts_ns, version, sender, name, arguments
@@ -180,7 +181,7 @@ FROM (SELECT *, count(CASE name WHEN 'confirm.select' THEN 1 END) OVER so_far > 
                   FROM control_methods
                   WHERE is_classic(version) AND frame_type IN ('method', 'oob-method') AND channel IS DISTINCT FROM 0
                         AND name IN ('channel.open', 'confirm.select', 'tx.select')))
-      WINDOW so_far AS (PARTITION BY connection_id, channel, channel_life ORDER BY frame_no))
+      WINDOW so_far AS (PARTITION BY connection_id, channel, channel_incarnation ORDER BY frame_no))
 WHERE name IN ('basic.ack', 'basic.nack', 'basic.reject', 'file.ack', 'file.reject') AND delivery_tag IS NOT NULL;
 
 -- The same with the messages that they name. The settlement engine decides which messages are settled.
@@ -193,23 +194,23 @@ WHERE name IN ('basic.ack', 'basic.nack', 'basic.reject', 'file.ack', 'file.reje
 CREATE VIEW context_settlements AS
 SELECT * EXCLUDE (open_elsewhere, message),
        CASE WHEN open_elsewhere.until > frame_no
-                 AND open_elsewhere.place != {'channel': channel, 'channel_life': channel_life}
+                 AND open_elsewhere.place != {'channel': channel, 'channel_incarnation': channel_incarnation}
            THEN open_elsewhere.place END AS elsewhere
 FROM (SELECT *, last_value(message IGNORE NULLS) OVER (PARTITION BY connection_id, sender, delivery_tag, channel,
-                                                                    channel_life ORDER BY frame_no) AS named
+                                                                    channel_incarnation ORDER BY frame_no) AS named
       FROM (SELECT *, max(CASE WHEN message IS NOT NULL THEN
                               {'until': CASE WHEN message.presettled THEN 0
                                              ELSE coalesce(message.settled_frame_no, never()) END,
-                               'place': {'channel': channel, 'channel_life': channel_life}} END)
+                               'place': {'channel': channel, 'channel_incarnation': channel_incarnation}} END)
                           OVER (PARTITION BY connection_id, sender, delivery_tag ORDER BY frame_no) AS open_elsewhere
             FROM (SELECT *, CAST(NULL AS STRUCT(frame_no BIGINT, presettled BOOLEAN, settled_frame_no BIGINT))
                                 AS message
                   FROM unmatched_settlements
                   UNION ALL
-                  SELECT connection_id, channel, channel_life, frame_no, NULL, NULL, sender, NULL, NULL, NULL,
+                  SELECT connection_id, channel, channel_incarnation, frame_no, NULL, NULL, sender, NULL, NULL, NULL,
                          delivery_tag, NULL,
                          {'frame_no': frame_no, 'presettled': presettled, 'settled_frame_no': settled_frame_no}
-                  FROM (SELECT connection_id, channel, channel_life, first_frame_no AS frame_no, delivery_tag,
+                  FROM (SELECT connection_id, channel, channel_incarnation, first_frame_no AS frame_no, delivery_tag,
                                settled_frame_no,
                                CASE WHEN operation = 'publish' THEN 'server' ELSE 'client' END AS sender,
                                outcome = 'presettled' AS presettled
@@ -222,7 +223,7 @@ WHERE name IS NOT NULL;
 -- `at_ns`, `change`. A settlement counts before a delivery in the same packet.
 CREATE VIEW outstanding_changes AS
 SELECT * EXCLUDE (move), move.at_ns AS at_ns, move.change AS change
-FROM (SELECT connection_id, channel, channel_life, first_frame_no AS frame_no, operation, link, delivery_tag,
+FROM (SELECT connection_id, channel, channel_incarnation, first_frame_no AS frame_no, operation, link, delivery_tag,
              unnest(CASE WHEN settled_ts_ns IS NULL THEN [{'at_ns': ts_ns, 'change': 1}]
                          ELSE [{'at_ns': ts_ns, 'change': 1}, {'at_ns': settled_ts_ns, 'change': -1}] END) AS move
       FROM messages
@@ -233,14 +234,14 @@ FROM (SELECT connection_id, channel, channel_life, first_frame_no AS frame_no, o
 --     peak           maximum of outstanding messages
 --     frame_no, ts_ns  the first delivery that exceeds the limit of DL-12; null if none does
 CREATE TABLE outstanding_peaks AS
-SELECT connection_id, channel, channel_life, peak, first.frame_no AS frame_no, first.at_ns AS ts_ns, version
-FROM (SELECT connection_id, channel, channel_life, max(outstanding)::BIGINT AS peak,
+SELECT connection_id, channel, channel_incarnation, peak, first.frame_no AS frame_no, first.at_ns AS ts_ns, version
+FROM (SELECT connection_id, channel, channel_incarnation, max(outstanding)::BIGINT AS peak,
              min({'at_ns': at_ns, 'frame_no': frame_no})
                  FILTER (WHERE outstanding > setting('DL-12.limit')::BIGINT) AS first
-      FROM (SELECT *, sum(change) OVER (PARTITION BY connection_id, channel, channel_life
+      FROM (SELECT *, sum(change) OVER (PARTITION BY connection_id, channel, channel_incarnation
                                         ORDER BY at_ns, change, frame_no ROWS UNBOUNDED PRECEDING) AS outstanding
             FROM outstanding_changes)
-      GROUP BY connection_id, channel, channel_life)
+      GROUP BY connection_id, channel, channel_incarnation)
 LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id);
 
 -- Consumers with a limit, on channels whose peak exceeds it: `allowed`, `shared` (by all consumers of the channel). If
@@ -248,30 +249,31 @@ LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
 -- ones. Left out: consumers whose tag was used twice on the channel, and transactional channels, because it is not
 -- specified when the broker counts a settlement in a transaction.
 CREATE TABLE prefetch_limits AS
-SELECT connection_id, channel, channel_life, consumer_tag, version, allowed, shared
-FROM (SELECT connection_id, channel, channel_life, args.consumer_tag AS consumer_tag, any_value(version) AS version,
-             max(greatest(in_force, later)) AS allowed, min(in_force IS NOT NULL) AS ever,
+SELECT connection_id, channel, channel_incarnation, consumer_tag, version, allowed, shared
+FROM (SELECT connection_id, channel, channel_incarnation, args.consumer_tag AS consumer_tag, any_value(version)
+             AS version, max(greatest(in_force, later)) AS allowed, min(in_force IS NOT NULL) AS ever,
              max(coalesce(shared, false)) AS shared, max(transactions) AS transactions,
              count(CASE name WHEN 'basic.consume' THEN 1 END) AS asked, count(*) AS lines
       FROM (SELECT *, last_value(qos IGNORE NULLS) OVER in_order AS in_force,
                    last_value(CASE WHEN qos IS NOT NULL THEN args."global" END IGNORE NULLS) OVER in_order AS shared,
-                   max(qos) OVER (PARTITION BY connection_id, channel, channel_life ORDER BY frame_no DESC
+                   max(qos) OVER (PARTITION BY connection_id, channel, channel_incarnation ORDER BY frame_no DESC
                                   ROWS UNBOUNDED PRECEDING) AS later,
-                   max(name = 'tx.select') OVER (PARTITION BY connection_id, channel, channel_life) AS transactions
+                   max(name = 'tx.select') OVER (PARTITION BY connection_id, channel, channel_incarnation)
+                       AS transactions
             FROM (SELECT *, CASE name WHEN 'basic.qos' THEN
                                 CASE WHEN args.prefetch_count > 0 THEN args.prefetch_count ELSE 2147483647 END END
                                 AS qos
-                  FROM (SELECT connection_id, channel, channel_life, frame_no, version, name,
+                  FROM (SELECT connection_id, channel, channel_incarnation, frame_no, version, name,
                                {'prefetch_count': TRY_CAST(arguments.prefetch_count AS INTEGER),
                                 'global': TRY_CAST(arguments."global" AS BOOLEAN),
                                 'consumer_tag': TRY_CAST(arguments.consumer_tag AS VARCHAR)} AS args
                         FROM channel_methods
                         WHERE name IN ('channel.open', 'basic.qos', 'basic.consume', 'basic.consume-ok', 'tx.select')))
-            WINDOW in_order AS (PARTITION BY connection_id, channel, channel_life ORDER BY frame_no))
+            WINDOW in_order AS (PARTITION BY connection_id, channel, channel_incarnation ORDER BY frame_no))
       WHERE name IN ('basic.consume', 'basic.consume-ok') AND coalesce(args.consumer_tag, '') != ''
-      GROUP BY connection_id, channel, channel_life, args.consumer_tag)
-JOIN (SELECT connection_id, channel, channel_life, peak FROM outstanding_peaks)
-    USING (connection_id, channel, channel_life)
+      GROUP BY connection_id, channel, channel_incarnation, args.consumer_tag)
+JOIN (SELECT connection_id, channel, channel_incarnation, peak FROM outstanding_peaks)
+    USING (connection_id, channel, channel_incarnation)
 WHERE ever AND allowed < 2147483647 AND NOT transactions AND asked <= 1 AND lines <= 2 AND peak > allowed;
 
 CREATE VIEW context_outstanding_peaks AS SELECT * FROM outstanding_peaks;
@@ -281,10 +283,10 @@ CREATE VIEW context_outstanding_peaks AS SELECT * FROM outstanding_peaks;
 --     allowed        the prefetch limit
 CREATE VIEW context_prefetched AS
 SELECT *, at_ns AS ts_ns
-FROM (SELECT *, sum(change) OVER (PARTITION BY connection_id, channel, channel_life, of_group
+FROM (SELECT *, sum(change) OVER (PARTITION BY connection_id, channel, channel_incarnation, of_group
                                   ORDER BY at_ns, change, frame_no ROWS UNBOUNDED PRECEDING)::BIGINT AS outstanding
-      FROM (SELECT connection_id, channel, channel_life, consumer_tag, delivery_tag, version, allowed, shared,
+      FROM (SELECT connection_id, channel, channel_incarnation, consumer_tag, delivery_tag, version, allowed, shared,
                    CASE WHEN NOT shared THEN consumer_tag END AS of_group, frame_no, at_ns, change
             FROM (SELECT *, link AS consumer_tag FROM outstanding_changes WHERE operation = 'deliver')
-            JOIN prefetch_limits USING (connection_id, channel, channel_life, consumer_tag)))
+            JOIN prefetch_limits USING (connection_id, channel, channel_incarnation, consumer_tag)))
 WHERE change > 0;

@@ -69,12 +69,12 @@ FROM (SELECT connection_id, count_if(single) AS singles, min(CASE WHEN single TH
                    count(*) = 1 AND count_if(operation = 'publish' AND first_frame = last_frame) = 1 AS single,
                    min(first_frame) AS first_frame, sum(large) AS large, min(first_large) AS first_large,
                    max(largest) AS largest
-            FROM message_counts GROUP BY connection_id, channel, channel_life)
+            FROM message_counts GROUP BY connection_id, channel, channel_incarnation)
       GROUP BY connection_id)
 FULL JOIN (SELECT connection_id, count(*) AS leaked
-           FROM (SELECT connection_id, channel, channel_life FROM channels
+           FROM (SELECT connection_id, channel, channel_incarnation FROM channels
                  WHERE opened_ts IS NOT NULL AND closed_ts IS NULL AND published <= 1 AND delivered <= 1)
-           ANTI JOIN links USING (connection_id, channel, channel_life)
+           ANTI JOIN links USING (connection_id, channel, channel_incarnation)
            GROUP BY connection_id) USING (connection_id);
 
 -- The same with `shots`, connections of the same application and host that sent one message and nothing else.
@@ -149,32 +149,32 @@ CREATE VIEW context_unrouted AS SELECT * FROM fact_unrouted;
 -- has closed: they settle nothing.
 CREATE VIEW context_timed_out AS
 WITH closed AS (
-    SELECT connection_id, channel, channel_life, version, frame_no, ts_ns, args.reply_text AS reply_text
+    SELECT connection_id, channel, channel_incarnation, version, frame_no, ts_ns, args.reply_text AS reply_text
     FROM channel_closes
     WHERE name = 'channel.close' AND sender = 'server' AND args.reply_code = 406
           AND args.reply_text LIKE '%delivery acknowledgement on channel%timed out%'),
 waiting AS (
-    SELECT connection_id, channel, channel_life, count(*) AS deliveries, max(settle_latency_ns) AS slowest_ns,
+    SELECT connection_id, channel, channel_incarnation, count(*) AS deliveries, max(settle_latency_ns) AS slowest_ns,
            arg_min({'first_frame_no': first_frame_no, 'delivery_tag': delivery_tag, 'queue': queue,
                     'since_ns': since_ns}, first_frame_no)
                FILTER (WHERE settled_frame_no IS NULL OR settled_frame_no > frame_no) AS "of"
-    FROM (SELECT connection_id, channel, channel_life, first_frame_no, delivery_tag, queue, settled_frame_no,
+    FROM (SELECT connection_id, channel, channel_incarnation, first_frame_no, delivery_tag, queue, settled_frame_no,
                  settle_latency_ns, ts_ns AS since_ns
           FROM messages WHERE operation IN ('deliver', 'get') AND outcome != 'presettled')
-    JOIN (SELECT connection_id, channel, channel_life, frame_no FROM closed)
-        USING (connection_id, channel, channel_life)
-    GROUP BY connection_id, channel, channel_life)
+    JOIN (SELECT connection_id, channel, channel_incarnation, frame_no FROM closed)
+        USING (connection_id, channel, channel_incarnation)
+    GROUP BY connection_id, channel, channel_incarnation)
 SELECT *, frame_no AS content_frame_no,
        coalesce(ts_ns - "of".since_ns >= TRY_CAST(nullif(regexp_extract(
                     reply_text, 'Timeout value used: ([0-9]+) ms', 1), '') AS BIGINT)::HUGEINT * 1000000 - 1000000000,
                 "of" IS NOT NULL) AS late
-FROM closed LEFT JOIN waiting USING (connection_id, channel, channel_life)
-LEFT JOIN (SELECT connection_id, channel, channel_life, min(acked_frame) AS acked_frame
+FROM closed LEFT JOIN waiting USING (connection_id, channel, channel_incarnation)
+LEFT JOIN (SELECT connection_id, channel, channel_incarnation, min(acked_frame) AS acked_frame
            FROM (SELECT connection_id, channel, frame_no AS acked_frame, delivery_tag AS tag
                  FROM methods WHERE name IN ('basic.ack', 'basic.nack', 'basic.reject') AND sender = 'client')
            JOIN waiting USING (connection_id, channel)
            WHERE acked_frame > "of".first_frame_no AND tag = "of".delivery_tag
-           GROUP BY connection_id, channel, channel_life) USING (connection_id, channel, channel_life);
+           GROUP BY connection_id, channel, channel_incarnation) USING (connection_id, channel, channel_incarnation);
 
 -- Messages that were unsettled when RabbitMQ 4.3 or later cancelled their consumer, the first time after their delivery;
 -- `known` identifies them. A queue that was deleted does not deliver.
@@ -184,9 +184,9 @@ WITH cancels AS (
            TRY_CAST(arguments.consumer_tag AS VARCHAR) AS link
     FROM control_methods JOIN to_rabbitmq USING (connection_id)
     WHERE name = 'basic.cancel' AND sender = 'server' AND release >= 4003)
-SELECT cancels.*, channel_life, queue, first_frame_no, since_ns, known
-FROM (SELECT connection_id, channel, channel_life, link, queue, first_frame_no, ts_ns AS since_ns, settled_frame_no,
-             coalesce(message_id, body_sha256) AS known
+SELECT cancels.*, channel_incarnation, queue, first_frame_no, since_ns, known
+FROM (SELECT connection_id, channel, channel_incarnation, link, queue, first_frame_no, ts_ns AS since_ns,
+             settled_frame_no, coalesce(message_id, body_sha256) AS known
       FROM messages WHERE operation = 'deliver' AND outcome != 'presettled' AND queue IS NOT NULL) AS held
 ASOF JOIN cancels ON held.connection_id = cancels.connection_id AND held.channel = cancels.channel
                      AND held.link = cancels.link AND held.first_frame_no < cancels.frame_no
@@ -206,23 +206,23 @@ SEMI JOIN taken_keys USING (server_ip, server_port, vhost, queue, known);
 -- One row per consumer that was cancelled so: its unsettled `messages`, when the first of them was delivered (`since_ns`),
 -- and `again_frame`, where the broker delivered one of them again.
 CREATE VIEW context_cancelled AS
-SELECT connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns,
+SELECT connection_id, channel, channel_incarnation, version, link, queue, frame_no, ts_ns,
        count(DISTINCT first_frame_no) AS messages, min(since_ns) AS since_ns, min(again_frame) AS again_frame
 FROM (SELECT back.*, again_frame
       FROM fact_taken_back AS back
       ASOF JOIN fact_delivered_again AS again
           ON back.server_ip = again.server_ip AND back.server_port = again.server_port AND back.vhost = again.vhost
              AND back.queue = again.queue AND back.known = again.known AND back.ts_ns <= again.again_ns)
-GROUP BY connection_id, channel, channel_life, version, link, queue, frame_no, ts_ns;
+GROUP BY connection_id, channel, channel_incarnation, version, link, queue, frame_no, ts_ns;
 
 -- One row per link of 1.0 over which a client publishes to RabbitMQ: `messages` without a header section, and the
 -- queue that they are for, if it is one by its address.
 CREATE VIEW fact_headless AS
-SELECT connection_id, channel, channel_life, link, version, address, server_version, server_ip, server_port, vhost,
-       count(*) AS messages, CASE WHEN count(DISTINCT exchange || routing_key) = 1 AND bool_and(exchange = '')
+SELECT connection_id, channel, channel_incarnation, link, version, address, server_version, server_ip, server_port,
+       vhost, count(*) AS messages, CASE WHEN count(DISTINCT exchange || routing_key) = 1 AND bool_and(exchange = '')
                                   THEN any_value(routing_key) END AS queue,
        arg_min({'frame_no': first_frame_no, 'ts_ns': ts_ns}, first_frame_no) AS first
-FROM (SELECT connection_id, channel, channel_life, link, address, exchange, routing_key, first_frame_no, ts_ns,
+FROM (SELECT connection_id, channel, channel_incarnation, link, address, exchange, routing_key, first_frame_no, ts_ns,
              properties.header AS header
       FROM messages
       WHERE operation = 'publish' AND durable IS NULL AND complete AND coalesce(message_format, 0) = 0
@@ -231,7 +231,8 @@ FROM (SELECT connection_id, channel, channel_life, link, address, exchange, rout
 JOIN (SELECT connection_id, version FROM known_connections WHERE version = '1.0') USING (connection_id)
 JOIN to_rabbitmq USING (connection_id)
 WHERE header IS NULL
-GROUP BY connection_id, channel, channel_life, link, version, address, server_version, server_ip, server_port, vhost;
+GROUP BY connection_id, channel, channel_incarnation, link, version, address, server_version, server_ip, server_port,
+    vhost;
 
 -- Types with which queues are declared.
 CREATE VIEW fact_typed_queues AS

@@ -52,15 +52,15 @@ CREATE VIEW context_handed_back AS
 WITH negative AS (
     SELECT * EXCLUDE (first), first.frame_no AS frame_no, first.ts_ns AS ts_ns,
            first.content_frame_no AS content_frame_no
-    FROM (SELECT connection_id, channel, channel_life, logins.version AS version, operation, link, address, outcome,
-                 count(*) AS messages,
+    FROM (SELECT connection_id, channel, channel_incarnation, logins.version AS version, operation, link, address,
+                 outcome, count(*) AS messages,
                  min({'frame_no': settled_frame_no, 'ts_ns': settled_ts_ns, 'content_frame_no': first_frame_no})
                      AS first
           FROM messages
           JOIN (SELECT connection_id, version FROM known_connections WHERE version IN ('0-10', '1.0')) AS logins
               USING (connection_id)
           WHERE outcome IN ('rejected', 'released', 'modified')
-          GROUP BY connection_id, channel, channel_life, logins.version, operation, link, address, outcome))
+          GROUP BY connection_id, channel, channel_incarnation, logins.version, operation, link, address, outcome))
 SELECT * FROM negative
 LEFT JOIN (SELECT connection_id, frame_no, sender AS stated_by,
                   CASE WHEN variant_typeof(arguments.state.error) LIKE 'OBJECT%' THEN
@@ -72,8 +72,8 @@ LEFT JOIN (SELECT connection_id, frame_no, sender AS stated_by,
 -- One row per message with properties that rules read. Messages are chosen by their columns, because to read `properties`
 -- of all takes longer than all else: of a complete message of 0-10 body_size is content-length, if it has one.
 CREATE VIEW context_session_messages AS
-SELECT connection_id, channel, channel_life, logins.version AS version, login, sender, operation, ts_ns, priority,
-       ttl_ms, user_id, link, address, body_seen, body_size, complete, first_frame_no AS frame_no,
+SELECT connection_id, channel, channel_incarnation, logins.version AS version, login, sender, operation, ts_ns,
+       priority, ttl_ms, user_id, link, address, body_captured, body_size, complete, first_frame_no AS frame_no,
        first_frame_no AS content_frame_no,
        TRY_CAST(properties.header.delivery_count AS BIGINT) AS delivery_count,
        TRY_CAST(properties.delivery_properties.expiration AS TIMESTAMPTZ) AS expires,
@@ -82,7 +82,7 @@ FROM messages
 SEMI JOIN (SELECT connection_id, first_frame_no
            FROM messages JOIN (SELECT connection_id, version FROM known_connections) USING (connection_id)
            WHERE CASE version WHEN '0-10' THEN
-                         complete AND (body_size != body_seen OR timestamp IS NOT NULL OR ttl_ms = 0
+                         complete AND (body_size != body_captured OR timestamp IS NOT NULL OR ttl_ms = 0
                                        OR user_id IS NOT NULL)
                      WHEN '1.0' THEN priority > 9 OR ttl_ms = 0 OR redelivered OR user_id IS NOT NULL END)
     USING (connection_id, first_frame_no)
@@ -98,7 +98,7 @@ GROUP BY connection_id, name, opened_ts;
 -- One row per link whose answer lacks filters that the receiver asked for (`lacking`).
 CREATE VIEW context_filtered AS
 SELECT *
-FROM (SELECT connection_id, channel, channel_life, '1.0' AS version, name, opened_ts, address, filters,
+FROM (SELECT connection_id, channel, channel_incarnation, '1.0' AS version, name, opened_ts, address, filters,
              filters_requested,
              list_filter(json_keys(TRY_CAST(filters_requested AS JSON)),
                          lambda asked: NOT list_contains(coalesce(json_keys(TRY_CAST(filters AS JSON)), []), asked))
@@ -109,7 +109,7 @@ WHERE len(lacking) > 0;
 
 -- Named links with the attach that opened them.
 CREATE VIEW fact_links AS
-SELECT connection_id, channel, channel_life, kind, name, opened_ts, closed_ts, frame_no, ts_ns
+SELECT connection_id, channel, channel_incarnation, kind, name, opened_ts, closed_ts, frame_no, ts_ns
 FROM (SELECT * FROM links WHERE opened_ts IS NOT NULL AND name IS NOT NULL)
 LEFT JOIN opening_attaches USING (connection_id, name, opened_ts);
 

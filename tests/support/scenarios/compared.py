@@ -11,7 +11,7 @@ Row = dict[str, Any]
 FLOW_COLUMNS = (
     "version", "deliver_version", "server", "vhost", "publish_ts_ns", "confirm_latency_ns", "exchange", "routing_key",
     "queue", "address", "deliver_ts_ns", "broker_latency_ns", "ack_latency_ns", "total_latency_ns", "redeliveries",
-    "outcome", "match", "ambiguous", "dead_lettered", "rpc_latency_ns",
+    "outcome", "match", "ambiguous", "dead_letter_reason", "rpc_latency_ns",
 )  # fmt: skip
 
 

@@ -174,7 +174,7 @@ class Flows:
         """Without a delivery the outcome is that of the publish."""
         columns = (
             "deliver_peer", "deliver_version", "deliver_ts_ns", "queue", "ack_latency_ns", "redeliveries",
-            "dead_lettered",
+            "dead_letter_reason",
         )  # fmt: skip
         if not deliveries:
             return dict.fromkeys(columns)
