@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from ipaddress import ip_address
 from itertools import product, starmap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.decode import start
@@ -53,6 +52,7 @@ EXIT_STATUSES = {
     "CutError": (FOUND, "; nothing was written"),
 }
 LARGEST = (1 << 63) - 1  # LONG
+KEY_FILE_BYTES = 1 << 20  # of --anonymise, at most
 Endpoints = tuple[tuple[str, int], ...]  # IP address and port, of one or two
 
 
@@ -195,6 +195,7 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
     from codec.pseudonyms import key_of
     from pipeline.extract import CutOptions
     from pipeline.tables.decoding import checked_key_logs
+    from udfs.source.reading import first_line, read_at_most
 
     wanted = (arguments.connection, arguments.message, arguments.message_id, arguments.finding, arguments.where)
     if not any(wanted):
@@ -205,10 +206,8 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
         raise UsageError("--keylog: packets are cut as they are; expected --with-secrets or --decrypted too")
     key_logs = checked_key_logs(arguments.keylog)
     try:
-        key = key_of(Path(arguments.anonymise).read_bytes()) if arguments.anonymise is not None else None
+        key = None if arguments.anonymise is None else key_of(read_at_most(arguments.anonymise, KEY_FILE_BYTES))
     except OSError as error:
-        from udfs.source.reading import first_line
-
         raise UsageError(f"--anonymise {arguments.anonymise}: cannot be read ({first_line(error)})") from error
     except ValueError as error:
         raise UsageError(f"--anonymise {arguments.anonymise}: {error}") from error

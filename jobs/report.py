@@ -164,26 +164,15 @@ def check_inputs(arguments: argparse.Namespace) -> Inputs:
         import pyarrow.dataset  # noqa: F401  # tables are opened by it
 
         from pipeline.audit import config
-        from pipeline.output.place import OutputError, place
         from pipeline.report import baseline
-    from pyarrow.fs import FileType
-
-    from udfs.source.reading import first_line
+    from udfs.source.reading import first_line, read_at_most
 
     outputs = {name: output_file(name) for name in (arguments.report, arguments.json) if name}
     previous = settings = None
     if arguments.baseline is not None:
         try:
-            file = place(arguments.baseline)
-            info = file.files.get_file_info(file.path)
-            if info.type not in (FileType.File, FileType.NotFound):  # to open a FIFO would block
-                raise UsageError(f"--baseline {arguments.baseline}: is not a file")
-            with file.files.open_input_stream(file.path) as stream:
-                content = stream.read(baseline.BYTES + 1)
-            if len(content) > baseline.BYTES:
-                raise UsageError(f"--baseline {arguments.baseline}: has more than {baseline.BYTES:,} bytes")
-            previous = baseline.read(content.decode())
-        except (OSError, OutputError, UnicodeDecodeError) as error:
+            previous = baseline.read(read_at_most(arguments.baseline, baseline.BYTES).decode())
+        except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--baseline {arguments.baseline}: cannot be read ({first_line(error)})") from error
         except baseline.BaselineError as error:
             raise UsageError(f"--baseline {arguments.baseline}: {error}") from error

@@ -93,13 +93,15 @@ def tables_directory(name: str) -> Place:
 
 
 def output_file(name: str) -> Place:
-    """The place of a file to write. Raises UsageError if its directory does not exist, or the name is a directory."""
+    """The place of a file to write. Raises UsageError if its directory does not exist, or the name is one of a directory
+    or a device."""
     import pyarrow.fs
 
     from pipeline.output.place import OutputError, place
 
     try:
         target = place(name)
+        target.require_replaceable()
     except OutputError as error:
         raise UsageError(str(error)) from error
     if target.files.get_file_info(target.path).type == pyarrow.fs.FileType.Directory:

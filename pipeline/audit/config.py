@@ -39,7 +39,7 @@ from pipeline.audit.detectors import Detector, Sql
 from pipeline.audit.engine import CONNECTION_KEYS, require_runnable
 from udfs.findings.program import quoted
 from udfs.source.options import meant
-from udfs.source.reading import first_line, locate, printable
+from udfs.source.reading import first_line, printable, read_at_most
 
 BYTES = 1 << 20  # of a configuration, at most
 # Also in custom rules and reasons, which every output shows.
@@ -78,11 +78,7 @@ class Config:
 def read(path: str | Path, additional: Iterable[Rule] = ()) -> Config:
     """Read a TOML file, which may name rules of the catalogue and the additional ones. Raises ConfigError."""
     try:
-        with locate(str(path)).open() as file:
-            content = file.read(BYTES + 1)
-        if len(content) > BYTES:
-            raise ConfigError(f"has more than {BYTES:,} bytes")
-        given = tomllib.loads(content.decode())
+        given = tomllib.loads(read_at_most(str(path), BYTES).decode())
         _require_printable(given)
         return parse_config(given, with_custom(additional))
     except RecursionError as error:

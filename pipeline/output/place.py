@@ -88,7 +88,7 @@ class Place:
         info = self.files.get_file_info(self.path)
         if info.type == pyarrow.fs.FileType.NotFound:
             return None
-        if info.type == pyarrow.fs.FileType.File:
+        if info.type != pyarrow.fs.FileType.Directory:  # a device has the type Unknown
             raise OutputError(f"{self.display_name}: is a file; expected a directory to write tables into")
         return [entry.base_name for entry in self.files.get_file_info(pyarrow.fs.FileSelector(self.path))]
 
@@ -112,6 +112,12 @@ class Place:
                 path = os.path.join(directory, name)
                 if os.path.exists(path) and (problem := special(os.stat(path))):
                     raise OSError(f"{printable(path)} {problem}")
+
+    def require_replaceable(self) -> None:
+        """Raise OutputError for a local device, FIFO or socket: a file in the place of /dev/null harms the machine."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self.local and (problem := special(os.stat(self.path), "expected the name of a file to write")):
+                raise OutputError(f"{self.display_name}: {problem}")
 
     def create(self) -> None:
         """Create the directory and its parents; a local one has mode 700. Raises OSError."""
@@ -218,7 +224,8 @@ def place(output: str) -> Place:
 @contextmanager
 def sink(target: Place, mode: int = 0o666) -> Iterator[Any]:
     """An open file, which atomically replaces `target` when the body succeeds; `mode`: of a local one, before the
-    umask."""
+    umask. Raises OutputError for a device, a FIFO or a socket, which is not replaced."""
+    target.require_replaceable()
     draft = target.parent.child(f".{target.name}-{time.time_ns()}-{secrets.token_hex(4)}")
     try:
         if target.local:  # whatever another user has put there under this name is not written to

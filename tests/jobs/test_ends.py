@@ -1,8 +1,9 @@
 """How commands end that would wait for ever: an ingest between its batches, late captures alone, a Spark server that
-does not answer, a baseline that is no file."""
+does not answer, a baseline or a key that is no file, an output that is none."""
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
@@ -23,10 +24,12 @@ from lake_support import rows_of_lake, rows_of_table
 from lake_work import moved_in_time, rotated
 
 import pipeline
-from jobs import report
+from jobs import cut, report
 from jobs.cli import main
 from jobs.terminal import running
+from jobs.terminal.arguments import output_file
 from jobs.terminal.running import INTERRUPTED, OK, Stopped, UsageError
+from pipeline.output.place import OutputError, place, sink
 from pipeline.run import session as sessions
 from pipeline.run.processes import LocalProcesses
 from udfs.workers import daemon
@@ -182,8 +185,35 @@ def test_a_baseline_that_is_no_file_or_too_large_is_bad_usage(tmp_path: Path) ->
     for name in ("fifo", "large", "missing", "."):
         with pytest.raises(UsageError, match=r"^--baseline "):
             inputs(str(tmp_path / name))
-    with pytest.raises(UsageError, match=r"^--baseline /dev/zero: is not a file"):
+    with pytest.raises(UsageError, match=r"^--baseline /dev/zero: cannot be read \(is a character device; only"):
         inputs("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["fifo", "link", "socket"])
+def test_what_is_no_file_is_not_replaced_by_an_output(tmp_path: Path, name: str) -> None:
+    """A regular file in the place of /dev/null would harm everybody on the machine."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+    before = os.lstat(tmp_path / name)
+    with pytest.raises(UsageError, match=r"is a (FIFO|socket); expected the name of a file to write$"):
+        output_file(str(tmp_path / name))
+    with pytest.raises(OutputError, match="expected the name of a file"), sink(place(str(tmp_path / name))) as file:
+        file.write(b"a cut")
+    assert os.lstat(tmp_path / name) == before
+
+
+def test_a_key_that_is_no_file_or_too_large_is_bad_usage(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)  # sparse
+    for name in (str(tmp_path / "fifo"), str(tmp_path / "large"), "/dev/zero", str(tmp_path), str(tmp_path / "missing")):
+        line = ["tables", "--connection", "1", "-o", "cut.pcapng", "--anonymise", name]
+        parser = argparse.ArgumentParser()
+        cut.add_arguments(parser)
+        with pytest.raises(UsageError, match=f"^--anonymise {name}: cannot be read "):
+            cut.cut_options(parser.parse_args(line))
 
 
 def test_a_usual_baseline_is_read(tmp_path: Path) -> None:

@@ -119,10 +119,22 @@ class Place:
         return self.filesystem.open_input_file(os.fsencode(self.path))  # also a name that is not UTF-8
 
 
-def special(status: os.stat_result) -> str | None:
-    """Why a local file is not opened; None for a regular file."""
+def read_at_most(path: str, limit: int) -> bytes:
+    """The bytes of a file, a path or a URI. Raises OSError if it is not a regular file, or has more bytes than that."""
+    try:
+        with locate(path).open() as file:
+            content: bytes = file.read(limit + 1)
+    except pa.ArrowException as error:
+        raise OSError(error_line(error, path)) from None
+    if len(content) > limit:
+        raise OSError(f"has more than {limit:,} bytes")
+    return content
+
+
+def special(status: os.stat_result, allowed: str = "only regular files are read") -> str | None:
+    """Why a local file is neither opened nor replaced; None for a regular file or a directory."""
     kind = SPECIAL_FILES.get(stat.S_IFMT(status.st_mode))
-    return kind and f"is {kind}; only regular files are read"
+    return kind and f"is {kind}; {allowed}"
 
 
 def printable(path: str) -> str:
