@@ -93,8 +93,8 @@ def tables_directory(name: str) -> Place:
 
 
 def output_file(name: str) -> Place:
-    """The place of a file to write. Raises UsageError if its directory does not exist, or the name is one of a directory
-    or a device."""
+    """The place of a file to write. Raises UsageError if its directory does not exist, or the name is that of a
+    directory or a device."""
     import pyarrow.fs
 
     from pipeline.output.place import OutputError, place

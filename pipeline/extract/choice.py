@@ -18,15 +18,18 @@ DataFrames through Spark.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from codec.tables import TABLES
+from pipeline.extract.originals import microseconds
 from pipeline.output.place import TablesError
 
 if TYPE_CHECKING:
@@ -132,15 +135,21 @@ def resolve(choice: Choice, rows: Rows) -> set[Pair]:
         contents = rows("frames", ["connection_id", "frame_no"], pairs(choice.messages, "content_frame_no"))
         frames |= pairs_of(contents)
     if choice.channels:
-        incarnations: dict[Pair, list[tuple[datetime | None, datetime | None]]] = {}
-        for connection, channel, opened, closed in choice.channels:
-            incarnations.setdefault((connection, channel), []).append((opened, closed))
-        of_channels = rows("frames", ["connection_id", "channel", "frame_no", "ts"], pairs(incarnations, "channel"))
+        times: dict[Pair, tuple[list[float], list[float]]] = {}  # openings, and the last closing up to each; us
+        spans = (
+            (*key, -inf if opened is None else microseconds(opened), inf if closed is None else microseconds(closed))
+            for *key, opened, closed in choice.channels
+        )
+        for connection, channel, opened, closed in sorted(spans):
+            openings, closings = times.setdefault((connection, channel), ([], []))
+            openings.append(opened)
+            closings.append(max([closed, *closings[-1:]]))
+        of_channels = rows("frames", ["connection_id", "channel", "frame_no", "ts"], pairs(times, "channel"))
         for row in of_channels.to_pylist():
-            times = incarnations[row["connection_id"], row["channel"]]
-            if any(
-                (not opened or opened <= row["ts"]) and (not closed or row["ts"] <= closed) for opened, closed in times
-            ):
+            openings, closings = times[row["connection_id"], row["channel"]]
+            ts = microseconds(row["ts"])
+            at = bisect_right(openings, ts)
+            if at and ts <= closings[at - 1]:
                 frames.add((row["connection_id"], row["frame_no"]))
     return frames
 

@@ -17,14 +17,13 @@ from pipeline.extract.frames import (
     NULL,
     Frames,
     frames_of,
-    pair_ids,
     select_packets,
 )
 from pipeline.extract.options import CapturesError, CutError, CutOptions, Result
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
 from pipeline.extract.originals import Original, originals
 from pipeline.extract.redaction import frames_with_secrets, proxy_headers, visible_ranges, without_secrets
-from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, survey
+from pipeline.extract.survey import NONE, UNMAPPED, Connection, Samples, Survey, pair_ids, survey
 from pipeline.extract.writing import Selected, Writer, write
 from udfs.source.reading import public_uri
 
@@ -170,13 +169,11 @@ def _readable(
     return [each for each in captures if not each.file.problem], problems
 
 
-def _samples(frames: Frames, indices: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
-    """The numbers of the packets that carry these frames, by original."""
-    found: dict[int, list[NDArray[np.int64]]] = {}
-    for index in indices[frames.file[indices] != NULL].tolist():
-        numbers = np.arange(frames.first_packet[index], frames.last_packet[index] + 1)
-        found.setdefault(int(frames.file[index]), []).append(numbers)
-    return {file: np.unique(np.concatenate(parts)) for file, parts in found.items()}
+def _samples(frames: Frames, indices: NDArray[np.int64]) -> Samples:
+    """The packets that carry these frames."""
+    group = frames.group[indices]
+    columns = (frames.file, group // 2, group % 2, frames.first_packet, frames.last_packet)
+    return Samples(*(each if len(each) == len(group) else each[indices] for each in columns))
 
 
 def _require_same_captures(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from codec.net.layers import SYN
 from pipeline.extract.choice import Pair, Rows, connections
 from pipeline.extract.originals import Original
-from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
+from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, merged, pair_ids
 from udfs.arrow.rows import combine_chunks, is_in, to_int64
 
 COLUMNS = (
@@ -91,12 +91,6 @@ def groups(packets: NDArray[np.void]) -> NDArray[np.int64]:
 def packets_by_group(packets: NDArray[np.void]) -> Mapping[int, NDArray[np.int64]]:
     """Group -> indices of its `packets` (PACKET), perhaps none."""
     return defaultdict(lambda: np.empty(0, np.int64), grouped(groups(packets)))
-
-
-def pair_ids(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
-    """One number for each pair: a file or connection, and the number (below 2**40) of a packet or frame in it."""
-    found: NDArray[np.int64] = (place.astype(np.int64) << 40) + number
-    return found
 
 
 def grouped(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
@@ -190,16 +184,6 @@ def select_packets(
         selected |= touched & ((rows["flags"] & SYN) != 0)
     datagrams = np.unique(rows["datagram"][selected])
     return selected | np.isin(rows["datagram"], datagrams[datagrams != NONE])
-
-
-def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorted disjoint intervals: adjacent ones are joined, empty ones dropped."""
-    order = np.argsort(starts, kind="stable")
-    order = order[ends[order] > starts[order]]
-    starts, furthest = starts[order], np.maximum.accumulate(ends[order]) if len(order) else ends[order]
-    first = np.flatnonzero(np.concatenate([[True], starts[1:] > furthest[:-1]])) if len(order) else order
-    last = np.concatenate([first[1:], [len(starts)]])[: len(first)] - 1
-    return starts[first], furthest[last]
 
 
 def overlapping(packets: NDArray[np.void], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.amqp.redaction import BLANK, blank_secrets
@@ -87,37 +88,46 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
 
     The survey must have the payloads of their packets.
     """
+    blanked: dict[int, NDArray[np.uint8] | None] = dict.fromkeys(indices.tolist())
     streams = packets_by_group(survey.packets)
-    return {index: _blanked(frames, survey, streams[int(frames.group[index])], index) for index in indices.tolist()}
+    with_content = {version: _with_fields(version, kinds.CONTENT) for version in VERSIONS}
+    readable = frames.are("status", "ok") & ~frames.userinfo
+    for version, names in with_content.items():
+        readable &= ~(frames.are("version", version) & frames.are("name", *names))
+    for group, places in grouped(frames.group[indices]):
+        these = indices[places]
+        data, offsets, complete = _bytes_of(frames, survey, streams[group], these)
+        for version in set(frames.version.take(pa.array(these)).to_pylist()):
+            of = complete & readable[these] & frames.are("version", version)[these]
+            chosen = np.flatnonzero(of)
+            parts = [data[offsets[at] : offsets[at + 1]] for at in chosen.tolist()]
+            ends = np.cumsum([0, *map(len, parts)])
+            shown = np.concatenate([np.empty(0, np.uint8), *parts])
+            located = blank_secrets(shown, ends, VERSIONS.index(version))
+            for at in np.flatnonzero(located).tolist():
+                blanked[int(these[chosen[at]])] = shown[ends[at] : ends[at + 1]]
+    return blanked
 
 
-def _blanked(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
-    version, name = frames.version[index].as_py(), frames.name[index].as_py()
-    data = _bytes_of(frames, survey, these, index)
-    if (
-        data is None
-        or frames.userinfo[index]
-        or frames.status[index].as_py() != "ok"
-        or name in _with_fields(version, kinds.CONTENT)
-    ):
-        return None
-    located = blank_secrets(data, np.array([0, len(data)], np.int64), VERSIONS.index(version))
-    return data if located.all() else None
-
-
-def _bytes_of(frames: Frames, survey: Survey, these: NDArray[np.int64], index: int) -> NDArray[np.uint8] | None:
-    """The bytes of a frame, from the packets of its direction; None if some are missing."""
-    at, wire_len = survey.packets["at"][these], survey.packets["wire_len"][these]
-    start, end = int(frames.start[index]), int(frames.end[index])
-    data, seen = np.zeros(end - start, np.uint8), np.zeros(end - start, np.bool_)
-    near = (at != UNMAPPED) & (at < end) & (at + wire_len > start)
-    for packet in survey.packets[these[near]][::-1]:  # of conflicting copies the first one wins: it is written last
-        payload = survey.payloads.get((int(packet["file"]), int(packet["packet_no"])), b"")
-        skipped, to = max(0, start - int(packet["at"])), max(0, int(packet["at"]) - start)
-        part = np.frombuffer(payload, np.uint8)[skipped : skipped + end - start - to]
-        data[to : to + len(part)] = part
-        seen[to : to + len(part)] = True
-    return data if seen.all() else None
+def _bytes_of(
+    frames: Frames, survey: Survey, packets: NDArray[np.int64], indices: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
+    """The bytes of frames of one direction, in the order of the stream, from its packets: (data, offsets, whether no
+    byte of a frame is missing)."""
+    starts, ends = frames.start[indices], frames.end[indices]
+    offsets = np.concatenate([[0], np.cumsum(ends - starts)])
+    data, seen = np.zeros(offsets[-1], np.uint8), np.zeros(offsets[-1], np.bool_)
+    for packet in survey.packets[packets][::-1]:  # of conflicting copies the first one wins: it is written last
+        payload = survey.payloads.get((int(packet["file"]), int(packet["packet_no"])))
+        if payload is None or packet["at"] == UNMAPPED:
+            continue
+        begin, end = packet["at"][None], packet["at"][None] + len(payload)
+        _, first, last, interval = _overlaps(starts, ends, begin, end)
+        which, source = _ranges(first, last)
+        to = source - starts[interval[which]] + offsets[interval[which]]
+        data[to] = np.frombuffer(payload, np.uint8)[source - begin]
+        seen[to] = True
+    return data, offsets, np.diff(np.concatenate([[0], np.cumsum(seen)])[offsets]) == ends - starts
 
 
 @dataclass(frozen=True)
@@ -247,7 +257,7 @@ def redact(
         if each in visible:
             rows = candidates[these]
             at, size, to, ranges = packets["at"][rows], length[rows], begin[rows], visible[each]
-            which, first, last = _overlaps(ranges.starts, ranges.ends, at, at + size)
+            which, first, last, _ = _overlaps(ranges.starts, ranges.ends, at, at + size)
             moved = to[which] - at[which]
             shown.append((first + moved, last + moved))
             patched.append(_within(ranges, at, size, to))
@@ -261,11 +271,12 @@ def redact(
 
 def _overlaps(
     starts: NDArray[np.int64], ends: NDArray[np.int64], begin: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Where the stretches `begin:end` overlap the disjoint intervals `starts:ends`: (stretch, first, last) of each."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where the stretches `begin:end` overlap the disjoint intervals `starts:ends`: (stretch, first, last, interval) of
+    each."""
     low, high = np.searchsorted(ends, begin, "right"), np.searchsorted(starts, end, "left")
     which, interval = _ranges(low, np.maximum(high, low))
-    return which, np.maximum(starts[interval], begin[which]), np.minimum(ends[interval], end[which])
+    return which, np.maximum(starts[interval], begin[which]), np.minimum(ends[interval], end[which]), interval
 
 
 def _within(ranges: Visible, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]) -> Patch:

@@ -15,7 +15,8 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ from pipeline.extract.originals import Original, microseconds
 from udfs.source.splits import Account, Block, Split, read_blocks
 
 PORT_BYTES = 2
+SAMPLE_BYTES = 256 << 20  # of payloads that are retained; frames in further ones are not read
 FRAGMENTS = (FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP)
 WRAP, HALF = 1 << 32, 1 << 31
 UNMAPPED = -(1 << 62)  # stream offset of bytes that have none
@@ -57,6 +59,7 @@ PACKET = np.dtype(
         ("space", "u4"),  # address space, as in SEGMENT
         ("wire_len", "u4"),  # TCP payload bytes on the wire; 0 for a fragment that does not complete its datagram
         ("flags", "u2"),
+        ("digest", "u4"),  # CRC-32 of the captured bytes: whether the second pass reads the same packet
         ("direction", "u1"),
         ("copy", "u1"),  # begins before the end of what came earlier: a retransmission, or out of order
     ]
@@ -106,25 +109,54 @@ class Survey:
     errors: Mapping[int, str]  # by index of the original: one that could not be read, or not to its end
 
 
-def survey(
-    originals: Sequence[Original], connections: Sequence[Connection], samples: Mapping[int, NDArray[np.int64]]
-) -> Survey:
-    """Find the packets of `connections`. `samples`: packet numbers whose payload is wanted too, by original."""
+def pair_ids(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each pair: a file or connection, and the number (below 2**40) of a packet or frame in it."""
+    found: NDArray[np.int64] = (place.astype(np.int64) << 40) + number
+    return found
+
+
+def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sorted disjoint intervals: adjacent ones are joined, empty ones dropped."""
+    order = np.argsort(starts, kind="stable")
+    order = order[ends[order] > starts[order]]
+    starts, furthest = starts[order], np.maximum.accumulate(ends[order]) if len(order) else ends[order]
+    first = np.flatnonzero(np.concatenate([[True], starts[1:] > furthest[:-1]])) if len(order) else order
+    last = np.concatenate([first[1:], [len(starts)]])[: len(first)] - 1
+    return starts[first], furthest[last]
+
+
+class Samples(NamedTuple):
+    """Packets whose payload is wanted: in the original `file`, on the flow of a connection (`place`), of a direction,
+    with the numbers `first` to `last`. int64 arrays of one length."""
+
+    file: NDArray[np.int64]
+    place: NDArray[np.int64]
+    direction: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+def survey(originals: Sequence[Original], connections: Sequence[Connection], samples: Samples) -> Survey:
+    """Find the packets of `connections`, and the payloads of `samples`, SAMPLE_BYTES at most."""
     flows = {flow: index for index, flow in enumerate(dict.fromkeys(each.flow for each in connections))}
     wanted = coarse_filter(connections)
-    found, payloads, errors, datagrams = [], {}, {}, 0
+    found, payloads, errors, datagrams, sampled = [], {}, {}, 0, 0
+    sides = np.array([2 * flows[each.flow] for each in connections], np.int64)[samples.place] + samples.direction
     for index, original in enumerate(originals):
         if not any(original.overlaps(each.opened_us, each.closed_us) for each in connections):
             continue
         account = Account(original.name, original.file.size)
         fragments = _Datagrams(datagrams)
-        sampled = samples.get(index, np.empty(0, np.int64))
+        here = samples.file == index
+        starts, ends = merged(*(pair_ids(sides[here], each[here]) for each in (samples.first, samples.last + 1)))
         for block in read_blocks(Split(original.file), account, LIMITS.block_bytes, Filter()):
             part = _packets_of_flows(block, flows, wanted.matches(block.packets), index, fragments)
             found.append(part)
-            if len(sampled):
-                for row in np.flatnonzero(np.isin(part["packet_no"], sampled)):
-                    payloads[index, int(part["packet_no"][row])] = _payload(block, int(part["packet_no"][row]))
+            numbers = pair_ids(2 * part["flow"].astype(np.int64) + part["direction"], part["packet_no"])
+            inside = np.searchsorted(starts, numbers, "right") > np.searchsorted(ends, numbers, "right")
+            for number in part["packet_no"][inside].tolist() if sampled < SAMPLE_BYTES else ():
+                payloads[index, number] = _payload(block, number)
+                sampled += len(payloads[index, number])
         datagrams = fragments.number
         if account.error:
             errors[index] = account.error
@@ -206,6 +238,8 @@ def _packets_of_flows(
     # If the snaplen truncated the TCP options, the payload would begin after the packet as well.
     cut = (segments["cap_len"] == 0) & (block.records["wire_len"][rows] > block.records["cap_len"][rows])
     completes = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
+    digests = zip(block.records["offset"][rows].tolist(), ends.tolist(), strict=True)
+    part["digest"] = [crc32(block.data[begin:end]) for begin, end in digests]
     for row in np.flatnonzero(completes | (flow == waiting)):
         key = datagram_of(block.data, block.records, int(rows[row]))
         part["datagram"][row] = fragments.number_of(key, int(part["packet_no"][row]))

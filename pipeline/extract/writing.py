@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import BinaryIO
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ from codec.net.layers import SEGMENT, Filter
 from codec.net.runs import gather_payloads
 from pipeline.extract.frames import grouped
 from pipeline.extract.headers import adjust, stack_of
+from pipeline.extract.options import CapturesError
 from pipeline.extract.originals import IF_DESCRIPTION, IF_NAME, NANOSECONDS, Interface, Original, interfaces
 from pipeline.extract.redaction import (
     Visible,
@@ -127,7 +129,10 @@ def _in_order(selected: Selected) -> Generator[tuple[int, Written, Sequence[str]
     left = Counter(files.tolist())
     columns = (packets[name].tolist() for name in ("order_ns", "file", "packet_no"))
     for order_ns, file, number in zip(*columns, strict=True):
-        yield order_ns, next(sources[file]), selected.comments.get((file, number), ())
+        packet = next(sources[file], None)
+        if packet is None:  # the capture is shorter than in the first pass
+            raise changed(selected.originals[file])
+        yield order_ns, packet, selected.comments.get((file, number), ())
         left[file] -= 1
         if not left[file]:
             sources.pop(file).close()
@@ -141,6 +146,7 @@ def _packets(
     if selected.key is not None:
         described = [replace(each, name=b"", description=b"") for each in described]
     for chunk in chunks(original, selected.survey.packets["packet_no"][rows], rows):
+        require_same(chunk, selected.survey, original)
         change_chunk(chunk, selected, lengths)
         data, records = chunk.data.data, chunk.records
         for offset, cap_len, wire_len, ts_ns, interface, link_type in records.tolist():
@@ -156,6 +162,19 @@ def _interface(described: Sequence[Interface], number: int, link_type: int, ts_n
     if ts_ns % 10 ** (NANOSECONDS - interface.places):
         return replace(interface, places=NANOSECONDS)
     return interface
+
+
+def require_same(chunk: Chunk, survey: Survey, original: Original) -> None:
+    """Raise CapturesError if the packets are not those that the survey located: what is known of those says nothing
+    about the secrets in these."""
+    begins, lengths = (chunk.records[name].tolist() for name in ("offset", "cap_len"))
+    found = [crc32(chunk.data[begin : begin + length]) for begin, length in zip(begins, lengths, strict=True)]
+    if found != survey.packets["digest"][chunk.rows].tolist():
+        raise changed(original)
+
+
+def changed(original: Original) -> CapturesError:
+    return CapturesError(f"{original.name}: changed while it was read; run the command again when it is complete")
 
 
 def change_chunk(chunk: Chunk, selected: Selected, lengths: Mapping[int, int]) -> None:

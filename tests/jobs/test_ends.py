@@ -208,7 +208,13 @@ def test_a_key_that_is_no_file_or_too_large_is_bad_usage(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "fifo")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)  # sparse
-    for name in (str(tmp_path / "fifo"), str(tmp_path / "large"), "/dev/zero", str(tmp_path), str(tmp_path / "missing")):
+    for name in (
+        str(tmp_path / "fifo"),
+        str(tmp_path / "large"),
+        "/dev/zero",
+        str(tmp_path),
+        str(tmp_path / "missing"),
+    ):
         line = ["tables", "--connection", "1", "-o", "cut.pcapng", "--anonymise", name]
         parser = argparse.ArgumentParser()
         cut.add_arguments(parser)
