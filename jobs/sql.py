@@ -10,6 +10,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -184,16 +185,18 @@ def shortened(value: Any) -> Any:
 
 
 def show_markdown(names: list[str], rows: Rows, most: int) -> None:
-    """A table of GitHub's Markdown."""
-    print(markdown_row(names))
-    print(markdown_row(["---"] * len(names)))
+    """A table of GitHub's Markdown: texts are code spans."""
+    print(f"| {' | '.join(map(markdown_cell, names))} |")
+    print(f"| {' | '.join(['---'] * len(names))} |")
     for row in rows:
-        print(markdown_row(["" if value is None else as_line(value) for value in row]))
+        print(f"| {' | '.join(map(markdown_cell, row))} |")
 
 
-def markdown_row(values: Sequence[Any]) -> str:
-    cells = (printable(value).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for value in values)
-    return f"| {' | '.join(cells)} |"
+def markdown_cell(value: Any) -> str:
+    from pipeline.output.text import code_span
+
+    text = "" if value is None else printable(as_line(value))
+    return text if re.fullmatch(r"\w*|[\d.:+TZ -]*", text) else code_span(text)
 
 
 def show_csv(names: list[str], rows: Rows, most: int) -> None:

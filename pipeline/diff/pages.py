@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.diff.sides import NO_PROOF, Proof
 from pipeline.output.text import (
+    code_span,
     duration,
     plain_text,
     plural,
@@ -222,8 +223,7 @@ def finite(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The comparison as GitHub's Markdown, for a pull request. Text from the wire is in code spans, where it is neither
-    markup, nor a link, nor a mention."""
+    """The comparison as GitHub's Markdown, for a pull request. Text from the wire is in code spans."""
     return "\n".join(_markdown(comparison))
 
 
@@ -259,8 +259,7 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
 
 def code(text: str) -> str:
     """A code span in a table of Markdown, on one line."""
-    inert = plain_text(text, LONGEST).replace("`", "'").replace("\\", "/").replace("|", "\\|")
-    return f"`{inert}`"
+    return code_span(plain_text(text, LONGEST))
 
 
 def html(comparison: Comparison) -> str:

@@ -81,6 +81,12 @@ def _inert(text: str, limit: int) -> Markup:
     return BDI.format(Markup("".join(parts)))
 
 
+def code_span(text: str) -> str:
+    """A text as a code span in a table of GitHub's Markdown, where it is neither markup, nor a link, nor a mention."""
+    inert = text.replace("`", "'").replace("\\", "/").replace("|", "\\|")
+    return f"`{inert}`" if inert else ""
+
+
 def plain_text(value: object, limit: int) -> str:
     """The same as plain text: code points in brackets, an ellipsis at the end of a truncated string.
 

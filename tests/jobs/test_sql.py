@@ -101,11 +101,19 @@ def test_a_damaged_capture_is_answered_and_reported(tmp_path: Path, capsys: pyte
 
 def test_markdown_and_text_keep_hostile_names_inert(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
     query = r"SELECT 'a|b<i>' || chr(27) || '[31m' || chr(8238) AS x"
-    assert (
-        ask(tables, query, "--format", "markdown", capsys=capsys).splitlines()[2] == "| a\\|b&lt;i>\ufffd[31m\ufffd |"
-    )
+    markdown = ask(tables, query, "--format", "markdown", capsys=capsys)
+    assert markdown.splitlines()[2] == "| `a\\|b<i>\ufffd[31m\ufffd` |"
     assert "\x1b" not in ask(tables, query, capsys=capsys)
     assert "\x1b" not in ask(tables, query, "--format", "json", capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    "name", ["![i](http://evil/x.png)", "[x](javascript:alert(1))", "@team", "#1", "*b*", "<i>", "a`"]
+)
+def test_markdown_has_names_as_code(name: str, tables: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A picture would be fetched, and a mention would write to people."""
+    lines = ask(tables, f"SELECT '{name}' AS x, 7 AS y", "--format", "markdown", capsys=capsys).splitlines()
+    assert lines == ["| x | y |", "| --- | --- |", f"| `{name.replace('`', chr(39))}` | 7 |"]
 
 
 def test_errors_show_no_control_characters(tables: str, capsys: pytest.CaptureFixture[str]) -> None:
