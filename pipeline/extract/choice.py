@@ -137,11 +137,11 @@ def resolve(choice: Choice, rows: Rows) -> set[Pair]:
     if choice.channels:
         times: dict[Pair, tuple[list[float], list[float]]] = {}  # openings, and the last closing up to each; us
         spans = (
-            (*key, -inf if opened is None else microseconds(opened), inf if closed is None else microseconds(closed))
-            for *key, opened, closed in choice.channels
+            ((id_, channel), -inf if begin is None else microseconds(begin), inf if end is None else microseconds(end))
+            for id_, channel, begin, end in choice.channels
         )
-        for connection, channel, opened, closed in sorted(spans):
-            openings, closings = times.setdefault((connection, channel), ([], []))
+        for key, opened, closed in sorted(spans):
+            openings, closings = times.setdefault(key, ([], []))
             openings.append(opened)
             closings.append(max([closed, *closings[-1:]]))
         of_channels = rows("frames", ["connection_id", "channel", "frame_no", "ts"], pairs(times, "channel"))

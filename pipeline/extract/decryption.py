@@ -43,10 +43,9 @@ from codec.net.layers import (
 from codec.net.runs import gather_runs
 from codec.tables import TABLES, WORKER_TABLES
 from pipeline.extract.choice import Choice, Packet, with_keys
-from pipeline.extract.frames import pair_ids
 from pipeline.extract.headers import FULL, folded, word_sum
 from pipeline.extract.originals import Interface, Original, originals
-from pipeline.extract.survey import Connection, coarse_filter, connection_id, connection_name
+from pipeline.extract.survey import Connection, coarse_filter, connection_id, connection_name, pair_ids
 from pipeline.extract.writing import Writer
 from udfs.arrow.types import arrow_schema, cast_to
 from udfs.decode.key_logs import SecretFiles

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.amqp.redaction import BLANK, blank_secrets
@@ -42,9 +41,9 @@ from codec.protocol.v0_10_tables import entries
 from codec.protocol.v1_0_tables import descriptors
 from codec.protocol.versions import VERSIONS
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
-from pipeline.extract.frames import NULL, PROXY, Frames, grouped, groups, merged, packets_by_group
+from pipeline.extract.frames import NULL, PROXY, Frames, grouped, groups, packets_by_group
 from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, plain_options, word_sum
-from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
+from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, merged
 
 SECRET_KINDS = (kinds.SECRET, kinds.SASL_RESPONSE)
 HEADER_BYTES = {"0-8": 7, "0-9": 7, "0-9-1": 7, "0-10": 12, "1.0": 8}
@@ -90,16 +89,17 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
     """
     blanked: dict[int, NDArray[np.uint8] | None] = dict.fromkeys(indices.tolist())
     streams = packets_by_group(survey.packets)
-    with_content = {version: _with_fields(version, kinds.CONTENT) for version in VERSIONS}
     readable = frames.are("status", "ok") & ~frames.userinfo
-    for version, names in with_content.items():
-        readable &= ~(frames.are("version", version) & frames.are("name", *names))
+    for version in CLASSIC_VERSIONS:
+        readable &= ~(frames.are("version", version) & frames.are("name", *_with_fields(version, kinds.CONTENT)))
     for group, places in grouped(frames.group[indices]):
         these = indices[places]
         data, offsets, complete = _bytes_of(frames, survey, streams[group], these)
-        for version in set(frames.version.take(pa.array(these)).to_pylist()):
+        for version in methods_with_secrets():
             of = complete & readable[these] & frames.are("version", version)[these]
             chosen = np.flatnonzero(of)
+            if not len(chosen):
+                continue
             parts = [data[offsets[at] : offsets[at + 1]] for at in chosen.tolist()]
             ends = np.cumsum([0, *map(len, parts)])
             shown = np.concatenate([np.empty(0, np.uint8), *parts])

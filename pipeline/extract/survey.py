@@ -152,8 +152,8 @@ def survey(originals: Sequence[Original], connections: Sequence[Connection], sam
         for block in read_blocks(Split(original.file), account, LIMITS.block_bytes, Filter()):
             part = _packets_of_flows(block, flows, wanted.matches(block.packets), index, fragments)
             found.append(part)
-            numbers = pair_ids(2 * part["flow"].astype(np.int64) + part["direction"], part["packet_no"])
-            inside = np.searchsorted(starts, numbers, "right") > np.searchsorted(ends, numbers, "right")
+            ids = pair_ids(2 * part["flow"].astype(np.int64) + part["direction"], part["packet_no"])
+            inside = np.searchsorted(starts, ids, "right") > np.searchsorted(ends, ids, "right")
             for number in part["packet_no"][inside].tolist() if sampled < SAMPLE_BYTES else ():
                 payloads[index, number] = _payload(block, number)
                 sampled += len(payloads[index, number])
@@ -239,7 +239,7 @@ def _packets_of_flows(
     cut = (segments["cap_len"] == 0) & (block.records["wire_len"][rows] > block.records["cap_len"][rows])
     completes = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
     digests = zip(block.records["offset"][rows].tolist(), ends.tolist(), strict=True)
-    part["digest"] = [crc32(block.data[begin:end]) for begin, end in digests]
+    part["digest"] = [crc32(block.data.data[begin:end]) for begin, end in digests]
     for row in np.flatnonzero(completes | (flow == waiting)):
         key = datagram_of(block.data, block.records, int(rows[row]))
         part["datagram"][row] = fragments.number_of(key, int(part["packet_no"][row]))

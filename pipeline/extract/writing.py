@@ -131,7 +131,7 @@ def _in_order(selected: Selected) -> Generator[tuple[int, Written, Sequence[str]
     for order_ns, file, number in zip(*columns, strict=True):
         packet = next(sources[file], None)
         if packet is None:  # the capture is shorter than in the first pass
-            raise changed(selected.originals[file])
+            raise capture_changed(selected.originals[file])
         yield order_ns, packet, selected.comments.get((file, number), ())
         left[file] -= 1
         if not left[file]:
@@ -168,12 +168,12 @@ def require_same(chunk: Chunk, survey: Survey, original: Original) -> None:
     """Raise CapturesError if the packets are not those that the survey located: what is known of those says nothing
     about the secrets in these."""
     begins, lengths = (chunk.records[name].tolist() for name in ("offset", "cap_len"))
-    found = [crc32(chunk.data[begin : begin + length]) for begin, length in zip(begins, lengths, strict=True)]
+    found = [crc32(chunk.data.data[begin : begin + length]) for begin, length in zip(begins, lengths, strict=True)]
     if found != survey.packets["digest"][chunk.rows].tolist():
-        raise changed(original)
+        raise capture_changed(original)
 
 
-def changed(original: Original) -> CapturesError:
+def capture_changed(original: Original) -> CapturesError:
     return CapturesError(f"{original.name}: changed while it was read; run the command again when it is complete")
 
 

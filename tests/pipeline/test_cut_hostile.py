@@ -13,6 +13,7 @@ from pika_frames import method
 from wire import CLIENT, SERVER, Wire, write_capture
 
 from pipeline.extract import CapturesError, Choice, CutOptions, cutting
+from pipeline.extract import survey as surveys
 
 BARE = CAPTURES / "091_confirms_and_return.pcap"
 HEADER = b"AMQP\0\0\x09\x01"
@@ -27,7 +28,7 @@ def bare() -> Tables:
 
 def cut_after(change: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, **how: Any) -> bytes:
     """A cut of all connections, before whose second pass over the captures something changes."""
-    survey = cutting.survey
+    survey = surveys.survey
 
     def surveyed(*arguments: Any) -> Any:
         found = survey(*arguments)
@@ -66,8 +67,8 @@ def test_a_capture_that_grows_while_it_is_cut_is_cut(
     capture.write_bytes(BARE.read_bytes())
     tables = tables_of([capture])
     more = BARE.read_bytes()[24:]  # without the header of the file
-    with capture.open("ab") as file:
-        grown = cut_after(lambda: (file.write(more), file.flush()), tables, monkeypatch, redact=True)
+    with capture.open("ab", buffering=0) as file:
+        grown = cut_after(lambda: file.write(more), tables, monkeypatch, redact=True)
     monkeypatch.undo()
     cut(bare, Choice(set(bare.ids)), tmp_path / "cut.pcapng", redact=True)
     assert grown == (tmp_path / "cut.pcapng").read_bytes()
@@ -85,7 +86,7 @@ def test_a_login_in_two_far_packets_costs_no_memory_for_what_is_between(
     write_capture(tmp_path / "slow.pcap", [wire])
     tables = tables_of([tmp_path / "slow.pcap"])
     retained = []
-    survey = cutting.survey
+    survey = surveys.survey
 
     def surveyed(*arguments: Any) -> Any:
         retained.append(survey(*arguments))
