@@ -53,7 +53,8 @@ WORST = """FROM (
                ORDER BY badness DESC, opened_ts, connection_id) AS frames, row_number() OVER (
                ORDER BY badness DESC, opened_ts, connection_id) AS turn
     FROM (SELECT *, CASE WHEN content = 'none' AND server_packets > 0 AND tcp_end_by = 'client' THEN 1
-                         WHEN close_code >= 300 OR close_code IS NULL AND close_text IS NOT NULL OR tcp_end = 'rst'
+                         WHEN close_code >= 300 OR tcp_end = 'rst'
+                              OR close_code IS NULL AND (close_text IS NOT NULL OR close_initiator = 'server')
                               OR state NOT IN ('open', 'closing', 'closed') THEN 8
                          WHEN tcp_end != 'none' AND close_initiator IS NULL THEN 4 ELSE 0 END
                     + CASE worst WHEN 2 THEN 4 WHEN 1 THEN 1 ELSE 0 END

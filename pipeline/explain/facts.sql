@@ -22,7 +22,10 @@ SELECT connection_id,
                OR name = 'open' AND sender = 'server') AS logged_in,
        bool_or(name = 'connection.open' OR name = 'open' AND sender = 'client' OR later) AS tried_open,
        bool_or(name = 'connection.open-ok' OR name = 'open' AND sender = 'server' OR later) AS opened,
-       arg_min(frame_no, frame_no) FILTER (WHERE name = 'sasl-outcome') AS outcome_frame
+       arg_min(frame_no, frame_no) FILTER (WHERE name = 'sasl-outcome') AS outcome_frame,
+       any_value(TRY_CAST(arguments.mechanisms AS VARCHAR)) FILTER (
+           WHERE name IN ('connection.start', 'sasl-mechanisms') AND status = 'ok') AS mechanisms,
+       count(*) FILTER (WHERE name = 'basic.get') AS gets, count(*) FILTER (WHERE name = 'basic.get-empty') AS empty_gets
 FROM (SELECT *, name NOT LIKE 'connection.%' AND name NOT LIKE 'sasl-%' AND name NOT IN ('open', 'close')
                 AND sender = 'server' AS later
       FROM methods WHERE connection_id IN (FROM asked) AND coalesce(status, 'ok') IN ('ok', 'partial'))
@@ -83,6 +86,9 @@ SELECT connection_id,
        arg_min(code, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_code,
        arg_min(packet_no, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_packet,
        arg_min(error, frame_no) FILTER (WHERE sender = 'client' AND frame_type = 'foreign') AS foreign_error,
+       arg_min(packet_no, frame_no) FILTER (WHERE sender = 'server' AND frame_type IN ('skipped', 'foreign')) AS odd_packet,
+       coalesce(sum(size) FILTER (WHERE sender = 'server' AND frame_type IN ('skipped', 'foreign')), 0)::BIGINT AS odd_bytes,
+       coalesce(sum(size) FILTER (WHERE frame_type = 'gap'), 0)::BIGINT AS gap_bytes,
        arg_max({'frame_no': frame_no, 'packet_no': packet_no, 'ts_ns': ts_ns, 'error': error}, frame_no)
            FILTER (WHERE sender = 'client' AND status NOT IN ('ok', 'partial')
                          AND frame_type NOT IN ('foreign', 'protocol-header'))
@@ -93,11 +99,14 @@ FROM (SELECT *, close_frame IS NULL OR frame_no < close_frame AS before
 GROUP BY connection_id;
 
 -- A server that was stopped may send what it had in hand when the client is gone already: its last frame before the
--- client's last one.
+-- client's last one. And the heartbeats of each side after the last frame of the other.
 CREATE OR REPLACE TEMP TABLE earlier_frames AS
-SELECT connection_id, max(ts_ns) AS server_earlier_ns
-FROM frames JOIN last_frames USING (connection_id)
-WHERE sender = 'server' AND frame_type != 'gap' AND ts_ns <= client_last_ns
+SELECT connection_id, max(ts_ns) FILTER (WHERE sender = 'server' AND frame_type != 'gap' AND ts_ns <= client_last_ns)
+           AS server_earlier_ns,
+       count(*) FILTER (WHERE sender = 'server' AND is_beat AND ts_ns > client_last_ns) AS server_beats,
+       count(*) FILTER (WHERE sender = 'client' AND is_beat AND ts_ns > server_last_ns) AS client_beats
+FROM (SELECT *, frame_type = 'heartbeat' OR name = 'heartbeat' OR frame_type = 'empty' AS is_beat FROM frames)
+JOIN last_frames USING (connection_id)
 GROUP BY connection_id;
 
 -- The longest silence at the end: before the side that spoke last began again, without an answer, or after it.
@@ -122,6 +131,7 @@ FROM links WHERE connection_id IN (FROM asked) GROUP BY connection_id;
 CREATE OR REPLACE TEMP TABLE channel_sums AS
 SELECT connection_id, sum(unsettled)::BIGINT AS unsettled, sum(returned)::BIGINT AS returned,
        sum(nacked)::BIGINT AS nacked, count(*) FILTER (WHERE opened_ts IS NOT NULL AND closed_ts IS NULL) AS open_channels,
+       count(*) FILTER (WHERE opened_ts IS NOT NULL AND closed_ts IS NOT NULL) AS closed_channels,
        arg_max(channel, unsettled) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
            AS full_channel,
        max(prefetch_count) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
@@ -176,7 +186,15 @@ SELECT server_ip, server_port, bool_or(content = 'amqp' AND state != 'header') A
 FROM others GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE facts AS
-SELECT c.connection_id, capture_file, c.version, state, content, transport, undecoded_reason, tcp_end, tcp_end_by,
+SELECT c.connection_id, capture_file, c.version, state, content, transport, undecoded_reason,
+       -- Of one direction only what it states is known, not how the connection ended.
+       (client_packets = 0) != (server_packets = 0) AND (client_bytes > 0 OR server_bytes > 0) AS one_sided,
+       CASE WHEN NOT one_sided THEN tcp_end END AS tcp_end, CASE WHEN NOT one_sided THEN tcp_end_by END AS tcp_end_by,
+       server_channel_max > 0 AND client_channel_max > server_channel_max
+           OR server_frame_max > 0 AND client_frame_max > server_frame_max OR client_frame_max BETWEEN 1 AND 4095 AS tuned_too_high,
+       coalesce(gap_bytes, 0) AS gap_bytes, coalesce(server_beats, 0) AS server_beats,
+       coalesce(client_beats, 0) AS client_beats, mechanisms, coalesce(gets, 0) AS gets, coalesce(empty_gets, 0) AS empty_gets, start_latency_ns, odd_packet, odd_bytes,
+       client_channel_max, server_channel_max, client_frame_max, server_frame_max, coalesce(closed_channels, 0) AS closed_channels,
        roles_from, client_name, c."user", vhost, mechanism,
        close_initiator, close_code, close_text, missing_bytes, client_packets, server_packets,
        client_bytes, server_bytes, messages_published, messages_delivered, blocked_ns, client_zero_window_ns,

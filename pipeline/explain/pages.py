@@ -16,6 +16,7 @@ LONGEST = 300  # characters of a value
 PLACE = re.compile(r"\{(\w+)(?::(\w+))?\}")
 LARGE = 10_000
 MOST_PARTS = 3
+ALERT_BYTES = 7  # of TLS in clear, with its record header
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,10 @@ def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
             return f"AMQP {value}" if value else "no AMQP"
         case "because":
             return f": {plain_text(value, LONGEST).rstrip('.')}" if value else ""
+        case "late":
+            return f" before: the answer came after {duration(value)}" if value is not None else ""
+        case "alert":
+            return ", but with an alert of TLS" if value == ALERT_BYTES else ""
         case "reply":
             return f" in reply to {value}" if value else ""
         case "limit":

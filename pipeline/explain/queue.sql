@@ -1,6 +1,6 @@
 -- What explains the queue or address that variable `subject` names: one row.
 WITH published AS (
-    SELECT ts_ns FROM messages
+    SELECT ts_ns, ttl_ms * 1000000 AS ttl_ns FROM messages
     WHERE operation = 'publish' AND (exchange = '' AND routing_key = getvariable('subject') OR address = getvariable('subject'))),
 deliveries AS (
     SELECT connection_id, channel, channel_incarnation, link, ts_ns, redelivered, outcome, settled_ts_ns,
@@ -28,9 +28,11 @@ paces AS (
     FROM deliveries GROUP BY connection_id, channel, channel_incarnation),
 ends AS (SELECT epoch_us(min(first_ts)) * 1000 AS first_ns, epoch_us(max(last_ts)) * 1000 AS last_ns FROM captures)
 SELECT getvariable('subject') AS queue,
-       (SELECT count(*) FROM published) AS published, (SELECT max(ts_ns) FROM published) AS last_published_ns,
+       (SELECT count(*) FROM published) AS published, last_published_ns,
+       (SELECT count(ttl_ns) FROM published) AS expiring, (SELECT max(ttl_ns) FROM published) AS longest_ttl_ns,
+       first_consumer_ns, first_consumer_ns - last_published_ns AS came_after_ns,
        (SELECT count(*) FROM deliveries) AS deliveries, (SELECT max(ts_ns) FROM deliveries) AS last_delivered_ns,
-       (SELECT max(ts_ns) FROM published) - (SELECT max(ts_ns) FROM deliveries) AS waits_ns,
+       last_published_ns - (SELECT max(ts_ns) FROM deliveries) AS waits_ns,
        (SELECT count(*) FROM deliveries WHERE redelivered) AS redelivered,
        (SELECT count(*) FROM deliveries WHERE outcome = 'unsettled') AS unsettled,
        (SELECT last_ns - min(ts_ns) FROM deliveries WHERE outcome = 'unsettled') AS unsettled_ns,
@@ -42,7 +44,7 @@ SELECT getvariable('subject') AS queue,
        busy_share, round(100 * busy_share)::BIGINT AS busy_percent, 100 - busy_percent AS idle_percent,
        (SELECT count(*) FROM waits) AS waited,
        (SELECT count(*) FROM waits
-        WHERE publish_ts_ns < (SELECT epoch_us(min(opened_ts)) * 1000 FROM consumers)) AS before_consumers,
+        WHERE publish_ts_ns < first_consumer_ns) AS before_consumers,
        (SELECT {send: sum(coalesce(send_ns, 0)) / count(*), network: sum(coalesce(network_ns, 0)) / count(*),
                 confirm_wait: sum(coalesce(confirm_wait_ns, 0)) / count(*),
                 queue_blocked: sum(coalesce(queue_blocked_ns, 0)) / count(*),
@@ -70,4 +72,5 @@ SELECT getvariable('subject') AS queue,
        (SELECT max(tcp_rtt_ns) FROM consumers) AS consumer_rtt_ns,
        (SELECT quantile_cont(pace_ns, 0.5)::BIGINT FROM paces) AS pace_ns,
        last_ns - first_ns AS span_ns
-FROM ends, (SELECT avg(share) AS busy_share FROM busy)
+FROM ends, (SELECT avg(share) AS busy_share FROM busy), (SELECT max(ts_ns) AS last_published_ns FROM published),
+     (SELECT epoch_us(min(opened_ts)) * 1000 AS first_consumer_ns FROM consumers)

@@ -231,6 +231,107 @@ def certificate_is_not_accepted(version: str) -> Connection:
     return connection.client_bytes(bytes.fromhex("15030300020230")).fin()
 
 
+@fault("server-speaks-other", "0-8", "0-9-1", "0-10", "1.0")
+def ssh_is_served(version: str) -> Connection:
+    header = {"0-10": b"AMQP\x01\x01\x00\x0a", "1.0": b"AMQP\x03\x01\x00\x00"}.get(version)
+    connection = Connection(version).client_bytes(header) if header else Connection(version).header()
+    return connection.server_bytes(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n").wait(0.01).fin("server")
+
+
+@fault("header-unanswered", "0-8", "0-9", "0-9-1")
+def server_greets_too_late(version: str) -> Connection:
+    """What it sends after the client's FIN."""
+    connection = Connection(version).header().wait(3).packet("client", flags=FIN | ACK).wait(0.5).start()
+    return connection.packet("client", flags=RST)
+
+
+@fault("mechanism-not-offered", "0-8", "0-9", "0-9-1")
+def mechanism_that_is_not_offered(version: str) -> Connection:
+    connection = Connection(version).header().start(mechanisms="PLAIN AMQPLAIN").start_ok(mechanism="EXTERNAL")
+    return connection.wait(3).rst("server")
+
+
+@fault("tune-refused", "0-8", "0-9", "0-9-1")
+def too_many_channels_asked_for(version: str) -> Connection:
+    return Connection(version).header().start().start_ok().tune().tune_ok(channel_max=65535).rst("server")
+
+
+@fault("tune-refused", "0-9-1")
+def frames_too_large_asked_for(version: str) -> Connection:
+    connection = Connection(version).header().start().start_ok().tune().tune_ok(frame_max=10_000_000)
+    connection.client("connection.open", 0, virtual_host="/")
+    text = "NOT_ALLOWED - negotiated frame_max = 10000000 is higher than the maximum allowed value (131072)"
+    return connection.server("connection.close", 0, reply_code=530, reply_text=text, class_id=10, method_id=31).fin()
+
+
+@fault("blocked-to-the-end", "0-9-1")
+def publisher_gives_up(version: str) -> Connection:
+    return opened(version).publish().server("connection.blocked", 0, reason="low on memory").wait(30).fin()
+
+
+@fault("channel-churn", "0-8", "0-9", "0-9-1")
+def channel_for_each_message(version: str) -> Connection:
+    connection = opened(version).publish()
+    for _ in range(60):
+        connection.client("channel.close", 1, reply_code=200, reply_text="").server("channel.close-ok", 1)
+        connection.open().publish()
+    return connection.close()
+
+
+@fault("polling", "0-8", "0-9", "0-9-1")
+def empty_queue_is_polled(version: str) -> Connection:
+    connection = opened(version)
+    for _ in range(120):
+        connection.client("basic.get", 1, queue="q").server("basic.get-empty", 1).wait(0.01)
+    return connection.close()
+
+
+def server_alone(connection: Connection) -> Connection:
+    connection.packets = [packet for packet in connection.packets if packet.sender == "server"]
+    return connection
+
+
+@fault("closed-with-error", "0-8", "0-9", "0-9-1")
+def server_states_an_error_alone(version: str) -> Connection:
+    return server_alone(opened(version).close("server", 501, "FRAME_ERROR", channels=False))
+
+
+@fault("login-refused", "0-8", "0-9", "0-9-1")
+def server_refuses_a_login_alone(version: str) -> Connection:
+    connection = Connection(version).header().start().start_ok()
+    return server_alone(connection.close("server", 403, "ACCESS_REFUSED - Login was refused"))
+
+
+@fault("open-refused", "0-9-1")
+def server_refuses_a_virtual_host_alone(version: str) -> Connection:
+    connection = Connection(version).header().start().start_ok().tune().tune_ok()
+    connection.client("connection.open", 0, virtual_host="nowhere")
+    return server_alone(connection.close("server", 530, "NOT_ALLOWED - vhost nowhere not found"))
+
+
+@fault("one-direction")
+def server_ends_alone(version: str) -> Connection:
+    return server_alone(publish(opened(version)).packet("server", flags=FIN | ACK))
+
+
+@fault("login-refused", "0-9-1")
+def refusal_without_its_reason(version: str) -> Connection:
+    """The snaplen cut the server's close, of which the capture has class and method."""
+    connection = Connection(version).header().start().start_ok()
+    connection.close("server", 403, "ACCESS_REFUSED - Login was refused")
+    return connection.cut("server", b"Login was refused", 12)
+
+
+@fault("gaps", "0-9-1")
+def capture_lost_some_methods(version: str) -> Connection:
+    return opened(version).lose("server", 100).publish().close()
+
+
+@fault("last-packets", "0-9-1")
+def only_the_end_was_captured(version: str) -> Connection:
+    return Connection(version, syn=False).fin()
+
+
 @fault("nothing")
 def idle_and_closed(version: str) -> Connection:
     return publish(opened(version)).packet("server").wait(300)
@@ -276,9 +377,26 @@ def dead_letters(count: int) -> Connection:
     return connection
 
 
+def never_acknowledged() -> list[Connection]:
+    connection = Connection("0-9-1").handshake().open().consume(prefetch=100)
+    for tag in range(1, 11):
+        connection.deliver(tag)
+    return [connection.wait(5).heartbeat()]
+
+
+def too_late(ttl: int) -> list[Connection]:
+    """A consumer comes two seconds after messages that live for `ttl` ms."""
+    publisher = Connection("0-9-1", client=3).handshake().open()
+    for _ in range(10):
+        publisher.publish(exchange="", expiration=str(ttl))
+    return [publisher.close(), Connection("0-9-1", at=2).handshake().open().consume().close()]
+
+
 QUEUES: dict[str, tuple[list[Connection], str]] = {
     "far-away": (queue_of(far(0.08), 20, 0.001, 0.08), "prefetch-far"),
     "busy": (queue_of(far(0.001), 20, 0.08, 0.001), "slow-consumers"),
     "dead-letters": ([dead_letters(12)], "dead-letter-loop"),
+    "no-acknowledgement": (never_acknowledged(), "not-acknowledged"),
+    "expired": (too_late(500), "expired"),
     "nobody": ([Connection("0-9-1").handshake().open().publish(exchange="").close()], "no-consumer"),
 }

@@ -86,18 +86,20 @@ def test_the_first_cause_is_what_was_scripted(scripted: tuple[str, dict[int, str
 
 
 def test_the_report_explains_what_went_wrong(scripted: tuple[str, dict[int, str]]) -> None:
-    """The answers, and how many connections they lack, are the faults; Nagle's algorithm holds up too little."""
-    causes = Counter(cause for _, cause in FAULTS.values() if cause not in ("nothing", "delayed-acknowledgements"))
+    """The answers, and how many connections they lack, are the faults, but for those that cost little."""
+    cheap = {"nothing", "delayed-acknowledgements", "channel-churn", "polling", "gaps", "one-direction", "last-packets"}
+    causes = Counter(cause for _, cause in FAULTS.values() if cause not in cheap)
     with open_tables(scripted[0]) as session:
         answers, more = explain_worst(session, 100)
         found = Counter[str]()
         for answer in answers:
-            found[answer.cause] += answer.connections
+            if answer.cause not in cheap:
+                found[answer.cause] += answer.connections
             assert answer.events[-1].text.startswith(("ends", "resets", "is open"))
         assert (found, more) == (causes, 0)
         few, rest = explain_worst(session, 3)
         assert [each.weight for each in few] == sorted((each.weight for each in answers), reverse=True)[:3]
-        assert rest == causes.total() - sum(each.connections for each in few)
+        assert rest == sum(each.connections for each in answers) - sum(each.connections for each in few)
 
 
 @pytest.mark.parametrize("name", QUEUES)
