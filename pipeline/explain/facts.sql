@@ -130,7 +130,7 @@ SELECT connection_id, max(no_credit_ns) AS no_credit_ns,
 FROM links WHERE connection_id IN (FROM asked) GROUP BY connection_id;
 CREATE OR REPLACE TEMP TABLE channel_sums AS
 SELECT connection_id, sum(unsettled)::BIGINT AS unsettled, sum(returned)::BIGINT AS returned,
-       sum(nacked)::BIGINT AS nacked, count(*) FILTER (WHERE opened_ts IS NOT NULL AND closed_ts IS NULL) AS open_channels,
+       sum(nacked)::BIGINT AS nacked, count(*) FILTER (WHERE closed_ts IS NULL) AS open_channels,
        count(*) FILTER (WHERE opened_ts IS NOT NULL AND closed_ts IS NOT NULL) AS closed_channels,
        arg_max(channel, unsettled) FILTER (WHERE prefetch_count > 0 AND delivered > 0 AND unsettled >= prefetch_count)
            AS full_channel,
@@ -241,6 +241,7 @@ SELECT c.connection_id, capture_file, c.version, state, content, transport, unde
        coalesce(error.code::VARCHAR, nullif(split_part(error.text, ': ', 1), error.text)) AS error_kind,
        coalesce(close_code::VARCHAR, nullif(split_part(close_text, ': ', 1), close_text)) AS close_kind,
        c.server_port IN (5671, 5672) OR coalesce(speaks_amqp, false) AS is_amqp_port, server_seen,
+       (SELECT count(*) FROM others WHERE content = 'amqp') AS amqp_seen,
        split_part(list_filter(versions_offered, lambda v: v LIKE 'client %')[1], ' ', 2) AS client_header,
        split_part(list_filter(versions_offered, lambda v: v LIKE 'server %')[1], ' ', 2) AS server_header,
        foreign_code, foreign_packet, coalesce(ended_with, 0) AS ended_with,

@@ -282,7 +282,7 @@ FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY connection_id, audience ORDER BY 
       FROM (SELECT connection_id, ts_ns, first_frame_no AS frame_no, text_of(headers.name) AS audience,
                    epoch_us(TRY_CAST(headers.expiration AS TIMESTAMPTZ))::HUGEINT * 1000 AS expires_ns
             FROM messages
-            WHERE operation = 'publish' AND address = '$cbs'
+            WHERE operation = 'publish' AND (address = '$cbs' OR ends_with(address, '/$cbs'))
                   AND TRY_CAST(headers.operation AS VARCHAR) = 'put-token'))
 JOIN (SELECT connection_id, version, ts_ns AS last_ns FROM known_connections) USING (connection_id)
 WHERE expires_ns < coalesce(renewed_ns, last_ns);

@@ -332,6 +332,7 @@ CASES = [
     # A node of another specification.
     Case("R4-07", "1.0", linked("amq.queue", True), linked("$cbs", False), besides=("L10-98",)),
     Case("R4-07", "1.0", linked("orders", False), linked("/exchanges/amq.direct/orders", False), besides=("L10-98",)),
+    Case("R4-07", "1.0", linked("orders/$cbs.x", True), linked("orders/$cbs", False), besides=("L10-98",)),
     Case("R4-09", V, rejected_again("4.3.1", "basic.reject"), rejected_again("4.3.1", "basic.nack"),
          evidence={"observed": 1, "queue": "q", "broker": "4.3.1"}, besides=GOES_ROUND),
     Case("R4-09", V, rejected_again("4.2.9", "basic.nack"), rejected_again("4.3.1", "basic.nack"), besides=GOES_ROUND),
