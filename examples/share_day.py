@@ -11,12 +11,12 @@ import sys
 
 from pyspark.sql import functions as F
 
-from pipeline.run.session import session
+import wirehare
 
 
 def share(tables: str, day: str, warehouse: str, *names: str) -> None:
     """Write the named tables of one day into `warehouse`/NAME/date=DAY."""
-    spark = session()
+    spark = wirehare.session()
     for name in names:
         rows = spark.read.parquet(f"{tables}/{name}").withColumn("date", F.lit(day).cast("date"))
         writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")

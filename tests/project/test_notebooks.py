@@ -44,6 +44,13 @@ def test_a_notebook_is_valid_and_its_outputs_are_those_of_one_run(path: Path) ->
 
 
 @each
+def test_a_notebook_begins_with_the_import_that_a_person_needs(path: Path) -> None:
+    first = code_of(path)[0].source
+    assert first.startswith("import wirehare\n")
+    assert "import pipeline" not in path.read_text()
+
+
+@each
 def test_a_notebook_shows_neither_errors_nor_noise(path: Path) -> None:
     kinds = [output.output_type for cell in code_of(path) for output in cell.outputs]
     assert kinds
