@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,10 +26,20 @@ def readonly(array: np.ndarray) -> np.ndarray:
     return view
 
 
+class Record(np.void):  # type: ignore[misc]  # final in the stubs only
+    """An element whose fields are attributes, ten times as fast as those of `np.record`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
 def as_records(array: np.ndarray) -> np.ndarray:
     """The structured array with elements that have its fields as attributes, as interpreted kernels read them. (Those
     of `np.recarray` have, too, but each slice of one takes ten microseconds.)"""
-    return array.view(np.dtype((np.record, array.dtype)))
+    return array.view(np.dtype((Record, array.dtype)))
 
 
 def sparse_zeros(shape: int | tuple[int, ...], kind: DTypeLike, order: Literal["C", "F"] = "C") -> NDArray[np.generic]:

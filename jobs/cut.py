@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from itertools import product, starmap
 from typing import TYPE_CHECKING, Any
 
-from jobs.decode import start
+from jobs.decode import interpret_while_cold, start
 from jobs.terminal.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_file, tables_directory
 from jobs.terminal.console import print_error, print_status, step
 from jobs.terminal.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
@@ -179,9 +179,11 @@ def run(arguments: argparse.Namespace) -> int:
     rows = from_files(directory, arguments.tables)
     captures = originals(rows("captures", COLUMNS), arguments.captures)
     target = None if arguments.output == STANDARD_OUTPUT else output_place(arguments, captures)
+    interpret_while_cold([capture.file for capture in captures if not capture.file.problem])
     chosen = chosen_rows(arguments, rows, directory)
     # a file replaces the old one when the cut has succeeded
-    with contextlib.nullcontext(sys.stdout.buffer) if target is None else sink(target) as file:
+    output = contextlib.nullcontext(sys.stdout.buffer) if target is None else sink(target)
+    with step("cutting packets", ""), output as file:
         result = cut_rows(rows, chosen, file, how, captures)
         file.flush()
     print_summary(result, arguments, time.monotonic() - started)

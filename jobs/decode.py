@@ -207,7 +207,7 @@ def interpreted_sooner(files: Sequence[CaptureFile]) -> bool:
     sooner = decoding.interpreted_sooner(files)
     if sooner:
         interpret()
-    speed = "decoding is slow" if sooner else "they are compiled first, which takes minutes"
+    speed = "decoding is slow" if sooner else "they are compiled first, in a minute or more"
     print_status(f"Kernels are not compiled yet, so {speed}; to compile them once: {COMPILE_COMMAND}")
     return sooner
 

@@ -7,7 +7,7 @@
 
 With NUMBA_DISABLE_JIT=1, or after `interpret()`, the same functions run as plain Python. The tests compare compiled
 kernels with that reference. Small captures are decoded in this way until the kernels are compiled: compiling takes
-minutes; interpreted kernels decode about 50 KB a second. A kernel that Python calls is compiled together with all
+minutes; interpreted kernels decode about 400 KB a second. A kernel that Python calls is compiled together with all
 kernels that it calls (`codec.compiler.linking`). The first call imports numba, which takes 0.3 s: a process that only
 plans imports modules of kernels and calls none.
 
@@ -42,6 +42,7 @@ from codec.compiler import CACHE_DIR, PACKAGE, bases
 from codec.compiler.levels import machine_code
 
 DISABLE = "NUMBA_DISABLE_JIT"  # a variable of numba
+COLD = "2"  # its value where kernels are interpreted because they are not compiled
 SETTINGS = ("NUMBA_OPT", "NUMBA_BOUNDSCHECK")  # they change the machine code of the same sources
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -116,8 +117,14 @@ def interpreted() -> bool:
 def interpret() -> None:
     """Run kernels as plain Python from now on: those that this process has not called yet, and all kernels of its child
     processes."""
-    os.environ[DISABLE] = "1"
+    if not interpreted():
+        os.environ[DISABLE] = COLD
     _wrap_silently()
+
+
+def while_cold() -> bool:
+    """Whether kernels run as plain Python because `interpret` was called."""
+    return os.environ.get(DISABLE) == COLD
 
 
 def _wrap_silently() -> None:

@@ -6,6 +6,9 @@ would need a Python call for each of millions of messages. Cost: linear; see `co
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,10 +210,29 @@ def extended_block(words, data, at, schedule):
     compress_block(words, data, at, ROUND)
 
 
+@functools.cache
+def _openssl_block() -> Callable[..., None] | None:
+    """OpenSSL's block function, if Python's hashlib is linked to a library that has it: `portable_block` as plain
+    Python takes a millisecond, which is most of the time that interpreted kernels need."""
+    try:
+        import _hashlib
+
+        function: Callable[..., None] = ctypes.CDLL(_hashlib.__file__).SHA256_Transform
+    except (ImportError, OSError, AttributeError):
+        return None
+    return function
+
+
 def _compress(words, data, at, schedule):
-    """Add a block: compiled by `_compiled_compress`, interpreted by the portable function."""
-    with np.errstate(over="ignore"):  # after `interpret()`, too
-        portable_block(words, data, at, schedule)
+    """Add a block: compiled by `_compiled_compress`, interpreted by OpenSSL or the portable function."""
+    transform = _openssl_block()
+    if transform is None:
+        with np.errstate(over="ignore"):  # after `interpret()`, too
+            portable_block(words, data, at, schedule)
+        return
+    context = (ctypes.c_uint32 * 28)(*words.tolist())  # SHA256_CTX begins with the eight words
+    transform(context, data[at : at + 64].tobytes())
+    words[:] = context[:8]
 
 
 @overload(_compress, jit_options=OVERLOAD, inline="always")

@@ -61,14 +61,22 @@ class Status:
         self.doing, self.byte_size, self.phases = doing, byte_size, phases
         self.part: float | None = None  # of the work that is done, where the body knows
         self._seen: list[int] = []
+        self._phase, self._began = 0, 0.0  # the current phase, and after how many seconds it began
+        self._reached, self._reached_after = 0.0, 0.0  # the part of it that was last seen to be done, and when
 
     def line(self, seconds: float, spark: SparkSession | LocalProcesses | None) -> str:
         """What is done, after how many seconds, how much of it, and how long it will take."""
-        shown = self.progress(spark) if self.part is None else f", {self.part:.0%}".replace("%", " %")
-        return f"{self.doing} ... {seconds:.0f} s{shown}{time_left(self.part or 0, seconds)}"
+        if self.part is None:
+            shown = self.progress(spark, seconds)
+        else:
+            shown = f", {self.part:.0%}".replace("%", " %") + time_left(self.part, seconds)
+        compiled = getattr(spark, "compiled_kernels", None)  # while others are interpreted
+        beside = "" if compiled is None else f"; {compiled:,} kernels compiled so far"
+        return f"{self.doing} ... {seconds:.0f} s{shown}{beside}"
 
-    def progress(self, spark: SparkSession | LocalProcesses | None) -> str:
-        """Progress of the running stages, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty if unknown."""
+    def progress(self, spark: SparkSession | LocalProcesses | None, seconds: float) -> str:
+        """Progress of the running stages, as ', 40 MB of 100 MB read (40 %), about 3 s left' or ', 40 %'; empty if
+        unknown."""
         from pipeline.output.text import size  # not above: --help needs no Spark
 
         stages = active_stages(spark)
@@ -77,12 +85,17 @@ class Status:
         if not tasks:
             return ""
         part = sum(completed for completed, _ in stages.values()) / tasks
-        if not self.byte_size or not self.phases:
-            return f", {part:.0%}".replace("%", " %")
         turn = min(self._seen.index(stage) for stage in stages)
+        if turn != self._phase:
+            self._phase, self._began, self._reached = turn, seconds, 0.0
+        if part != self._reached:
+            self._reached, self._reached_after = part, seconds
+        left = time_left(part, self._reached_after - self._began, seconds - self._reached_after)
+        if not self.byte_size or not self.phases or getattr(spark, "compiled_kernels", None) is not None:
+            return f", {part:.0%}{left}".replace("%", " %")
         phase = self.phases[min(turn, len(self.phases) - 1)]
         amount = f"{size(int(part * self.byte_size))} of {size(self.byte_size)}"
-        return f", {amount} {phase} ({part:.0%})".replace("%", " %")
+        return f", {amount} {phase} ({part:.0%}){left}".replace("%", " %")
 
 
 @contextmanager
@@ -93,11 +106,13 @@ def step(
     phases: Sequence[str] = (),
     byte_size: int = 0,
 ) -> Iterator[Status]:
-    """Show `doing` while the body runs, then `done` with the elapsed seconds; `byte_size`, `phases`: see Status."""
+    """Show `doing` while the body runs, then `done`, if it is not empty, with the elapsed seconds; `byte_size`,
+    `phases`: see Status."""
     status, started = Status(doing, byte_size, phases), time.monotonic()
     with nullcontext() if Verbosity.quiet else shown(lambda seconds: status.line(seconds, spark)):
         yield status
-    print_status(f"{done} in {time.monotonic() - started:.1f} s")
+    if done:
+        print_status(f"{done} in {time.monotonic() - started:.1f} s")
 
 
 def active_stages(spark: SparkSession | LocalProcesses | None) -> dict[int, tuple[int, int]]:

@@ -77,8 +77,6 @@ class OnSpark:
 
 Result = TypeVar("Result")
 
-TASKS = 2  # per process after a shuffle, so that processes end at about the same time
-
 
 @dataclass(frozen=True)
 class Source:
@@ -124,8 +122,8 @@ class Local:
         """The rows of each bucket in one task, in this order."""
         write = partial(_write, self.processes.directory, buckets_of, order)
         files = [file for written in self._run(write) for file in written]
-        tasks = TASKS * self.processes.number if self.processes.number > 1 else 1
-        return Local(self.processes, [Source((), files, buckets, order) for buckets in _balanced(files, tasks)])
+        balanced = _balanced(files, self.processes.tasks)
+        return Local(self.processes, [Source((), files, buckets, order) for buckets in balanced])
 
     def collected(self) -> list[dict[str, Any]]:
         return [row for batches in self._run(_all) for each in batches for row in each.to_pylist()]

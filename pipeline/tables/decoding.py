@@ -39,8 +39,8 @@ ONE_TASK_BYTES = 8 << 20
 # there, but Spark tries a task that failed again, and shuffles what does not fit on one disk.
 LOCAL_BYTES = 4 << 30
 ONE_TASK_FILES = 64
-# Interpreted kernels decode some 50 KB a second on a core, and compiling all kernels takes two cores about two minutes.
-COLD_BYTES = 10 << 20
+# Interpreted kernels decode some 400 KB a second on a core, and compiling all kernels takes two cores about a minute.
+COLD_BYTES = 24 << 20
 
 # Tables that message_flows are made of.
 FLOW_INPUTS = ("messages", "connections", "links", "stalls")

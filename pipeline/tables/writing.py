@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Union
 
@@ -91,7 +92,8 @@ def write(
         stage.scratch.create()
         session = spark() if callable(spark) else spark
         if isinstance(session, LocalProcesses):
-            session.use_for(byte_size(given))
+            decode = partial(_decode_into, given, {"tables": wanted, "payload": payload, **chosen})
+            session.use_for(byte_size(given), decode)
         if not isinstance(session, LocalProcesses) and not on_one_machine(session):
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
@@ -113,6 +115,10 @@ def write(
         if "captures" not in wanted:
             stage.child("captures").remove()
     return rows
+
+
+def _decode_into(paths: Sequence[str], options: Mapping[str, Any], directory: str) -> None:
+    write(LocalProcesses(1), paths, f"{directory}/tables", **options)
 
 
 @dataclass(frozen=True)

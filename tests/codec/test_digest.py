@@ -55,8 +55,11 @@ def test_around_the_size_of_a_block(size: int) -> None:
     assert digest([bytes(range(256))[:size] * 4]) == hashlib.sha256(bytes(range(256))[:size] * 4).digest()
 
 
-def test_interpreted_after_a_compiled_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that imported kernels may still switch to plain Python."""
+@pytest.mark.parametrize("openssl", [True, False])
+def test_interpreted_after_a_compiled_import(openssl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that imported kernels may still switch to plain Python; hashlib may be linked to OpenSSL."""
+    if not openssl:
+        monkeypatch.setattr("codec.hashes.sha256._openssl_block", lambda: None)
     monkeypatch.setattr(LazyKernel, "__call__", lambda kernel, *args: kernel._function(*args))
     assert digest([bytes(range(256))]) == hashlib.sha256(bytes(range(256))).digest()
 

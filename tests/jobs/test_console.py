@@ -204,22 +204,38 @@ class Tracker:
 def test_progress_is_in_bytes_and_per_cent() -> None:
     """The first stage of a step reads, the next one decodes, whatever their numbers are."""
     status, spark = console.Status("decoding", 10 * 1024**2, ("read", "decoded")), Tracker({})
-    assert status.progress(spark) == ""  # type: ignore[arg-type]
+    assert status.progress(spark, 0) == ""  # type: ignore[arg-type]
     spark.stages = {7: (1, 4)}
-    assert status.progress(spark) == ", 2.5 MB of 10.0 MB read (25 %)"  # type: ignore[arg-type]
+    assert status.progress(spark, 1) == ", 2.5 MB of 10.0 MB read (25 %)"  # type: ignore[arg-type]
     spark.stages = {8: (1, 2)}
-    assert status.progress(spark) == ", 5.0 MB of 10.0 MB decoded (50 %)"  # type: ignore[arg-type]
+    assert status.progress(spark, 2) == ", 5.0 MB of 10.0 MB decoded (50 %)"  # type: ignore[arg-type]
     spark.stages = {9: (2, 2)}
-    assert status.progress(spark) == ", 10.0 MB of 10.0 MB decoded (100 %)"  # type: ignore[arg-type]
+    assert status.progress(spark, 3) == ", 10.0 MB of 10.0 MB decoded (100 %)"  # type: ignore[arg-type]
+
+
+def test_the_time_left_follows_from_the_last_part_that_was_done() -> None:
+    """Of a phase: reading takes less time than decoding."""
+    status, spark = console.Status("decoding", 10 * 1024**2, ("read", "decoded")), Tracker({1: (1, 2)})
+    shown = []
+    for seconds, stages in ((1, {1: (1, 2)}), (2, {2: (0, 4)}), (12, {2: (1, 4)}), (22, {2: (1, 4)}), (60, {})):
+        spark.stages = stages
+        shown.append(status.line(seconds, spark).partition(" s")[2])  # type: ignore[arg-type]
+    assert shown == [
+        ", 5.0 MB of 10.0 MB read (50 %)",
+        ", 0 B of 10.0 MB decoded (0 %)",
+        ", 2.5 MB of 10.0 MB decoded (25 %), about 30 s left",
+        ", 2.5 MB of 10.0 MB decoded (25 %), about 20 s left",
+        "",
+    ]
 
 
 def test_progress_of_a_step_without_bytes_is_in_per_cent() -> None:
-    assert console.Status("writing tables").progress(Tracker({3: (1, 3), 4: (2, 3)})) == ", 50 %"  # type: ignore[arg-type]
+    assert console.Status("writing tables").progress(Tracker({3: (1, 3), 4: (2, 3)}), 1) == ", 50 %"  # type: ignore[arg-type]
 
 
 def test_a_spark_session_without_progress_is_no_failure() -> None:
-    assert console.Status("decoding", 5, ("read",)).progress(None) == ""
-    assert console.Status("decoding", 5, ("read",)).progress(object()) == ""  # type: ignore[arg-type]
+    assert console.Status("decoding", 5, ("read",)).progress(None, 1) == ""
+    assert console.Status("decoding", 5, ("read",)).progress(object(), 1) == ""  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -27,7 +27,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pcap_files import records
-from process_work import LATER, WriteLater, abort, fail, group, identify, kill, leave, loaded, say
+from process_work import (
+    LATER,
+    WriteLater,
+    abort,
+    decode,
+    fail,
+    fail_to_decode,
+    group,
+    identify,
+    interpreted_late,
+    kill,
+    leave,
+    loaded,
+    say,
+    wait_for_ever,
+)
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -388,6 +403,47 @@ def test_interpreted_kernels_are_worth_a_process_sooner(bare: None, monkeypatch:
         monkeypatch.setattr(local_processes, "interpreted", lambda: True)
         assert processes.use_for(size).number == 2
         assert processes.use_for(size - 1).number == 1
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `interpret()` leaves the environment."""
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "2")
+    monkeypatch.setattr(local_processes, "COMPILE_BYTES", 0)
+
+
+def test_interpreted_work_is_begun_anew_by_compiled_processes_as_soon_as_kernels_are_compiled(cold: None) -> None:
+    with LocalProcesses(most=2) as processes:
+        found = processes.use_for(1, decode).run(interpreted_late, range(3))
+        assert found == [(0, True), (1, False), (2, False)]
+        assert processes.compiled_kernels is None
+        assert processes.run(interpreted_late, range(2)) == [(0, False), (1, False)]
+
+
+@pytest.mark.parametrize("compiler", [fail_to_decode, abort])
+def test_kernels_stay_interpreted_if_they_cannot_be_compiled(cold: None, compiler: Any) -> None:
+    with LocalProcesses(most=2) as processes:
+        assert processes.use_for(1, compiler).run(interpreted_late, [0] * 10) == [(0, True)] * 10
+
+
+def test_a_process_that_compiles_ends_with_the_work(cold: None) -> None:
+    with LocalProcesses(most=2) as processes:
+        processes.use_for(1, wait_for_ever)
+        assert processes.compiled_kernels == 0
+        assert processes.run(interpreted_late, [0, 0]) == [(0, True)] * 2
+        compiler = processes._compiler
+        assert compiler is not None
+        assert running(compiler.pid)
+    assert not running(compiler.pid)
+
+
+def test_tables_do_not_depend_on_when_kernels_are_compiled(
+    cold: None, of_spark: Path, captures: str, tmp_path: Path
+) -> None:
+    """Loaded, here: while the captures are read, or decoded."""
+    pipeline.write(lambda: LocalProcesses(most=2), captures, str(tmp_path / "here"))
+    for table in TABLES:
+        assert rows(tmp_path / "here" / table) == rows(of_spark / table), table
 
 
 def test_what_a_function_prints_goes_to_standard_error(bare: None, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from codec.compiler.kernel import interpreted
+
 LATER = 0.2  # seconds
 
 
@@ -58,6 +60,23 @@ def abort(number: int) -> NoReturn:
     os._exit(3)
 
 
+def interpreted_late(number: int) -> tuple[int, bool]:
+    """The number, and whether kernels are interpreted; then a minute later."""
+    late = interpreted()
+    time.sleep(60 if late and number else 0)
+    return number, late
+
+
+def decode(directory: str) -> None:
+    """Compiles nothing."""
+    if interpreted() or os.listdir(directory):
+        raise ValueError("the compiler interprets, or has a directory that others use")
+
+
+def fail_to_decode(directory: str) -> NoReturn:
+    raise OSError("no space")
+
+
 def loaded(module: str) -> bool:
     return module in sys.modules
 
@@ -65,3 +84,7 @@ def loaded(module: str) -> bool:
 def say(number: int) -> int:
     print("a line for people")
     return number
+
+
+def wait_for_ever(directory: str) -> None:
+    time.sleep(600)

@@ -13,11 +13,12 @@ REFRESH_SECONDS = 0.25  # on a terminal
 LOG_SECONDS = 10.0  # elsewhere
 
 
-def time_left(part: float, seconds: float) -> str:
-    """', about 40 s left' after `seconds` for this part of the work; empty while it is too early to say."""
+def time_left(part: float, seconds: float, since: float = 0) -> str:
+    """', about 40 s left', `since` seconds after `seconds` for this part of the work; empty while it is too early to
+    say."""
     if part < 0.05 or part >= 1 or seconds < 2:
         return ""
-    left = seconds * (1 - part) / part
+    left = max(seconds * (1 - part) / part - since, 1)
     return f", about {left:.0f} s left" if left < 100 else f", about {left / 60:.0f} min left"
 
 
