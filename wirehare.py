@@ -1,17 +1,28 @@
-"""Wirehare in a notebook: one import for all that a person needs there.
+"""AMQP wire captures to tables, and answers from them: the public API, for notebooks and programs.
 
     import wirehare
 
     spark = wirehare.session()
     tables = wirehare.decode(spark, "captures/*.pcapng")
     tables.messages.groupBy("outcome").count().show()
-    wirehare.plots.ladder(tables)
 
-`session()` gives a Spark session, `decode` and `load` the tables, `plots` pictures of them; `findings`, `latency`,
-`rates`, `heartbeats`, `backlog` and `consumers` evaluate them, `explain` says why a connection ended or messages wait,
-`diff` what changed between two captures, `cut` writes packets. `write` decodes to files, with a session or, without
-Spark, with `LocalProcesses()`; `ingest` appends to a lake. `register` adds the SQL functions to a session. Importing
-this module starts nothing and takes no time: each name is imported when it is first used.
+    session()                       start Spark, or take the session that runs
+    decode(spark, captures)         the tables of captures, as lazy DataFrames
+    load(spark, directory)          the tables that `wirehare decode` has written, or those of a lake
+    write(spark, captures, out)     decode into Parquet files; with `LocalProcesses()` for `spark`, without Spark
+    ingest(spark, captures, lake)   append new captures to a lake
+    findings(tables)                the rules of the protocol and of good practice that connections break
+    latency(tables), rates, heartbeats, backlog, consumers    summaries of tables
+    explain(directory, subject)     why a connection ended, why messages wait, what became of a message
+    diff(before, after)             what changed between two directories of tables
+    plots.ladder(tables) ...        pictures: `help(wirehare.plots)`
+    views.otel(tables) ...          tables with the names of OpenTelemetry, Elastic Common Schema and Zeek
+    cut(tables, file)               the packets of some rows, for Wireshark
+    register(spark)                 add the SQL functions and the data source `pcap` to a session
+    to_arrow(rows)                  rows as a pyarrow.Table, also with VARIANT columns
+
+`help(wirehare.decode)` and so on has the options. `TABLES` has the schema of each table. Errors are `WirehareError`s.
+Each name is imported when it is first used; `import wirehare` starts nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +74,8 @@ HOMES = {
     "WirehareError": ("codec.errors", "WirehareError"),
 }
 PACKAGES = ("codec", "udfs", "pipeline")  # those of ours that are imported, here and by Spark's workers
-__all__ = list(HOMES)
+# Classes would fill the first screens of `help(wirehare)`.
+__all__ = [name for name in HOMES if name == "TABLES" or not name[0].isupper()]
 
 
 def __getattr__(name: str) -> Any:
@@ -86,7 +98,7 @@ def __dir__() -> list[str]:
 
 def require_ours() -> None:
     """Raise ImportError, which names the file, where another module hides one of our packages: Python looks into the
-    current directory first, and a notebook may well lie beside a `pipeline.py`."""
+    current directory first, and a notebook may sit next to a `pipeline.py`."""
     here = os.path.dirname(os.path.abspath(__file__))
     for name in PACKAGES:
         found = location(name)

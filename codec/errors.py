@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class WirehareError(Exception):
-    """Wirehare cannot do what it was asked to do; the message has the reason and the remedy."""
+    """The base of all errors that Wirehare raises on purpose; the message says what is wrong and what to do."""

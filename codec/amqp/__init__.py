@@ -1,19 +1,21 @@
-"""AMQP 0-8, 0-9, 0-9-1, 0-10 and 1.0 on the wire: from the ordered bytes of connections to rows of frames.
+"""Decode bytes of AMQP 0-8, 0-9, 0-9-1, 0-10 and 1.0: a few at a prompt, or the segments of whole connections.
 
-    >>> import codec.amqp
-    >>> codec.amqp.decode(b"AMQP\\x00\\x00\\x09\\x01")[0].version
+    >>> from codec import amqp
+    >>> amqp.decode(b"AMQP\\x00\\x00\\x09\\x01")[0].version
     '0-9-1'
+    >>> (frame,) = amqp.decode(bytes.fromhex("01 0001 0000000e 0014 0028 00c8 03 62 79 65 0000 0000 ce"))
+    >>> frame.channel, frame.name, frame.arguments["reply_text"]
+    (1, 'channel.close', 'bye')
 
-The public names:
-
-    decode, Frame      decodes a few bytes to readable frames, at a prompt
-    UnknownVersion     the error of `decode` for bytes that are not AMQP, a `codec.errors.WirehareError`
+    decode(data)       the frames in some bytes
+    Frame              one of them: version, channel, name, arguments, ...
+    UnknownVersion     the error of `decode` for bytes that are not AMQP
     VERSIONS           the names of the five versions in tables
-    Decoder, Batch     decodes the segments of connections to batches of rows
+    Decoder, Batch     decode the segments of connections to batches of rows
 
-Importing the package loads none of its modules; the first use of a name does. `decoder` is the way in for segments of
-many connections, `batches` makes VARIANT values of the bytes of its rows, `standalone` decodes frames and values that
-belong to no connection, `readable` shows them at a prompt, `redaction` blanks secrets in frames.
+Read `decoder` first, the way in for segments of many connections; then `batches`, which makes VARIANT values of the
+bytes of its rows. `standalone` decodes frames and values that belong to no connection, `readable` shows them at a
+prompt, `redaction` blanks secrets in frames. Each name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ MODULES = {
     "VERSIONS": "codec.protocol.versions",
     "decode": "codec.amqp.readable",
 }
-__all__ = ["VERSIONS", "Batch", "Decoder", "Frame", "UnknownVersion", "decode"]
+__all__ = ["VERSIONS", "decode"]  # what `help` shows: the listing of a class would come first
 
 
 def __getattr__(name: str) -> Any:
@@ -45,3 +47,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(MODULES[name]), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(MODULES)

@@ -34,11 +34,11 @@ class UnknownVersion(WirehareError, ValueError):
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame, or one protocol header.
+    """A frame, or a protocol header, that `decode` has read.
 
     `frame_type`, `name`, `status`, `error` and `notes` are as in table `frames`; `arguments` and `properties` are dicts
-    of Python values, None where the frame has none. `bytes` are the bytes of the frame, secrets included; they are
-    not part of the `repr`.
+    of Python values, None where the frame has none. `data` has the bytes of the frame, secrets included; they are not
+    part of the `repr`.
     """
 
     version: str
@@ -54,7 +54,7 @@ class Frame:
 
 
 def decode(data: bytes, version: str | None = None) -> list[Frame]:
-    """The frames in `bytes`, which one side of a connection sent, from a protocol header or a frame on.
+    """The frames in `data`, bytes that one side of a connection sent, beginning with a protocol header or a frame.
 
     `version` is '0-8', '0-9', '0-9-1', '0-10' or '1.0'. Without it, the protocol header or the frames determine it.
     Bytes after the last whole frame are a frame of type 'skipped' with status 'malformed'. Raises UnknownVersion when
@@ -77,7 +77,7 @@ def _detected(data: bytes) -> int:
     array = np.frombuffer(bytearray(data), np.uint8)  # writable: the kernel is compiled for such bytes
     code = int(detect_versions(array, np.array([0, len(array)], np.int64))[0])
     if code == V.NONE:
-        raise UnknownVersion("these bytes begin neither with a protocol header nor with a whole frame of AMQP")
+        raise UnknownVersion("not AMQP: expected a protocol header or a complete frame at byte 0")
     return code
 
 

@@ -6,6 +6,7 @@ Counts of the samples are Wireshark's (samples/README.md).
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+import codec.amqp
 import pipeline
 import wirehare
 from codec.tables import ALL_TABLES, TABLES
@@ -61,6 +63,13 @@ def test_the_package_exports_the_functions_of_pipeline() -> None:
     assert set(wirehare.__all__) <= set(dir(wirehare))
     with pytest.raises(AttributeError, match="has no attribute 'decod'"):
         wirehare.decod  # noqa: B018
+
+
+def test_help_begins_with_the_calls() -> None:
+    page = pydoc.plain(pydoc.render_doc(wirehare))
+    assert [name for name in wirehare.__all__ if not re.search(rf"\b{name}\b", page.partition("FUNCTIONS")[0])] == []
+    assert "CLASSES" not in page
+    assert "FUNCTIONS\n    decode(data" in pydoc.plain(pydoc.render_doc(codec.amqp))
 
 
 @pytest.mark.parametrize("name", ["pipeline.py", "udfs/__init__.py", "codec.py"])
