@@ -133,7 +133,7 @@ def report(results: dict[str, Result], capture: dict[str, Any], known: dict[str,
 
 
 def markdown(results: dict[str, Result], megabytes: float) -> str:
-    """The same for a README: seconds, throughput, processor time, times tshark, memory of a Python worker."""
+    """The same for docs/performance.md: also throughput, times tshark, and the memory of a Python worker."""
     by = results["tshark fields"].seconds if "tshark fields" in results else None
     lines = [
         "| what | seconds | MB/s | processor s | as fast as tshark | worker MB |",
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="tshark -T ek takes all of the capture")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, default=Path("benchmark.json"), help="where to (default benchmark.json)")
-    parser.add_argument("--markdown", type=Path, help="write the table for a README there, too")
+    parser.add_argument("--markdown", type=Path, help="write the table of docs/performance.md there, too")
     parser.add_argument("--directory", type=Path, help="where the capture stays (default: a temporary one)")
     chosen = parser.parse_args()
     names = [name for name in CONTENDERS if chosen.only is None or name in (*chosen.only, "tables")]

@@ -35,12 +35,11 @@ NEEDED = {
 
 PAGE = """# Rules of the audit
 
-`wirehare rules --markdown` prints this page, `wirehare rule CH-09` prints everything about one rule. A *violation*
-breaks the protocol, a *warning* causes trouble now or will later, *info* is worth knowing; within a severity, rules
-whose violation costs work come first. Each rule lists settings of client libraries and of the broker that help: "Qpid"
-means Qpid JMS and Proton, "RabbitMQ" the broker. [audit.md](audit.md) says how to disable rules, set their thresholds,
-and add your own.
-"""
+For whoever reads a finding and wants to know what it rests on: all rules, group by group. `wirehare rules --markdown`
+prints this page, `wirehare rule CH-09` prints everything about one rule. A *violation* breaks the protocol, a *warning*
+causes trouble now or will later, *info* is worth knowing; within a severity, rules whose violation costs work come
+first. Each rule lists settings of client libraries and of the broker that help: "Qpid" means Qpid JMS and Proton,
+"RabbitMQ" the broker. [audit.md](audit.md) says how to disable rules, set their thresholds, and add your own. """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +128,7 @@ def rule_markdown(rule: Rule) -> str:
     lines.append(f"*What to do:* {escaped(rule.remedy)}")
     if rule.settings:
         lines.append("\n".join(f"- {name}: {escaped(setting)}" for name, setting in rule.settings.items()))
-    lines.append(f"*Seen by:* {escaped(rule.detect)} *Source:* {escaped(rule.reference)}")
+    lines.append(f"*Detected by:* {escaped(rule.detect)} *Source:* {escaped(rule.reference)}")
     return "\n\n".join([f"### {rule.id}", *filter(None, lines)])
 
 
@@ -149,17 +148,17 @@ def rule_text(rule: Rule) -> str:
         "severity": f"{rule.severity}: {rule.reason}",
         "versions": ", ".join(version for version in ALL_VERSIONS if version in rule.versions),
         "group": GROUPS.get(rule.group, rule.group),
-        "blames": rule.offender or "the side named in the finding",
-        "one finding": f"for each {rule.scope} that breaks it",
-        "seen by": rule.detect,
+        "offender": rule.offender or "the side named in the finding",
+        "reported": f"once per {rule.scope}",
+        "detected by": rule.detect,
         "source": rule.reference,
         "thresholds": ", ".join(f"{name} = {value}" for name, value in rule.parameters.items()),
         "needs": ", ".join(NEEDED[name] for name in needs),
-        "unsure without": ", ".join(NEEDED[name] for name in rule.prefers),
-        "its packets": f"wirehare cut TABLES --finding {rule.id} -o {rule.id}.pcapng",
+        "less sure without": ", ".join(NEEDED[name] for name in rule.prefers),
+        "extract packets": f"wirehare cut TABLES --finding {rule.id} -o {rule.id}.pcapng",
     }
     lines = [
-        textwrap.fill(text, 118, initial_indent=f"  {name:<16}", subsequent_indent=" " * 18)
+        textwrap.fill(text, 118, initial_indent=f"  {name:<19}", subsequent_indent=" " * 21)
         for name, text in facts.items()
         if text
     ]

@@ -14,8 +14,9 @@ EPILOG = "Without TABLE, all tables.\n"
 
 PAGE = """# Tables
 
-Every column of every table; `wirehare schema --markdown` prints this page, `wirehare schema TABLE` one table to the
-terminal. Types are Spark's, the files are Parquet. A null means that the capture does not show the value.
+For whoever queries the tables: every column with its unit and meaning. `wirehare schema --markdown` prints this page,
+`wirehare schema TABLE` one table to the terminal. Types are Spark's, the files are Parquet. A null means that the
+capture does not show the value.
 
 Tables join on `connection_id`. The key of a channel is `connection_id`, `channel` and `channel_incarnation`, because
 channel numbers are reused. The key of a frame is `connection_id` and `frame_no`, to which `first_frame_no`,

@@ -113,7 +113,7 @@ CAPTURES: Columns = {
     "size": lambda row: size(max(row["byte_size"] or 0, 0)),
     "packets": itemgetter("packets"),
     "first packet (UTC)": itemgetter("first_ts"),
-    "spans": lambda row: time_span(row["first_ts"], row["last_ts"]),
+    "duration": lambda row: time_span(row["first_ts"], row["last_ts"]),
     "remarks": remarks,
 }
 
@@ -158,9 +158,9 @@ MESSAGES: Columns = {
     "operation": itemgetter("operation"),
     "outcome": itemgetter("outcome"),
     "messages": itemgetter("messages"),
-    "bodies": lambda row: size(row["body_bytes"] or 0),
-    "settled after (median)": lambda row: duration(row["median_settle_ns"]),
-    "(longest)": lambda row: duration(row["longest_settle_ns"]),
+    "body bytes": lambda row: size(row["body_bytes"] or 0),
+    "median settle time": lambda row: duration(row["median_settle_ns"]),
+    "longest settle time": lambda row: duration(row["longest_settle_ns"]),
 }
 CONNECTION_COLUMNS = [
     *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_name"),
@@ -230,7 +230,7 @@ def errors_table(rows: Sequence[Row]) -> str:
         (row["times"], row["closed"], row["by"], row["code"], text)
         for row, text in zip(rows[:MAX_ROWS], texts, strict=True)
     ]
-    return table("Closed with an error", ("times", "what", "by", "code", "text"), cells) + more(len(rows))
+    return table("Closed with an error", ("count", "what", "closed by", "code", "reason"), cells) + more(len(rows))
 
 
 def distinguishable(texts: Sequence[str | None]) -> list[str]:

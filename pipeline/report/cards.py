@@ -107,7 +107,7 @@ class Card:
 
     @property
     def costs_work(self) -> bool:
-        """Whether somebody's work was not done, or was cut short."""
+        """Whether an operation failed or was interrupted."""
         return self.rule is not None and self.rule.cost is not None
 
     @property

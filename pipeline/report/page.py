@@ -264,7 +264,7 @@ def sort_by(value: Any) -> int:
 def latency_table(name: str, found: Sequence[Latency], rows: int) -> Table:
     """Latencies with their percentiles, the first `rows`; `name`: of LATENCY_TABLES."""
     caption, what, nothing, query = LATENCY_TABLES[name]
-    headings = [(what, False), *((word, True) for word in ("Times", "Shortest", "Median", "90 %", "99 %", "Longest"))]
+    headings = [(what, False), *((word, True) for word in ("Count", "Shortest", "Median", "90 %", "99 %", "Longest"))]
     cells = [
         [
             (wire(one.what), None),

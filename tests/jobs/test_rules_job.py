@@ -55,9 +55,9 @@ def test_a_rule_is_printed_with_all_its_fields(capsys: pytest.CaptureFixture[str
     assert output.startswith(f"DL-13  {entry['summary']}\n")
     for part in (entry["severity"], entry["reference"], f"limit_seconds = {entry['parameters']['limit_seconds']}"):
         assert part in output
-    assert "needs           all bytes, both directions, packets in the order in which they were sent" in output
+    assert "needs              all bytes, both directions, packets in the order in which they were sent" in output
     assert "--finding DL-13" in output
-    assert "needs           the beginning of the connection\n" in printed(capsys, "rule", "HS-08")
+    assert "needs              the beginning of the connection\n" in printed(capsys, "rule", "HS-08")
     assert NEEDED.keys() == KNOWLEDGE.keys()
 
 

@@ -67,7 +67,8 @@ def test_one_table_in_markdown_is_a_section_of_the_page(capsys: pytest.CaptureFi
 
 def test_the_readme_says_the_same_of_each_table() -> None:
     """Its table leaves out what no run of `decode` writes."""
-    described = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.M))
+    page = (ROOT / "README.md").read_text().partition("## The tables")[2]
+    described = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.M))
     assert described == {name: table.row for name, table in TABLES.items()}
 
 
@@ -134,6 +135,11 @@ def test_settings_of_a_cluster_are_those_that_the_session_sets() -> None:
     assert len(ours) == 4
     for name, value in ours.items():
         assert RUNTIME[name] == (str(quantity(value)) if value[0].isdigit() else value), name
+
+
+def test_each_page_says_first_for_whom_it_is() -> None:
+    others = [page.name for page in DOCS.glob("*.md") if not re.match(r"# .*\n\nFor \w+", page.read_text())]
+    assert others == []
 
 
 def test_every_linked_page_exists() -> None:

@@ -1,4 +1,5 @@
-"""The README is true: its commands run from top to bottom in one shell, then its snippets run on what they wrote.
+"""The README is true, and so are docs/commands.md and docs/python.md: their commands run from top to bottom in one
+shell, then their snippets run on what these wrote.
 
 That takes minutes: `make readme-test`; what needs no shell belongs to all tests. The shell works in a folder that has
 links to all that the tree holds. A `make` line would install things: it stands for a look at what its target needs.
@@ -20,28 +21,31 @@ from pyspark.sql import SparkSession
 from submitting import BRIEFLY, OF_SPARK
 
 from codec.tables import TABLES
+from jobs.cli import command_line
 from jobs.terminal.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
 from pipeline.explore.sql import open_tables
 from pipeline.output.place import place
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+README, COMMANDS, PYTHON, PERFORMANCE = (
+    (ROOT / name).read_text() for name in ("README.md", "docs/commands.md", "docs/python.md", "docs/performance.md")
+)
 OURS = re.compile(
     r"(Spark started|\d+ captures? decoded|\d+ tables? written) in [\d.]+ s"
     r"|Kernels are not compiled yet, .*"  # where only this test was asked for
 )
-WRITTEN = {"out", "audit.html", "audit.json", "closed.pcapng", "lake"}
+WRITTEN = {"out", "audit.html", "audit.json", "closed.pcapng", "lake", "nightly", "nightly.html"}
+SCREEN = 40  # lines
 
 
-LINES = [line for block in blocks(README, "sh") for line in block.splitlines() if line.strip()]
+LINES = [
+    line for page in (README, COMMANDS) for block in blocks(page, "sh") for line in block.splitlines() if line.strip()
+]
 
 
 MADE = {
     "make demo": "grep -q 'wirehare nightly samples --output out --overwrite --report out.html' Makefile",
-    "make spark-demo": "grep -q 'spark-submit .*jobs/nightly.py samples --output out-spark' Makefile",
-    "make notebook": "test -f notebooks/1_first_look.ipynb && grep -q 'jupyterlab' pyproject.toml",
-    "make test": "test -d tests",
     "make kernels": "grep -q '^kernels:' Makefile",
 }
 
@@ -107,15 +111,27 @@ def test_the_shell_runs_all_commands_of_the_readme() -> None:
     assert {line.partition("#")[0].strip() for line in LINES if line.startswith("make")} == set(MADE)
 
 
+def test_the_readme_fits_on_four_screens() -> None:
+    assert len(README.splitlines()) <= 4 * SCREEN
+
+
 def test_the_list_of_tables_is_complete() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE) == list(TABLES)
+    """It is the last one of the README that begins with words of code."""
+    assert re.findall(r"^\| `(\w+)` \|", README.partition("## The tables")[2], re.MULTILINE) == list(TABLES)
+
+
+def test_each_command_is_on_the_page_of_commands() -> None:
+    listed = {name for row in re.findall(r"^\| (`.*?) \| ", COMMANDS, re.M) for name in re.findall(r"`(\w+)`", row)}
+    assert listed == {*command_line().commands}
 
 
 @pytest.mark.readme
 def test_the_demo_prints_the_documented_output(shell: Shell) -> None:
-    """As a decode of the same captures does."""
-    (output,) = blocks(README, "text")
+    """As a decode of the same captures does; and `explain` says what is shown."""
+    output, why = blocks(README, "text")
     assert output in shell.run("wirehare decode").out
+    said = shell.run("wirehare explain").out
+    assert [line for line in why.replace("...", "").splitlines() if line.partition("file://")[0] not in said] == []
     out = str(shell.folder / "out")
     captures = place(out).child("captures").dataset().to_table().to_pylist()
     with open_tables(out) as session:
@@ -147,21 +163,22 @@ def test_the_snippets_run(
 ) -> None:
     monkeypatch.chdir(shell.folder)
     names: dict[str, object] = {}
-    for snippet in blocks(README, "python"):
-        exec(compile(snippet, "README.md", "exec"), names)
+    for page in (README, PYTHON):
+        for snippet in blocks(page, "python"):
+            exec(compile(snippet, "README.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "|operation|" in printed
     assert "|queue.declare|" in printed
 
 
 def test_the_number_of_rules_is_not_exaggerated() -> None:
-    (number,) = re.findall(r"against more than (\d+) rules", README)
+    (number,) = re.findall(r"checks more than (\d+) rules", README)
     assert int(number) <= len(catalogue())
 
 
 def test_the_speeds_compared_are_those_of_the_table() -> None:
     """From start to end as people run it, and in a running session."""
-    cells = re.findall(r"^\| (.*) \| ([\d.]+) \| [\d.]+ \| .*\|$", README, re.M)
+    cells = re.findall(r"^\| (.*) \| ([\d.]+) \| [\d.]+ \| .*\|$", PERFORMANCE, re.M)
     seconds = {name: float(number) for name, number in cells}
 
     def of(words: str) -> float:
@@ -170,7 +187,7 @@ def test_the_speeds_compared_are_those_of_the_table() -> None:
 
     command, warm, frames = of("`wirehare decode`"), of("all nine tables"), of("`frames`")
     fields = of("`tshark -T fields`")
-    (sentence,) = re.findall(r"^From start to end .*? times\.", README, re.M | re.S)
+    (sentence,) = re.findall(r"^From start to end .*? times\.", PERFORMANCE, re.M | re.S)
     assert re.findall(r"([\d.]+) times as fast|([\d.]+) times\.", sentence) == [
         (f"{fields / command:.1f}", ""), (f"{fields / warm:.1f}", ""), ("", f"{fields / frames:.1f}"),
     ]  # fmt: skip

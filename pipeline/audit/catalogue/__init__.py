@@ -1,7 +1,7 @@
 """The catalogue of rules: one JSON object a group, rule id -> what is known of the rule.
 
-Fields: `versions`, `severity` ('violation' 'warning' 'info'), `cost` ('work': what somebody wanted was not done, or was
-cut short; comes before others of its severity), `scope` ('connection' 'channel' 'link' 'message': one finding for each
+Fields: `versions`, `severity` ('violation' 'warning' 'info'), `cost` ('work': an operation failed or was interrupted;
+ranks first within its severity), `scope` ('connection' 'channel' 'link' 'message': one finding for each
 that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how it is seen),
 `reference`, `why` (what it means, and why it matters), `remedy` (what to do), `settings` (client library or broker, of
 SETTINGS -> the name of its setting), `parameters` (thresholds), and what has to be known of a connection: without all
@@ -30,7 +30,7 @@ REASONS = {
     "warning": "it causes trouble now, or will later",
     "info": "worth knowing; nothing is wrong by itself",
 }
-WORK = "somebody's work was not done or was cut short, so it comes before others of its severity"
+WORK = "an operation failed or was interrupted, so it ranks first within its severity"
 # Whose settings a rule may name.
 SETTINGS = ("pika", "RabbitMQ Java", ".NET", "Spring", "Qpid", "RabbitMQ")
 SCOPES = ("connection", "channel", "link", "message")
