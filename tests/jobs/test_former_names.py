@@ -145,8 +145,12 @@ def test_spark_reads_them(spark: SparkSession, tables: Path) -> None:
 
 def test_a_lake_is_read_and_compacted(tmp_path: Path) -> None:
     log, day = new_lake(tmp_path / "lake"), datetime.now(UTC).date()
-    old = {"connection_id": [1, 2], "sides_known_by": ["syn", "port"], "tcp_end": ["lost sight of", "fin"]}
-    new = {"connection_id": [3], "roles_from": ["header"], "tcp_end": ["expired"]}
+    old: dict[str, list[object]] = {
+        "connection_id": [1, 2],
+        "sides_known_by": ["syn", "port"],
+        "tcp_end": ["lost sight of", "fin"],
+    }
+    new: dict[str, list[object]] = {"connection_id": [3], "roles_from": ["header"], "tcp_end": ["expired"]}
     for age, columns in ((9, old), (9, new), (0, new)):
         folder = f"{age:08}/open=false/day={day - timedelta(days=age)}"
         path = tmp_path / "lake/connections" / folder / f"part-{len(columns['connection_id'])}.parquet"

@@ -173,6 +173,7 @@ class Speaker:
                 command = segment("message.transfer", {"destination": place, "accept-mode": 0, "acquire-mode": 0})
                 about = ("message.delivery-properties", {"routing-key": "q"})
                 return b"".join(content(command, header_0_10(about), body=text))
+        arguments: dict[str, str | int]
         if sender == "client":
             name, arguments = "basic.publish", {"exchange": "", "routing_key": "q"}
         else:
