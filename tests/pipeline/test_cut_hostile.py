@@ -96,3 +96,13 @@ def test_a_login_in_two_far_packets_costs_no_memory_for_what_is_between(
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
     assert sum(map(len, retained[0].payloads.values())) == len(HEADER + SECURE_OK)
     assert b"a response" not in (tmp_path / "cut.pcapng").read_bytes()
+
+
+def test_logins_beyond_what_is_retained_are_blanked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "SAMPLE_BYTES", 0)
+    wire = Wire()
+    wire.add(CLIENT, HEADER + SECURE_OK)
+    write_capture(tmp_path / "login.pcap", [wire])
+    tables = tables_of([tmp_path / "login.pcap"])
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True)
+    assert HEADER + SECURE_OK[:7] + b"*" * (len(SECURE_OK) - 7) in (tmp_path / "cut.pcapng").read_bytes()
