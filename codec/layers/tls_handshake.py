@@ -37,7 +37,7 @@ from codec.layers.tls_ciphers import (
     next_secret,
     suite_name,
 )
-from codec.text import escaped
+from codec.text import escaped, masked
 
 # Handshake messages of TLS in clear: hellos (server name, version, application protocol, suite) and certificates.
 #
@@ -70,9 +70,10 @@ class Hello:
 
     @property
     def sni(self) -> str | None:
-        """The server name of the client."""
+        """The server name of the client, without userinfo: no host has an '@' in its name."""
         names = Reader(Reader(self.extensions.get(SERVER_NAME, b"")).vector(2))
-        return _text(names.vector(2)) if names.more() and names.number(1) == 0 else None
+        name = _text(names.vector(2)) if names.more() and names.number(1) == 0 else None
+        return f"****@{name.rpartition('@')[2]}" if name and "@" in name else name
 
     @property
     def alpn(self) -> str | None:
@@ -148,7 +149,7 @@ def hello_is_cut(stream: bytes) -> bool:
 
 
 def _text(data: bytes) -> str | None:
-    return escaped(data) if data else None
+    return masked(escaped(data)) if data else None
 
 
 def facts_of(client: Hello | None, server: Hello | None) -> Facts:
@@ -223,8 +224,8 @@ def certificate_facts(data: bytes) -> dict[str, str | int] | None:
     try:
         found = x509.load_der_x509_certificate(data)
         return {
-            "subject": escaped(found.subject.rfc4514_string().encode()),
-            "issuer": escaped(found.issuer.rfc4514_string().encode()),
+            "subject": masked(escaped(found.subject.rfc4514_string().encode())),
+            "issuer": masked(escaped(found.issuer.rfc4514_string().encode())),
             "not_after_s": int(found.not_valid_after_utc.timestamp()),
         }
     except Exception:  # a certificate from the wire may make the parser raise anything

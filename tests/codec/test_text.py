@@ -76,12 +76,27 @@ def test_parts_of_addresses_and_server_names_are_text() -> None:
     _, exchanges, keys, _ = nodes(pa.array(["/exchanges/caf%E9/k%ff"]))
     assert (exchanges.to_pylist(), keys.to_pylist()) == ([r"caf\xe9"], [r"k\xff"])
     exchanges.validate(full=True)
-    name = b"h\xf6st"
+    assert server_name(b"h\xf6st") == r"h\xf6st"
+
+
+@pytest.mark.parametrize(
+    "name", ["amqps://guest:s3cret@mq.example/vh", "guest:s3cret@mq.example", "p@s3cret@mq.example"]
+)
+def test_a_server_name_shows_no_userinfo(name: str) -> None:
+    """A client that takes a URI apart at the wrong '@', or not at all, asks for such a name."""
+    shown = server_name(name.encode())
+    assert shown is not None
+    assert (shown.startswith("****@mq.example"), "s3cret" in shown) == (True, False)
+
+
+def server_name(name: bytes) -> str | None:
+    """What is shown of a client hello with this server name (RFC 6066, section 3)."""
     sni = b"\0\0" + (len(name) + 5).to_bytes(2, "big") + (len(name) + 3).to_bytes(2, "big") + b"\0"
     sni += len(name).to_bytes(2, "big") + name
     hello = b"\x03\x03" + bytes(32) + b"\0" + b"\0\x02\x13\x01" + b"\x01\0" + len(sni).to_bytes(2, "big") + sni
     message = b"\x01" + len(hello).to_bytes(3, "big") + hello
-    assert hello_facts(b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message, b"")["sni"] == r"h\xf6st"
+    shown: str | None = hello_facts(b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message, b"")["sni"]
+    return shown
 
 
 # ---- URIs -----------------------------------------------------------------------------------------------------------
