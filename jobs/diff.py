@@ -10,7 +10,7 @@ import json
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from jobs.sql import decoded, has_tables
+from jobs.sql import decoded
 from jobs.terminal.arguments import add_filter, output_file, write_text
 from jobs.terminal.console import print_status
 from jobs.terminal.running import FOUND, OK, USAGE, UsageError, run_interruptibly, run_standalone
@@ -105,7 +105,7 @@ def opened(source: str, day: str | None, arguments: argparse.Namespace) -> Itera
     """The tables of a source, of one day if it is given, and the exit code of decoding it. Captures are decoded and
     audited first."""
     from pipeline.diff import span_of
-    from pipeline.explore.sql import open_tables
+    from pipeline.explore.sql import has_tables, open_tables
 
     with ExitStack() as stack:
         directory, exit_code = source, OK

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from jobs.sql import decoded, has_tables
+from jobs.sql import decoded
 from jobs.terminal.arguments import add_filter, output_file, write_text
 from jobs.terminal.console import print_status
 from jobs.terminal.running import OK, USAGE, UsageError, run_interruptibly, run_standalone
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pipeline.explain import explain, page
-    from pipeline.explore.sql import connect
+    from pipeline.explore.sql import connect, has_tables
 
     *subject, source = arguments.words
     if len(subject) > 1:

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pipeline.explore.sql import connect
+    from pipeline.explore.sql import connect, has_tables
 
     with ExitStack() as stack:
         directory, exit_code = arguments.source, OK
@@ -90,17 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
         show = FORMATS[arguments.format]
         run_interruptibly(lambda: [show(*result, arguments.rows) for result in session.run(text)], [session])
     return exit_code
-
-
-def has_tables(source: str) -> bool:
-    """Whether a source is a directory of tables, not of captures. Raises OutputError."""
-    from codec.tables import TABLES
-    from pipeline.lake.place import is_lake
-    from pipeline.output.place import place
-
-    root = place(source)
-    names = (root.entries() or ()) if not os.path.isfile(root.path) else ()
-    return any(name in TABLES or "=" in name for name in names) or is_lake(root)
 
 
 def decoded(arguments: argparse.Namespace, stack: ExitStack) -> tuple[str, int]:

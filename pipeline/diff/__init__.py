@@ -1,6 +1,6 @@
 """What changed between two captures: settings, habits, rates and latencies by application, queue and exchange.
 
-    print(diff("before", "after"))
+    print(diff("before.pcapng", "after.pcapng"))
 
 What is compared is data (`measures.json`) over the relations of `observations.sql`, in DuckDB. It does not depend on
 the load or the duration of a capture. Read this file, then `sides` (what is observed), `statistics` (how sure a
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline.audit.catalogue import catalogue
 from pipeline.diff import statistics
 from pipeline.diff.pages import Comparison, Difference, detail
 from pipeline.diff.sides import (
@@ -30,12 +32,12 @@ from pipeline.diff.sides import (
     Side,
     measures,
     observe,
-    renamed,
 )
 from pipeline.output.text import plural
 
 if TYPE_CHECKING:
     from pipeline.explore.sql import Session
+    from pipeline.tables.dataframes import Tables
 
 __all__ = ["Comparison", "Difference", "Proof", "diff", "diff_sessions"]
 
@@ -45,30 +47,57 @@ THRESHOLD = re.compile(r"(\w+)(?:\.(p50|p99))?(?:=([+-][0-9]+(?:\.[0-9]+)?)%)?")
 
 
 def diff(
-    before: Session | str | os.PathLike[str],
-    after: Session | str | os.PathLike[str],
+    before: Tables | str | os.PathLike[str],
+    after: Tables | str | os.PathLike[str] | None = None,
     *,
     before_day: str | None = None,
     after_day: str | None = None,
+    keylog: str | Sequence[str] | None = None,
     fail_on: Sequence[str] = (),
 ) -> Comparison:
-    """Compare two directories of tables, or two days ('2026-11-20') of a lake, with one another. `fail_on`: thresholds
-    (`Threshold`).
+    """Compare two directories of tables, or captures, which are decoded and audited first; without `after` two days
+    ('2026-11-20') of a lake. `keylog`: secrets of TLS connections; `fail_on`: thresholds (`Threshold`).
 
-    Raises DiffError, QueryError, and for directories TablesError.
+    Raises DiffError, QueryError; TablesError for directories, PathError and KeyLogError for captures.
     """
+    from pipeline.explore.sql import has_tables, open_tables
+
+    require_scipy()
     with ExitStack() as stack:
         sessions, names = [], []
-        for tables, day in ((before, before_day), (after, after_day)):
-            if isinstance(tables, str | os.PathLike):
-                from pipeline.explore.sql import open_tables
-
-                sessions.append(stack.enter_context(open_tables(os.fspath(tables), span=span_of(day))))
-                names.append(f"{os.fspath(tables)} {day or ''}".strip())
-            else:
-                sessions.append(tables)
-                names.append("tables")
+        for given, day in ((before, before_day), (before if after is None else after, after_day)):
+            source = given if isinstance(given, str | os.PathLike) else given.directory
+            if source is None:
+                raise DiffError("tables that are in no directory: write them first (wirehare.write), or give captures")
+            source = os.fspath(source)
+            directory = source if has_tables(source) else stack.enter_context(tables_of(source, keylog))
+            sessions.append(stack.enter_context(open_tables(directory, span=span_of(day))))
+            names.append(f"{source} {day or ''}".strip())
         return diff_sessions(sessions[0], sessions[1], names[0], names[1], fail_on)
+
+
+@contextmanager
+def tables_of(captures: str, keylog: str | Sequence[str] | None) -> Iterator[str]:
+    """A directory with the tables and findings of captures while the body runs."""
+    from codec.tables import FINDINGS
+    from pipeline.audit import findings_in
+    from pipeline.explore.sql import files_here
+    from pipeline.lake.reading import Span
+    from pipeline.output.parquet import write_rows
+    from pipeline.output.place import place
+    from pipeline.run import scratch
+    from pipeline.run.processes import LocalProcesses
+    from pipeline.tables.writing import write
+
+    with tempfile.TemporaryDirectory(dir=scratch.directories({}).partition(",")[0]) as folder:
+        directory = f"{folder}/tables"
+        with LocalProcesses() as processes:
+            write(processes, captures, directory, keylog=keylog)
+        tables = place(directory)
+        with files_here(tables, directory, Span()) as found:
+            findings = findings_in(found)
+        write_rows(tables.child(FINDINGS.name), FINDINGS, findings.to_batches())
+        yield directory
 
 
 def span_of(day: str | None) -> Any:
@@ -92,8 +121,7 @@ def diff_sessions(
     """Compare the tables of two sessions. The names are for the page."""
     require_scipy()
     thresholds = [Threshold.of(text) for text in fail_on]
-    old, new = observe(before), observe(after)
-    notes = list(renamed(old, new))
+    old, new, notes = observe(before, after)
     compared = Compared(old, new)
     compared.facts()
     compared.errors()
@@ -186,14 +214,13 @@ class Compared:
 
     def __init__(self, old: Side, new: Side) -> None:
         self.old, self.new = old, new
-        self.stated = tuple({(key.measure, key.subject) for key in side.facts} for side in (old, new))
         self.certain: list[Difference] = []
         self.candidates: list[tuple[Difference, bool]] = []  # with whether there are units enough for a test
         self.tests: list[float] = []  # p-values of all tests, those without an effect that matters included
         self.equal = 0
         self.equal_titles = set[str]()
         self.other_load = 0
-        self.other_family = set[str]()
+        self.other_rules = set[str]()
         self.total = max(sum(old.messages.get(name, 0) + new.messages.get(name, 0) for name in old.connections), 1)
 
         keys = (key.subject for side in (old, new) for table in (side.facts, side.samples) for key in table)
@@ -221,9 +248,18 @@ class Compared:
             measure = known[key.measure]
             if measure.id == "rule" and not (self.old.has_findings and self.new.has_findings):
                 continue
+            if measure.id == "rule" and not self._is_for_both(key):
+                self.other_rules.add(key.item)
+                continue
             sides = [self._values(side, key, measure) for side in (self.old, self.new)]
             if all(side is not None for side in sides):
                 self._fact(key, measure, *sides)  # type: ignore[arg-type]
+
+    def _is_for_both(self, key: Key) -> bool:
+        """Whether no side speaks only versions that the rule is not for."""
+        rule = catalogue().get(key.item.partition(" ")[0])
+        spoken = (side.facts.get(Key("version", key.subject, "", ""), {}) for side in (self.old, self.new))
+        return rule is None or all(not versions or {*versions} & {*rule.versions} for versions in spoken)
 
     def _values(self, side: Side, key: Key, measure: Measure) -> tuple[Mapping[str, tuple[int, Proof]], int] | None:
         """The connections by value and their number; None if this side cannot tell."""
@@ -234,8 +270,6 @@ class Compared:
         group = self.old.groups.get(key, self.new.groups.get(key, ""))
         asked = side.asked.get(key._replace(item=group), 0)
         if not asked:
-            if key.family and (key.measure, key.subject) in self.stated[side is self.new]:
-                self.other_family.add(key.subject)
             return None
         if asked > stating and measure.id not in ("rule", "methods_sent"):
             values = {**values, "not stated": (asked - stating, Proof())}
@@ -396,6 +430,9 @@ class Compared:
         before, after = ({key.family for key in side.stating if key.family} for side in (self.old, self.new))
         if before and after and not before & after:
             yield "The AMQP versions differ: only what they have in common is compared."
+        if self.other_rules:
+            ids = ", ".join(sorted(rule.partition(" ")[0] for rule in self.other_rules))
+            yield f"Not compared, because they are for the AMQP version of one side only: the rules {ids}."
         if self.old.has_findings != self.new.has_findings:
             yield "Rules are not compared: `wirehare audit` has written findings for one side only."
         elif not self.old.has_findings:

@@ -40,7 +40,7 @@ FROM (SELECT c.*, s.first, s.last, sends, receives,
              NULL::BIGINT AS frame_no, NULL::BIGINT AS packet_no, 0 AS block,
              ns_of(opened_ts) AS opened_ns, greatest(ns_of(closed_ts) - ns_of(opened_ts), 1) AS length_ns,
              CASE WHEN close_initiator IS NOT NULL
-                  THEN concat_ws(' ', 'closed by the', close_initiator, nullif(close_code, 200),
+                  THEN concat_ws(' ', 'closed by the', close_initiator, 'with code ' || nullif(close_code, 200),
                                  CASE WHEN close_code IS NULL OR close_code != 200 THEN nullif(split_part(close_text, ':', 1), '') END)
                   WHEN tcp_end IN ('fin', 'rst') THEN 'ended by TCP ' || upper(tcp_end) || ' of the ' || coalesce(tcp_end_by, 'other side') || ', without a close'
              END AS ending
@@ -278,7 +278,7 @@ CREATE OR REPLACE TEMP TABLE headers AS
 SELECT connection_id, application, family, first_frame_no AS frame_no, packet_no, m.content_type, m.content_encoding,
        m.priority, m.app_id, m.user_id, m.type,
        without_ids(queue_or_exchange(exchange, CASE exchange WHEN '' THEN routing_key END, m.queue, m.address)) AS subject,
-       unnest(coalesce(json_keys(headers::JSON), [NULL])) AS header
+       unnest(coalesce(nullif(json_keys(headers::JSON), []), [NULL])) AS header
 FROM messages AS m JOIN members USING (connection_id)
 WHERE operation = 'publish' AND first_frame_no < first + 200 AND management_operation IS NULL AND management_status IS NULL;
 

@@ -24,6 +24,7 @@ from pipeline.output.text import (
 
 WIDTH = 110
 LONGEST = 200  # characters of a value
+NARROW = "td bdi { max-width: min(16rem, 60vw); }"  # five columns of text
 MOST_UNSURE = 10
 MOST_LIKEWISE = 3
 STATISTICS = {"p50": "median of the ", "p99": "99th percentile of the "}
@@ -59,7 +60,7 @@ class Difference:
     details: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The result: `differences`, what costs most first; `unsure`, those that few connections show; how many values are
     `equal`, of which measures; `notes` on what could not be compared; which thresholds are exceeded (`failed`), and
@@ -75,8 +76,12 @@ class Comparison:
     failed: Sequence[str] = ()
     undecided: Sequence[str] = ()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return text(self)
+
+    def _repr_markdown_(self) -> str:
+        """For notebooks."""
+        return markdown(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON has it."""
@@ -141,7 +146,8 @@ def where(proof: Proof) -> str:
         return "nothing to see"
     parts = [f"connection {proof.connection_id}"]
     parts += [f"{name} {of:,}" for name, of in (("frame", proof.frame_no), ("packet", proof.packet_no)) if of]
-    return ", ".join(parts) + (f" in {plain_text(proof.capture_file, LONGEST)}" if proof.capture_file else "")
+    name = (proof.capture_file or "").rpartition("/")[2]
+    return ", ".join(parts) + (f" in {plain_text(name, LONGEST)}" if name else "")
 
 
 def also(each: Difference) -> str:
@@ -197,8 +203,7 @@ def _entries(differences: Any) -> Iterator[str]:
             f"before: {where(each.proof_before)}",
             f"after:  {where(each.proof_after)}",
         ):
-            if line:
-                yield f"     {line}"
+            yield from wrap(line, WIDTH, initial_indent="     ", subsequent_indent="       ", break_long_words=False)
     yield ""
 
 
@@ -254,7 +259,7 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
     for title, lines in (("Threshold exceeded", comparison.failed), ("Threshold not decided", comparison.undecided)):
         for line in lines:
             yield from ("", f"**{title}:** {code(line)}")
-    yield from ("", equal(comparison), *map(code, comparison.notes), "")
+    yield from ("", equal(comparison), "", *(f"- {code(note)}" for note in comparison.notes), "")
 
 
 def code(text: str) -> str:
@@ -269,7 +274,7 @@ def html(comparison: Comparison) -> str:
     jinja = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     jinja.filters["wire"] = partial(wire, limit=LONGEST)
     template = jinja.from_string(files(__package__).joinpath("page.html.j2").read_text("utf-8"))
-    style = files("pipeline.report").joinpath("template/style.css").read_text("utf-8")
+    style = files("pipeline.report").joinpath("template/style.css").read_text("utf-8") + NARROW
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     from markupsafe import Markup
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -17,6 +17,7 @@ import numpy as np
 
 from codec.errors import WirehareError
 from pipeline.diff.statistics import Sample
+from udfs.findings.program import quoted
 
 if TYPE_CHECKING:
     from pipeline.explore.sql import Session
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
 MOST_VALUES = 20  # of a fact; with more of them it is no setting
 UNITS = 64
 MOST_SUBJECTS = 200  # those with most messages: a change is resampled for each
+MOST_NOTES = 3  # on names
 SUBJECT = "application"
+# Relations with a subject that an application publishes to or consumes from: which of these a row is about, in SQL.
+OPERATIONS = {
+    "message_counts": "r.operation",
+    "headers": "'publish'",
+    "link_facts": "if(kind = 'sender', 'publish', 'deliver')",
+    "histograms": "if(measure IN ('confirm_latency', 'body_size', 'rpc_latency'), 'publish', 'deliver')",
+}
 ARGUMENT = "argument"  # the measure that has an entry for each argument of a method
 
 
@@ -91,11 +100,12 @@ class Side:
     load: dict[str, float] = field(default_factory=dict)
     messages: dict[str, float] = field(default_factory=dict)
     subjects: dict[str, tuple[int, int, Proof]] = field(default_factory=dict)  # connections, connections of the side
-    does: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # application -> what it uses
+    does: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))  # 'publish', 'queue x'
     errors: dict[Key, tuple[int, int, float, Proof]] = field(default_factory=dict)  # n, connections, hours of all
     connections: dict[str, int] = field(default_factory=dict)
     hours: dict[str, float] = field(default_factory=dict)
     has_findings: bool = False
+    former_names: dict[str, str] = field(default_factory=dict)  # of applications: name -> name on the other side
 
     def sample(self, key: Key) -> Sample | None:
         """The sample of a key; of an item that did not occur here zeros, if others of its kind could have."""
@@ -120,14 +130,75 @@ def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
-def observe(session: Session) -> Side:
-    """Make the relations of `observations.sql`, and read what the measures need."""
-    session.rows(_text("observations.sql"))
-    side = Side()
-    _observe_facts(session, side)
-    _observe_samples(session, side)
-    _observe_whole(session, side)
-    return side
+def observe(before: Session, after: Session) -> tuple[Side, Side, list[str]]:
+    """Make the relations of `observations.sql`, and read what the measures need; with notes on what is compared with
+    something of another name."""
+    old, new = Side(), Side()
+    for session, side in ((before, old), (after, new)):
+        session.rows(_text("observations.sql"))
+        _observe_whole(session, side)
+    notes = [*renamed(old, new)]
+    elsewhere = [*moved(old, new)]
+    for session, side in ((before, old), (after, new)):
+        _merge(session, side, elsewhere)
+        _observe_facts(session, side)
+        _observe_samples(session, side)
+    _rename(new, new.former_names)
+    notes += [str(each) for each in elsewhere[:MOST_NOTES]]
+    if len(elsewhere) > MOST_NOTES:
+        notes.append(f"So do {len(elsewhere) - MOST_NOTES:,} more.")
+    return old, new, notes
+
+
+class Moved(NamedTuple):
+    """An application publishes to, or consumes from, something else afterwards."""
+
+    application: str
+    operation: str
+    before: Sequence[str]
+    after: Sequence[str]
+
+    def __str__(self) -> str:
+        verb = "publishes to" if self.operation == "publish" else "receives from"
+        before, after = (
+            f"{names[0]!r}" + (f" and {len(names) - 1:,} more" if len(names) > 1 else "")
+            for names in (self.before, self.after)
+        )
+        return f"{self.application!r} {verb} {after} after, and {before} before: compared as one."
+
+
+def moved(old: Side, new: Side) -> Iterator[Moved]:
+    """Where an application uses queues, exchanges or addresses that the other side's does not, on both sides: after a
+    move from 0-9-1 to 1.0 an exchange is an address."""
+    for name in sorted(old.does.keys() & new.does.keys()):
+        for operation in ("publish", "deliver"):
+            gone, come = (
+                sorted(subject for done, subject in one.does[name] - other.does[name] if done == operation)
+                for one, other in ((old, new), (new, old))
+            )
+            if gone and come:
+                yield Moved(name, operation, gone, come)
+
+
+def _merge(session: Session, side: Side, elsewhere: Sequence[Moved]) -> None:
+    """Observe an application's messages as a whole where it uses something else than on the other side."""
+    if not elsewhere:
+        return
+    names = {name: former for former, name in side.former_names.items()}
+    rows = [
+        (names.get(each.application, each.application), each.operation, subject)
+        for each in elsewhere
+        for subject in (*each.before, *each.after)
+    ]
+    session.execute(
+        "CREATE OR REPLACE TEMP TABLE moved AS SELECT row[1] AS of, row[2] AS operation, row[3] AS subject "
+        f"FROM (SELECT unnest(from_json({quoted(json.dumps(rows))}, '[[\"VARCHAR\"]]')) AS row)"
+    )
+    for relation, operation in OPERATIONS.items():
+        session.execute(
+            f"UPDATE {relation} AS r SET subject = NULL FROM moved AS m "
+            f"WHERE r.application = m.of AND {operation} = m.operation AND r.subject = m.subject"
+        )
 
 
 def _family(measure: Measure) -> str:
@@ -243,9 +314,9 @@ def _observe_whole(session: Session, side: Side) -> None:
         name = row["application"]
         side.subjects[name] = side.connections[name], total, Proof(row["connection_id"])
     for row in session.rows(
-        "SELECT DISTINCT application, operation || ' ' || subject AS used FROM message_counts WHERE subject IS NOT NULL"
+        "SELECT DISTINCT application, operation, subject FROM message_counts WHERE subject IS NOT NULL"
     ):
-        side.does[row["application"]].add(row["used"])
+        side.does[row["application"]].add((row["operation"], row["subject"]))
     for row in session.rows(
         """SELECT application, item, sum(n)::BIGINT AS n, count(*) AS connections,
                   min({'connection_id': connection_id, 'frame_no': frame_no, 'packet_no': packet_no}) AS proof
@@ -274,8 +345,8 @@ def renamed(old: Side, new: Side) -> Iterator[str]:
             else "no other is new or gone"
         )
         yield f"{b!r} after is compared with {a!r} before: {why}."
-    if pairs:
-        _rename(new, pairs)
+    new.former_names = pairs
+    _rename(new, pairs)
 
 
 def _without_counterpart(side: Side, other: Side) -> list[str]:
@@ -293,7 +364,9 @@ def _rename(side: Side, names: Mapping[str, str]) -> None:
         for key, value in moved.items():
             del table[key]
             table[key._replace(subject=names[key.subject])] = value
-    named: list[dict[str, Any]] = [side.load, side.messages, side.subjects, side.connections, side.hours]
+    named: list[dict[str, Any]] = [
+        side.load, side.messages, side.subjects, side.connections, side.hours, side.does
+    ]  # fmt: skip
     for by_name in named:
         for name in [name for name in by_name if name in names]:
             by_name[names[name]] = by_name.pop(name)

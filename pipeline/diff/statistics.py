@@ -26,8 +26,9 @@ FEWEST_IN_TAIL = 5  # values beyond a quantile
 
 @dataclass(frozen=True)
 class Change:
-    """A value before and after, the confidence interval of the relative change, and the p-value of no change that
-    matters. `tested` is false where there are too few units; `large`: there is no p-value, but the change is large."""
+    """A value before and after, the confidence interval of the relative change (NaN for one from 0), and the p-value of
+    no change that matters. `tested` is false where there are too few units; `large`: there is no p-value, but the
+    change is large."""
 
     before: float
     after: float
@@ -98,7 +99,8 @@ def compare(before: Sample, after: Sample, least: float, floor: float, of: float
         before.units, after.units, lambda i, j: np.log((value(after, j) + floor) / (value(before, i) + floor))
     )
     p = max(tail(abs(effect) - matters, error, before.units + after.units - 2), smallest_p(before.units, after.units))
-    bounds = [((old + floor) * math.exp(bound) - floor) / max(old, 1e-300) - 1 for bound in (low, high)]
+    # Nothing shrinks by more than all of it.
+    bounds = [max(((old + floor) * math.exp(x) - floor) / old - 1, -1.0) if old else math.nan for x in (low, high)]
     return Change(old, new, bounds[0], bounds[1], p, effect, smallest_p(before.units, after.units) <= LEVEL)
 
 

@@ -255,6 +255,15 @@ def open_tables(directory: str, *, span: Span | None = None, findings: Place | N
     return _opened(place(directory), directory, findings, span=span, memory=MEMORY)
 
 
+def has_tables(source: str) -> bool:
+    """Whether a source is a directory of tables, not of captures. Raises OutputError."""
+    from pipeline.lake.place import is_lake
+
+    root = place(source)
+    names = (root.entries() or ()) if not os.path.isfile(root.path) else ()
+    return any(name in TABLES or "=" in name for name in names) or is_lake(root)
+
+
 def _opened(root: Place, directory: str, findings: Place | None = None, **how: Any) -> Session:
     from pipeline.lake.layout import DamagedLakeError
     from pipeline.lake.place import is_lake

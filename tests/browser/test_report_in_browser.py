@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_support import DESK, chromium, events
+from browser_support import DESK, PHONE, accessibility_violations, chromium, events
 from report_support import FINDINGS, HOSTILE, audit_of, everywhere, finding, group, identity
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -23,7 +22,6 @@ from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
 
-PHONE = (390, 844)
 # A picture shows the first rooms of the house, not the roof.
 TALLEST = 6000
 
@@ -177,13 +175,6 @@ def test_text_has_enough_contrast_in_both_themes(browser: webdriver.Chrome) -> N
     for _ in ("light", "dark"):
         browser.find_element(By.ID, "theme").click()
         assert {pair: ratio for pair, ratio in contrasts(browser).items() if ratio < 4.5} == {}
-
-
-def accessibility_violations(browser: webdriver.Chrome) -> list[str]:
-    """What axe-core finds wrong with the page as it is: rule and the first elements."""
-    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text())  # type: ignore[no-untyped-call]
-    found = browser.execute_async_script("axe.run().then(arguments[0], error => arguments[0](String(error)))")  # type: ignore[no-untyped-call]
-    return [f"{each['id']}: {[node['html'] for node in each['nodes'][:3]]}" for each in found["violations"]]
 
 
 @pytest.mark.parametrize("width", [DESK[0], PHONE[0]])

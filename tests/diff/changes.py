@@ -1,5 +1,6 @@
 """Changes, each of one kind: what differs between a recording before and one after, and the measures of which one has
-to be among the first differences that `wirehare diff` names. ALIKE has recordings between which nothing changed."""
+to be among the first differences that `wirehare diff` names; 'argument prefetch_count' is the argument of that name.
+ALIKE has recordings between which nothing changed."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workloads import DELAYED_PORT, Options
+from workloads import DELAYED_PORT, QPID_PORT, TLS_PORT, Options
 
 
 @dataclass(frozen=True)
 class Change:
     """`before`, `after`: recordings of these options; `broker`: Erlang that is evaluated before the second one, and
-    `undo` after it; `delay`: seconds that the network holds data of the second one."""
+    `undo` after it; `certificate`: who issues that of the broker for the second one; `delay`: seconds that the network
+    holds data of the second one."""
 
     name: str
     done: str
@@ -24,6 +26,7 @@ class Change:
     undo: str = ""
     ctl: Sequence[str] = ()
     undo_ctl: Sequence[str] = ()
+    certificate: str = ""
     delay: float = 0.0
 
 
@@ -33,13 +36,25 @@ PROTON = Options(library="proton", port=5672, heartbeat=60, frame_max=32768)
 RHEA = Options(library="rhea")
 # Latencies are compared by seconds: these take some.
 PACED = replace(PIKA, pause=0.07)
-BASELINES = {"pika": PIKA, "amqp": PY_AMQP, "proton": PROTON, "paced": PACED}
+QPID = Options(library="qpid", port=QPID_PORT)
+TLS = replace(PIKA, port=TLS_PORT, tls="1.3", messages=20)
+RHEA_TLS = replace(TLS, library="rhea")
+# A pair of applications among 24 others, with two connections each.
+MANY = replace(PIKA, rounds=2, messages=12, others=24)
+MANY_PROTON = replace(MANY, library="proton", frame_max=32768)
+BASELINES = {
+    "pika": PIKA, "amqp": PY_AMQP, "proton": PROTON, "paced": PACED, "qpid": QPID, "tls": TLS, "rhea-tls": RHEA_TLS,
+    "many": MANY, "many-1.0": MANY_PROTON,
+}  # fmt: skip
 
 CHANGES: list[Change] = []
+SPECIAL = "broker", "undo", "ctl", "undo_ctl", "certificate", "delay"
 
 
 def change(name: str, done: str, *measures: str, of: Options = PIKA, before: Any = None, **after: Any) -> None:
-    special = {key: after.pop(key) for key in ("broker", "undo", "ctl", "undo_ctl", "delay") if key in after}
+    special = {
+        key: after.pop(key) for key in ("broker", "undo", "ctl", "undo_ctl", "certificate", "delay") if key in after
+    }
     first = replace(of, **(before or {}))
     CHANGES.append(Change(name, done, measures, first, replace(of, **((before or {}) | after)), **special))
 
@@ -48,9 +63,9 @@ def change(name: str, done: str, *measures: str, of: Options = PIKA, before: Any
 change("heartbeat", "heartbeat 30 s instead of 60 s", "heartbeat", heartbeat=30)
 change("frame-max", "largest frame 8,192 bytes", "frame_max", frame_max=8192)
 change("channel-max", "100 channels at most", "channel_max", channel_max=100)
-change("prefetch", "prefetch 50 instead of 10", "argument", prefetch=50)
-change("prefetch-global", "prefetch for the channel", "argument", global_qos=True)
-change("no-ack", "the consumer asks for no acknowledgements", "argument", "presettled", "link_mode", no_ack=True)
+change("prefetch", "prefetch 50 instead of 10", "argument prefetch_count", prefetch=50)
+change("prefetch-global", "prefetch for the channel", "argument global", global_qos=True)
+change("no-ack", "the consumer asks for no acknowledgements", "argument no_ack", "presettled", "link_mode", no_ack=True)
 change("ack-multiple", "one acknowledgement for ten messages", "ack_batch", ack_every=10)
 change("requeue", "one of ten deliveries is requeued", "redelivered", "requeued", requeue=10)
 change("reject", "one of eight deliveries is rejected", "rejected", reject=8)
@@ -74,17 +89,21 @@ change("declare-each", "the queue is declared before every publish", "methods", 
 change("channel-each", "a channel for every publish", "methods", channel="each")
 change("basic-get", "messages are fetched by basic.get", "got", "methods", get=True)
 change("slow-consumer", "each message takes 15 ms", "ack_latency", of=PACED, work=0.015)
-change("consumer-exclusive", "the consumer is exclusive", "argument", exclusive=True)
-change("consumer-priority", "the consumer has a priority", "argument", consume_arguments={"x-priority": 7})
+change("consumer-exclusive", "the consumer is exclusive", "argument exclusive", exclusive=True)
+change("consumer-priority", "the consumer has a priority", "argument x-priority", consume_arguments={"x-priority": 7})
 change("abrupt", "connections end without a close", "ending", abrupt=True)
 change(
-    "queue-lazy", "the queue is lazy", "argument", before={"queue": "lazy"}, queue_arguments={"x-queue-mode": "lazy"}
+    "queue-lazy",
+    "the queue is lazy",
+    "argument x-queue-mode",
+    before={"queue": "lazy"},
+    queue_arguments={"x-queue-mode": "lazy"},
 )
 change(
-    "queue-quorum", "the queue is a quorum queue", "argument", "queue_type",
+    "queue-quorum", "the queue is a quorum queue", "argument x-queue-type", "queue_type",
     before={"queue": "kind"}, queue_arguments={"x-queue-type": "quorum"},
 )  # fmt: skip
-change("queue-transient", "the queue is not durable", "argument", before={"queue": "brief"}, durable=False)
+change("queue-transient", "the queue is not durable", "argument durable", before={"queue": "brief"}, durable=False)
 change("refused-declare", "a declaration is refused", "errors", refused="declare")
 # Libraries
 change("other-library", "py-amqp instead of pika", "client_product", "client_version", library="amqp")
@@ -120,9 +139,16 @@ change("1.0-frame-size", "largest frame 4,096 bytes", "frame_max", of=PROTON, fr
 change(
     "1.0-product", "the client announces a product", "client_product", "client_properties", of=PROTON, product="orders"
 )
-change("1.0-credit", "credit 50 instead of 10", "argument", of=PROTON, prefetch=50)
-change("1.0-presettled", "messages are sent settled", "publish_presettled", "argument", of=PROTON, presettled=True)
-change("1.0-no-ack", "messages are delivered settled", "presettled", "argument", of=PROTON, no_ack=True)
+change("1.0-credit", "credit 50 instead of 10", "argument link_credit", of=PROTON, prefetch=50)
+change(
+    "1.0-presettled",
+    "messages are sent settled",
+    "publish_presettled",
+    "argument snd_settle_mode",
+    of=PROTON,
+    presettled=True,
+)
+change("1.0-no-ack", "messages are delivered settled", "presettled", "argument snd_settle_mode", of=PROTON, no_ack=True)
 change("1.0-release", "one of ten deliveries is released", "requeued", "redelivered", of=PROTON, requeue=10)
 change("1.0-reject", "one of eight deliveries is rejected", "rejected", of=PROTON, reject=8)
 change("1.0-transient", "messages are not durable", "durable", of=PROTON, delivery_mode=1)
@@ -138,6 +164,102 @@ change("1.0-library", "rhea instead of Proton", "argument", "handshake", "client
 change("1.0-delay", "the network takes 10 ms", "tcp_rtt", "confirm_latency", "broker_latency", "login_latency",
        "ack_latency", of=PROTON, before={"port": DELAYED_PORT, "pause": 0.07}, delay=0.01)  # fmt: skip
 change("0-9-1-to-1.0", "Proton and 1.0 instead of pika and 0-9-1", "version", library="proton", frame_max=32768)
+
+change("0-9-1-to-1.0-transient", "the same, and messages are no longer durable", "durable", library="proton",
+       frame_max=32768, delivery_mode=1)  # fmt: skip
+change(
+    "0-9-1-to-1.0-body",
+    "the same, and bodies of 2,000 bytes",
+    "body_size",
+    library="proton",
+    frame_max=32768,
+    body=2000,
+)
+change("0-9-1-to-1.0-no-ack", "the same, and messages are delivered settled", "presettled", "link_mode",
+       library="proton", frame_max=32768, no_ack=True)  # fmt: skip
+change("0-9-1-to-1.0-delay", "the same, and the network takes 10 ms", "confirm_latency", "tcp_rtt", "ack_latency",
+       of=PACED, before={"port": DELAYED_PORT}, library="proton", frame_max=32768, delay=0.01)  # fmt: skip
+# Releases of libraries
+change("pika-release", "pika 1.1.0 instead of the newest", "client_version", release="1.1.0")
+change("py-amqp-release", "py-amqp 5.0.9 instead of the newest", "client_version", of=PY_AMQP, release="5.0.9")
+# 0-10, with qpid-python on both sides
+change("0-10-heartbeat", "heartbeat 30 s instead of 60 s", "heartbeat", of=QPID, heartbeat=30)
+change("0-10-prefetch", "credit 50 instead of 10", "argument value", of=QPID, prefetch=50)
+change("0-10-no-ack", "the consumer asks for no acknowledgements", "argument accept_mode", "presettled", "link_mode",
+       of=QPID, no_ack=True)  # fmt: skip
+change("0-10-ack-many", "one acknowledgement for ten messages", "ack_batch", of=QPID, ack_every=10)
+change("0-10-release", "one of ten deliveries is released", "requeued", "redelivered", of=QPID, requeue=10)
+change("0-10-reject", "one of eight deliveries is rejected", "rejected", of=QPID, reject=8)
+change("0-10-transient", "messages are not durable", "durable", of=QPID, delivery_mode=1)
+change("0-10-ttl", "messages expire", "with_ttl", of=QPID, properties={"ttl": 60})
+change("0-10-priority", "messages have a priority", "with_priority", "message_priority", of=QPID,
+       properties={"priority": 5})  # fmt: skip
+change("0-10-content-type", "messages have a content type", "message_content_type", of=QPID,
+       properties={"content_type": "application/json"})  # fmt: skip
+change("0-10-body", "bodies of 2,000 bytes instead of 200", "body_size", "bytes_published", of=QPID, body=2000)
+change("0-10-no-sync", "the publisher does not wait for completion", "confirm_batch", "methods", "confirm_latency",
+       of=QPID, confirm="none")  # fmt: skip
+change("0-10-transactions", "each message in a transaction", "in_transaction", "mode", of=QPID, confirm="tx")
+change("0-10-exclusive", "the consumer is exclusive", "argument exclusive", of=QPID, exclusive=True)
+change("0-10-queue-limit", "the queue is declared with a limit", "argument max_count", of=QPID,
+       queue_arguments={"qpid.max_count": 1000})  # fmt: skip
+change(
+    "0-10-product", "the client announces a product", "client_product", "client_properties", of=QPID, product="orders"
+)
+change("0-10-anonymous", "the login is anonymous", "mechanism", of=QPID, mechanism="ANONYMOUS")
+change("0-10-refused", "a binding is refused", "errors", of=QPID, refused="bind")
+change("0-10-abrupt", "connections end without a close", "ending", of=QPID, abrupt=True)
+change("0-10-broker-channel-max", "the broker allows 100 channels", "channel_max", "server_channel_max", of=QPID,
+       tune={"channel_max": 100})  # fmt: skip
+change("0-10-broker-frame-size", "the broker allows frames of 4,096 bytes", "frame_max", "server_frame_max", of=QPID,
+       tune={"max_frame_size": 4096})  # fmt: skip
+change("0-10-slow-consumer", "each message takes 15 ms", "ack_latency", of=QPID, before={"pause": 0.07}, work=0.015)
+change("0-10-delay", "the network takes 10 ms", "tcp_rtt", "confirm_latency", "broker_latency", "login_latency",
+       "ack_latency", of=QPID, before={"port": DELAYED_PORT, "pause": 0.07}, delay=0.01)  # fmt: skip
+# TLS, its secrets in the capture
+change("tls", "TLS instead of none", "tls_mode", "transport", "tls_version", before={"messages": 20}, port=TLS_PORT,
+       tls="1.3")  # fmt: skip
+change("tls-version", "TLS 1.2 instead of 1.3", "tls_version", of=TLS, tls="1.2")
+change("tls-cipher", "another cipher suite", "cipher_suite", of=TLS,
+       before={"tls": "1.2", "ciphers": "ECDHE-RSA-AES256-GCM-SHA384"},
+       ciphers="ECDHE-RSA-AES128-GCM-SHA256")  # fmt: skip
+change("tls-server-name", "the client asks for a server by name", "tls_name", of=TLS, server_name="broker.example")
+change("tls-certificate", "another issuer of the broker's certificate", "certificate", of=TLS,
+       certificate="Another Authority")  # fmt: skip
+change("tls-heartbeat", "heartbeat 30 s, inside of TLS", "heartbeat", of=TLS, heartbeat=30)
+change("tls-prefetch", "prefetch 50 instead of 10, inside of TLS", "argument prefetch_count", of=TLS, prefetch=50)
+change("tls-requeue", "one of ten deliveries is requeued, inside of TLS", "redelivered", "requeued", of=TLS, requeue=10)
+change("tls-1.0-version", "TLS 1.2 instead of 1.3, for 1.0", "tls_version", of=RHEA_TLS, tls="1.2")
+change("tls-1.0-credit", "credit 50 instead of 10, inside of TLS", "argument link_credit", of=RHEA_TLS, prefetch=50)
+# One of many applications, and all of them
+change(
+    "many-prefetch",
+    "prefetch of one of 25 consumers",
+    "argument prefetch_count",
+    of=MANY,
+    before={"around": MANY},
+    prefetch=50,
+)
+change("many-no-ack", "one of 25 consumers asks for no acknowledgements", "argument no_ack", "presettled", "link_mode",
+       of=MANY, before={"around": MANY}, no_ack=True)  # fmt: skip
+change("many-transient", "messages of one of 25 publishers are not persistent", "durable", of=MANY,
+       before={"around": MANY}, delivery_mode=1)  # fmt: skip
+change(
+    "many-reject",
+    "one of 25 consumers rejects every second delivery",
+    "rejected",
+    of=MANY,
+    before={"around": MANY},
+    reject=2,
+)
+change("many-channel-each", "one of 25 publishers opens a channel for each message", "methods", of=MANY,
+       before={"around": MANY}, channel="each")  # fmt: skip
+change("many-heartbeat", "heartbeat of all 50 applications", "heartbeat", of=MANY, heartbeat=30)
+change("many-library", "py-amqp instead of pika for all 50 applications", "client_product", of=MANY, library="amqp")
+change("many-1.0-presettled", "one of 25 publishers sends settled", "publish_presettled", "argument snd_settle_mode",
+       of=MANY_PROTON, before={"around": MANY_PROTON}, presettled=True)  # fmt: skip
+change("many-1.0-credit", "credit of one of 25 consumers", "argument link_credit", of=MANY_PROTON,
+       before={"around": MANY_PROTON}, prefetch=50)  # fmt: skip
 
 # Recordings of the same applications: again, with half and double the load, and the duration.
 ALIKE = {

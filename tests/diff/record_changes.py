@@ -1,9 +1,10 @@
 """Record changes between real clients and a real broker: a capture before and one after each, and a manifest.
 
-    python tests/diff/record_changes.py FOLDER [--only GLOB] [--rhea NODE_MODULES]
+    chrt --rr 50 python tests/diff/record_changes.py FOLDER [--only GLOB] [--rhea NODE_MODULES] [--qpid PYTHON]
 
-Needs what `tests/support/recording.py` needs, and for one change rhea. `changes.py` has the
-changes, `workloads.py` what the applications do.
+Needs what `tests/support/recording.py` needs, rhea for some changes, and for 0-10 a Python 2.7 that has qpid-python;
+`changes.py` has the changes, `workloads.py` what the applications do. With a real-time priority other work on the
+machine does not disturb the times.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,17 +23,30 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from changes import ALIKE, BASELINES, CHANGES, alike  # noqa: E402
 from recording import Broker, captured, recording  # noqa: E402
-from workloads import DELAYED_PORT, Options, delayed, run  # noqa: E402
+from workloads import DELAYED_PORT, PORT, QPID_PORT, Options, Tools, delayed, qpid_broker, run  # noqa: E402
 
 
-def record(broker: Broker, path: Path, options: Options, rhea: str, delay: float) -> None:
+def record(broker: Broker, path: Path, options: Options, tools: Tools, delay: float) -> None:
+    """Secrets of TLS connections are written into the capture."""
     for vhost in ("/", "orders"):
-        broker.ctl("delete_queue", "-p", vhost, options.queue, check=False)
+        for queue in broker.ctl("-q", "list_queues", "-p", vhost, "name", "--no-table-headers").split():
+            broker.ctl("delete_queue", "-p", vhost, queue)
+    keys = Path(tools.keys)
+    keys.write_text("")
     with contextlib.ExitStack() as stack:
+        qpid = options.library == "qpid"
+        if qpid:
+            stack.enter_context(qpid_broker(options, tools))
         if options.port == DELAYED_PORT:
-            stack.enter_context(delayed(delay))
+            stack.enter_context(delayed(delay, QPID_PORT if qpid else PORT))
         stack.enter_context(captured(path))
-        run(options, rhea)
+        run(options, tools)
+    if options.tls:
+        clear = path.with_suffix(".encrypted")
+        path.rename(clear)
+        subprocess.run(["editcap", "--inject-secrets", f"tls,{keys}", str(clear), str(path)], check=True)
+        clear.unlink()
+    keys.unlink()
 
 
 def main() -> None:
@@ -39,7 +54,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="*", help="names of changes, as globs with commas between them")
     parser.add_argument("--rhea", default="", help="a folder node_modules that has rhea")
+    parser.add_argument("--qpid", default="", help="a Python 2.7 that has qpid-python")
     given = parser.parse_args()
+    releases = given.folder / "releases"
+    tools = Tools(given.rhea, given.qpid, str(given.folder / "keys"), str(releases))
+    for library, release in {(each.after.library, each.after.release) for each in CHANGES if each.after.release}:
+        if not (target := releases / f"{library}-{release}").exists():
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(target), f"{library}=={release}"]
+            subprocess.run(pip, check=True)
     manifest: dict[str, Any] = {"changes": {}, "alike": []}
     with recording(given.folder, manifest) as (broker, save):
         broker.set_up()
@@ -51,7 +73,7 @@ def main() -> None:
             if share and (repr(options), delay) in known:
                 return known[repr(options), delay]
             started = time.monotonic()
-            record(broker, given.folder / f"{name}.pcap", options, given.rhea, delay)
+            record(broker, given.folder / f"{name}.pcap", options, tools, delay)
             print(f"{name} {time.monotonic() - started:.1f} s", flush=True)
             if share:
                 known[repr(options), delay] = f"{name}.pcap"
@@ -74,6 +96,8 @@ def main() -> None:
                     broker.eval(change.broker)
                 if change.ctl:
                     broker.ctl(*change.ctl)
+                if change.certificate:
+                    broker.certify(change.certificate)
                 after = recorded(f"{change.name}-after", change.after, change.delay, share=False)
             except Exception as error:
                 print(f"{change.name}: {type(error).__name__}: {error}", flush=True)
@@ -83,6 +107,8 @@ def main() -> None:
                     broker.eval(change.undo)
                 if change.undo_ctl:
                     broker.ctl(*change.undo_ctl)
+                if change.certificate:
+                    broker.certify()
             manifest["changes"][change.name] = {
                 "done": change.done, "measures": change.measures, "before": before, "after": after
             }  # fmt: skip

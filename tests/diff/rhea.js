@@ -1,14 +1,18 @@
-// A publisher and a consumer with rhea: HOST PORT MESSAGES QUEUE.
-const [host, port, messages, queue] = process.argv.slice(2);
-const wanted = Number(messages);
+// A publisher and a consumer with rhea: HOST OPTIONS, those of workloads.py as JSON.
+const host = process.argv[2];
+const { port, messages: wanted, queue, tls, ciphers, prefetch, server_name } = JSON.parse(process.argv[3]);
+const secured = tls && {
+  transport: "tls", rejectUnauthorized: false, minVersion: `TLSv${tls}`, maxVersion: `TLSv${tls}`,
+  ...(ciphers && { ciphers }), ...(server_name && { servername: server_name }),
+};
 const rhea = require("rhea");
 const opened = (name) =>
   rhea.create_container({ id: name }).connect({
-    host, port: Number(port), username: "guest", password: "guest", reconnect: false, idle_time_out: 60000,
+    host, port, username: "guest", password: "guest", reconnect: false, idle_time_out: 60000, ...secured,
   });
 const inward = opened("shipping");
 const outward = opened("order-service");
-inward.open_receiver({ source: `/queue/${queue}`, name: "in", credit_window: 10, autoaccept: false });
+inward.open_receiver({ source: `/queue/${queue}`, name: "in", credit_window: prefetch, autoaccept: false });
 let seen = 0;
 inward.on("message", (context) => {
   context.delivery.accept();

@@ -1,17 +1,19 @@
-"""What is recorded: an application that publishes, and one that consumes, with pika, py-amqp, Qpid Proton or rhea. Each
-option is something that a change of the application, its library or the broker could alter."""
+"""What is recorded: an application that publishes, and one that consumes, with pika, py-amqp, Qpid Proton, rhea or
+qpid-python. Each option is something that a change of the application, its library or the broker could alter."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,29 @@ from proton import Delivery, Message
 from proton.handlers import MessagingHandler
 from proton.reactor import AtMostOnce, Container
 
-HOST, PORT, DELAYED_PORT = "10.9.0.2", 5672, 5673
-RHEA = Path(__file__).with_name("rhea.js")
+HOST, PORT, DELAYED_PORT, TLS_PORT, QPID_PORT = "10.9.0.2", 5672, 5673, 5671, 5674
+HERE = Path(__file__).parent
+# Names of further applications, each with a queue and an exchange of its own.
+OTHERS = (
+    "audit", "basket", "billing", "catalog", "coupons", "delivery", "email", "forecast", "fraud", "images", "invoices",
+    "ledger", "loyalty", "metrics", "payments", "pricing", "ratings", "refunds", "returns", "search", "stock", "tax",
+    "tracking", "warehouse",
+)  # fmt: skip
+QPID_BROKER = {
+    "mechanisms": ["PLAIN", "ANONYMOUS"],
+    "tune": {"channel_max": 255, "max_frame_size": 65535, "heartbeat_min": 0, "heartbeat_max": 120},
+}
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What recording needs besides this environment: a folder node_modules that has rhea, a Python 2.7 that has
+    qpid-python, a file for the secrets of TLS connections, and a folder with other releases of libraries."""
+
+    rhea: str = ""
+    qpid: str = ""
+    keys: str = ""
+    releases: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +66,10 @@ class Options:
     product: str | None = None
     exchange_type: str = "direct"
     queue: str = "orders"
+    exchange: str = "events"
+    names: tuple[str, str] = ("shipping", "order-service")
+    others: int = 0  # further pairs of applications
+    around: Options | None = None  # what these do, if not the same
     durable: bool = True
     queue_arguments: Any = field(default_factory=dict)
     declare: str = "once"  # 'each': before every publish
@@ -67,17 +94,47 @@ class Options:
     abrupt: bool = False
     mechanism: str = ""
     refused: str = ""  # a request that the broker refuses: 'declare', 'attach'
+    tls: str = ""  # version
+    ciphers: str = ""  # of TLS 1.2
+    server_name: str = ""
+    release: str = ""  # of the library, instead of the installed one
+    # 0-10: what the broker offers in connection.tune
+    tune: Any = field(default_factory=dict)
     # 1.0
     presettled: bool = False
-    first: bool = True  # rcv-settle-mode
-    dynamic: bool = False
 
 
-def run(options: Options, rhea: str = "") -> None:
-    for number in range(options.rounds):
-        {"pika": run_pika, "amqp": run_py_amqp, "proton": run_proton, "rhea": lambda given: run_rhea(given, rhea)}[
-            options.library
-        ](replace(options, heartbeat=options.heartbeat) if number else options)
+def run(options: Options, tools: Tools) -> None:
+    """Run the applications, one connection after another."""
+    if options.release:
+        _run_release(options, tools)
+        return
+    for _ in range(options.rounds):
+        RUN[options.library](options, tools)
+    for word in OTHERS[: options.others]:
+        names = f"{word}-consumer", f"{word}-publisher"
+        other = replace(options.around or options, names=names, queue=word, exchange=f"{word}-events")
+        for _ in range(other.rounds):
+            RUN[other.library](other, tools)
+
+
+def _run_release(options: Options, tools: Tools) -> None:
+    """Run with another release of the library, in a process of its own."""
+    plain = json.dumps(asdict(replace(options, release="")))
+    folder = f"{tools.releases}/{options.library}-{options.release}"
+    environment = os.environ | {"PYTHONPATH": folder}
+    subprocess.run([sys.executable, __file__, "run", plain], env=environment, check=True)
+
+
+def encrypted(options: Options, tools: Tools) -> ssl.SSLContext:
+    """A TLS context of this version, whose secrets are logged."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = ssl.TLSVersion[f"TLSv{options.tls.replace('.', '_')}"]
+    if options.ciphers:
+        context.set_ciphers(options.ciphers)
+    context.keylog_filename = tools.keys
+    return context
 
 
 def login(options: Options) -> tuple[str, str]:
@@ -87,27 +144,30 @@ def login(options: Options) -> tuple[str, str]:
 # -- pika
 
 
-def connected(options: Options, name: str) -> pika.BlockingConnection:
+def connected(options: Options, name: str, tools: Tools) -> pika.BlockingConnection:
     properties = {"connection_name": name} if options.named else {}
     if options.product:
         properties |= {"product": options.product, "version": "9.9"}
+    secured: Any = {}
+    if options.tls:
+        secured = {"ssl_options": pika.SSLOptions(encrypted(options, tools), options.server_name or None)}
     return pika.BlockingConnection(
         pika.ConnectionParameters(
             HOST, options.port, options.vhost, pika.PlainCredentials(*login(options)), heartbeat=options.heartbeat,
             frame_max=options.frame_max, channel_max=options.channel_max, client_properties=properties,
-            socket_timeout=20, blocked_connection_timeout=20,
+            socket_timeout=20, blocked_connection_timeout=20, **secured,
         )
     )  # fmt: skip
 
 
 def declare(channel: Any, options: Options) -> None:
-    channel.exchange_declare("events", options.exchange_type, durable=True)
+    channel.exchange_declare(options.exchange, options.exchange_type, durable=True)
     channel.queue_declare(options.queue, durable=options.durable, arguments=options.queue_arguments)
-    channel.queue_bind(options.queue, "events", "order")
+    channel.queue_bind(options.queue, options.exchange, "order")
 
 
-def run_pika(options: Options) -> None:
-    consumer, publisher = connected(options, "shipping"), connected(options, "order-service")
+def run_pika(options: Options, tools: Tools) -> None:
+    consumer, publisher = (connected(options, name, tools) for name in options.names)
     channel = consumer.channel()
     declare(channel, options)
     if options.refused == "declare":
@@ -162,7 +222,7 @@ def run_pika(options: Options) -> None:
         key = "nowhere" if options.unroutable and number % options.unroutable == options.unroutable - 1 else "order"
         with contextlib.suppress(pika.exceptions.UnroutableError, pika.exceptions.NackError):
             out.basic_publish(
-                "events",
+                options.exchange,
                 key,
                 f"{number:06}".encode().ljust(options.body, b"x"),
                 properties,
@@ -194,7 +254,7 @@ def run_pika(options: Options) -> None:
 # -- py-amqp
 
 
-def run_py_amqp(options: Options) -> None:
+def run_py_amqp(options: Options, tools: Tools) -> None:
     def opened(name: str) -> amqp.Connection:
         user, password = login(options)
         connection = amqp.Connection(
@@ -205,11 +265,11 @@ def run_py_amqp(options: Options) -> None:
         connection.connect()
         return connection
 
-    consumer, publisher = opened("shipping"), opened("order-service")
+    consumer, publisher = (opened(name) for name in options.names)
     channel = consumer.channel()
-    channel.exchange_declare("events", options.exchange_type, durable=True, auto_delete=False)
+    channel.exchange_declare(options.exchange, options.exchange_type, durable=True, auto_delete=False)
     channel.queue_declare(options.queue, durable=options.durable, auto_delete=False, arguments=options.queue_arguments)
-    channel.queue_bind(options.queue, "events", "order")
+    channel.queue_bind(options.queue, options.exchange, "order")
     channel.basic_qos(0, options.prefetch, options.global_qos)
     seen: list[int] = []
 
@@ -227,7 +287,7 @@ def run_py_amqp(options: Options) -> None:
     for number in range(options.messages):
         body = f"{number:06}".ljust(options.body, "x")
         out.basic_publish(
-            amqp.Message(body, delivery_mode=options.delivery_mode, **options.properties), "events", "order"
+            amqp.Message(body, delivery_mode=options.delivery_mode, **options.properties), options.exchange, "order"
         )
         if options.confirm == "confirm":
             out.wait([(60, 80)])
@@ -272,7 +332,7 @@ class Both(MessagingHandler):
                 max_frame_size=options.frame_max, sasl_enabled=True, **more,
             )  # fmt: skip
 
-        self.inward, self.outward = opened("shipping"), opened("order-service")
+        self.inward, self.outward = (opened(name) for name in options.names)
         self.address = f"/queue/{options.queue}"
         self.receiver = event.container.create_receiver(
             self.inward, self.address, name="in", options=[AtMostOnce()] if options.no_ack else None
@@ -340,7 +400,7 @@ class Last(Next):
         self.both.outward.close()
 
 
-def run_proton(options: Options) -> None:
+def run_proton(options: Options, tools: Tools) -> None:
     if options.abrupt:
         child = os.fork()
         if child:
@@ -354,23 +414,53 @@ def run_proton(options: Options) -> None:
     timer.cancel()
 
 
-def run_rhea(options: Options, modules: str) -> None:
-    """`modules`: the folder node_modules that has rhea."""
+def run_rhea(options: Options, tools: Tools) -> None:
+    given = {
+        name: getattr(options, name)
+        for name in ("port", "messages", "queue", "tls", "ciphers", "prefetch", "server_name")
+    }
     subprocess.run(
-        ["node", str(RHEA), HOST, str(options.port), str(options.messages), options.queue],
-        env=os.environ | {"NODE_PATH": modules}, check=True, timeout=30,
+        ["node", "--no-warnings", f"--tls-keylog={tools.keys}", str(HERE / "rhea.js"), HOST, json.dumps(given)],
+        env=os.environ | {"NODE_PATH": tools.rhea}, check=True, timeout=30,
     )  # fmt: skip
 
+
+# -- qpid-python, 0-10
+
+
+def run_qpid(options: Options, tools: Tools) -> None:
+    user, password = login(options)
+    given = {**asdict(options), "user": user, "password": password}
+    command = [tools.qpid, str(HERE / "qpid_peers.py"), "applications", HOST, str(options.port), json.dumps(given)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+@contextlib.contextmanager
+def qpid_broker(options: Options, tools: Tools) -> Iterator[None]:
+    """A broker of qpid-python in the namespace of brokers."""
+    settings = QPID_BROKER | {"tune": QPID_BROKER["tune"] | options.tune}  # type: ignore[operator]
+    broker = subprocess.Popen(
+        ["ip", "netns", "exec", "fb", tools.qpid, str(HERE / "qpid_peers.py"), "broker", HOST, str(QPID_PORT),
+         json.dumps(settings)]
+    )  # fmt: skip
+    time.sleep(1.5)
+    try:
+        yield
+    finally:
+        broker.kill()
+        broker.wait()
+
+
+RUN = {"pika": run_pika, "amqp": run_py_amqp, "proton": run_proton, "rhea": run_rhea, "qpid": run_qpid}
 
 # -- A slow network
 
 
 @contextlib.contextmanager
-def delayed(seconds: float, port: int = DELAYED_PORT) -> Iterator[None]:
+def delayed(seconds: float, target: int = PORT) -> Iterator[None]:
     """A relay beside the broker, which holds each piece of data for some time: its connections are those captured."""
-    here = Path(__file__)
     relay = subprocess.Popen(
-        ["ip", "netns", "exec", "fb", sys.executable, str(here), str(port), str(PORT), str(seconds)]
+        ["ip", "netns", "exec", "fb", sys.executable, __file__, "relay", str(DELAYED_PORT), str(target), str(seconds)]
     )
     time.sleep(0.4)
     try:
@@ -400,7 +490,10 @@ def relay(listen: int, target: int, seconds: float) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    relay(int(words[0]), int(words[1]), float(words[2]))
+    if words[0] == "relay":
+        relay(int(words[1]), int(words[2]), float(words[3]))
+    else:
+        run(Options(**json.loads(words[1])), Tools())
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import golden
 import html5lib
@@ -17,8 +19,9 @@ import pytest
 from scipy import stats
 
 from jobs.cli import main
+from pipeline.audit.catalogue import catalogue
 from pipeline.diff import Compared, Comparison, Difference, Proof, Threshold, diff, pages, statistics
-from pipeline.diff.sides import MOST_SUBJECTS, DiffError, Key, Side, measures, renamed
+from pipeline.diff.sides import MOST_SUBJECTS, DiffError, Key, Side, measures, moved, renamed
 from pipeline.diff.statistics import Sample
 
 CONFIRMS = Key("confirm_latency", "exchange orders", "", "")
@@ -73,6 +76,43 @@ def test_captures_are_decoded_and_audited_first(capsys: pytest.CaptureFixture[st
     capture = str(golden.CAPTURES / "091_handshake_ok.pcap")
     assert main(["diff", capture, capture, "-q"]) == 0
     assert "No difference was found." in capsys.readouterr().out
+
+
+def test_captures_in_python() -> None:
+    """Rules that one of the versions does not have are named, and not compared."""
+    found = diff(
+        golden.CAPTURES / "091_confirms_and_return.pcap", str(golden.CAPTURES / "10_rabbitmq_settle_modes.pcap")
+    )
+    assert found._repr_markdown_().startswith("### ")
+    rules = [
+        catalogue()[each.item.split()[0]] for each in [*found.differences, *found.unsure] if each.measure == "rule"
+    ]
+    assert all({"0-9-1", "1.0"} <= {*rule.versions} for rule in rules)
+    (note,) = (note for note in found.notes if "one side only" in note)
+    assert "L10-" in note
+
+
+def test_tables_that_are_in_no_directory() -> None:
+    with pytest.raises(DiffError, match=r"write them first \(wirehare.write\)"):
+        diff(SimpleNamespace(directory=None))  # type: ignore[arg-type]
+
+
+def test_days_of_a_lake(tmp_path: Path) -> None:
+    """tshark, connection.tune-ok: heartbeat 60 in 091_handshake_ok; 2 and 1 in 091_heartbeats, here a day later."""
+    (tmp_path / "captures").mkdir()
+    for name, seconds in (("091_handshake_ok", 0), ("091_heartbeats", 86400)):
+        capture = bytearray((golden.CAPTURES / f"{name}.pcap").read_bytes())
+        at = 24  # behind the header of the file
+        while at < len(capture):
+            time, size = struct.unpack_from("<I4xI", capture, at)
+            struct.pack_into("<I", capture, at, time + seconds)
+            at += 16 + size
+        (tmp_path / "captures" / f"{name}.pcap").write_bytes(capture)
+    lake = str(tmp_path / "lake")
+    assert main(["ingest", str(tmp_path / "captures"), "--lake", lake, "--once", "--settle", "0s", "-q"]) == 0
+    found = diff(lake, before_day="2026-11-20", after_day="2026-11-21")
+    (heartbeat,) = (each for each in found.differences if each.measure == "heartbeat")
+    assert (heartbeat.before, heartbeat.after) == ("60", "1 (1 of 2), 2 (1 of 2)")
 
 
 def test_days_of_one_directory(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +181,13 @@ def test_a_change_that_every_connection_shows_is_sure() -> None:
     assert change is not None
     assert change.p == pytest.approx(2 / 12870)
     assert [change.low, change.high] == pytest.approx([1.0, 1.0])
+
+
+def test_a_change_from_zero_has_no_relative_size() -> None:
+    change = statistics.compare(rates([0.0] * 8), rates([0.5] * 8), least=0.2, floor=0.01)
+    assert change is not None
+    assert change.p == pytest.approx(2 / 12870)
+    assert math.isnan(change.low)
 
 
 def test_a_change_that_one_connection_shows_is_not_sure() -> None:
@@ -218,6 +265,11 @@ def test_markdown_has_no_markup_from_the_wire() -> None:
         assert "http" not in outside
 
 
+def test_a_proof_names_the_file_without_its_folder() -> None:
+    proof = Proof(7, "s3://bucket/captures/night.pcap", 2, 3000)
+    assert pages.where(proof) == "connection 7, frame 2, packet 3,000 in night.pcap"
+
+
 def test_json_has_no_numbers_that_are_none() -> None:
     unsure = replace(DIFFERENCE, change=math.inf, low=math.nan)
     found = json.loads(json.dumps(replace(COMPARISON, unsure=[unsure]).as_dict(), allow_nan=False))
@@ -253,11 +305,21 @@ def test_an_application_with_another_name_is_found_by_what_it_uses() -> None:
     old, new = Side(), Side()
     for side, name in ((old, "billing"), (new, "billing-service")):
         side.connections = {name: 3, "other": 1}
-        side.does[name] = {"deliver queue invoices"}
+        side.does[name] = {("deliver", "queue invoices")}
         side.messages[name] = 5
     assert list(renamed(old, new)) != []
     assert set(new.connections) == {"billing", "other"}
     assert new.messages == {"billing": 5}
+
+
+def test_an_application_that_uses_something_else_is_compared_as_a_whole() -> None:
+    """'shop' publishes to a queue instead of an exchange; 'new' is on one side only."""
+    old, new = Side(), Side()
+    old.does["shop"] = {("publish", "exchange events"), ("deliver", "queue a"), ("deliver", "queue b")}
+    new.does["shop"] = {("publish", "queue orders"), ("deliver", "queue a")}
+    new.does["new"] = {("publish", "queue orders")}
+    (only,) = moved(old, new)
+    assert only == ("shop", "publish", ["exchange events"], ["queue orders"])
 
 
 @pytest.mark.parametrize(("growth", "failed", "undecided"), [(1.0, 0, 0), (1.04, 0, 0), (1.5, 1, 0)])
@@ -292,7 +354,7 @@ def test_many_names_of_clients_are_not_compared_each_with_each() -> None:
     for side, word in ((old, "before"), (new, "after")):
         for number in range(100_000):
             side.connections[f"{word} {number}"], side.messages[f"{word} {number}"] = 1, float(number)
-            side.does[f"{word} {number}"] = {f"publish {number}"}
+            side.does[f"{word} {number}"] = {("publish", f"queue {number}")}
     done = [*renamed(old, new)]
     assert any("'after 99999' after is compared with 'before 99999' before" in line for line in done)
     assert len(done) <= MOST_SUBJECTS

@@ -95,6 +95,7 @@ NAMED = {
     "by process": (introduced(client_properties={**PROCESS, "connection_name": ""}), "billing"),
     "by process, 0-10": (introduced("0-10", client_properties=PROCESS), "billing"),
     "by product and version": (introduced(client_properties=CLIENT), "pika 1.4.4"),
+    "as py-amqp": (introduced(client_properties={"product": "py-amqp", "product_version": "5.4.2"}), "py-amqp 5.4.2"),
     "by product": (introduced(client_properties={"product": "own"}), "own"),
     "by container": (introduced("1.0", container_id="sensor-7", properties=PROCESS), "sensor-7"),
     "by connection_name, 1.0": (introduced("1.0", container_id="c", properties={"connection_name": "n"}), "n"),

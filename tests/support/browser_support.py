@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
 )  # fmt: skip
-DESK = (1280, 900)
+DESK, PHONE = (1280, 900), (390, 844)
 
 
 @contextmanager
@@ -39,3 +40,10 @@ def events(browser: webdriver.Chrome, method: str) -> list[dict[str, Any]]:
     log = browser.get_log("performance")
     messages = (json.loads(entry["message"])["message"] for entry in log)
     return [message["params"] for message in messages if message["method"] == method]
+
+
+def accessibility_violations(browser: webdriver.Chrome) -> list[str]:
+    """What axe-core finds wrong with the page as it is: rule and the first elements."""
+    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text())  # type: ignore[no-untyped-call]
+    found = browser.execute_async_script("axe.run().then(arguments[0], error => arguments[0](String(error)))")  # type: ignore[no-untyped-call]
+    return [f"{each['id']}: {[node['html'] for node in each['nodes'][:3]]}" for each in found["violations"]]

@@ -72,10 +72,18 @@ class Broker:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "plugins").write_text("[rabbitmq_amqp1_0].")
         (folder / "rabbitmq.conf").write_text(CONFIG.format(folder=folder))
+        self._write_certificate("broker")
+
+    def _write_certificate(self, name: str) -> None:
         run(
-            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker",
-            "-keyout", str(folder / "broker.key"), "-out", str(folder / "broker.pem"),
+            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+            "-keyout", str(self.folder / "broker.key"), "-out", str(self.folder / "broker.pem"),
         )  # fmt: skip
+
+    def certify(self, name: str = "broker") -> None:
+        """Give the running broker a certificate of this issuer."""
+        self._write_certificate(name)
+        self.eval("ssl:clear_pem_cache().")
 
     def _in_place(self, *words: str) -> list[str]:
         return ["ip", "netns", "exec", "fb", *words]
