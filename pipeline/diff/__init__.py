@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.audit.catalogue import catalogue
 from pipeline.diff import statistics
-from pipeline.diff.pages import Comparison, Difference, detail
+from pipeline.diff.pages import Comparison, Difference, amount, detail, percent
 from pipeline.diff.sides import (
     ARGUMENT,
     MOST_SUBJECTS,
@@ -190,14 +190,17 @@ class Threshold(NamedTuple):
         if self.measure in measures("distributions"):
             of = QUANTILES[self.statistic or "p50"]
         keys = [key for key in sorted({*old.samples} & {*new.samples}) if key.measure == self.measure]
-        failed, undecided = list[str](), list[str]()
+        failed, undecided = list[str](), [] if keys else [f"{self.text}: not on both sides"]
         for key in keys:
             # Growth is measured without a floor: what the limit says is what counts.
             change = statistics.compare(old.samples[key], new.samples[key], self._least(), 1e-12, of)
             if change is None or (change.effect > 0) != (self.limit > 0):
                 continue
             about = f"{key.subject} {key.item}".strip()
-            line = f"{self.text}: {about}: {change.after / max(change.before, 1e-300) - 1:+.1%}"
+            unit = (measures("rates") | measures("distributions"))[self.measure].unit
+            line = f"{self.text}: {about}: {amount(change.before, unit)} -> {amount(change.after, unit)}"
+            if change.before:
+                line += f" ({percent(change.after / change.before - 1)})"
             few = of is not None and statistics.few_in_tail(old.samples[key], new.samples[key], of)
             sure = change.tested and not few and change.p * len(keys) <= statistics.LEVEL
             (failed if sure else undecided).append(line)
@@ -215,7 +218,7 @@ class Compared:
     def __init__(self, old: Side, new: Side) -> None:
         self.old, self.new = old, new
         self.certain: list[Difference] = []
-        self.candidates: list[tuple[Difference, bool]] = []  # with whether there are units enough for a test
+        self.candidates: list[tuple[Difference, float]] = []  # with the smallest p-value that so few units can have
         self.tests: list[float] = []  # p-values of all tests, those without an effect that matters included
         self.equal = 0
         self.equal_titles = set[str]()
@@ -289,7 +292,8 @@ class Compared:
             if n * of_after == m * of_before:
                 continue
             parts.append(value)
-            if (n == of_before and m == 0) or (n == 0 and m == of_after):
+            # That a rule fires is an event: one connection tells it.
+            if (n == of_before and m == 0) or (n == 0 and m == of_after) or (measure.id == "rule" and not (n and m)):
                 steady.append(value)
             p = min(p, statistics.shares(n, of_before, m, of_after))
         p = min(1.0, p * max(len(parts), 1))
@@ -312,9 +316,9 @@ class Compared:
             self.certain.append(found)
             return
         self.tests.append(p)
-        enough = statistics.smallest_p(of_before, of_after) <= statistics.LEVEL
-        if p <= statistics.LEVEL or (steady and not enough):
-            self.candidates.append((found, enough))
+        smallest = statistics.smallest_p(of_before, of_after)
+        if p <= statistics.LEVEL or (steady and smallest > statistics.LEVEL):
+            self.candidates.append((found, smallest))
         else:
             self.same(measure.title)
 
@@ -335,8 +339,8 @@ class Compared:
                 statistics.counts(n, m, hours / max(hours + more_hours, 1e-12)),
             )
             self.tests.append(p)
-            enough = statistics.smallest_p(of_before, of_after) <= statistics.LEVEL
-            if p > statistics.LEVEL and not (not enough and bool(n) != bool(m)):
+            smallest = statistics.smallest_p(of_before, of_after)
+            if p > statistics.LEVEL and not (smallest > statistics.LEVEL and bool(n) != bool(m)):
                 self.same(measure.title)
                 continue
             found = Difference(
@@ -344,7 +348,7 @@ class Compared:
                 _errors(n, with_n, of_before), _errors(m, with_m, of_after), "", "tested", of_before, of_after, p=p,
                 cost=self.cost(measure, key.subject, 1.0), proof_before=at_n, proof_after=at_m,
             )  # fmt: skip
-            self.candidates.append((found, enough))
+            self.candidates.append((found, smallest))
 
     def subjects(self) -> None:
         """Applications, queues, exchanges and addresses that only one side has."""
@@ -360,7 +364,7 @@ class Compared:
                 measure.id, measure.title, name, "", "value", "yes" if n else "no", "yes" if m else "no", "", "tested",
                 n, m, p=p, cost=self.cost(measure, name, 1.0), proof_before=at_n, proof_after=at_m,
             )  # fmt: skip
-            self.candidates.append((found, p <= statistics.LEVEL))
+            self.candidates.append((found, p))
 
     def samples(self) -> None:
         known = measures("rates") | measures("distributions")
@@ -373,7 +377,7 @@ class Compared:
                 self.other_load += 1
                 continue
             quantiles = {"rate": None} if before.counts is None else QUANTILES
-            best: tuple[Difference, bool] | None = None
+            best: tuple[Difference, float] | None = None
             least_p = 1.0
             for statistic, of in quantiles.items():
                 if of is not None and statistics.few_in_tail(before, after, of):
@@ -388,10 +392,11 @@ class Compared:
                     measure.unit, "tested", before.connections, after.connections,
                     change.after / change.before - 1 if change.before else None, change.low, change.high, change.p,
                     self.cost(measure, key.subject, change.effect), self.old.proof(key), self.new.proof(key),
+                    details=self._other_load(key.subject) if measure.unit == "ns" else (),
                 )  # fmt: skip
                 limit = statistics.LEVEL if change.tested else statistics.SUSPICIOUS
                 if (change.p <= limit or change.large) and (best is None or change.p < least_p):
-                    best, least_p = (found, change.tested), change.p
+                    best, least_p = (found, change.smallest_p), change.p
             if best is None:
                 self.same(measure.title)
             else:
@@ -401,16 +406,23 @@ class Compared:
         before, after = self.old.load.get(subject, 0), self.new.load.get(subject, 0)
         return max(before, after) <= LOADS_ALIKE * min(before, after)
 
+    def _other_load(self, subject: str) -> list[str]:
+        """What a latency may come from."""
+        before, after = self.old.load.get(subject, 0), self.new.load.get(subject, 0)
+        if not before or not after or self._loads_alike(subject):
+            return []
+        return [f"messages for each second of a connection: {before:.3g} -> {after:.3g}"]
+
     def judged(self) -> tuple[list[Difference], list[Difference]]:
         """The differences, and those that too few connections show."""
         accepted = [p for p, sure in zip(self.tests, statistics.confident(self.tests), strict=True) if sure]
         limit = max(accepted, default=-1.0)
         sure, unsure = list(self.certain), []
-        for found, enough in self.candidates:
+        for found, smallest in self.candidates:
             assert found.p is not None
-            if enough and found.p <= limit:
+            if smallest <= statistics.LEVEL and found.p <= limit:
                 sure.append(found)
-            elif not enough:
+            elif smallest > statistics.LEVEL or found.p <= smallest:
                 unsure.append(replace(found, confidence="few", p=found.p if found.p < 1 else None))
             else:
                 self.same(found.title)
@@ -423,10 +435,13 @@ class Compared:
                 f"{len(self.left_out):,} are left out."
             )
         if self.other_load:
-            yield f"Not compared, because the loads differ: {plural(self.other_load, 'value')} that depend on the load."
+            yield f"Not compared, because they depend on the load, which differs: {plural(self.other_load, 'value')}."
         for name, side in (("before", self.old), ("after", self.new)):
             if not side.connections:
                 yield f"There are no connections {name}."
+        both = {*self.old.subjects} & {*self.new.subjects}
+        if self.old.connections and self.new.connections and not both:
+            yield "No application, queue, exchange or address is on both sides."
         before, after = ({key.family for key in side.stating if key.family} for side in (self.old, self.new))
         if before and after and not before & after:
             yield "The AMQP versions differ: only what they have in common is compared."
@@ -482,7 +497,7 @@ def with_details(differences: Sequence[Difference]) -> list[Difference]:
             details[root, each.subject].append(detail(each))
         else:
             found.append(each)
-    return [replace(each, details=details.get(_root(each), ())) for each in found]
+    return [replace(each, details=[*each.details, *details.get(_root(each), ())]) for each in found]
 
 
 def _root(each: Difference) -> tuple[str, str]:

@@ -8,6 +8,9 @@ CREATE OR REPLACE TEMP MACRO without_ids(name) AS regexp_replace(regexp_replace(
 CREATE OR REPLACE TEMP MACRO without_numbers(name) AS regexp_replace(without_ids(name), '[0-9]+', '#', 'g');
 CREATE OR REPLACE TEMP MACRO ns_of(moment) AS epoch_us(moment) * 1000;
 CREATE OR REPLACE TEMP MACRO bin_of(value) AS floor(50 * log10(greatest(value, 1)))::INTEGER;
+CREATE OR REPLACE TEMP MACRO names_of(value) AS nullif(array_to_string(list_sort(
+    CASE json_type(value) WHEN 'OBJECT' THEN json_keys(value) WHEN 'ARRAY' THEN from_json(value, '["VARCHAR"]')
+         ELSE [value ->> '$'] END), ', '), '');
 CREATE OR REPLACE TEMP MACRO object_keys(value) AS nullif(array_to_string(list_sort(json_keys(value::JSON)), ', '), '');
 CREATE OR REPLACE TEMP MACRO queue_or_exchange(exchange, routing_key, queue, address) AS CASE
     WHEN exchange != '' THEN 'exchange ' || exchange
@@ -39,6 +42,7 @@ FROM (SELECT c.*, s.first, s.last, sends, receives,
              CASE WHEN version IN ('0-8', '0-9', '0-9-1') THEN 'classic' ELSE version END AS family,
              NULL::BIGINT AS frame_no, NULL::BIGINT AS packet_no, 0 AS block,
              ns_of(opened_ts) AS opened_ns, greatest(ns_of(closed_ts) - ns_of(opened_ts), 1) AS length_ns,
+             state = 'closed' AND handshake_ns IS NOT NULL AS was_whole,
              CASE WHEN close_initiator IS NOT NULL
                   THEN concat_ws(' ', 'closed by the', close_initiator, 'with code ' || nullif(close_code, 200),
                                  CASE WHEN close_code IS NULL OR close_code != 200 THEN nullif(split_part(close_text, ':', 1), '') END)
@@ -62,6 +66,7 @@ CREATE OR REPLACE TEMP TABLE message_counts AS
 SELECT connection_id, application, family, block,
        CASE operation WHEN 'publish' THEN 'publish' ELSE 'deliver' END AS operation,
        without_ids(queue_or_exchange(exchange, CASE exchange WHEN '' THEN routing_key END, queue, address)) AS subject,
+       subject AS target,
        sum(messages)::BIGINT AS messages, sum(redelivered)::BIGINT AS redelivered, sum(durable)::BIGINT AS durable,
        sum(mandatory)::BIGINT AS mandatory, sum(has_ttl)::BIGINT AS has_ttl, sum(has_priority)::BIGINT AS has_priority,
        sum(has_message_id)::BIGINT AS has_message_id, sum(has_correlation_id)::BIGINT AS has_correlation_id,
@@ -85,6 +90,19 @@ FROM (SELECT connection_id, application, family, block_of(first_frame_no, first,
       FROM messages AS m JOIN members USING (connection_id)
       WHERE operation != 'return' AND management_operation IS NULL AND management_status IS NULL
       GROUP BY ALL)
+GROUP BY ALL;
+
+-- Published messages, and how many of them the capture shows delivered.
+CREATE OR REPLACE TEMP TABLE published AS
+SELECT connection_id, application, family, block, without_ids(queue_or_exchange(exchange, routing_key, queue, address)) AS subject,
+       count(*) AS messages, count_if(delivered) AS delivered
+FROM (SELECT publish_connection_id AS connection_id, application, family,
+             block_of(publish_frame_no, any_value(first), any_value(last)) AS block, any_value(exchange) AS exchange,
+             CASE any_value(exchange) WHEN '' THEN any_value(routing_key) END AS routing_key, min(queue) AS queue,
+             min(address) AS address, bool_or(deliver_frame_no IS NOT NULL) AS delivered
+      FROM message_flows JOIN members ON connection_id = publish_connection_id
+      WHERE publish_frame_no IS NOT NULL
+      GROUP BY publish_connection_id, publish_frame_no, publish_batch_index, application, family)
 GROUP BY ALL;
 
 -- Frames that settle messages, and what they settle: by publishers' brokers and by consumers.
@@ -196,7 +214,7 @@ SELECT connection_id, frame_no FROM methods
 WHERE name IN ('exchange.declare', 'exchange.bind', 'exchange.delete', 'queue.declare', 'queue.bind', 'queue.delete',
                'queue.unbind', 'basic.consume', 'basic.qos', 'basic.recover', 'confirm.select', 'tx.select', 'attach',
                'begin', 'open', 'session.attach', 'session.request-timeout', 'message.subscribe',
-               'message.set-flow-mode', 'dtx.select')
+               'message.set-flow-mode', 'dtx.select', 'connection.start', 'sasl-mechanisms')
 UNION ALL
 SELECT connection_id, unnest(min(frame_no, CASE name WHEN 'flow' THEN 1 ELSE 2 END)) AS frame_no FROM methods
 WHERE name = 'flow' AND handle IS NOT NULL OR name = 'message.flow'
@@ -225,8 +243,9 @@ SELECT connection_id, application, family, concat_ws(' ', s.name, '(' || role ||
 FROM stated AS s, json_tree(s.arguments) AS t
 WHERE t.type != 'OBJECT' AND t.fullkey NOT LIKE '%[%'
   AND t.key NOT IN ('name', 'handle', 'consumer_tag', 'ticket', 'queue', 'exchange', 'address', 'next_outgoing_id',
-                    'next_incoming_id', 'initial_delivery_count', 'remote_channel', 'type', 'delivery_count', 'container_id',
+                    'next_incoming_id', 'initial_delivery_count', 'remote_channel', 'delivery_count', 'container_id',
                     'destination', 'unsettled', 'nowait', 'hostname', 'reserved_1', 'reserved_2', 'reserved_3', 'reserved_4')
+  AND NOT (s.name IN ('connection.start', 'sasl-mechanisms') AND t.key NOT IN ('mechanisms', 'sasl_server_mechanisms'))
   AND NOT (s.name = 'open' AND t.key != 'desired_capabilities')
   -- What 1.0 takes for granted (part 2.7 and 3.5 of its specification) is the same stated or not.
   AND NOT (family = '1.0' AND (t.key, t.value::VARCHAR) IN (
@@ -264,9 +283,11 @@ SELECT connection_id, application, family, length_ns,
 FROM (SELECT connection_id, frame_no, packet_no, sender, name, application, family, length_ns,
              coalesce(reply_code, TRY_CAST(arguments.error_code AS INTEGER), TRY_CAST(arguments.code AS INTEGER)) AS code,
              coalesce(split_part(split_part(reply_text, ' - ', 1), ' ''', 1), TRY_CAST(arguments.description AS VARCHAR),
-                      TRY_CAST(arguments.error.condition AS VARCHAR)) AS text
+                      TRY_CAST(arguments.error.condition AS VARCHAR),
+                      TRY_CAST(arguments.reason AS VARCHAR)) AS text
       FROM methods JOIN members USING (connection_id)
       WHERE name IN ('channel.close', 'connection.close') AND reply_code >= 300
+         OR name = 'connection.blocked'
          OR name = 'basic.cancel' AND sender = 'server'
          OR name IN ('end', 'detach', 'close') AND TRY_CAST(arguments.error.condition AS VARCHAR) IS NOT NULL
          OR name = 'execution.exception'
@@ -276,11 +297,23 @@ GROUP BY ALL;
 -- Names of the headers, and properties that are set, of the first messages of each connection.
 CREATE OR REPLACE TEMP TABLE headers AS
 SELECT connection_id, application, family, first_frame_no AS frame_no, packet_no, m.content_type, m.content_encoding,
-       m.priority, m.app_id, m.user_id, m.type,
+       m.priority, m.app_id, m.user_id, m.type, TRY_CAST(m.properties.body_kind AS VARCHAR) AS body_kind, m.properties,
        without_ids(queue_or_exchange(exchange, CASE exchange WHEN '' THEN routing_key END, m.queue, m.address)) AS subject,
        unnest(coalesce(nullif(json_keys(headers::JSON), []), [NULL])) AS header
 FROM messages AS m JOIN members USING (connection_id)
 WHERE operation = 'publish' AND first_frame_no < first + 200 AND management_operation IS NULL AND management_status IS NULL;
+
+-- Names of properties that no other measure is about.
+CREATE OR REPLACE TEMP TABLE message_properties AS
+SELECT * EXCLUDE (property), CASE WHEN property NOT IN (
+           'content_type', 'content_encoding', 'priority', 'app_id', 'user_id', 'type', 'message_id', 'correlation_id',
+           'reply_to', 'timestamp', 'creation_time', 'expiration', 'ttl', 'delivery_mode', 'durable', 'headers',
+           'application_headers', 'routing_key', 'exchange', 'content_length') THEN property END AS property
+FROM (SELECT * EXCLUDE (properties), unnest(CASE family WHEN 'classic' THEN json_keys(properties)
+                 ELSE list_concat(json_keys(properties, '$.header'), json_keys(properties, '$.properties'),
+                                  json_keys(properties, '$.delivery_properties'), json_keys(properties, '$.message_properties'))
+             END) AS property
+      FROM (SELECT DISTINCT ON (connection_id, frame_no) * REPLACE (properties::JSON AS properties) FROM headers));
 
 CREATE OR REPLACE TEMP TABLE rules AS
 SELECT connection_id, application, family, rule_id || ' ' || any_value(summary) AS value, min(f.frame_no) AS frame_no,
@@ -294,7 +327,7 @@ FROM channels JOIN members USING (connection_id) WHERE mode != 'none' OR publish
 CREATE OR REPLACE TEMP TABLE link_facts AS
 SELECT connection_id, application, family, kind, queue_type, 0 AS block, no_credit_ns,
        greatest(coalesce(ns_of(closed_ts), opened_ns + length_ns) - ns_of(opened_ts), 1) AS length_ns,
-       without_ids(coalesce('queue ' || queue, 'address ' || address)) AS subject,
+       without_ids(coalesce('queue ' || queue, 'address ' || address)) AS subject, subject AS target,
        CASE WHEN no_ack THEN 'none' WHEN NOT no_ack THEN 'by the client' END AS value,
        NULL::BIGINT AS frame_no, NULL::BIGINT AS packet_no
 FROM links JOIN members USING (connection_id)

@@ -93,7 +93,7 @@ def amount(value: Any, unit: str) -> str:
     if isinstance(value, str):
         return plain_text(value, LONGEST)
     if unit == "ns":
-        return str(duration(round(value)))
+        return str(duration(round(value) if value >= 2 else 0))  # the first bin of a histogram has 0, too
     if unit == "share":
         return f"{100 * value:.3g} %"
     if unit == "bytes":
@@ -137,7 +137,7 @@ def confidence(each: Difference) -> str:
 
 def percent(change: float) -> str:
     """A relative change."""
-    return f"{100 * change:+,.0f} %" if abs(change) >= 1 else f"{100 * change:+.2g} %"
+    return f"{100 * change:+,.0f} %" if abs(change) >= 0.1 else f"{100 * change:+.2g} %"
 
 
 def where(proof: Proof) -> str:
@@ -154,6 +154,13 @@ def also(each: Difference) -> str:
     names = [plain_text(name, 60) for name in each.also[:MOST_LIKEWISE]]
     more = f" and {len(each.also) - MOST_LIKEWISE} more" if len(each.also) > MOST_LIKEWISE else ""
     return f"likewise: {', '.join(names)}{more}" if names else ""
+
+
+def nothing(comparison: Comparison) -> str:
+    """The title of a comparison without differences."""
+    if comparison.unsure:
+        return "No difference is sure."
+    return "No difference was found." if comparison.equal else "Nothing could be compared."
 
 
 def equal(comparison: Comparison) -> str:
@@ -174,7 +181,7 @@ def _text(comparison: Comparison) -> Iterator[str]:
         yield f"{plural(len(comparison.differences), 'difference')}, what costs most first ({CONFIDENCE})"
         yield from _entries(comparison.differences)
     else:
-        yield "No difference was found."
+        yield nothing(comparison)
     if comparison.unsure:
         shown = comparison.unsure[:MOST_UNSURE]
         yield f"Seen, but on too few connections to rule out chance: {len(comparison.unsure)}"
@@ -233,8 +240,8 @@ def markdown(comparison: Comparison) -> str:
 
 
 def _markdown(comparison: Comparison) -> Iterator[str]:
-    found = len(comparison.differences)
-    yield f"### {found or 'No'} difference{'' if found == 1 else 's'}"
+    found = comparison.differences
+    yield f"### {plural(len(found), 'difference') if found else nothing(comparison)}"
     yield ""
     yield f"Before {code(comparison.before)}, after {code(comparison.after)}; {CONFIDENCE}."
     for title, differences in (
@@ -280,5 +287,5 @@ def html(comparison: Comparison) -> str:
 
     return template.render(
         comparison=comparison, style=Markup(style), style_hash=f"sha256-{digest}", amount=amount, confidence=confidence,
-        where=where, equal=equal, statistics=STATISTICS, promise=CONFIDENCE,
+        where=where, equal=equal, nothing=nothing, statistics=STATISTICS, promise=CONFIDENCE,
     )  # fmt: skip

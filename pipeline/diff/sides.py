@@ -31,6 +31,8 @@ SUBJECT = "application"
 OPERATIONS = {
     "message_counts": "r.operation",
     "headers": "'publish'",
+    "message_properties": "'publish'",
+    "published": "'publish'",
     "link_facts": "if(kind = 'sender', 'publish', 'deliver')",
     "histograms": "if(measure IN ('confirm_latency', 'body_size', 'rpc_latency'), 'publish', 'deliver')",
 }

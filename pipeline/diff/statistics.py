@@ -27,8 +27,8 @@ FEWEST_IN_TAIL = 5  # values beyond a quantile
 @dataclass(frozen=True)
 class Change:
     """A value before and after, the confidence interval of the relative change (NaN for one from 0), and the p-value of
-    no change that matters. `tested` is false where there are too few units; `large`: there is no p-value, but the
-    change is large."""
+    no change that matters. `smallest_p`: the smallest that so many units can have; `large`: there is no p-value, but
+    the change is large."""
 
     before: float
     after: float
@@ -36,8 +36,13 @@ class Change:
     high: float
     p: float
     effect: float
-    tested: bool = True
+    smallest_p: float
     large: bool = False
+
+    @property
+    def tested(self) -> bool:
+        """Whether there are units enough."""
+        return self.smallest_p <= LEVEL
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,15 @@ def compare(before: Sample, after: Sample, least: float, floor: float, of: float
     if abs(effect) <= matters:
         return None
     if min(before.units, after.units) < SMALLEST_UNITS:
-        return Change(old, new, math.nan, math.nan, 1.0, effect, False, abs(effect) >= LARGE)
+        return Change(old, new, math.nan, math.nan, 1.0, effect, 1.0, abs(effect) >= LARGE)
     low, high, error = interval(
         before.units, after.units, lambda i, j: np.log((value(after, j) + floor) / (value(before, i) + floor))
     )
-    p = max(tail(abs(effect) - matters, error, before.units + after.units - 2), smallest_p(before.units, after.units))
+    smallest = smallest_p(before.units, after.units)
+    p = max(tail(abs(effect) - matters, error, before.units + after.units - 2), smallest)
     # Nothing shrinks by more than all of it.
     bounds = [max(((old + floor) * math.exp(x) - floor) / old - 1, -1.0) if old else math.nan for x in (low, high)]
-    return Change(old, new, bounds[0], bounds[1], p, effect, smallest_p(before.units, after.units) <= LEVEL)
+    return Change(old, new, bounds[0], bounds[1], p, effect, smallest)
 
 
 def few_in_tail(before: Sample, after: Sample, of: float) -> bool:

@@ -15,7 +15,7 @@ from workloads import DELAYED_PORT, QPID_PORT, TLS_PORT, Options
 class Change:
     """`before`, `after`: recordings of these options; `broker`: Erlang that is evaluated before the second one, and
     `undo` after it; `certificate`: who issues that of the broker for the second one; `delay`: seconds that the network
-    holds data of the second one."""
+    holds data of the second one; `alarm`: the broker runs short of disk space for a time."""
 
     name: str
     done: str
@@ -28,6 +28,7 @@ class Change:
     undo_ctl: Sequence[str] = ()
     certificate: str = ""
     delay: float = 0.0
+    alarm: bool = False
 
 
 PIKA = Options()
@@ -39,22 +40,27 @@ PACED = replace(PIKA, pause=0.07)
 QPID = Options(library="qpid", port=QPID_PORT)
 TLS = replace(PIKA, port=TLS_PORT, tls="1.3", messages=20)
 RHEA_TLS = replace(TLS, library="rhea")
+PROTON_TLS = replace(PROTON, port=TLS_PORT, tls="1.3", messages=20)
+JITTER = replace(PACED, port=DELAYED_PORT, jitter=0.02)
+NARROW = replace(PACED, body=2000, rate="256kbit")
+AIO_PIKA = replace(PIKA, library="aio-pika", release="9.5.8")
 # A pair of applications among 24 others, with two connections each.
 MANY = replace(PIKA, rounds=2, messages=12, others=24)
 MANY_PROTON = replace(MANY, library="proton", frame_max=32768)
 BASELINES = {
     "pika": PIKA, "amqp": PY_AMQP, "proton": PROTON, "paced": PACED, "qpid": QPID, "tls": TLS, "rhea-tls": RHEA_TLS,
+    "proton-tls": PROTON_TLS, "aio-pika": AIO_PIKA, "jitter": JITTER,
+    "narrow": NARROW,
     "many": MANY, "many-1.0": MANY_PROTON,
 }  # fmt: skip
 
 CHANGES: list[Change] = []
-SPECIAL = "broker", "undo", "ctl", "undo_ctl", "certificate", "delay"
+FORGET_NEWS = 'rabbit_exchange:delete(rabbit_misc:r(<<"/">>, exchange, <<"news">>), false, <<"x">>).'
+SPECIAL = "broker", "undo", "ctl", "undo_ctl", "certificate", "delay", "alarm"
 
 
 def change(name: str, done: str, *measures: str, of: Options = PIKA, before: Any = None, **after: Any) -> None:
-    special = {
-        key: after.pop(key) for key in ("broker", "undo", "ctl", "undo_ctl", "certificate", "delay") if key in after
-    }
+    special = {key: after.pop(key) for key in SPECIAL if key in after}
     first = replace(of, **(before or {}))
     CHANGES.append(Change(name, done, measures, first, replace(of, **((before or {}) | after)), **special))
 
@@ -260,6 +266,42 @@ change("many-1.0-presettled", "one of 25 publishers sends settled", "publish_pre
        of=MANY_PROTON, before={"around": MANY_PROTON}, presettled=True)  # fmt: skip
 change("many-1.0-credit", "credit of one of 25 consumers", "argument link_credit", of=MANY_PROTON,
        before={"around": MANY_PROTON}, prefetch=50)  # fmt: skip
+# Further ones: clients and brokers do more of it, less of it, or it takes longer
+change("connection-each", "a connection for every ten messages", "connections", connection=10)
+change("default-exchange", "messages go to the default exchange", "publishes_to", exchange="")
+change("fanout", "the exchange is of type fanout", "argument type", exchange_type="fanout",
+       before={"exchange": "news"}, broker=FORGET_NEWS, undo=FORGET_NEWS)  # fmt: skip
+change("consume-again", "the consumer is cancelled and comes again for every ten messages", "methods",
+       consume_again=10)  # fmt: skip
+change(
+    "policy-ttl", "a policy gives messages of the queue one millisecond", "delivered",
+    before={"queue": "short", "prefetch": 1, "consume_every": 5},
+    ctl=("set_policy", "short", "^short$", '{"message-ttl":1}', "--apply-to", "queues"),
+    undo_ctl=("clear_policy", "short"),
+)  # fmt: skip
+change("aio-pika", "aio-pika instead of pika", "client_product", "client_version", "client_properties",
+       library="aio-pika", release="9.5.8")  # fmt: skip
+change(
+    "broker-mechanisms", "the broker offers PLAIN only", "argument mechanisms",
+    broker="application:set_env(rabbit, auth_mechanisms, ['PLAIN']).",
+    undo="application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN']).",
+)  # fmt: skip
+change("jitter", "the network takes up to 20 ms", "tcp_rtt", "confirm_latency", "broker_latency", "ack_latency",
+       "login_latency", "handshake_latency", of=JITTER, before={"jitter": 0.0},
+       jitter=0.02)  # fmt: skip
+change("narrow", "the network carries 256 kbit/s", "confirm_latency", "broker_latency", "tcp_rtt", "ack_latency",
+       of=NARROW,
+       before={"rate": ""}, rate="256kbit")  # fmt: skip
+change("alarm", "the broker has no disk space for a time", "blocked", "errors", of=PACED,
+       before={"messages": 80}, alarm=True)  # fmt: skip
+change("1.0-credit-by-one", "the consumer gives credit for each message", "argument link_credit", "credit_methods",
+       of=PROTON, prefetch=0)  # fmt: skip
+change("1.0-link-each", "a link for every message", "methods", of=PROTON, link="each")
+change("1.0-data", "bodies are data sections instead of a value", "message_body", of=PROTON, data=True)
+change("1.0-subject", "messages have a subject", "message_property", of=PROTON,
+       properties={"subject": "order.created"})  # fmt: skip
+change("tls-1.0-reject", "one of eight deliveries is rejected, inside of TLS", "rejected", of=PROTON_TLS, reject=8)
+change("0-10-session-each", "a session for every message", "methods", of=QPID, session="each")
 
 # Recordings of the same applications: again, with half and double the load, and the duration.
 ALIKE = {

@@ -246,9 +246,13 @@ def run(host, port, options):
             inward.session().receiver("%s; {link: {x-bindings: [{exchange: nowhere, key: x}]}}" % options["queue"])
         except messaging.MessagingError:
             pass
-    sender = outward.session(transactional=options["confirm"] == "tx").sender(
-        "%s; {create: always, node: {durable: %s}}" % (options["queue"], options["durable"])
-    )
+
+    def new_sender():
+        return outward.session(transactional=options["confirm"] == "tx").sender(
+            "%s; {create: always, node: {durable: %s}}" % (options["queue"], options["durable"])
+        )
+
+    sender = new_sender()
     seen, again = [], set()
 
     def consume(timeout):
@@ -277,6 +281,9 @@ def run(host, port, options):
             (b"%06d" % number).ljust(options["body"], b"x"), durable=options["delivery_mode"] == 2,
             **options["properties"]
         )  # fmt: skip
+        if options["session"] == "each" and number:
+            sender.session.close()
+            sender = new_sender()
         sender.send(message, sync=options["confirm"] == "confirm")
         if options["confirm"] == "tx":
             sender.session.commit()

@@ -14,19 +14,21 @@ import contextlib
 import fnmatch
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
-from changes import ALIKE, BASELINES, CHANGES, alike  # noqa: E402
+from changes import ALIKE, BASELINES, CHANGES, Change, alike  # noqa: E402
 from recording import Broker, captured, recording  # noqa: E402
 from workloads import DELAYED_PORT, PORT, QPID_PORT, Options, Tools, delayed, qpid_broker, run  # noqa: E402
 
 
-def record(broker: Broker, path: Path, options: Options, tools: Tools, delay: float) -> None:
+def record(broker: Broker, path: Path, options: Options, tools: Tools, of: Change | None) -> None:
     """Secrets of TLS connections are written into the capture."""
     for vhost in ("/", "orders"):
         for queue in broker.ctl("-q", "list_queues", "-p", vhost, "name", "--no-table-headers").split():
@@ -38,8 +40,12 @@ def record(broker: Broker, path: Path, options: Options, tools: Tools, delay: fl
         if qpid:
             stack.enter_context(qpid_broker(options, tools))
         if options.port == DELAYED_PORT:
-            stack.enter_context(delayed(delay, QPID_PORT if qpid else PORT))
+            stack.enter_context(delayed(of.delay if of else 0.0, options.jitter, QPID_PORT if qpid else PORT))
         stack.enter_context(captured(path))
+        if options.rate:
+            stack.enter_context(narrow(options.rate))
+        if of and of.alarm:
+            stack.enter_context(alarm(broker))
         run(options, tools)
     if options.tls:
         clear = path.with_suffix(".encrypted")
@@ -47,6 +53,38 @@ def record(broker: Broker, path: Path, options: Options, tools: Tools, delay: fl
         subprocess.run(["editcap", "--inject-secrets", f"tls,{keys}", str(clear), str(path)], check=True)
         clear.unlink()
     keys.unlink()
+
+
+@contextlib.contextmanager
+def narrow(rate: str) -> Iterator[None]:
+    """Either direction of the cable carries so much."""
+    cables = (("fc", "vc"), ("fb", "vb"))
+    for space, link in cables:
+        words = f"tc -n {space} qdisc add dev {link} root tbf rate {rate} burst 3000 latency 500ms"
+        subprocess.run(words.split(), check=True)
+    try:
+        yield
+    finally:
+        for space, link in cables:
+            subprocess.run(f"tc -n {space} qdisc del dev {link} root".split(), check=True)
+
+
+@contextlib.contextmanager
+def alarm(broker: Broker) -> Iterator[None]:
+    """Soon after the start, for a time."""
+
+    def raised() -> None:
+        time.sleep(2)
+        broker.ctl("set_disk_free_limit", "1000000GB")
+        time.sleep(2)
+        broker.ctl("set_disk_free_limit", "50MB")
+
+    thread = threading.Thread(target=raised)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def main() -> None:
@@ -67,16 +105,16 @@ def main() -> None:
         broker.set_up()
         broker.ctl("set_permissions", "alice", ".*", ".*", ".*")
         broker.ctl("set_permissions", "-p", "orders", "guest", ".*", ".*", ".*")
-        known: dict[tuple[str, float], str] = {}
+        known: dict[str, str] = {}
 
-        def recorded(name: str, options: Options, delay: float = 0.0, share: bool = True) -> str:
-            if share and (repr(options), delay) in known:
-                return known[repr(options), delay]
+        def recorded(name: str, options: Options, of: Change | None = None) -> str:
+            if of is None and repr(options) in known:
+                return known[repr(options)]
             started = time.monotonic()
-            record(broker, given.folder / f"{name}.pcap", options, tools, delay)
+            record(broker, given.folder / f"{name}.pcap", options, tools, of)
             print(f"{name} {time.monotonic() - started:.1f} s", flush=True)
-            if share:
-                known[repr(options), delay] = f"{name}.pcap"
+            if of is None:
+                known[repr(options)] = f"{name}.pcap"
             return f"{name}.pcap"
 
         def wanted(name: str) -> bool:
@@ -98,7 +136,7 @@ def main() -> None:
                     broker.ctl(*change.ctl)
                 if change.certificate:
                     broker.certify(change.certificate)
-                after = recorded(f"{change.name}-after", change.after, change.delay, share=False)
+                after = recorded(f"{change.name}-after", change.after, change)
             except Exception as error:
                 print(f"{change.name}: {type(error).__name__}: {error}", flush=True)
                 continue

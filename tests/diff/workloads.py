@@ -3,9 +3,11 @@ qpid-python. Each option is something that a change of the application, its libr
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -19,7 +21,7 @@ from typing import Any
 
 import amqp
 import pika
-from proton import Delivery, Message
+from proton import Delivery, Message, SSLDomain
 from proton.handlers import MessagingHandler
 from proton.reactor import AtMostOnce, Container
 
@@ -74,6 +76,8 @@ class Options:
     queue_arguments: Any = field(default_factory=dict)
     declare: str = "once"  # 'each': before every publish
     channel: str = "one"  # 'each': one for every publish
+    connection: int = 0  # a new one for every Nth publish
+    consume_again: int = 0  # the consumer is cancelled and comes again every Nth message
     confirm: str = "confirm"  # 'tx' 'none'
     delivery_mode: int = 2
     mandatory: bool = False
@@ -97,11 +101,17 @@ class Options:
     tls: str = ""  # version
     ciphers: str = ""  # of TLS 1.2
     server_name: str = ""
+    jitter: float = 0.0  # seconds that the relay of DELAYED_PORT holds data at most
+    rate: str = ""  # what the network carries, as tc has it
     release: str = ""  # of the library, instead of the installed one
     # 0-10: what the broker offers in connection.tune
     tune: Any = field(default_factory=dict)
     # 1.0
     presettled: bool = False
+    link: str = "one"  # 'each': one for every publish
+    data: bool = False  # bodies are data sections
+    # 0-10
+    session: str = "one"  # 'each': one for every publish
 
 
 def run(options: Options, tools: Tools) -> None:
@@ -161,9 +171,10 @@ def connected(options: Options, name: str, tools: Tools) -> pika.BlockingConnect
 
 
 def declare(channel: Any, options: Options) -> None:
-    channel.exchange_declare(options.exchange, options.exchange_type, durable=True)
     channel.queue_declare(options.queue, durable=options.durable, arguments=options.queue_arguments)
-    channel.queue_bind(options.queue, options.exchange, "order")
+    if options.exchange:
+        channel.exchange_declare(options.exchange, options.exchange_type, durable=True)
+        channel.queue_bind(options.queue, options.exchange, "order")
 
 
 def run_pika(options: Options, tools: Tools) -> None:
@@ -198,28 +209,40 @@ def run_pika(options: Options, tools: Tools) -> None:
         elif number % options.ack_every == 0 or number == wanted:
             channel.basic_ack(tag, multiple=True)
 
-    if not options.get:
-        channel.basic_consume(
-            options.queue,
-            settle,
-            auto_ack=options.no_ack,
-            exclusive=options.exclusive,
+    def consume() -> Any:
+        return channel.basic_consume(
+            options.queue, settle, auto_ack=options.no_ack, exclusive=options.exclusive,
             arguments=options.consume_arguments,
-        )
-    out = publisher.channel()
-    if options.confirm == "confirm":
-        out.confirm_delivery()
-    elif options.confirm == "tx":
-        out.tx_select()
+        )  # fmt: skip
+
+    tag = "" if options.get else consume()
+
+    def opened() -> Any:
+        out = publisher.channel()
+        if options.confirm == "confirm":
+            out.confirm_delivery()
+        elif options.confirm == "tx":
+            out.tx_select()
+        return out
+
+    out = opened()
     properties = pika.BasicProperties(delivery_mode=options.delivery_mode, **options.properties)
     for number in range(options.messages):
         if options.declare == "each":
             out.queue_declare(options.queue, durable=options.durable, arguments=options.queue_arguments)
         if options.channel == "each":
             out.close()
-            out = publisher.channel()
-            out.confirm_delivery()
-        key = "nowhere" if options.unroutable and number % options.unroutable == options.unroutable - 1 else "order"
+            out = opened()
+        if options.connection and number % options.connection == options.connection - 1:
+            publisher.close()
+            publisher = connected(options, options.names[1], tools)
+            out = opened()
+        if options.consume_again and number % options.consume_again == options.consume_again - 1:
+            channel.basic_cancel(tag)
+            tag = consume()
+        key = "order" if options.exchange else options.queue
+        if options.unroutable and number % options.unroutable == options.unroutable - 1:
+            key = "nowhere"
         with contextlib.suppress(pika.exceptions.UnroutableError, pika.exceptions.NackError):
             out.basic_publish(
                 options.exchange,
@@ -306,6 +329,50 @@ def run_py_amqp(options: Options, tools: Tools) -> None:
     publisher.close()
 
 
+# -- aio-pika
+
+
+def run_aio_pika(options: Options, tools: Tools) -> None:
+    asyncio.run(_run_aio_pika(options))
+
+
+async def _run_aio_pika(options: Options) -> None:
+    import aio_pika
+
+    async def opened(name: str) -> Any:
+        user, password = login(options)
+        return await aio_pika.connect(
+            f"amqp://{user}:{password}@{HOST}:{options.port}/?heartbeat={options.heartbeat}&name={name}",
+            client_properties={"connection_name": name},
+        )
+
+    consumer, publisher = [await opened(name) for name in options.names]
+    channel, out = await consumer.channel(), await publisher.channel()
+    await channel.set_qos(options.prefetch)
+    exchange = await channel.declare_exchange(options.exchange, options.exchange_type, durable=True)
+    queue = await channel.declare_queue(options.queue, durable=options.durable)
+    await queue.bind(exchange, "order")
+    seen: list[int] = []
+
+    async def settle(message: Any) -> None:
+        await asyncio.sleep(options.work)
+        seen.append(message.delivery_tag)
+        await message.ack()
+
+    await queue.consume(settle, no_ack=options.no_ack)
+    target = await out.get_exchange(options.exchange)
+    for number in range(options.messages):
+        body = f"{number:06}".encode().ljust(options.body, b"x")
+        sent = aio_pika.Message(body, delivery_mode=options.delivery_mode, **options.properties)
+        await target.publish(sent, "order", mandatory=options.mandatory)
+        await asyncio.sleep(options.pause)
+    until = time.monotonic() + 3
+    while len(seen) < options.messages and time.monotonic() < until:
+        await asyncio.sleep(0.01)
+    await consumer.close()
+    await publisher.close()
+
+
 # -- Qpid Proton
 
 
@@ -320,10 +387,13 @@ class Both(MessagingHandler):
     def on_start(self, event: Any) -> None:
         options = self.options
         user, password = login(options)
-        url = f"amqp://{HOST}:{options.port}"
+        url = f"{'amqps' if options.tls else 'amqp'}://{HOST}:{options.port}"
         more: dict[str, Any] = {"properties": {"product": options.product}} if options.product else {}
         more |= {"allowed_mechs": options.mechanism} if options.mechanism else {}
         self.container = event.container
+        if options.tls:
+            more["ssl_domain"] = SSLDomain(SSLDomain.MODE_CLIENT)
+            more["ssl_domain"].set_peer_authentication(SSLDomain.ANONYMOUS_PEER)
 
         def opened(name: str) -> Any:
             event.container.container_id = name
@@ -337,11 +407,17 @@ class Both(MessagingHandler):
         self.receiver = event.container.create_receiver(
             self.inward, self.address, name="in", options=[AtMostOnce()] if options.no_ack else None
         )
-        self.sender = event.container.create_sender(
-            self.outward, self.address, name="out", options=[AtMostOnce()] if options.presettled else None
-        )
+        self.sender = self.new_sender()
+        if not options.prefetch:
+            self.receiver.flow(1)
         if options.refused == "attach":
             event.container.create_receiver(self.inward, "/nonsense/x", name="bad")
+
+    def new_sender(self) -> Any:
+        return self.container.create_sender(
+            self.outward, self.address, name=f"out{self.sent or ''}",
+            options=[AtMostOnce()] if self.options.presettled else None,
+        )  # fmt: skip
 
     def on_sendable(self, event: Any) -> None:
         if event.sender == self.sender and not self.credited:
@@ -352,10 +428,17 @@ class Both(MessagingHandler):
         if self.sent >= self.options.messages or not self.sender.credit:
             return
         self.sent += 1
-        body = f"{self.sent:06}".ljust(self.options.body, "x")
-        self.sender.send(Message(body=body, durable=self.options.delivery_mode == 2, **self.options.properties))
+        body: Any = f"{self.sent:06}".ljust(self.options.body, "x")
+        message = Message(body=body, durable=self.options.delivery_mode == 2, **self.options.properties)
+        if self.options.data:
+            message.body, message.inferred = body.encode(), True
+        self.sender.send(message)
         if self.sent < self.options.messages:
-            self.container.schedule(max(self.options.pause, 0.001), Next(self))
+            if self.options.link == "each":
+                former, self.sender, self.credited = self.sender, self.new_sender(), False
+                self.container.schedule(0.01, Close(former))
+            else:
+                self.container.schedule(max(self.options.pause, 0.001), Next(self))
 
     def on_link_error(self, event: Any) -> None:
         pass
@@ -369,6 +452,8 @@ class Both(MessagingHandler):
             self.decide(event.delivery, Delivery.RELEASED)
             return
         self.seen += 1
+        if not options.prefetch:
+            event.receiver.flow(1)
         if not options.no_ack:
             rejected = options.reject and self.seen % options.reject == 0
             self.decide(event.delivery, Delivery.REJECTED if rejected else Delivery.ACCEPTED)
@@ -394,6 +479,15 @@ class Next(MessagingHandler):
         self.both.publish()
 
 
+class Close(MessagingHandler):
+    def __init__(self, link: Any) -> None:
+        super().__init__()
+        self.link = link
+
+    def on_timer_task(self, event: Any) -> None:
+        self.link.close()
+
+
 class Last(Next):
     def on_timer_task(self, event: Any) -> None:
         self.both.inward.close()
@@ -401,6 +495,18 @@ class Last(Next):
 
 
 def run_proton(options: Options, tools: Tools) -> None:
+    if options.tls and "SSLKEYLOGFILE" not in os.environ:
+        # Proton's TLS is a C library: another one, loaded before it, logs the secrets.
+        library = f"{tools.keys}.so"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-o", library, str(HERE / "keylog.c"), "-Wl,--no-as-needed", "-lssl"],
+            check=True,
+        )
+        environment = os.environ | {"LD_PRELOAD": library, "SSLKEYLOGFILE": tools.keys}
+        plain = json.dumps(asdict(replace(options, rounds=1, others=0)))
+        subprocess.run([sys.executable, __file__, "run", plain], env=environment, check=True)
+        Path(library).unlink()
+        return
     if options.abrupt:
         child = os.fork()
         if child:
@@ -451,16 +557,32 @@ def qpid_broker(options: Options, tools: Tools) -> Iterator[None]:
         broker.wait()
 
 
-RUN = {"pika": run_pika, "amqp": run_py_amqp, "proton": run_proton, "rhea": run_rhea, "qpid": run_qpid}
+RUN = {
+    "pika": run_pika, "aio-pika": run_aio_pika, "amqp": run_py_amqp, "proton": run_proton, "rhea": run_rhea,
+    "qpid": run_qpid,
+}  # fmt: skip
 
 # -- A slow network
 
 
 @contextlib.contextmanager
-def delayed(seconds: float, target: int = PORT) -> Iterator[None]:
-    """A relay beside the broker, which holds each piece of data for some time: its connections are those captured."""
+def delayed(seconds: float, jitter: float, target: int = PORT) -> Iterator[None]:
+    """A relay beside the broker, which holds each piece of data for some time and up to `jitter` more: its connections
+    are those captured."""
     relay = subprocess.Popen(
-        ["ip", "netns", "exec", "fb", sys.executable, __file__, "relay", str(DELAYED_PORT), str(target), str(seconds)]
+        [
+            "ip",
+            "netns",
+            "exec",
+            "fb",
+            sys.executable,
+            __file__,
+            "relay",
+            str(DELAYED_PORT),
+            str(target),
+            str(seconds),
+            str(jitter),
+        ]
     )
     time.sleep(0.4)
     try:
@@ -470,11 +592,11 @@ def delayed(seconds: float, target: int = PORT) -> Iterator[None]:
         relay.wait()
 
 
-def relay(listen: int, target: int, seconds: float) -> None:
+def relay(listen: int, target: int, seconds: float, jitter: float) -> None:
     def pump(source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                time.sleep(seconds)
+                time.sleep(seconds + random.random() * jitter)
                 sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
@@ -491,7 +613,7 @@ def relay(listen: int, target: int, seconds: float) -> None:
 
 def main(words: Sequence[str]) -> None:
     if words[0] == "relay":
-        relay(int(words[1]), int(words[2]), float(words[3]))
+        relay(int(words[1]), int(words[2]), float(words[3]), float(words[4]))
     else:
         run(Options(**json.loads(words[1])), Tools())
 

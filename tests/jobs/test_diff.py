@@ -190,6 +190,12 @@ def test_a_change_from_zero_has_no_relative_size() -> None:
     assert math.isnan(change.low)
 
 
+def test_nothing_shrinks_by_more_than_all_of_it() -> None:
+    change = statistics.compare(rates([0.3, 0.5] * 8), rates([0.0] * 16), least=0.2, floor=0.01)
+    assert change is not None
+    assert -1.0 <= change.low <= change.high < -0.9
+
+
 def test_a_change_that_one_connection_shows_is_not_sure() -> None:
     change = statistics.compare(rates([0.1] * 8), rates([0.1] * 7 + [0.9]), least=0.2, floor=0.0)
     assert change is not None
@@ -239,6 +245,19 @@ def test_a_threshold_on_growth() -> None:
         Threshold.of("nonsense")
 
 
+def test_a_limit_without_values_is_not_decided() -> None:
+    failed, undecided = Threshold.of("redelivered=+5%").judged(Side(), Side(), [])
+    assert (failed, undecided) == ([], ["redelivered=+5%: not on both sides"])
+
+
+def test_growth_from_zero_is_no_percentage() -> None:
+    sides = [Side(), Side()]
+    for side, share in zip(sides, (0.0, 0.25), strict=True):
+        side.samples[Key("redelivered", "queue orders", "", "")] = rates([share] * 8)
+    failed, _ = Threshold.of("redelivered=+5%").judged(sides[0], sides[1], [])
+    assert failed == ["redelivered=+5%: queue orders: 0 % -> 25 %"]
+
+
 # Pages
 
 
@@ -274,6 +293,49 @@ def test_json_has_no_numbers_that_are_none() -> None:
     unsure = replace(DIFFERENCE, change=math.inf, low=math.nan)
     found = json.loads(json.dumps(replace(COMPARISON, unsure=[unsure]).as_dict(), allow_nan=False))
     assert found["unsure"][0]["change"] is None
+
+
+def test_captures_that_have_nothing_in_common(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(tables / "091_handshake_ok"), str(tables / "10_rabbitmq_settle_modes")]) == 0
+    printed = capsys.readouterr().out
+    assert "No difference was found" not in printed
+
+
+def test_a_latency_under_another_load_says_so() -> None:
+    """10 messages for each second of a connection, then 25."""
+    sides = [Side(), Side()]
+    for side, load, first in zip(sides, (10.0, 25.0), (300, 350), strict=True):
+        side.samples[CONFIRMS] = Sample(counts=np.full((20, 1), 10.0), first=first, connections=20)
+        side.load[CONFIRMS.subject] = load
+    compared = Compared(*sides)
+    compared.samples()
+    ((found,), _) = compared.judged()
+    assert found.details == ["messages for each second of a connection: 10 -> 25"]
+
+
+def test_a_rule_that_one_of_few_connections_breaks_is_named() -> None:
+    sides = [Side(), Side()]
+    key = Key("rule", "shop", "CL-04 TCP ended", "")
+    for side in sides:
+        side.has_findings = True
+        side.asked[key._replace(item="")] = 4
+    sides[1].facts[key]["fires"] = 1, Proof(7)
+    compared = Compared(*sides)
+    compared.facts()
+    sure, (found,) = compared.judged()
+    assert (sure, found.item, found.after) == ([], key.item, "fires (1 of 4)")
+
+
+def test_a_change_as_sure_as_few_connections_can_be_is_seen() -> None:
+    """4 and 20 connections: 2 / C(24, 4) is 0.00019, too much for a hundred comparisons."""
+    sides = [Side(), Side()]
+    for side, share, connections in zip(sides, (0.1, 0.5), (4, 20), strict=True):
+        side.samples[Key("redelivered", "queue orders", "", "")] = rates([share] * connections)
+    compared = Compared(*sides)
+    compared.samples()
+    compared.tests += [1.0] * 100
+    sure, (found,) = compared.judged()
+    assert (sure, found.confidence, found.p) == ([], "few", pytest.approx(2 / math.comb(24, 4)))
 
 
 def test_every_measure_can_be_computed(tables: Path) -> None:
