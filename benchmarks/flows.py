@@ -135,11 +135,11 @@ def measured(spark: SparkSession, folder: Path, sizes: list[float], kinds: list[
     smallest: dict[str, float] = {}
     for size in sizes:
         cells = []
-        for place, kind in enumerate([*kinds, kinds[0]]):
-            output = folder / f"flows-{size:g}" if place == len(kinds) else None
+        for location, kind in enumerate([*kinds, kinds[0]]):
+            output = folder / f"flows-{size:g}" if location == len(kinds) else None
             taken = seconds(spark, written(spark, folder, int(size * MILLION), kind), output)
             each = taken / size
-            first = smallest.setdefault(f"{kind} {place}", each)
+            first = smallest.setdefault(f"{kind} {location}", each)
             cells.append(f"{taken:9.1f} ({each:.1f}, {each / first:.1f}x)".rjust(22))
         yield f"{size:<10g}" + "".join(cells)
 

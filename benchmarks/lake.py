@@ -36,7 +36,7 @@ from pipeline.lake.batches import OF_CONNECTIONS
 from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake
+from pipeline.lake.opening import open_lake
 from pipeline.run.processes import LocalProcesses
 from pipeline.run.session import session
 

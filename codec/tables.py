@@ -160,7 +160,7 @@ INCARNATION = Column("channel_incarnation", LONG, "which incarnation of the chan
                      formerly="channel_life")  # fmt: skip
 FORMER_NOTES = (
     ("octets-left", "bytes-left"), ("body-of-nothing", "unexpected-body"), ("content-alone", "orphan-content"),
-    ("control-goes-on", "control-with-content"),
+    ("control-goes-on", "control-with-content"), ("zero-octet", "zero-byte"),
 )  # fmt: skip
 
 FRAMES = Table("frames", "AMQP frame with its arguments, or span of bytes outside of frames", (

@@ -17,7 +17,7 @@ from jobs.terminal.running import NO_SPACE, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pipeline.audit.config import Config
-    from pipeline.output.place import Place
+    from pipeline.output.location import Location
 
 EPILOG = """examples:
   wirehare decode captures/ --output tables
@@ -62,7 +62,7 @@ def import_modules() -> None:
     report.import_modules()
 
 
-def audit_tables(source: Place, wanted: report.Inputs, arguments: argparse.Namespace, started: float) -> int:
+def audit_tables(source: Location, wanted: report.Inputs, arguments: argparse.Namespace, started: float) -> int:
     """Audit the tables in `source`; return the exit code. `started`: start time of the job, from time.monotonic()."""
     from pipeline.output.swap import staged_child
     from pipeline.tables.writing import FINDINGS
@@ -73,7 +73,7 @@ def audit_tables(source: Place, wanted: report.Inputs, arguments: argparse.Names
     return report.write_report(written, wanted, arguments, started, "Audited")
 
 
-def write_findings(arguments: argparse.Namespace, source: Place, stage: Place, config: Config | None) -> None:
+def write_findings(arguments: argparse.Namespace, source: Location, stage: Location, config: Config | None) -> None:
     """Write the findings to `stage`. Raises TablesError if files of a table cannot be read."""
     import duckdb
 
@@ -81,8 +81,8 @@ def write_findings(arguments: argparse.Namespace, source: Place, stage: Place, c
     from pipeline.audit import findings_in
     from pipeline.explore.sql import files_here, span_conditions
     from pipeline.lake.reading import Span
+    from pipeline.output.location import TablesError
     from pipeline.output.parquet import write_rows
-    from pipeline.output.place import TablesError
     from udfs.findings.evaluation import Run
     from udfs.source.reading import first_line
 

@@ -24,7 +24,7 @@ from udfs.source.options import meant, unknown
 if TYPE_CHECKING:
     from pipeline.extract import Choice, CutOptions, Result, Rows
     from pipeline.extract.originals import Original
-    from pipeline.output.place import Place
+    from pipeline.output.location import Location
 
 EPILOG = """examples:
   wirehare cut tables --connection 4711 -o one.pcapng              (connection_id)
@@ -171,20 +171,20 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.extract import from_files
     from pipeline.extract.cutting import cut_rows
     from pipeline.extract.originals import COLUMNS, originals
-    from pipeline.output.place import sink
+    from pipeline.output.location import sink
 
     started = time.monotonic()
     how = cut_options(arguments)
     directory = tables_directory(arguments.tables)
     rows = from_files(directory, arguments.tables)
     captures = originals(rows("captures", COLUMNS), arguments.captures)
-    target = None if arguments.output == STANDARD_OUTPUT else output_place(arguments, captures)
+    target = None if arguments.output == STANDARD_OUTPUT else output_location(arguments, captures)
     interpret_while_cold([capture.file for capture in captures if not capture.file.problem])
-    chosen = chosen_rows(arguments, rows, directory)
+    choice = choice_of(arguments, rows, directory)
     # a file replaces the old one when the cut has succeeded
     output = contextlib.nullcontext(sys.stdout.buffer) if target is None else sink(target)
     with step("cutting packets", ""), output as file:
-        result = cut_rows(rows, chosen, file, how, captures)
+        result = cut_rows(rows, choice, file, how, captures)
         file.flush()
     print_summary(result, arguments, time.monotonic() - started)
     for problem in result.problems:
@@ -225,7 +225,7 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
     )
 
 
-def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choice:
+def choice_of(arguments: argparse.Namespace, rows: Rows, directory: Location) -> Choice:
     """The rows that the arguments select. Raises UsageError, TablesError."""
     import pyarrow as pa
 
@@ -233,27 +233,27 @@ def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> 
     from pipeline.extract import KEYS, Choice
     from pipeline.extract.choice import findings
 
-    chosen = Choice(messages=set(arguments.message or ()))
+    choice = Choice(messages=set(arguments.message or ()))
     for one in arguments.connection or ():
-        chosen.connections |= {one} if isinstance(one, int) else connections_between(rows, one)
+        choice.connections |= {one} if isinstance(one, int) else connections_between(rows, one)
     if arguments.message_id:
         keys = pa.table({"message_id": pa.array(arguments.message_id, pa.string())})
-        chosen.add("messages", rows("messages", KEYS["messages"], keys))
+        choice.add("messages", rows("messages", KEYS["messages"], keys))
     for rule, connection_id, frame_no in arguments.finding or ():
         has_findings(directory, required=True)
         found = findings(rows, rule, connection_id, frame_no)
         known = {rule} if len(found) else {*catalogue(), *rows("findings", ["rule_id"])["rule_id"].to_pylist()}
         if rule not in known:
             raise UsageError(f"--finding {rule}: there is no rule {rule!r}{meant(rule, sorted(known))}")
-        chosen.add("findings", found)
+        choice.add("findings", found)
     if arguments.where is not None:
         if arguments.table not in KEYS:
             raise UsageError(f"--table: {unknown('table', arguments.table, KEYS)}")
-        chosen.add(arguments.table, rows_where(arguments.table, arguments.where, directory, arguments.tables))
-    return chosen
+        choice.add(arguments.table, rows_where(arguments.table, arguments.where, directory, arguments.tables))
+    return choice
 
 
-def has_findings(directory: Place, required: bool) -> bool:
+def has_findings(directory: Location, required: bool) -> bool:
     """Whether the directory has the findings of an audit. Raises TablesError if they are `required` and missing."""
     from pipeline.extract import TablesError
 
@@ -288,7 +288,7 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
     return found
 
 
-def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
+def rows_where(table: str, condition: str, directory: Location, uri: str) -> Any:
     """The keys (pyarrow.Table) of the rows of a table that match a condition in Spark SQL, which may name all tables.
 
     Raises UsageError for an invalid condition.
@@ -298,7 +298,7 @@ def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
     import pipeline
     from codec.tables import FINDINGS
     from pipeline.extract import KEYS
-    from pipeline.lake.place import is_lake
+    from pipeline.lake.opening import is_lake
     from udfs.arrow.spark_schemas import read_files
 
     audited = has_findings(directory, required=table == "findings")
@@ -317,8 +317,8 @@ def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
         raise UsageError(f"--where: {first_line(error)}") from error
 
 
-def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) -> Place:
-    """The place of the output. Raises UsageError if it is one of the captures, or a file that may not be replaced."""
+def output_location(arguments: argparse.Namespace, captures: Sequence[Original]) -> Location:
+    """Where the output goes. Raises UsageError if it is one of the captures, or a file that may not be replaced."""
     from pyarrow.fs import FileType
 
     from pipeline.extract.originals import is_capture

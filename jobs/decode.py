@@ -112,7 +112,7 @@ def decode_captures(
     with without_pandas():
         import pipeline
     from codec.tables import TABLES
-    from pipeline.output.place import place
+    from pipeline.output.location import location
     from pipeline.run.processes import LocalProcesses
     from pipeline.tables.decoding import checked_key_logs, decoded_locally
     from udfs.source.paths import require_capture, resolve
@@ -171,7 +171,7 @@ def decode_captures(
     from jobs.terminal.summary import summarize, summary_text
     from pipeline.explore.sql import open_tables
 
-    output = place(arguments.output)
+    output = location(arguments.output)
     with open_tables(arguments.output) as tables:
         facts = run_interruptibly(lambda: summarize(captures, tables, wanted), [tables])
     seconds, directory = time.monotonic() - started, output.display_name

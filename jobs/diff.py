@@ -119,12 +119,12 @@ def opened(source: str, day: str | None, arguments: argparse.Namespace) -> Itera
 def audit(directory: str) -> None:
     """Write the findings beside the tables of captures, so that rules can be compared."""
     from jobs.audit import write_findings
-    from pipeline.output.place import place
+    from pipeline.output.location import location
     from pipeline.output.swap import staged_child
     from pipeline.tables.writing import FINDINGS
 
     with staged_child(directory, FINDINGS) as stage:
-        write_findings(argparse.Namespace(tables=directory), place(directory), stage, None)
+        write_findings(argparse.Namespace(tables=directory), location(directory), stage, None)
 
 
 if __name__ == "__main__":

@@ -52,12 +52,12 @@ def checks_of_captures(arguments: argparse.Namespace) -> Iterable[Check]:
     from pipeline import doctor
     from pipeline.explore.sql import connect, files_here
     from pipeline.lake.reading import Span
-    from pipeline.output.place import place
+    from pipeline.output.location import location
     from udfs.source.paths import resolve
 
     with ExitStack() as stack:
         directory, _ = decoded(arguments, stack)
-        paths = stack.enter_context(files_here(place(directory), directory, Span()))
+        paths = stack.enter_context(files_here(location(directory), directory, Span()))
         session = stack.enter_context(connect(directory))
         files = resolve([arguments.source])
         key_logs = bool(arguments.keylog)

@@ -21,7 +21,7 @@ from jobs.terminal.running import OK, USAGE, UsageError, run_interruptibly, run_
 if TYPE_CHECKING:
     from pipeline.explain import Answer
     from pipeline.explore.sql import Session
-    from pipeline.output.place import Place
+    from pipeline.output.location import Location
 
 EPILOG = """examples:
   wirehare explain trace.pcapng                       (what costs most in it)
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code
 
 
-def draw(session: Session, answers: Sequence[Answer], picture: Place, name: str) -> None:
+def draw(session: Session, answers: Sequence[Answer], picture: Location, name: str) -> None:
     """Write the ladder of the first answer that is about a connection. Raises UsageError if none is."""
     from pipeline.plots import ladder_of
 

@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     times = (arguments.settle, arguments.pair_within, arguments.forget_after, arguments.late_after)
     options = Options(*times, arguments.carry_secrets)
-    chosen = PacketFilter(ports=arguments.port, hosts=arguments.host, keylog=arguments.keylog)
+    packet_filter = PacketFilter(ports=arguments.port, hosts=arguments.host, keylog=arguments.keylog)
     processes = LocalProcesses()
     sessions: list[SparkSession | LocalProcesses] = [processes]
 
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def follow() -> int:
         local = None if has_session() else processes
-        with open_ingest(arguments.lake, options, begin, local, arguments.payload, chosen) as ingest:
+        with open_ingest(arguments.lake, options, begin, local, arguments.payload, packet_filter) as ingest:
             if arguments.once:  # a loop has time to compile
                 with suppress(PathError):  # reported when they are ingested
                     interpret_while_cold(resolve(arguments.captures))

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake.confinement import content_of
     from pipeline.lake.files import compact, expire
     from pipeline.lake.log import Log
-    from pipeline.lake.place import open_lake, open_to_change
+    from pipeline.lake.opening import open_lake, open_to_change
     from pipeline.output.text import plural
 
     changes = arguments.compact or arguments.expire is not None

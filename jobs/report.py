@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pipeline.audit.config import Config
     from pipeline.explore.sql import Session
-    from pipeline.output.place import Place
+    from pipeline.output.location import Location
     from pipeline.report.baseline import Previous
     from pipeline.report.cards import Card
     from pipeline.report.facts import Facts
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
 
     previous: Previous | None
     config: Config | None
-    outputs: Mapping[str, Place]
+    outputs: Mapping[str, Location]
 
 
 class Written(NamedTuple):
@@ -135,7 +135,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check all arguments first, write the outputs last; return the exit code."""
-    from pipeline.output.place import TablesError
+    from pipeline.output.location import TablesError
     from pipeline.tables.writing import FINDINGS
 
     started = time.monotonic()
@@ -203,12 +203,12 @@ def only(settings: Config, names: Sequence[str]) -> Config:
     return replace(settings, disabled=(*settings.disabled, *sorted(groups - of_groups), *others))
 
 
-def report_of(source: Place, findings: Place | None, wanted: Inputs, arguments: argparse.Namespace) -> Written:
+def report_of(source: Location, findings: Location | None, wanted: Inputs, arguments: argparse.Namespace) -> Written:
     """Count the tables of `source`, compare with the baseline, and make the page; nothing is written. `findings`: where
     the table is, if not beside the others. Raises TablesError if files cannot be read."""
     from pipeline.explore.sql import QueryError, open_tables
     from pipeline.lake.reading import Span
-    from pipeline.output.place import TablesError
+    from pipeline.output.location import TablesError
     from pipeline.report.baseline import compare
     from pipeline.report.facts import count, coverage_check, rules_of
     from pipeline.report.formats import FORMATS, Audit
@@ -285,15 +285,15 @@ def card_text(card: Card) -> str:
     )
 
 
-def open_tables(directory: str) -> Place:
-    """The place of the tables. Raises TablesError unless everything that an audit needs can be opened."""
+def open_tables(directory: str) -> Location:
+    """Where the tables are. Raises TablesError unless everything that an audit needs can be opened."""
     import pyarrow as pa
 
     from codec.tables import TABLES
     from pipeline.lake.layout import DamagedLakeError, LakeError
     from pipeline.lake.log import Log
-    from pipeline.lake.place import is_lake, open_lake
-    from pipeline.output.place import TablesError
+    from pipeline.lake.opening import is_lake, open_lake
+    from pipeline.output.location import TablesError
     from udfs.source.reading import first_line
 
     source = tables_directory(directory)

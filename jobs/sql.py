@@ -106,8 +106,8 @@ def decoded(arguments: argparse.Namespace, stack: ExitStack) -> tuple[str, int]:
     require_capture(files)
     byte_size = sum(file.expected_size for file in files)
     interpret_while_cold(files)
-    place = scratch.directories({}).partition(",")[0]
-    directory = stack.enter_context(tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True))
+    parent = scratch.directories({}).partition(",")[0]
+    directory = stack.enter_context(tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True))
     processes = stack.enter_context(LocalProcesses())
     with step("decoding", "Decoded", processes, byte_size=byte_size):
         captures = run_interruptibly(
@@ -149,8 +149,8 @@ def plain(value: Any) -> Any:
 
 def as_line(value: Any) -> Any:
     """A value in one line of text: numbers as they are, structures as JSON."""
-    made = plain(value)
-    return json.dumps(made, ensure_ascii=False) if isinstance(made, dict | list) else made
+    json_value = plain(value)
+    return json.dumps(json_value, ensure_ascii=False) if isinstance(json_value, dict | list) else json_value
 
 
 def printable(text: object) -> str:
@@ -162,8 +162,8 @@ def show_text(names: list[str], rows: Rows, most: int) -> None:
     """A table of text; of more than `most` rows, these and a line that says so."""
     found = [[shortened(as_line(value)) for value in row] for row in islice(rows, most + 1 if most else None)]
     more = bool(most) and len(found) > most
-    shown = found[:most] if more else found
-    print(table("", [printable(name) for name in names], shown).strip("\n") or "no rows")
+    first_rows = found[:most] if more else found
+    print(table("", [printable(name) for name in names], first_rows).strip("\n") or "no rows")
     if more:
         print(f"  ... more than {most} rows (--rows 0 shows all)")
 

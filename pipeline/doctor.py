@@ -85,8 +85,8 @@ def _kernels(compile_command: str) -> Check:
     if all_compiled():
         found = level()
         return Check(OK, "kernels", f"compiled for {found.name}, by the wheel" if found else "compiled")
-    places = [base for base in bases() if _writable(base)]
-    if not places:
+    writable = [base for base in bases() if _writable(base)]
+    if not writable:
         remedy = f"set {CACHE_DIR} to a directory of your own, then: {compile_command}"
         return Check(PROBLEM, "kernels", "not compiled, and no directory to store them can be written", remedy)
     remedy = f"{compile_command} (minutes, once)"

@@ -27,7 +27,7 @@ from codec.protocol.versions import headers
 from codec.tables import LONG, table_of
 from codec.variant import encode
 from udfs.arrow.types import variants
-from udfs.workers.progress import REFRESH_SECONDS, shown, time_left
+from udfs.workers.progress import REFRESH_SECONDS, progress_line, time_left
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
@@ -56,8 +56,8 @@ def in_fragments(packet: bytes) -> list[bytes]:
     """One of the packets as two IP fragments: 8 bytes and more to come, the rest from unit 1 on."""
     head, data = packet[:34], packet[34:]
     return [
-        head[:16] + struct.pack(">HHH", 20 + len(part), 1, place) + head[22:] + part
-        for place, part in ((0x2000, data[:8]), (1, data[8:]))
+        head[:16] + struct.pack(">HHH", 20 + len(part), 1, flags_and_offset) + head[22:] + part
+        for flags_and_offset, part in ((0x2000, data[:8]), (1, data[8:]))
     ]
 
 
@@ -294,7 +294,7 @@ def warm_pairing() -> None:
     from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import messages_to_pair
-    from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
+    from udfs.pairing.streams import STREAM_ROWS, OrderInStreams, stream_messages
 
     names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
     copied = (
@@ -313,7 +313,7 @@ def warm_pairing() -> None:
     partitioner = HashPartitioner(TO_PAIR, 1)
     in_streams = HashPartitioner(STREAM_ROWS, 1)(stream_messages(rows))
     partitioned = [*partitioner(messages_to_pair(rows)), *partitioner(messages_to_pair(nothing))]
-    partitioned += PlaceMessages(partitioner)(in_streams)
+    partitioned += OrderInStreams(partitioner)(in_streams)
     list(PairMessages(table_of("flows", ("flow_id", LONG)))(iter(partitioned)))
     with_room(new_map(), FIRST_ENTRIES)
     one = np.ones(1, np.int64)
@@ -342,12 +342,12 @@ def kernel_count() -> int:
 
 def tell(names: list[str], done: threading.Event) -> None:
     """Print the names of kernels that this process has compiled, as they come."""
-    told = 0
+    reported = 0
     while True:
         last = done.wait(REFRESH_SECONDS)
-        for name in names[told:]:
+        for name in names[reported:]:
             print(name, flush=True)
-            told += 1
+            reported += 1
         if last:
             return
 
@@ -387,7 +387,7 @@ def compile_all() -> int:
         reading = threading.Thread(target=elsewhere.update, args=(map(str.strip, second.stdout),), daemon=True)
         reading.start()
         try:
-            with shown(line):
+            with progress_line(line):
                 warm_stream()
                 warm_captures(decode=False)
                 warm_layers()

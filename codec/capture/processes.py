@@ -106,8 +106,8 @@ class Processes:
         if kind == PROCESS_INFORMATION and 4 <= size <= len(body) - 12:
             process, start_ns = _described(body[12 : 12 + size], "little")
             if process.pid is not None:
-                numbered = (start_ns, self._blocks, self._number(process))
-                insort(self._by_id.setdefault(process.pid, []), numbered)
+                entry = (start_ns, self._blocks, self._number(process))
+                insort(self._by_id.setdefault(process.pid, []), entry)
 
     def resolve(
         self, block: Bytes, references: NDArray[np.void], times: NDArray[np.int64], order: ByteOrder

@@ -94,13 +94,13 @@ class InteriorLowering(NativeLowering):
         state.flags.no_compile = True
         lowered.append(f"{state.func_id.modname}.{state.func_id.func_qualname}")
         super().run_pass(state)
-        made, function = state["cr"], state["cr"].fndesc
+        result, function = state["cr"], state["cr"].fndesc
         # numba identifies an overload by the function that Python would call. This one has no code; Python never calls
         # it.
         name = function.qualname, function.doc
-        stub = _dynfunc.make_function(function.lookup_module(), *name, 0, made.env, (library,))
+        stub = _dynfunc.make_function(function.lookup_module(), *name, 0, result.env, (library,))
         state.targetctx.insert_user_function(stub, function, [library])
-        state["cr"] = made._replace(cfunc=stub)
+        state["cr"] = result._replace(cfunc=stub)
         return True
 
 

@@ -66,7 +66,7 @@ CONNECTION_RECORD = np.dtype(
         ("in_layers", "u1"),  # its bytes come out of layers (codec.framing.layered)
         ("upgraded", "u1"),  # these came after protocol headers
         ("layers", "i8"),  # the number of the facts of layers that have ended, 0 none
-        ("tls_prefix_at", "i8"),  # of an ended connection: its place in EndedRecords.tls_prefixes, -1 none
+        ("tls_prefix_at", "i8"),  # of an ended connection: its index in EndedRecords.tls_prefixes, -1 none
     ],
     align=True,
 )
@@ -459,7 +459,7 @@ def new_ended_records() -> EndedRecords:
 
 @dataclass(frozen=True)
 class EndedConnections:
-    """Ended connections as the decoder returns them: columns of `EndedRecords`. `layers`: by place of the connection,
+    """Ended connections as the decoder returns them: columns of `EndedRecords`. `layers`: by index of the connection,
     the facts of its TLS and WebSocket (`codec.layers.connection.LayeredConnection.facts`)."""
 
     flows: np.ndarray

@@ -79,7 +79,7 @@ Arrays = dict[str, np.ndarray]
 DIGEST_STATE = np.dtype([("words", "u4", 8), ("block", "u1", 64), ("length", "i8")])
 STREAM_ARRAYS = ("bytes", "marks", "pieces", "pool")
 _OF_ROWS = {"cells": (len(R.COLUMNS), R.FILE), "stalls": (len(stalls.CELLS), stalls.FILE)}  # their width, the file
-NO_PLACES, NO_BYTES = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+NO_SLOTS, NO_BYTES = np.zeros(0, np.int64), np.zeros(0, np.uint8)
 
 
 def heap_ends(rows: R.Rows, row: int) -> tuple[int, int]:
@@ -148,16 +148,16 @@ def stream_arrays(state: HasStreams, side: int, directions: np.ndarray) -> Array
     return found
 
 
-def _save_digests(digests: Digests, places: np.ndarray) -> np.ndarray:
-    found = np.zeros(len(places), DIGEST_STATE)
+def _save_digests(digests: Digests, indices: np.ndarray) -> np.ndarray:
+    found = np.zeros(len(indices), DIGEST_STATE)
     for name in DIGEST_STATE.names or ():
-        found[name] = getattr(digests, name)[places]
+        found[name] = getattr(digests, name)[indices]
     return found
 
 
-def _restore_digests(digests: Digests, places: np.ndarray, saved: np.ndarray) -> None:
+def _restore_digests(digests: Digests, indices: np.ndarray, saved: np.ndarray) -> None:
     for name in DIGEST_STATE.names or ():
-        getattr(digests, name)[places] = saved[name]
+        getattr(digests, name)[indices] = saved[name]
 
 
 def _slots(epochs: np.ndarray, slots: np.ndarray, used: int, live: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -184,28 +184,28 @@ def save_contents(state: State, channels: int) -> Arrays:
     slots, epochs = state.contents.slots, state.contents.epochs
     content = _slots(epochs, slots, channels, lambda own: own["state"] != NOTHING)
     session = _slots(epochs, state.assemblies.sessions, channels, lambda own: own["open"] != 0)
-    places = np.union1d(content, session)
-    contents = np.array(slots[places])
-    contents["state"][~np.isin(places, content)] = NOTHING
-    digests = _save_digests(state.contents.digests, places)
-    return {"content_places": places, "contents": contents, "digests": digests}
+    indices = np.union1d(content, session)
+    contents = np.array(slots[indices])
+    contents["state"][~np.isin(indices, content)] = NOTHING
+    digests = _save_digests(state.contents.digests, indices)
+    return {"content_slots": indices, "contents": contents, "digests": digests}
 
 
 def restore_contents(state: State, arrays: Arrays) -> None:
     """The inverse of `save_contents`."""
-    slots, places = state.contents.slots.view(np.ndarray), arrays["content_places"]
+    slots, indices = state.contents.slots.view(np.ndarray), arrays["content_slots"]
     contents = arrays["contents"].copy()
-    contents["epoch"] = state.contents.epochs[places // (len(slots) // 2)]
-    slots[places] = contents
-    _restore_digests(state.contents.digests, places, arrays["digests"])
+    contents["epoch"] = state.contents.epochs[indices // (len(slots) // 2)]
+    slots[indices] = contents
+    _restore_digests(state.contents.digests, indices, arrays["digests"])
 
 
 def save_assemblies(state: State, channels: int) -> Arrays:
     """Sessions of 0-10 with numbered commands, and incomplete segments."""
     a, epochs = state.assemblies, state.contents.epochs
     sessions = _slots(epochs, a.sessions, channels, lambda own: np.ones(len(own), bool))
-    places = _slots(epochs, a.segments, 2 * channels, lambda own: own["state"] != NOTHING)
-    segments = np.array(a.segments[places])
+    indices = _slots(epochs, a.segments, 2 * channels, lambda own: own["state"] != NOTHING)
+    segments = np.array(a.segments[indices])
     segments["length"][segments["state"] != GROWING] = 0
     stored = [
         part
@@ -213,9 +213,9 @@ def save_assemblies(state: State, channels: int) -> Arrays:
         for part in _chain(a.pool, a.blocks[:, 0], int(segment["head"]), int(segment["length"]), BLOCK)
     ]
     return {
-        "session_places": sessions,
+        "session_slots": sessions,
         "sessions": np.array(a.sessions[sessions]),
-        "segment_places": places,
+        "segment_slots": indices,
         "segments": segments,
         "segment_bytes": np.concatenate([NO_BYTES, *stored]),
         "partial_flags": a.numbers[PARTIAL_FLAGS:].copy(),
@@ -225,13 +225,13 @@ def save_assemblies(state: State, channels: int) -> Arrays:
 def restore_assemblies(state: State, arrays: Arrays) -> None:
     """The inverse of `save_assemblies`."""
     a, epochs = state.assemblies, state.contents.epochs
-    for place, session in zip(arrays["session_places"].tolist(), arrays["sessions"], strict=True):
-        slot = session_slot(a, epochs, *divmod(place, len(a.sessions) // 2))
+    for index, session in zip(arrays["session_slots"].tolist(), arrays["sessions"], strict=True):
+        slot = session_slot(a, epochs, *divmod(index, len(a.sessions) // 2))
         a.sessions[slot] = session
-        a.sessions[slot].epoch = epochs[place // (len(a.sessions) // 2)]
+        a.sessions[slot].epoch = epochs[index // (len(a.sessions) // 2)]
     at = 0
-    for place, segment in zip(arrays["segment_places"].tolist(), arrays["segments"], strict=True):
-        direction, rest = divmod(place, len(a.segments) // 2)
+    for index, segment in zip(arrays["segment_slots"].tolist(), arrays["segments"], strict=True):
+        direction, rest = divmod(index, len(a.segments) // 2)
         slot = segment_slot(a, epochs, direction, *divmod(rest, 2))
         size = int(segment["length"])
         a.segments[slot] = segment
@@ -246,35 +246,35 @@ def save_deliveries(state: State, side: int) -> Arrays:
     """Incomplete deliveries of 1.0, and the stored bytes of each."""
     dl = state.deliveries
     slots = dl.slots[side].view(np.ndarray)
-    places = np.flatnonzero(slots["epoch"] == dl.pool[side, EPOCH]) if dl.pool[side, OPEN] else NO_PLACES
-    deliveries = np.array(slots[places])
+    indices = np.flatnonzero(slots["epoch"] == dl.pool[side, EPOCH]) if dl.pool[side, OPEN] else NO_SLOTS
+    deliveries = np.array(slots[indices])
     stored = [
         part
         for each in deliveries
         for part in _chain(dl.blocks, dl.next_block, int(each["first_block"]), int(each["stored"]), DELIVERY_BLOCK)
     ]
     return {
-        "delivery_places": places,
+        "delivery_slots": indices,
         "deliveries": deliveries,
-        "delivery_heads": dl.heads.reshape(2, SLOTS, HEAD)[side][places].reshape(-1).copy(),
+        "delivery_heads": dl.heads.reshape(2, SLOTS, HEAD)[side][indices].reshape(-1).copy(),
         "delivery_bytes": np.concatenate([NO_BYTES, *stored]),
-        "delivery_digests": _save_digests(dl.digests, side * SLOTS + places),
+        "delivery_digests": _save_digests(dl.digests, side * SLOTS + indices),
     }
 
 
 def restore_deliveries(state: State, side: int, arrays: Arrays) -> None:
     """The inverse of `save_deliveries`."""
-    dl, places = state.deliveries, arrays[f"delivery_places{side}"]
+    dl, indices = state.deliveries, arrays[f"delivery_slots{side}"]
     dl.pool[side, OPEN] = dl.pool[side, USED] = 0
-    if not len(places):
+    if not len(indices):
         return
-    heads = arrays[f"delivery_heads{side}"].reshape(len(places), HEAD)
-    dl.heads.reshape(2, SLOTS, HEAD)[side][places] = heads
-    _restore_digests(dl.digests, side * SLOTS + places, arrays[f"delivery_digests{side}"])
+    heads = arrays[f"delivery_heads{side}"].reshape(len(indices), HEAD)
+    dl.heads.reshape(2, SLOTS, HEAD)[side][indices] = heads
+    _restore_digests(dl.digests, side * SLOTS + indices, arrays[f"delivery_digests{side}"])
     data, at, block = arrays[f"delivery_bytes{side}"], 0, side * BLOCKS
-    for place, delivery in zip(places.tolist(), arrays[f"deliveries{side}"], strict=True):
-        record = dl.slots[side, place]
-        dl.slots[side][place] = delivery
+    for index, delivery in zip(indices.tolist(), arrays[f"deliveries{side}"], strict=True):
+        record = dl.slots[side, index]
+        dl.slots[side][index] = delivery
         record.epoch = dl.pool[side, EPOCH]
         size = int(delivery["stored"])
         blocks = -(-size // DELIVERY_BLOCK)
@@ -285,7 +285,7 @@ def restore_deliveries(state: State, side: int, arrays: Arrays) -> None:
             record.first_block, record.last_block = block, block + blocks - 1
         at += size
         block += blocks
-    dl.pool[side, OPEN] = len(places)
+    dl.pool[side, OPEN] = len(indices)
     dl.pool[side, USED] = block - side * BLOCKS
 
 
@@ -300,26 +300,26 @@ def file_numbers(files: Sequence[str], number: Callable[[str], int]) -> np.ndarr
     return np.array([number(name) for name in files] or [0], np.int64)
 
 
-def _renumber(numbers: np.ndarray, places: np.ndarray) -> np.ndarray:
-    known = (numbers >= 0) & (numbers < len(places))
+def _renumber(numbers: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    known = (numbers >= 0) & (numbers < len(indices))
     if not known.any():
         return numbers
-    return np.where(known, places[np.where(known, numbers, 0)], numbers)
+    return np.where(known, indices[np.where(known, numbers, 0)], numbers)
 
 
-def renumber_all(arrays: Arrays, places: np.ndarray) -> Arrays:
-    """The arrays with each number of a capture file replaced by `places[number]`."""
+def renumber_all(arrays: Arrays, indices: np.ndarray) -> Arrays:
+    """The arrays with each number of a capture file replaced by `indices[number]`."""
     changed = {}
     for name, array in arrays.items():
         fields = _file_fields(array.dtype)
         if name in _OF_ROWS or (fields and len(array)):
             changed[name] = array = array.copy()
         for of_file in fields if len(array) else ():
-            array[of_file] = _renumber(array[of_file], places)
+            array[of_file] = _renumber(array[of_file], indices)
         if name in _OF_ROWS:
             width, file = _OF_ROWS[name]
             cells = array.reshape(-1, width)
-            cells[:, file] = _renumber(cells[:, file], places)
+            cells[:, file] = _renumber(cells[:, file], indices)
     return arrays | changed
 
 
@@ -332,15 +332,15 @@ def retain_used_files(arrays: Arrays, files: Sequence[str]) -> tuple[Arrays, tup
     used = sorted(number for number in set(np.concatenate(found).tolist()) if 0 <= number < len(files))
     if used == list(range(len(used))):
         return arrays, tuple(files[: len(used)])
-    places = np.zeros(len(files) or 1, np.int64)
-    places[used] = np.arange(len(used))
-    return renumber_all(arrays, places), tuple(files[number] for number in used)
+    indices = np.zeros(len(files) or 1, np.int64)
+    indices[used] = np.arange(len(used))
+    return renumber_all(arrays, indices), tuple(files[number] for number in used)
 
 
 LAYOUT = 6  # raise it when the meaning of a field changes; a changed field changes the digest by itself
 
 NO_STALLS = stalls.new_rows(0)
-_PLACE = np.dtype("i8")
+_SLOT = np.dtype("i8")
 # Name -> type of the arrays of a state. A name that ends with `0` or `1` is of that direction.
 _ARRAYS: dict[str, np.dtype] = {
     "connection": CONNECTION_RECORD,
@@ -351,15 +351,15 @@ _ARRAYS: dict[str, np.dtype] = {
     **{f"{name}{side}": kind for side in (0, 1) for name, kind in (
         ("bytes", np.dtype("u1")), ("partial", np.dtype("u1")), ("marks", MARK), ("pieces", PIECE),
         ("pool", np.dtype("u1")), ("spans", SPAN),
-        ("delivery_places", _PLACE), ("deliveries", DELIVERY), ("delivery_heads", np.dtype("u1")),
+        ("delivery_slots", _SLOT), ("deliveries", DELIVERY), ("delivery_heads", np.dtype("u1")),
         ("delivery_bytes", np.dtype("u1")), ("delivery_digests", DIGEST_STATE),
     )},
-    "content_places": _PLACE,  # direction * CHANNELS + channel, of every slot with a content or an assembly
+    "content_slots": _SLOT,  # direction * CHANNELS + channel, of every slot with a content or an assembly
     "contents": CONTENT,
     "digests": DIGEST_STATE,
-    "session_places": _PLACE,
+    "session_slots": _SLOT,
     "sessions": SESSION,
-    "segment_places": _PLACE,
+    "segment_slots": _SLOT,
     "segments": SEGMENT,
     "segment_bytes": np.dtype("u1"),
     "partial_flags": np.dtype("i8"),
@@ -489,8 +489,8 @@ class ConnectionState:
     def channels(self) -> int:
         """A number above all of its channels."""
         half = 1 << 16
-        places = [self.arrays["content_places"], self.arrays["session_places"], self.arrays["segment_places"] >> 1]
-        return max((int((each % half).max()) + 1 for each in places if len(each)), default=0)
+        indices = [self.arrays["content_slots"], self.arrays["session_slots"], self.arrays["segment_slots"] >> 1]
+        return max((int((each % half).max()) + 1 for each in indices if len(each)), default=0)
 
     @property
     def rows(self) -> int:

@@ -153,7 +153,7 @@ def drain(state, direction):
         gap = hole_ahead(d, s, c.ended, int(c.now_ns), int(c.arrival))
         if gap == 0 or d.ready < d.next:
             return D.DONE
-        # What the peer sent before it had the last of the missing bytes comes before them.
+        # Bytes that the peer sent before it acknowledged the hole are ordered first.
         peer.waived = max(int(peer.waived), int(d.next) + gap - 1)
         code = consume_ready(state, 1 - direction, release(peer, state.streams[1 - direction], d))
         if code != D.DONE:
@@ -459,7 +459,7 @@ def can_continue(state):
 # begins or the flow has no more segments; then `State.ended` has its records.
 
 
-PLACE, DRAIN, DRAIN_PEER, ENDING = range(4)  # phases of the current segment; NO_CONNECTION is between two connections
+INSERT, DRAIN, DRAIN_PEER, ENDING = range(4)  # phases of the current segment; NO_CONNECTION is between two connections
 
 
 @kernel
@@ -492,7 +492,7 @@ def run(state, flows, ends, segments, payload, flow, i):
             flow += 1
             continue
         if flow != known and not same_flow(state.openings, flows[flow]):
-            if c.phase == PLACE:
+            if c.phase == INSERT:
                 c.phase = ENDING
                 continue
             begin_flow(state.openings, flows[flow])
@@ -511,8 +511,8 @@ def run(state, flows, ends, segments, payload, flow, i):
                 reset_contents(state.contents, side)
                 reset_deliveries(state.deliveries, side)
                 state.spans.used[side] = 0
-            c.phase = PLACE
-        if c.phase == PLACE:
+            c.phase = INSERT
+        if c.phase == INSERT:
             in_layers = g["flags"] & IN_LAYERS != 0
             if not (in_layers and c.in_layers) and opens_connection(d, peer, g):
                 c.phase = ENDING
@@ -523,7 +523,7 @@ def run(state, flows, ends, segments, payload, flow, i):
             if code != DONE:
                 return code, flow, i, direction
             c.phase = DRAIN
-        while c.phase != PLACE:
+        while c.phase != INSERT:
             side = direction if c.phase == DRAIN else 1 - direction
             if has_more(state.directions[side]):
                 code = drain(state, side)
@@ -534,6 +534,6 @@ def run(state, flows, ends, segments, payload, flow, i):
             elif has_waiting_bytes(state.directions) and can_continue(state):
                 c.phase = DRAIN
             else:
-                c.phase = PLACE
+                c.phase = INSERT
         i += 1
     return DONE, flow, i, -1

@@ -183,7 +183,7 @@ def take_segment(c, d, peer, direction, s, rows, g, payload):
         else:
             note_data(c, d, direction, rows, g, start)
         needs = T.acked_offset(peer, int(g.ack)) if g["flags"] & ACK else 0
-        place_payload(c, d, s, g, payload, start, needs)
+        insert_payload(c, d, s, g, payload, start, needs)
     if g["flags"] & FIN and d.anchored and d.fin_at < 0:
         fin_at = T.offset_of(d, first) + int(g.wire_len)
         if fin_at >= d.next - 1 and fin_at - d.next < T.OUT_OF_WINDOW:
@@ -203,7 +203,7 @@ def note_order(d, peer, g):
 
 
 @kernel
-def place_payload(c, d, s, g, payload, start, needs):
+def insert_payload(c, d, s, g, payload, start, needs):
     """The payload of `g` has stream offset `start`: deliver it, store it, or count it as a copy."""
     ts = int(g.ts_ns)
     size, wire = int(g.cap_len), int(g.wire_len)

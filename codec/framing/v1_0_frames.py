@@ -73,9 +73,9 @@ def next_frame(c, d, direction, s, rows, dl, t):
     definition, code, at = D.performative(buf, start, stop if not invalid else start, t)
     after = _locate_fields(buf, at, stop, definition, dl.fields, t)
     channel = u16(buf, p + 6, end) if kind == D.AMQP_FRAME else 0
-    if definition == t.places[0].transfer and after >= 0:
+    if definition == t.index_of[0].transfer and after >= 0:
         room += L.stored_bytes(
-            dl, direction, channel, unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
+            dl, direction, channel, unsigned_value(buf, int(dl.fields[t.index_of[0].handle]), after, t)
         )
     if int(rows.used[1]) + room > len(rows.data) or (c.keep_payload and int(rows.used[2]) + size > len(rows.payload)):
         return ROWS_FULL
@@ -140,19 +140,19 @@ def _fill(c, d, direction, buf, start, stop, definition, code, at, after, row, i
     row[R.NAME] = t.descriptor[definition].name
     row[R.DEFINITION] = definition
     row[R.PAYLOAD_SIZE] = stop - after
-    misplaced = t.descriptor[definition].frame_type != row[R.TYPE]
+    other_type = t.descriptor[definition].frame_type != row[R.TYPE]
     if (
         row[R.HANDSHAKE]
         and row[R.TYPE] == V.AMQP
-        and not misplaced
+        and not other_type
         and D.fields_end(buf, at, after, definition, t) == after
     ):
         c.handshaking = 0
         row[R.HANDSHAKE] = 0
-    if misplaced:
+    if other_type:
         row[R.STATUS] = V.MALFORMED
         row[R.ERROR] = V.E_NO_PERFORMATIVE
-    elif after < stop and definition != t.places[0].transfer:
+    elif after < stop and definition != t.index_of[0].transfer:
         row[R.NOTES] |= R.BYTES_LEFT
         row[R.STATUS] = V.MALFORMED
         row[R.ERROR] = V.E_FIELDS
@@ -160,9 +160,9 @@ def _fill(c, d, direction, buf, start, stop, definition, code, at, after, row, i
     rows.data[first] = NO_BODY
     rows.used[1] += 1
     R.append_bytes(rows, row, buf, start, after)
-    if misplaced:
+    if other_type:
         return
-    if definition == t.places[0].transfer:
+    if definition == t.index_of[0].transfer:
         body = _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t)
         if body >= 0:
             rows.data[first] = body
@@ -173,8 +173,8 @@ def _fill(c, d, direction, buf, start, stop, definition, code, at, after, row, i
 @inlined
 def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     """Add a transfer with the payload `buf[after:stop]`: the section of the body that it completes, or -1."""
-    places, fields = t.places[0], dl.fields
-    handle = unsigned_value(buf, int(fields[places.handle]), after, t)
+    index_of, fields = t.index_of[0], dl.fields
+    handle = unsigned_value(buf, int(fields[index_of.handle]), after, t)
     key = (int(row[R.CHANNEL]) << 32) | max(handle, 0)
     withheld = c.keep_payload != 0 and L.hands_over_token(dl, d, direction, key, buf, after, stop)
     if c.keep_payload and not row[R.HANDSHAKE] and not withheld:
@@ -183,39 +183,39 @@ def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
         row[R.STATUS] = V.MALFORMED
         row[R.ERROR] = V.E_FIELDS
         return -1
-    flags = L.MORE_FOLLOWS if is_true(buf, int(fields[places.more]), after, t) else 0
-    flags |= L.RESUMED if is_true(buf, int(fields[places.resume]), after, t) else 0
-    flags |= L.ABORTED if is_true(buf, int(fields[places.aborted]), after, t) else 0
-    message_format = unsigned_value(buf, int(fields[places.message_format]), after, t)
+    flags = L.MORE_FOLLOWS if is_true(buf, int(fields[index_of.more]), after, t) else 0
+    flags |= L.RESUMED if is_true(buf, int(fields[index_of.resume]), after, t) else 0
+    flags |= L.ABORTED if is_true(buf, int(fields[index_of.aborted]), after, t) else 0
+    message_format = unsigned_value(buf, int(fields[index_of.message_format]), after, t)
     flags |= L.FOREIGN if message_format > 0 else 0
     flags |= L.BATCHED if message_format == L.BATCH_FORMAT else 0
     flags |= L.UNCERTAIN if d.holes > 0 or not d.syn else 0
     flags |= L.WITHHELD if withheld else 0
-    transfer = (handle, unsigned_value(buf, int(fields[places.delivery_id]), after, t), flags)
+    transfer = (handle, unsigned_value(buf, int(fields[index_of.delivery_id]), after, t), flags)
     return L.on_transfer(dl, c, direction, row, rows, rows.digest[index], t, buf, after, stop, transfer)
 
 
 @kernel
 def _apply(c, d, direction, buf, after, definition, row, rows, dl, t):
     """Apply a performative to its connection: which side is the client, the limits, links that begin and end."""
-    places, fields = t.places[0], dl.fields
+    index_of, fields = t.index_of[0], dl.fields
     sender = int(t.descriptor[definition].sender)
     if c.client < 0 and sender >= 0:
         R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, R.BY_METHOD)
-    if definition == places.open:
-        frame_max = unsigned_value(buf, int(fields[places.max_frame_size]), after, t)
-        channel_max = unsigned_value(buf, int(fields[places.channel_max]), after, t)
+    if definition == index_of.open:
+        frame_max = unsigned_value(buf, int(fields[index_of.max_frame_size]), after, t)
+        channel_max = unsigned_value(buf, int(fields[index_of.channel_max]), after, t)
         c.frame_max = max(int(c.frame_max), FRAME_BYTES if frame_max < 0 else min(frame_max, FRAME_BYTES))
         c.channel_max = max(int(c.channel_max), 65535 if channel_max < 0 else min(channel_max, 65535))
-    elif definition == places.attach or definition == places.detach:
-        place = places.attach_handle if definition == places.attach else places.detach_handle
-        handle = unsigned_value(buf, int(fields[place]), after, t)
+    elif definition == index_of.attach or definition == index_of.detach:
+        handle_index = index_of.attach_handle if definition == index_of.attach else index_of.detach_handle
+        handle = unsigned_value(buf, int(fields[handle_index]), after, t)
         if handle < 0:
             return
         L.on_link_change(dl, direction, int(row[R.CHANNEL]), handle)
         key = (int(row[R.CHANNEL]) << 32) | handle
-        if definition == places.attach:
-            on_attach(d, buf, after, int(fields[places.role]), int(fields[places.target]), key, t)
+        if definition == index_of.attach:
+            on_attach(d, buf, after, int(fields[index_of.role]), int(fields[index_of.target]), key, t)
         else:
             on_detach(d, key)
 
@@ -237,11 +237,11 @@ def begin_partial(c, d, s, dl, t):
     definition, _, at = D.performative(buf, p + doff * D.WORD, end, t)
     if definition >= 0 and t.descriptor[definition].frame_type == (V.SASL if kind == D.SASL_FRAME else V.AMQP):
         d.frame_class = definition
-        if definition == t.places[0].transfer and at >= 0:
+        if definition == t.index_of[0].transfer and at >= 0:
             after = _locate_fields(buf, at, end, definition, dl.fields, t)
             if after >= 0:
-                d.frame_method = unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
-                more = is_true(buf, int(dl.fields[t.places[0].more]), after, t)
+                d.frame_method = unsigned_value(buf, int(dl.fields[t.index_of[0].handle]), after, t)
+                more = is_true(buf, int(dl.fields[t.index_of[0].more]), after, t)
                 certain = d.syn != 0 and d.holes == 0
                 d.frame_body_size = L.MORE_FOLLOWS if more else 0
                 d.frame_body_size |= 0 if certain or L.begins(buf, after, end, t) else L.UNCERTAIN
@@ -251,7 +251,7 @@ def begin_partial(c, d, s, dl, t):
 @inlined
 def only_content_follows(d, t):
     """Whether all fields of the frame that lost bytes were captured, and content may follow them: a transfer."""
-    return d.frame_class == t.places[0].transfer and d.frame_method >= 0
+    return d.frame_class == t.index_of[0].transfer and d.frame_method >= 0
 
 
 @kernel
@@ -266,9 +266,9 @@ def partial_row(c, d, direction, stored, rows, dl, t):
         row[R.CODE] = t.descriptor[definition].code
     if kind == V.SASL:
         c.handshaking = row[R.HANDSHAKE] = 1
-    if definition == t.places[0].transfer and d.frame_method >= 0:
+    if definition == t.index_of[0].transfer and d.frame_method >= 0:
         L.on_partial_transfer(dl, direction, int(d.frame_method), int(d.frame_body_size), row)
-    elif definition < 0 or definition == t.places[0].transfer:
+    elif definition < 0 or definition == t.index_of[0].transfer:
         reset_deliveries(dl, direction)  # it may be a transfer of any delivery
     if definition >= 0:
         store_partial(d, stored, definition, row, rows, t)
@@ -313,7 +313,7 @@ def store_partial(d, stored, definition, row, rows, t):
         for i in range(width):
             rows.data[at + 1 + i] = ((after - first + width) >> (8 * (width - 1 - i))) & 0xFF
             rows.data[at + 1 + width + i] = (count >> (8 * (width - 1 - i))) & 0xFF
-    elif definition == t.places[0].transfer and row[R.CONTENT] == row[R.FRAME_NO]:
+    elif definition == t.index_of[0].transfer and row[R.CONTENT] == row[R.FRAME_NO]:
         _store_sections(stored, after, stop, row, rows, t)
 
 

@@ -51,17 +51,17 @@ def _has(*features: str) -> bool:
 AVAILABLE = not interpreted() and _has("+sha", "+sse4.1")
 
 
-def _place(builder: Any, pointer: Any, index: int) -> Any:
+def _element(builder: Any, pointer: Any, index: int) -> Any:
     """Pointer to group `index` of the lanes at `pointer`."""
     return builder.gep(builder.bitcast(pointer, LANES.as_pointer()), [ir.IntType(64)(index)])
 
 
 def _lanes(builder: Any, pointer: Any, index: int) -> Any:
-    return builder.load(_place(builder, pointer, index), align=1)
+    return builder.load(_element(builder, pointer, index), align=1)
 
 
-def _shuffled(builder: Any, first: Any, second: Any, places: tuple[int, ...]) -> Any:
-    return builder.shuffle_vector(first, second, ir.Constant(LANES, places))
+def _shuffled(builder: Any, first: Any, second: Any, lanes: tuple[int, ...]) -> Any:
+    return builder.shuffle_vector(first, second, ir.Constant(LANES, lanes))
 
 
 def _scheduled(builder: Any, words: list[Any], first: Any, second: Any) -> Any:
@@ -103,8 +103,8 @@ def compress_block(typing_context: Any, words: Any, data: Any, at: Any, rounds: 
             cdgh = builder.call(two_rounds, [cdgh, abef, message])
             abef = builder.call(two_rounds, [abef, cdgh, _shuffled(builder, message, message, (2, 3, 2, 3))])
         abef, cdgh = builder.add(abef, before_abef), builder.add(cdgh, before_cdgh)
-        for index, places in enumerate((ABCD, EFGH)):
-            builder.store(_shuffled(builder, abef, cdgh, places), _place(builder, state, index), align=1)
+        for index, lanes in enumerate((ABCD, EFGH)):
+            builder.store(_shuffled(builder, abef, cdgh, lanes), _element(builder, state, index), align=1)
         return context.get_dummy_value()
 
     return types.void(words, data, at, rounds), generate

@@ -12,7 +12,7 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import HANDSHAKE, LIMITS
 from codec.framing.connection import CONNECTION_RECORD, new_openings
-from codec.framing.stream import DRAIN, DRAIN_PEER, PLACE, can_continue, has_more, has_waiting_bytes, is_drained
+from codec.framing.stream import DRAIN, DRAIN_PEER, INSERT, can_continue, has_more, has_waiting_bytes, is_drained
 from codec.framing.transport import (
     NO_PIECE,
     deliver_piece,
@@ -284,7 +284,7 @@ def blank_records() -> tuple[np.ndarray, np.ndarray]:
     """Records of a connection, and of a direction, of which nothing is known."""
     openings = new_openings(False)
     connection = as_records(openings.connection.copy())
-    connection["phase"] = PLACE
+    connection["phase"] = INSERT
     return connection, openings.direction.copy()
 
 
@@ -380,7 +380,7 @@ def order(t, segments, payload, i):
         direction = int(np.int64(g.direction))
         d = t.directions[direction]
         peer = t.directions[1 - direction]
-        if c.phase == PLACE:
+        if c.phase == INSERT:
             if opens_connection(d, peer, g):
                 return NEW_CONNECTION, i, direction
             t.rows.stall_count[0] = 0  # the decoder has none of connections in layers
@@ -388,7 +388,7 @@ def order(t, segments, payload, i):
             if code != DONE:
                 return code, i, direction
             c.phase = DRAIN
-        while c.phase != PLACE:
+        while c.phase != INSERT:
             side = direction if c.phase == DRAIN else 1 - direction
             if has_more(t.directions[side]):
                 code = _drain(t, side)
@@ -405,7 +405,7 @@ def order(t, segments, payload, i):
                 _event(
                     t, direction, int(g.ts_ns), int(g.packet_no), int(g.file), int(g.seq), beyond, 0, 0, int(g["flags"])
                 )
-                c.phase = PLACE
+                c.phase = INSERT
         i += 1
     return DONE, i, 0
 

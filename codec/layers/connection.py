@@ -86,7 +86,7 @@ _ARRAYS = {
     **{f"{name}{side}": kind for side in (0, 1) for name, kind in (
         ("bytes", np.dtype("u1")), ("marks", MARK), ("pieces", PIECE), ("pool", np.dtype("u1")),
     )},
-    "held": SEGMENT,
+    "waiting": SEGMENT,
 }  # fmt: skip
 # Attributes with plain values. Ciphers are derived from secrets again.
 _TLS = ("early_suite", "reason", "alpn", "budget", "output_bytes", "early_accepted", "limits", "waiting_bytes")
@@ -112,11 +112,11 @@ def _set_all(layer: Layer, names: Sequence[str], state: Mapping[str, Value]) -> 
         setattr(layer, name, list(value) if isinstance(value, list) else value)
 
 
-def save_tcp(tcp: Tcp, held: np.ndarray, files: Sequence[str]) -> dict[str, Value]:
-    """The TCP of a connection, and `held` events of it; `files`: capture files by number."""
+def save_tcp(tcp: Tcp, waiting: np.ndarray, files: Sequence[str]) -> dict[str, Value]:
+    """The TCP of a connection, and `waiting` events of it; `files`: capture files by number."""
     directions = np.array(tcp.directions)
     arrays: dict[str, np.ndarray] = {"connection": np.array(tcp.connection), "directions": directions}
-    arrays["held"] = np.array(held)
+    arrays["waiting"] = np.array(waiting)
     for side in (0, 1):
         arrays |= {f"{name}{side}": array for name, array in stream_arrays(tcp, side, directions).items()}
     arrays, used = retain_used_files(arrays, files)
@@ -139,7 +139,7 @@ def restore_tcp(state: Mapping[str, Value], number: Callable[[str], int], tcp: T
                 room[name] = enlarged(room[name])
             room[name][: len(array)] = array
         streams.append(Stream(**room))
-    return tcp._replace(streams=(streams[0], streams[1])), as_records(arrays["held"])
+    return tcp._replace(streams=(streams[0], streams[1])), as_records(arrays["waiting"])
 
 
 def _save_hello(hello: Hello | None) -> Value:
@@ -225,12 +225,12 @@ def _restore_cipher(tls: Tls, direction: int, side: handshake.Side) -> Cipher:
 
 def save_websocket(layer: WebSocket) -> dict[str, Value]:
     """A WebSocket layer."""
-    held = [layer.held[side, : layer.state["held"][side]].tobytes() for side in (0, 1)]
+    buffered = [layer.buffered[side, : layer.state["buffered"][side]].tobytes() for side in (0, 1)]
     inflaters = [_all_to_json(each.state()) if each is not None else None for each in layer.inflaters]
     return {
         "client": layer.client,
         "state": to_json(layer.state.tobytes()),
-        "held": [to_json(data) for data in held],
+        "buffered": [to_json(data) for data in buffered],
         "inflaters": inflaters,
         **{name: getattr(layer, name) for name in _WEBSOCKET},
     }
@@ -241,8 +241,8 @@ def restore_websocket(state: Mapping[str, Value]) -> WebSocket:
     layer = WebSocket(state["client"])
     _set_all(layer, _WEBSOCKET, state)
     layer.state[:] = np.frombuffer(from_json(state["state"]), SIDE)
-    for side, data in enumerate(map(from_json, state["held"])):
-        layer.held[side, : len(data)] = np.frombuffer(data, np.uint8)
+    for side, data in enumerate(map(from_json, state["buffered"])):
+        layer.buffered[side, : len(data)] = np.frombuffer(data, np.uint8)
     layer.inflaters = [
         Inflater.restore({name: from_json(value) for name, value in each.items()}) if each is not None else None
         for each in state["inflaters"]
@@ -458,12 +458,12 @@ class LayeredConnection:
         self._begin(direction, first_byte(segment))
         if int(segment["flags"]) & ACK:
             self._begin(1 - direction, int(segment["ack"]))
-        self.held: np.ndarray = NO_EVENTS  # events of chunks that wait
+        self.waiting: np.ndarray = NO_EVENTS  # events of chunks that wait
 
     def state(self, files: Sequence[str]) -> dict[str, Any]:
         """The state as JSON values, secrets included; `files`: capture files by number."""
         return {
-            "tcp": save_tcp(self.tcp, self.held, files),
+            "tcp": save_tcp(self.tcp, self.waiting, files),
             "stack": [save_attempt(attempt) for attempt in self.layers.stack],
             "totals": self.totals.tolist(),
             "any_content": self.layers.any_content,
@@ -476,7 +476,7 @@ class LayeredConnection:
         """The inverse of `state`; `number` gives the number of a capture file; `tcp`: of a new connection."""
         found = cls.__new__(cls)
         found.flow = flow
-        found.tcp, found.held = restore_tcp(state["tcp"], number, tcp)
+        found.tcp, found.waiting = restore_tcp(state["tcp"], number, tcp)
         found.layers = LayerStack.__new__(LayerStack)
         found.layers.stack = [restore_attempt(attempt) for attempt in state["stack"]]
         found.layers.any_content = state["any_content"]
@@ -525,7 +525,7 @@ class LayeredConnection:
         columns = [events[name][data].astype(np.int64) for name in ("direction", "payload_at", "cap_len", "wire_len")]
         sizes = np.where(columns[2] == 0, -columns[3], columns[2])
         wire_bytes = self.tcp.data[: self.tcp.used[1]]
-        found = self.layers.through(Chunks(data + len(self.held), columns[0], columns[1], sizes, wire_bytes))
+        found = self.layers.through(Chunks(data + len(self.waiting), columns[0], columns[1], sizes, wire_bytes))
         payload = wire_bytes.copy() if found.data is wire_bytes else found.data
         part = self._part(events, found, payload)
         self.tcp.used[:] = 0
@@ -533,19 +533,19 @@ class LayeredConnection:
 
     def _part(self, events: np.ndarray, found: Chunks, payload: np.ndarray) -> Part:
         """Segments of the output of the layers. What waits for these events and those before is held."""
-        if len(self.held):
-            events = as_records(np.concatenate([self.held, events]))
+        if len(self.waiting):
+            events = as_records(np.concatenate([self.waiting, events]))
         packets = len(events) - int(np.count_nonzero(events["wire_len"]))
         segments = as_records(np.empty(len(found.event) + packets, SEGMENT))
         merge(events, 0, *found[:4], self.totals, segments)
         waiting = [chunks for attempt in self.layers.stack for chunks in attempt.waiting or ()]
         if waiting:
             used = np.unique(np.concatenate([chunks.event for chunks in waiting]))
-            self.held = as_records(events[used].copy())
+            self.waiting = as_records(events[used].copy())
             for chunks in waiting:
                 chunks.event[:] = np.searchsorted(used, chunks.event)
         else:
-            self.held = NO_EVENTS
+            self.waiting = NO_EVENTS
         return self._of(segments, payload)
 
     def _of(self, segments: np.ndarray, payload: np.ndarray) -> Part:
@@ -559,7 +559,7 @@ class LayeredConnection:
         last[0].order_ns, last[0].ts_ns = connection.now_ns, connection.last_ns
         last[0].packet_no, last[0].file = connection.last_packet, connection.last_file
         last["flags"], last["window"], last["wire_len"] = ACK | IS_LOST, 1, 1
-        found = self.layers.rest(len(self.held), self.tcp.directions["packets"].tolist())
+        found = self.layers.rest(len(self.waiting), self.tcp.directions["packets"].tolist())
         return [self._part(last, found, found.data)] if len(found.event) else []
 
     @property

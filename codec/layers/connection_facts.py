@@ -62,12 +62,12 @@ def carried_protocols(ended: EndedConnections) -> NDArray[np.int64]:
 
 
 def tls_prefixes(ended: EndedConnections) -> dict[int, list[bytes]]:
-    """The first bytes of the client's and the server's direction of TLS streams, by place of the connection."""
+    """The first bytes of the client's and the server's direction of TLS streams, by index of the connection."""
     found = {}
-    for place in np.flatnonzero(ended.connections["tls_prefix_at"] >= 0).tolist():
-        client, at = int(ended.connections["client"][place]), int(ended.connections["tls_prefix_at"][place])
-        sizes = ended.directions["tls_prefix"][place].tolist()
-        found[place] = [
+    for index in np.flatnonzero(ended.connections["tls_prefix_at"] >= 0).tolist():
+        client, at = int(ended.connections["client"][index]), int(ended.connections["tls_prefix_at"][index])
+        sizes = ended.directions["tls_prefix"][index].tolist()
+        found[index] = [
             ended.tls_prefixes[at, direction, : sizes[direction]].tobytes() for direction in (client, 1 - client)
         ]
     return found
@@ -76,9 +76,9 @@ def tls_prefixes(ended: EndedConnections) -> dict[int, list[bytes]]:
 def limits_reached(ended: EndedConnections) -> NDArray[np.int64]:
     """Bits of the limits that the connections reached."""
     limits: NDArray[np.int64] = ended.connections["limits"] | np.bitwise_or.reduce(ended.directions["limits"], axis=1)
-    for place, of_both in tls_prefixes(ended).items():
+    for index, of_both in tls_prefixes(ended).items():
         if any(len(tls_prefix) == LIMITS.hello_bytes and hello_is_cut(tls_prefix) for tls_prefix in of_both):
-            limits[place] |= HELLO_SIZE
+            limits[index] |= HELLO_SIZE
     return limits
 
 

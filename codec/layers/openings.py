@@ -117,13 +117,13 @@ def _opening(openings, payload, g):
 
 
 class Requests(NamedTuple):
-    """Arrays in which requests are read, one after the other. `sides` (SIDE (2,)), `held` uint8 (2, HELD_BYTES): of one
-    connection; `blank`: records of a new one; `bytes`, `found`, `to`: the output of `read_chunks`, of which a
+    """Arrays in which requests are read, one after the other. `sides` (SIDE (2,)), `buffered` uint8 (2, BUFFER_BYTES):
+    of one connection; `blank`: records of a new one; `bytes`, `found`, `to`: the output of `read_chunks`, of which a
     connection that passes unchanged has none."""
 
     blank: np.ndarray
     sides: np.ndarray
-    held: np.ndarray
+    buffered: np.ndarray
     data: np.ndarray
     found: np.ndarray
     to: np.ndarray
@@ -142,8 +142,8 @@ def new_requests() -> Requests:
     return Requests(
         as_records(np.zeros(1, W.SIDE)),
         as_records(np.zeros(2, W.SIDE)),
-        np.empty((2, W.HELD_BYTES), np.uint8),
-        np.empty(REQUEST_BYTES + 2 * W.HELD_BYTES, np.uint8),
+        np.empty((2, W.BUFFER_BYTES), np.uint8),
+        np.empty(REQUEST_BYTES + 2 * W.BUFFER_BYTES, np.uint8),
         np.empty((REQUEST_BYTES + 2 * EVENTS, len(W.ROW)), np.int64),
         np.zeros(2, np.int64),
     )
@@ -234,8 +234,8 @@ def is_one_connection(segments, begin, i, end, following):
             return False
         closed |= int(is_end) << direction
         size += int(g.wire_len)
-        taken = int(g.wire_len) + (1 if g["flags"] & SYN else 0) + (1 if g["flags"] & FIN else 0)
-        following[direction] = (seq + taken) % WRAP
+        length = int(g.wire_len) + (1 if g["flags"] & SYN else 0) + (1 if g["flags"] & FIN else 0)
+        following[direction] = (seq + length) % WRAP
         if g["flags"] & ACK:
             if following[1 - direction] == UNKNOWN:
                 following[1 - direction] = g.ack
@@ -261,13 +261,13 @@ SWITCHING = tuple(W.STATUS_LINE)
 @kernel
 def _asks(r, client):
     """Whether the head of the client asks for WebSocket, as far as it is known."""
-    return asks_for_websocket(r.held[client], 0, int(r.sides[client].held)) == COMPLETE
+    return asks_for_websocket(r.buffered[client], 0, int(r.sides[client].buffered)) == COMPLETE
 
 
 @kernel
 def request_reason(r, s, client):
     """Why the connection in row `s.used[0]` of `s`, which begins with a request, does not become WebSocket, as an index
-    of REASONS; NOT_DECIDED: it does, or this is not the place to tell. The decisions of `codec.layers.websocket`."""
+    of REASONS; NOT_DECIDED: it does, or this layer cannot tell. The decisions of `codec.layers.websocket`."""
     row = s.rows[s.used[0]]
     first, end = int(row[CHUNKS_FROM]), int(row[CHUNKS_TO])
     direction, begin, size = s.chunks[1][first:end], s.chunks[2][first:end], s.chunks[3][first:end]
@@ -282,7 +282,9 @@ def request_reason(r, s, client):
     r.to[1] = 0
     asked, reason, k, at = False, NO_REASON, 0, 0
     while k < count:
-        code, k, at = read_chunks(direction, begin, size, data, k, at, client, r.sides, r.held, r.data, r.found, r.to)
+        code, k, at = read_chunks(
+            direction, begin, size, data, k, at, client, r.sides, r.buffered, r.data, r.found, r.to
+        )
         if r.to[0] > 0 or code == W.MESSAGE_HOLE:
             return NOT_DECIDED
         if code == W.DONE:
@@ -290,12 +292,12 @@ def request_reason(r, s, client):
         side = int(direction[k])
         if code == W.WRONG_FRAME:
             reason = NO_FRAME if reason == NO_REASON else reason
-            r.sides[side].held = 0
+            r.sides[side].buffered = 0
         elif code == W.HEAD_READ and side == client and _asks(r, client):
             asked = True
             r.sides[client].stage = W.FRAMES
-            r.sides[client].held = 0
-        elif code == W.HEAD_READ and side != client and accepts(r.held[side], int(r.sides[side].held)):
+            r.sides[client].buffered = 0
+        elif code == W.HEAD_READ and side != client and accepts(r.buffered[side], int(r.sides[side].buffered)):
             return NOT_DECIDED
         elif reason != NO_REASON:
             return reason
@@ -311,7 +313,7 @@ def request_reason(r, s, client):
         return reason
     if not asked:
         return UNFINISHED if _asks(r, client) else NO_REQUEST
-    if r.sides[1 - client].held > 0:
+    if r.sides[1 - client].buffered > 0:
         return UNFINISHED
     return NO_ANSWER if s.wire[s.used[0], 1 - client, 0] > 0 else NO_UPGRADE
 

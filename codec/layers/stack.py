@@ -197,7 +197,7 @@ TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
 FOREIGN_REQUEST = int.from_bytes(bytes(REQUEST), "big") + 1  # `foreign_head` of a direction
 
 
-def parted(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
+def split_segment(segment: np.ndarray, header: int) -> tuple[np.ndarray, np.ndarray]:
     """A segment (SEGMENT (1,)) as two: its first `header` bytes, and the rest."""
     both = as_records(np.concatenate([segment, segment]))
     first, rest = both[0], both[1]
@@ -306,11 +306,11 @@ class Layers:
     def end(self, layered: LayeredConnection) -> Iterator[Part]:
         """End a connection."""
         yield from layered.end()
-        (number,) = self._numbered([layered.ended()])
+        (number,) = self._retain_ended([layered.ended()])
         yield layered.summary(number, self._ended[number])
         self.release(layered)
 
-    def _numbered(self, ended: list[EndedLayers]) -> range:
+    def _retain_ended(self, ended: list[EndedLayers]) -> range:
         """Retain what remains of connections until the decoder has ended them, too: their numbers."""
         first = self._count + 1
         self._count += len(ended)
@@ -343,9 +343,9 @@ class Layers:
         begin = i = 0  # segments before `begin` were passed on; those before `i`, of this flow, begin no layer
         while i < len(segments):
             if self._current is not None:
-                parts, taken = self._current.feed(segments[i : ends[flow]], payload)
+                parts, used = self._current.feed(segments[i : ends[flow]], payload)
                 yield from parts
-                begin = i = i + taken
+                begin = i = i + used
                 if i < ends[flow]:
                     yield from self._end()
                 elif i < len(segments):
@@ -364,8 +364,8 @@ class Layers:
                 layers, again = self._layers_together(segments, payload, ends)
                 if again is not None:
                     kind, flow, i, decided[0] = FULL, again[FLOW], again[AT] + 1, again[DECIDED]
-                for place, reason, last in reasons[: decided[0]].tolist():
-                    key = flows[place].tobytes(), int(segments["file"][last]), int(segments["packet_no"][last])
+                for index, reason, last in reasons[: decided[0]].tolist():
+                    key = flows[index].tobytes(), int(segments["file"][last]), int(segments["packet_no"][last])
                     self._reasons[key] = REASONS[reason]
                 if layers:
                     end = i if again is None else again[AT]
@@ -405,7 +405,7 @@ class Layers:
         """Segments `begin` to `end`; those of the first connections in `self._short` with the contents of their
         layers."""
         rows, read = self._short.rows[: len(layers)].tolist(), read_all(self._short, layers, self._count + 1)
-        self._numbered(read.ended)
+        self._retain_ended(read.ended)
         read.segments["payload_at"] += len(payload)
         sizes = np.diff(np.clip(ends, begin, end), prepend=begin)
         plain = segments.view(SEGMENT_BYTES, np.ndarray)
@@ -413,7 +413,8 @@ class Layers:
         for row, last in zip(rows, read.ends.tolist(), strict=True):
             pieces.append(plain[at : row[AT]])
             if row[HEADER]:
-                pieces.append(parted(segments[row[AT] : row[AT] + 1], row[HEADER])[0].view(SEGMENT_BYTES, np.ndarray))
+                header_part, _ = split_segment(segments[row[AT] : row[AT] + 1], row[HEADER])
+                pieces.append(header_part.view(SEGMENT_BYTES, np.ndarray))
             pieces.append(own[first:last])
             sizes[row[FLOW]] += last - first + bool(row[HEADER]) - (row[AFTER] - row[AT])
             at, first = row[AFTER], last
@@ -430,7 +431,7 @@ class Layers:
         if not header:
             self._current = LayeredConnection(flow.tobytes(), segments[i], layer, self._arrays())
             return i
-        first, rest = parted(segments[i : i + 1], header)
+        first, rest = split_segment(segments[i : i + 1], header)
         yield Part(flow[None], np.ones(1, np.int64), first, payload)
         self._current = LayeredConnection(flow.tobytes(), rest[0], layer, self._arrays())
         side = int(rest[0]["direction"])  # its packet is counted with the header, which has its SYN
@@ -482,21 +483,21 @@ class Layers:
         return None
 
     def facts(self, flows: np.ndarray, connections: np.ndarray, directions: np.ndarray) -> dict[int, Mapping[str, Any]]:
-        """The facts of ended connections that had layers, by place, once; where nothing was decrypted, `directions` are
+        """The facts of ended connections that had layers, by index, once; where nothing was decrypted, `directions` are
         of TLS."""
         found: dict[int, Mapping[str, Any]] = {}
         if self._reasons:
             packets = zip(connections["last_file"].tolist(), connections["last_packet"].tolist(), strict=True)
-            for place, (flow, packet) in enumerate(zip(flows, packets, strict=True)):
+            for index, (flow, packet) in enumerate(zip(flows, packets, strict=True)):
                 reason = self._reasons.pop((flow.tobytes(), *packet), None)
                 if reason is not None:
-                    found[place] = {"tls": None, "websocket": False, "undecoded_reason": reason or None}
+                    found[index] = {"tls": None, "websocket": False, "undecoded_reason": reason or None}
         numbers = connections["layers"]
-        for place in np.flatnonzero(numbers).tolist():
-            ended = self._ended.pop(int(numbers[place]))
-            found[place] = ended.facts
+        for index in np.flatnonzero(numbers).tolist():
+            ended = self._ended.pop(int(numbers[index]))
+            found[index] = ended.facts
             if ended.is_tls:
-                directions["mode"][place] = TLS
+                directions["mode"][index] = TLS
         last = int(numbers.max(initial=0))
         for number in [number for number in self._ended if number < last]:
             del self._ended[number]  # of connections that had layers once more
@@ -504,20 +505,20 @@ class Layers:
 
 
 def layer_facts(ended: EndedConnections) -> dict[int, dict[str, Any]]:
-    """Facts for `connections.tls`, by place of the encrypted connection."""
+    """Facts for `connections.tls`, by index of the encrypted connection."""
     found: dict[int, dict[str, Any]] = {}
     prefixes = tls_prefixes(ended)
-    for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
-        known: dict[str, Any] = hello_facts(*prefixes.get(place, (b"", b"")))
-        found[place] = known | {"decrypted": False}
-    for place in prefixes:
-        if place not in found:
-            found[place] = dict(hello_facts(*prefixes[place])) | {"decrypted": False}
-    for place, facts in ended.layers.items():
+    for index in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
+        known: dict[str, Any] = hello_facts(*prefixes.get(index, (b"", b"")))
+        found[index] = known | {"decrypted": False}
+    for index in prefixes:
+        if index not in found:
+            found[index] = dict(hello_facts(*prefixes[index])) | {"decrypted": False}
+    for index, facts in ended.layers.items():
         if facts["tls"] is not None:
-            found[place] = facts["tls"]
-    for place, known in found.items():
-        upgraded = ended.connections["upgraded" if place in ended.layers else "offers"][place]
+            found[index] = facts["tls"]
+    for index, known in found.items():
+        upgraded = ended.connections["upgraded" if index in ended.layers else "offers"][index]
         known["mode"] = "upgraded" if upgraded else "implicit"
     return found
 
@@ -526,17 +527,17 @@ def unread(ended: EndedConnections) -> list[str | None]:
     """Why TLS or WebSocket was not read, or not to the end; None: was read."""
     found: list[str | None] = [None] * len(ended.connections)
     began, prefixes = ended.connections["syn_ns"] >= 0, tls_prefixes(ended)
-    for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
-        has_hello = any(data[:1] == HANDSHAKE_RECORD for data in prefixes.get(place, ()))
-        found[place] = NO_SECRETS if has_hello else NO_HANDSHAKE if began[place] else BEGAN_BEFORE
-    for place, facts in ended.layers.items():
-        found[place] = facts["undecoded_reason"]
+    for index in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
+        has_hello = any(data[:1] == HANDSHAKE_RECORD for data in prefixes.get(index, ()))
+        found[index] = NO_SECRETS if has_hello else NO_HANDSHAKE if began[index] else BEGAN_BEFORE
+    for index, facts in ended.layers.items():
+        found[index] = facts["undecoded_reason"]
     return found
 
 
 def transports(ended: EndedConnections) -> NDArray[np.int64]:
-    """Values of `connections.transport`, as places in TRANSPORTS."""
+    """Values of `connections.transport`, as indices in TRANSPORTS."""
     found = np.where((ended.directions["mode"] == TLS).any(1), 1, 0).astype(np.int64)
-    for place, facts in ended.layers.items():
-        found[place] = (1 if facts["tls"] is not None else 0) + (2 if facts["websocket"] else 0)
+    for index, facts in ended.layers.items():
+        found[index] = (1 if facts["tls"] is not None else 0) + (2 if facts["websocket"] else 0)
     return found

@@ -425,13 +425,13 @@ def clear_end(direction, size, i, excluded):
 
 
 NONCE_BYTES = 12
-# Of `places`: where ciphertext and plaintext begin, bytes of the latter, its content type (0: TLS 1.3 without one).
-BODY, PLACE, ROOM, KIND, COLUMNS = 0, 1, 2, 3, 4
+# Of `layout`: where ciphertext and plaintext begin, bytes of the latter, its content type (0: TLS 1.3 without one).
+BODY, TARGET, ROOM, KIND, COLUMNS = 0, 1, 2, 3, 4
 
 
 @kernel
-def lay_out(data, direction, at, size, able, numbers, ivs, explicit, tag, tls13, used, nonces, heads, places):
-    """Fill `nonces`, `heads`, `places` for the first records that can be decrypted in bulk; returns their count.
+def lay_out(data, direction, at, size, able, numbers, ivs, explicit, tag, tls13, used, nonces, heads, layout):
+    """Fill `nonces`, `heads`, `layout` for the first records that can be decrypted in bulk; returns their count.
 
     `able`, `numbers`, `ivs`: by direction: whether its cipher is known, the number of its next record, its IV.
     `explicit`: bytes of the nonce in the record; `used`: where plaintext goes. RFC 8446, sections 5.2 and 5.3; TLS
@@ -460,25 +460,25 @@ def lay_out(data, direction, at, size, able, numbers, ivs, explicit, tag, tls13,
             heads[i, first + j] = data[begin - HEADER_BYTES + j]
         if not tls13:
             heads[i, first + 3], heads[i, first + 4] = plain >> 8, plain & 0xFF
-        places[i, BODY], places[i, PLACE], places[i, ROOM], places[i, KIND] = begin + explicit, used, plain, kind
+        layout[i, BODY], layout[i, TARGET], layout[i, ROOM], layout[i, KIND] = begin + explicit, used, plain, kind
         used += plain
     return len(direction)
 
 
 @kernel
-def measure(out, places):
+def measure(out, layout):
     """Set ROOM and KIND of TLS 1.3 plaintexts, which end with a content type and zeros."""
-    for i in range(len(places)):
-        end = places[i, PLACE] + places[i, ROOM] - 1
-        while end > places[i, PLACE] and out[end] == 0:
+    for i in range(len(layout)):
+        end = layout[i, TARGET] + layout[i, ROOM] - 1
+        while end > layout[i, TARGET] and out[end] == 0:
             end -= 1
-        places[i, ROOM], places[i, KIND] = end - places[i, PLACE], out[end]
+        layout[i, ROOM], layout[i, KIND] = end - layout[i, TARGET], out[end]
 
 
 def decrypt(
     records: Records, first: int, end: int, ciphers: tuple[Aead | None, Aead | None], numbers: list[int], out: Output
 ) -> np.ndarray:
-    """Decrypt records `first` to `end`, up to the first that has no cipher or does not authenticate: `places` int64
+    """Decrypt records `first` to `end`, up to the first that has no cipher or does not authenticate: `layout` int64
     (n, COLUMNS) of those; the caller advances `out.used`. `ciphers`, `numbers`: of each direction, its cipher (None:
     nothing is decrypted), its next record."""
     known = ciphers[0] or ciphers[1]
@@ -486,7 +486,7 @@ def decrypt(
     room = end - first
     nonces = np.empty((room, NONCE_BYTES), np.uint8)
     heads = np.empty((room, HEADER_BYTES + (0 if known.tls13 else SEQUENCE_BYTES)), np.uint8)
-    places = np.empty((room, COLUMNS), np.int64)
+    layout = np.empty((room, COLUMNS), np.int64)
     able = np.array([each is not None for each in ciphers])
     ivs = np.array([np.frombuffer((each or known).iv.ljust(NONCE_BYTES), np.uint8) for each in ciphers])
     direction, at, size = (column[first:end] for column in (records.direction, records.at, records.size))
@@ -505,9 +505,9 @@ def decrypt(
         out.used,
         nonces,
         heads,
-        places,
+        layout,
     )
-    begins, targets, sizes = places[:count, : ROOM + 1].T
+    begins, targets, sizes = layout[:count, : ROOM + 1].T
     prepared = zip(
         direction[:count].tolist(),
         nonces[:count].view(f"V{nonces.shape[1]}").ravel().tolist(),
@@ -521,9 +521,9 @@ def decrypt(
     into = [(each or known).decrypt_into for each in ciphers]
     source, target, opened = records.data.data, out.view, 0
     with suppress(InvalidTag, ValueError):
-        for side, nonce, head, begin, stop, place, place_end in prepared:
-            into[side](nonce, source[begin:stop], head, target[place:place_end])
+        for side, nonce, head, begin, stop, to, to_end in prepared:
+            into[side](nonce, source[begin:stop], head, target[to:to_end])
             opened += 1
     if tls13:
-        measure(out.data, places[:opened])
-    return places[:opened]
+        measure(out.data, layout[:opened])
+    return layout[:opened]

@@ -89,9 +89,9 @@ def alpn_of(extensions: Mapping[int, bytes]) -> str | None:
 def extensions_of(reader: Reader) -> dict[int, bytes]:
     """The extensions that follow and are in READ_EXTENSIONS, by code."""
     block, at, found = reader.vector(2), 0, dict[int, bytes]()
-    padded = block + bytes(EXTENSION.size)  # what is cut reads as zeros
+    with_zeros = block + bytes(EXTENSION.size)  # what is cut reads as zeros
     while at < len(block):
-        kind, size = EXTENSION.unpack_from(padded, at)
+        kind, size = EXTENSION.unpack_from(with_zeros, at)
         at += EXTENSION.size
         if kind in READ_EXTENSIONS:
             found[kind] = block[at : at + size]

@@ -22,10 +22,10 @@ from codec.layers import tls_handshake as keylog
 from codec.layers.chunks import Chunks, Output
 from codec.layers.tls_ciphers import (
     KIND,
-    PLACE,
     ROOM,
     SECRET_BYTES,
     SUITES,
+    TARGET,
     TLS12,
     TLS13,
     Aead,
@@ -184,25 +184,25 @@ class Tls(Recovery):
         if not isinstance(own, Aead):
             return 0
         able = [each if isinstance(each, Aead) and each.layout == own.layout else None for each in current]
-        places = decrypt(records, k, stop, (able[0], able[1]), [side.number for side in self.sides], out)
+        layout = decrypt(records, k, stop, (able[0], able[1]), [side.number for side in self.sides], out)
         is_early, accepted = self.sides[self.client].early, self.early_accepted
-        for i in np.flatnonzero(places[:, KIND] == F.HANDSHAKE).tolist():
+        for i in np.flatnonzero(layout[:, KIND] == F.HANDSHAKE).tolist():
             self._advance(before + int(records.chunk[k + i]))
-            begin, size = int(places[i, PLACE]), int(places[i, ROOM])
+            begin, size = int(layout[i, TARGET]), int(layout[i, ROOM])
             self.handshake(int(records.direction[k + i]), out.data[begin : begin + size].tobytes())
-            changed = any(
+            is_other_cipher = any(
                 side.cipher is not each or side.stopped for side, each in zip(self.sides, current, strict=True)
             )
-            if changed or self.early_accepted is not accepted:
-                places = places[: i + 1]
+            if is_other_cipher or self.early_accepted is not accepted:
+                layout = layout[: i + 1]
                 break
-        part = slice(k, k + len(places))
+        part = slice(k, k + len(layout))
         directions = records.direction[part]
-        is_data = (places[:, KIND] == F.APPLICATION_DATA) & (places[:, ROOM] > 0)
+        is_data = (layout[:, KIND] == F.APPLICATION_DATA) & (layout[:, ROOM] > 0)
         if is_early and not accepted:
             waiting = is_data & (directions == self.client)
             if accepted is None:
-                for begin, size in places[waiting][:, [PLACE, ROOM]].tolist():
+                for begin, size in layout[waiting][:, [TARGET, ROOM]].tolist():
                     self.wait(out.view[begin : begin + size])
             is_data &= ~waiting
         for direction, side in enumerate(self.sides):
@@ -211,11 +211,13 @@ class Tls(Recovery):
                 side.typical = F.HEADER_BYTES + int(records.size[part][mine[-1]])
             if side.cipher is current[direction]:
                 side.number += len(mine)
-            self.output_bytes[direction] += int(places[mine, ROOM][is_data[mine]].sum())
-        out.add_columns(events[records.chunk[part]][is_data], directions[is_data], *places[is_data][:, [PLACE, ROOM]].T)
-        out.used = int(places[-1, PLACE] + places[-1, ROOM]) if len(places) else out.used
+            self.output_bytes[direction] += int(layout[mine, ROOM][is_data[mine]].sum())
+        out.add_columns(
+            events[records.chunk[part]][is_data], directions[is_data], *layout[is_data][:, [TARGET, ROOM]].T
+        )
+        out.used = int(layout[-1, TARGET] + layout[-1, ROOM]) if len(layout) else out.used
         self.release_early(out)
-        return len(places)
+        return len(layout)
 
     def _record(self, side: Side, records: F.Records, k: int, before: int, out: Output) -> int:
         """Record `k`, of any kind; returns how many were read: several that are parts of one message in clear."""
@@ -319,17 +321,17 @@ class Tls(Recovery):
     def _after_hole(self, chunks: Chunks, before: int, out: Output) -> None:
         """One chunk of a direction inside a record with a hole, or with unknown record boundary."""
         direction, begin, size = (int(column[0]) for column in chunks[1:4])
-        side, taken = self.sides[direction], 0
+        side, used = self.sides[direction], 0
         if side.skip:
-            taken = min(side.skip, size)
-            side.skip -= taken
+            used = min(side.skip, size)
+            side.skip -= used
             if side.skip:
                 return
             self.add(direction, -side.hidden, out)
             side.owed = 0
         if side.lost >= 0:
             side.pending += chunks.data[begin : begin + size].data
-            taken = size
+            used = size
             found = self.search(side)
             if found is not None:
                 missing, kind, plain = found
@@ -338,7 +340,7 @@ class Tls(Recovery):
                 self._contents(direction, side, kind, plain, out)
                 self.release_early(out)
         if side.lost < 0:
-            self._records(chunks._replace(begin=chunks.begin + taken, size=chunks.size - taken), before, out)
+            self._records(chunks._replace(begin=chunks.begin + used, size=chunks.size - used), before, out)
 
 
 def _of_one_message(pending: bytearray, records: F.Records, k: int) -> tuple[int, bytes]:

@@ -108,11 +108,11 @@ def number_of(suite: Suite, secret: bytes, kind: int, body: bytes, count: int) -
     """The number of the record with this body, and its plaintext: below `count`, of ChaCha20 a CHACHA_SHARE of it."""
     keys = keys_13(suite, secret)
     opener = cipher(suite, keys)
-    place = len(body) - opener.overhead  # of the content type
-    if place < 0:
+    position = len(body) - opener.overhead  # of the content type
+    if position < 0:
         return None
     masks = _chacha_masks if suite.cipher == CHACHA else _aes_masks
-    types = masks(suite, keys, place, count) ^ body[place]
+    types = masks(suite, keys, position, count) ^ body[position]
     for number in np.flatnonzero(np.isin(types, (APPLICATION_DATA, HANDSHAKE, ALERT))).tolist():
         plain = opener.open(number, kind, TLS12, memoryview(body))
         if plain is not None:
@@ -127,25 +127,25 @@ def _nonces(keys: Keys, count: int) -> np.ndarray:
     return nonces
 
 
-def _aes_masks(suite: Suite, keys: Keys, place: int, count: int) -> np.ndarray:
-    """The byte of keystream at `place` of the plaintext, by number: uint8 (count,)."""
+def _aes_masks(suite: Suite, keys: Keys, position: int, count: int) -> np.ndarray:
+    """The byte of keystream at `position` of the plaintext, by number: uint8 (count,)."""
     blocks = np.zeros((count, BLOCK), np.uint8)
     if suite.cipher in (CCM, CCM_8):
-        blocks[:, 0], begin, counter = CCM_FLAGS, 1, CCM_COUNTER + place // BLOCK
+        blocks[:, 0], begin, counter = CCM_FLAGS, 1, CCM_COUNTER + position // BLOCK
     else:
-        begin, counter = 0, GCM_COUNTER + place // BLOCK
+        begin, counter = 0, GCM_COUNTER + position // BLOCK
     end = begin + len(keys.iv)
     blocks[:, begin:end] = _nonces(keys, count)
     blocks[:, end:] = np.frombuffer(counter.to_bytes(BLOCK - end, "big"), np.uint8)
     stream = BlockCipher(AES(keys.key), ECB()).encryptor().update(blocks.tobytes())
-    return np.frombuffer(stream, np.uint8)[place % BLOCK :: BLOCK]
+    return np.frombuffer(stream, np.uint8)[position % BLOCK :: BLOCK]
 
 
-def _chacha_masks(suite: Suite, keys: Keys, place: int, count: int) -> np.ndarray:
+def _chacha_masks(suite: Suite, keys: Keys, position: int, count: int) -> np.ndarray:
     """See `_aes_masks`; uint8 (count // CHACHA_SHARE,)."""
-    counter = (CHACHA_COUNTER + place // CHACHA_BLOCK).to_bytes(4, "little")
+    counter = (CHACHA_COUNTER + position // CHACHA_BLOCK).to_bytes(4, "little")
     context = BlockCipher(ChaCha20(keys.key, counter + keys.iv), None).encryptor()
-    zeros, at = bytes(place % CHACHA_BLOCK + 1), place % CHACHA_BLOCK
+    zeros, at = bytes(position % CHACHA_BLOCK + 1), position % CHACHA_BLOCK
     found = bytearray()
     for nonce in _nonces(keys, count // CHACHA_SHARE):
         context.reset_nonce(counter + nonce.tobytes())
@@ -280,7 +280,7 @@ class Recovery(Handshake):
         while side.heads and side.heads[0][0] <= len(pending):
             end, begin = heappop(side.heads)
             kind, body = pending[begin], bytes(pending[begin + HEADER_BYTES : end])
-            found = self._numbered(side, kind, body, side.lost + begin)
+            found = self._with_number(side, kind, body, side.lost + begin)
             if found is not None:
                 side.lost, side.searched, side.heads = -1, 0, []
                 del pending[:end]
@@ -315,7 +315,7 @@ class Recovery(Handshake):
         if many:
             heapify(side.heads)
 
-    def _numbered(self, side: Side, kind: int, body: bytes, lost: int) -> tuple[int, bytes] | None:
+    def _with_number(self, side: Side, kind: int, body: bytes, lost: int) -> tuple[int, bytes] | None:
         """Plaintext bytes missing in the `lost` bytes before this record, and its plaintext; None if no number
         authenticates."""
         if side.unknown:

@@ -167,7 +167,7 @@ FINAL_BINARY = 0x80 | BINARY  # first byte of a frame with a whole message
 HEAD_BYTES = 14  # of a frame at most
 COMPRESSION = 0x40  # the reserved bit of permessage-deflate
 ENDLESS = 1 << 62  # instead of a size with its highest bit set
-HELD_BYTES = 4 * LIMITS.upgrade_bytes  # of a head of HTTP, or of the search for a frame
+BUFFER_BYTES = 4 * LIMITS.upgrade_bytes  # of a head of HTTP, or of the search for a frame
 UPGRADE_BYTES, FRAME_BYTES = LIMITS.upgrade_bytes, LIMITS.websocket_frame_bytes
 # Codes of `read_chunks`.
 DONE, HEAD_READ, HEAD_WRONG, HEAD_TOO_LONG, HEAD_HOLE, WRONG_FRAME, MESSAGE_HOLE = range(7)
@@ -186,7 +186,7 @@ SIDE = np.dtype(
         ("inside", "i8"),  # the current frame is part of a message
         ("final", "i8"),  # the current frame ends a message
         ("head", "i8"),  # bytes of an incomplete head of a frame, in `bytes`
-        ("held", "i8"),  # bytes that are held: of a head of HTTP, or since the boundary was lost
+        ("buffered", "i8"),  # bytes that are buffered: of a head of HTTP, or since the boundary was lost
         ("searched", "i8"),  # of these, bytes at which no frame begins
         ("deflate", "i8"),  # permessage-deflate was agreed
         ("deflated", "i8"),  # the current message is compressed
@@ -204,7 +204,7 @@ class WebSocket(Layer):
     def __init__(self, client: int) -> None:
         super().__init__(client)
         self.state = as_records(np.zeros(2, SIDE))
-        self.held = np.empty((2, HELD_BYTES), np.uint8)
+        self.buffered = np.empty((2, BUFFER_BYTES), np.uint8)
         self.inflaters = list(NO_INFLATERS)
         self.expanded = [0, 0]  # bytes that inflaters of the past added
         self.subprotocol: str | None = None
@@ -212,13 +212,13 @@ class WebSocket(Layer):
 
     def read(self, chunks: Chunks) -> Chunks:
         self.stopped_at, count = -1, len(chunks.size)
-        room = int(np.maximum(chunks.size, 0).sum()) + int(self.state["held"].sum())
+        room = int(np.maximum(chunks.size, 0).sum()) + int(self.state["buffered"].sum())
         data, plain = np.empty(room, np.uint8), bytearray()
         found, to = np.empty((2 * count + room // 2 + 4, len(ROW)), np.int64), np.zeros(2, np.int64)
         columns = (chunks.direction, chunks.begin, chunks.size, chunks.data)
         i = at = rows = 0
         while i < count:
-            code, i, at = read_chunks(*columns, i, at, self.client, self.state, self.held, data, found, to)
+            code, i, at = read_chunks(*columns, i, at, self.client, self.state, self.buffered, data, found, to)
             if self.inflaters != NO_INFLATERS:
                 self._inflate(found[rows : to[0]], data, chunks, plain)
             rows = int(to[0])
@@ -236,9 +236,9 @@ class WebSocket(Layer):
 
     def _returned(self, direction: int, code: int) -> None:
         """`read_chunks` returned in a chunk of this direction."""
-        held = self.held[direction, : int(self.state["held"][direction])]
+        buffered = self.buffered[direction, : int(self.state["buffered"][direction])]
         if code == HEAD_READ:
-            self._upgrade(direction, held.tobytes())
+            self._upgrade(direction, buffered.tobytes())
         elif code == HEAD_HOLE:
             self.stop_reading(NO_UPGRADE)
         elif code in (HEAD_WRONG, HEAD_TOO_LONG):
@@ -248,11 +248,11 @@ class WebSocket(Layer):
 
     def _reason(self, refusal: str) -> str:
         """`refusal` if there was a request for WebSocket, as far as it is known."""
-        asked = self.asked or asks_for_websocket(self.held[self.client], 0, self._held(self.client)) == COMPLETE
+        asked = self.asked or asks_for_websocket(self.buffered[self.client], 0, self._buffered(self.client)) == COMPLETE
         return refusal if asked else NO_REQUEST
 
-    def _held(self, direction: int) -> int:
-        return int(self.state["held"][direction])
+    def _buffered(self, direction: int) -> int:
+        return int(self.state["buffered"][direction])
 
     def _upgrade(self, direction: int, head: bytes) -> None:
         """The head of the request or of the response is complete."""
@@ -272,11 +272,11 @@ class WebSocket(Layer):
             if compression is not None:
                 self.inflaters = [Inflater(fresh) for fresh in compression[:: 1 if self.client == 0 else -1]]
                 self.state["deflate"] = 1
-        self.state["stage"][direction], self.state["held"][direction] = FRAMES, 0
+        self.state["stage"][direction], self.state["buffered"][direction] = FRAMES, 0
 
     def give_up(self, answered: bool) -> None:
         """The connection ends before the upgrade. `answered`: packets of the server were captured."""
-        incomplete = not self.asked or self._held(1 - self.client) > 0
+        incomplete = not self.asked or self._buffered(1 - self.client) > 0
         self.stop_reading(self._reason(UNFINISHED if incomplete else NO_ANSWER if answered else NO_UPGRADE))
 
     def _inflate(self, rows: np.ndarray, data: np.ndarray, chunks: Chunks, plain: bytearray) -> None:
@@ -307,7 +307,7 @@ class WebSocket(Layer):
         """Stop reading this direction, or both."""
         self.reason = self.reason or reason
         for direction in (0, 1) if side is None else (side,):
-            self.state["stage"][direction], self.state["held"][direction] = STOPPED, 0
+            self.state["stage"][direction], self.state["buffered"][direction] = STOPPED, 0
             inflater, self.inflaters[direction] = self.inflaters[direction], None
             self.expanded[direction] += inflater.expanded if inflater is not None else 0
         if self.stopped:
@@ -392,7 +392,7 @@ def _frames(s, masked, source, at, end, out, found, to, chunk, direction):
 
 
 @kernel
-def _chain(held, at, end, masked, ends_here):
+def _chain(buffered, at, end, masked, ends_here):
     """Whether frames begin at `at`: CHAIN in a row, or fewer that end at `end`, where a chunk ends (`ends_here`)."""
     seen = 0
     while seen < CHAIN:
@@ -400,8 +400,8 @@ def _chain(held, at, end, masked, ends_here):
             return ACCEPT if seen > 0 and ends_here else UNDECIDED
         if at + 1 >= end:
             return UNDECIDED
-        opcode, length = byte_at(held, at) & 0x7F, byte_at(held, at + 1) & 0x7F
-        if not (opcode <= BINARY or CLOSE <= opcode <= PONG) or masked != (byte_at(held, at + 1) >= 0x80):
+        opcode, length = byte_at(buffered, at) & 0x7F, byte_at(buffered, at + 1) & 0x7F
+        if not (opcode <= BINARY or CLOSE <= opcode <= PONG) or masked != (byte_at(buffered, at + 1) >= 0x80):
             return REJECT
         wide = 2 if length == 126 else 8 if length == 127 else 0
         at += 2
@@ -410,7 +410,7 @@ def _chain(held, at, end, masked, ends_here):
         if wide:
             length = 0
             for j in range(wide):
-                length = (length << 8) | byte_at(held, at + j)
+                length = (length << 8) | byte_at(buffered, at + j)
         if not 0 <= length <= FRAME_BYTES:
             return REJECT
         at += wide + (4 if masked else 0) + length
@@ -421,21 +421,21 @@ def _chain(held, at, end, masked, ends_here):
 
 
 @kernel
-def _search(s, held, masked, ends_here):
-    """The offset in `held` at which frames begin again; -1: not found in the bytes so far. Candidates are looked at one
+def _search(s, buffered, masked, ends_here):
+    """The offset in `buffered` at which frames begin again; -1: not found so far. Candidates are looked at one
     after the other; one that needs more bytes than there is room for is none."""
-    at, end = int(s.searched), int(s.held)
+    at, end = int(s.searched), int(s.buffered)
     while at < end:
-        if held[at] == FINAL_BINARY:
-            verdict = _chain(held, at, end, masked, ends_here)
+        if buffered[at] == FINAL_BINARY:
+            verdict = _chain(buffered, at, end, masked, ends_here)
             if verdict == ACCEPT:
                 return at
-            if verdict == UNDECIDED and (end < len(held) or at >= len(held) // 2):
+            if verdict == UNDECIDED and (end < len(buffered) or at >= len(buffered) // 2):
                 break
         at += 1
-    if at == end or end == len(held):  # what was searched is dropped; of a full buffer at least half
-        copy_bytes(held, 0, held, at, end)
-        s.held = end - at
+    if at == end or end == len(buffered):  # what was searched is dropped; of a full buffer at least half
+        copy_bytes(buffered, 0, buffered, at, end)
+        s.buffered = end - at
         at = 0
     s.searched = at
     return -1
@@ -449,7 +449,7 @@ def _hole(s, size, found, to, chunk, direction):
     s.left -= inside
     s.turn = (s.turn + inside) & 3
     s.head = 0
-    s.held = 0
+    s.buffered = 0
     s.searched = 0
     stops = s.deflate != 0 and (lost or (s.inside != 0 and s.deflated != 0))
     if stops and s.deflated != 0:
@@ -466,10 +466,10 @@ def _hole(s, size, found, to, chunk, direction):
 
 
 @kernel
-def read_chunks(direction, begin, size, data, i, at, client, sides, held, out, found, to):
-    """Read chunks from byte `at` of chunk `i` on: (code, chunk, byte in it) where it stopped. `sides` SIDE (2,), `held`
-    uint8 (2, HELD_BYTES), by direction. Bytes of messages, unmasked, go to `out`, and for each part of one a row of
-    `found`: its chunk, direction, begin, size, kind. `to`: how many rows and bytes there are."""
+def read_chunks(direction, begin, size, data, i, at, client, sides, buffered, out, found, to):
+    """Read chunks from byte `at` of chunk `i` on: (code, chunk, byte in it) where it stopped. `sides` SIDE (2,),
+    `buffered` uint8 (2, BUFFER_BYTES), by direction. Bytes of messages, unmasked, go to `out`, and for each part
+    of one a row of `found`: its chunk, direction, begin, size, kind. `to`: how many rows and bytes there are."""
     while i < len(direction):
         side = int(direction[i])
         s = sides[side]
@@ -492,26 +492,26 @@ def read_chunks(direction, begin, size, data, i, at, client, sides, held, out, f
                     return code, i, end - first
                 here = end
             elif s.stage == HEAD:
-                if s.held == UPGRADE_BYTES:
+                if s.buffered == UPGRADE_BYTES:
                     return HEAD_TOO_LONG, i, here - first
-                held[side, s.held] = data[here]
-                s.held += 1
+                buffered[side, s.buffered] = data[here]
+                s.buffered += 1
                 here += 1
-                step = head_step(held[side], int(s.held), side == client)
+                step = head_step(buffered[side], int(s.buffered), side == client)
                 if step != MORE:
                     return HEAD_READ if step == COMPLETE else HEAD_WRONG, i, here - first
             else:
-                amount = min(end - here, len(held[side]) - int(s.held))
-                copy_bytes(held[side], int(s.held), data, here, here + amount)
-                s.held += amount
+                amount = min(end - here, len(buffered[side]) - int(s.buffered))
+                copy_bytes(buffered[side], int(s.buffered), data, here, here + amount)
+                s.buffered += amount
                 here += amount
-                found_at = _search(s, held[side], side == client, here == end)
+                found_at = _search(s, buffered[side], side == client, here == end)
                 if found_at >= 0:
                     s.stage = FRAMES
-                    stop = int(s.held)
-                    s.held = 0
+                    stop = int(s.buffered)
+                    s.buffered = 0
                     s.searched = 0
-                    code = _frames(s, side == client, held[side], found_at, stop, out, found, to, i, side)
+                    code = _frames(s, side == client, buffered[side], found_at, stop, out, found, to, i, side)
                     if code != DONE:
                         return code, i, here - first
         i += 1

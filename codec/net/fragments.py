@@ -107,13 +107,13 @@ class Fragments:
         first, end, _, fragments = buffers.counts
         if first == end:
             return None
-        places = np.arange(first, end) % len(buffers.datagrams)
-        datagrams = buffers.datagrams[places]
+        slots = np.arange(first, end) % len(buffers.datagrams)
+        datagrams = buffers.datagrams[slots]
         incomplete = datagrams["buffer"][datagrams["buffer"] != NONE]
         longest = (int(datagrams["farthest"].max()) + UNIT - 1) // UNIT
         return SavedFragments(
             datagrams,
-            buffers.keys[places],
+            buffers.keys[slots],
             buffers.data[incomplete, : longest * UNIT],
             buffers.covered[incomplete, :longest],
             buffers.added[np.arange(max(0, fragments - len(buffers.added)), fragments) % len(buffers.added)],
@@ -202,7 +202,7 @@ def datagram(data, state, buffers, packet_no, identification, protocol, digest):
 
 @kernel
 def _digest(data, at, end, begin, identification):
-    """Of the bytes and the place of a fragment."""
+    """Of the bytes and the offset of a fragment."""
     mixed = (begin + identification) & 0xFFFFFFFF
     for j in range(at, end):
         mixed = (mixed ^ byte_at(data, j)) * MIX
@@ -247,14 +247,14 @@ def add_fragment(data, used, state, buffers, packet_no):
     """
     at, end, version = state[P.AT], state[P.END], state[P.VERSION]
     if version == 4:
-        place = u16(data, at + 6, end)
-        begin, more = (place & 0x1FFF) * UNIT, place & 0x2000
+        offset_field = u16(data, at + 6, end)
+        begin, more = (offset_field & 0x1FFF) * UNIT, offset_field & 0x2000
         protocol, identification = byte_at(data, at + 9), u16(data, at + 4, end)
         at += (byte_at(data, at) & 0x0F) * 4
         longest = LONGEST - P.IPV4_BYTES
     else:
-        place = u16(data, at + 2, end)
-        begin, more = place & 0xFFF8, place & 1
+        offset_field = u16(data, at + 2, end)
+        begin, more = offset_field & 0xFFF8, offset_field & 1
         protocol, identification = byte_at(data, at), u32(data, at + 4, end)
         at += UNIT
         longest = LONGEST

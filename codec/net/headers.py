@@ -706,7 +706,7 @@ def _mpls(block, state):
 
     The first four bits after it identify the payload: IP, or the control word of a pseudowire (RFC 4385 section 3),
     which is assumed to carry Ethernet. Without a control word they are the first ones of a hardware address: then the
-    EtherType is at another place.
+    EtherType is at another offset.
     """
     at, end = state[AT], state[END]
     entry = u32(block, at, end)

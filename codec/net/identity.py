@@ -152,12 +152,12 @@ def _sha1(words, digest):
     for i in range(80):
         part = i // 20
         if part == 0:
-            chosen = np.uint32(d ^ (b & (c ^ d)))
+            mixed = np.uint32(d ^ (b & (c ^ d)))
         elif part == 2:
-            chosen = np.uint32((b & c) | (d & (b | c)))
+            mixed = np.uint32((b & c) | (d & (b | c)))
         else:
-            chosen = np.uint32(b ^ c ^ d)
-        total = np.uint32(np.uint32(_turned(a, 5) + chosen) + np.uint32(e + SHA_ROUND[part]))
+            mixed = np.uint32(b ^ c ^ d)
+        total = np.uint32(np.uint32(_turned(a, 5) + mixed) + np.uint32(e + SHA_ROUND[part]))
         e = d
         d = c
         c = _turned(b, 30)

@@ -65,7 +65,7 @@ class Facts(NamedTuple):
 class Work(NamedTuple):
     """Scratch. `routes` of a stream; `heads`: first publish of a content; `sizes`, `asked`: its publishes and its
     messages. int64 (n,): `own`, rows of the publishes that may be in the stream; `following`, by their index, int64
-    (2, n): the next one of the same content, of the same label; `taken`: 1 if it is paired; of messages, by index:
+    (2, n): the next one of the same content, of the same label; `paired`: 1 if it is paired; of messages, by index:
     `rows` (its earliest delivery), `publish` (the index of its publish, if that is certain), `after` (the next certain
     message)."""
 
@@ -75,26 +75,26 @@ class Work(NamedTuple):
     asked: HashMap
     own: np.ndarray
     following: np.ndarray
-    taken: np.ndarray
+    paired: np.ndarray
     rows: np.ndarray
     publish: np.ndarray
     after: np.ndarray
 
 
-def places_in_streams(rows: StreamRows, facts: Facts) -> tuple[np.ndarray, np.ndarray]:
+def stream_positions(rows: StreamRows, facts: Facts) -> tuple[np.ndarray, np.ndarray]:
     """Of each delivery the row of its publish, NONE for none, or UNDECIDED; and 1 if that is ambiguous. int64 (n,)."""
     n = len(rows.group)
     routes, heads, sizes, asked = (with_room(new_map(), 2 * n) for _ in range(4))
-    own, taken, messages, of_messages, after = (np.zeros(n, np.int64) for _ in range(5))
+    own, paired, messages, of_messages, after = (np.zeros(n, np.int64) for _ in range(5))
     following = np.zeros((2, n), np.int64)
-    work = Work(routes, heads, sizes, asked, own, following, taken, messages, of_messages, after)
+    work = Work(routes, heads, sizes, asked, own, following, paired, messages, of_messages, after)
     publish, ambiguous = np.full(n, UNDECIDED), np.zeros(n, np.int64)
-    place(rows, facts, work, publish, ambiguous)
+    pair_streams(rows, facts, work, publish, ambiguous)
     return publish, ambiguous
 
 
 @kernel
-def place(rows, facts, work, publish, ambiguous):
+def pair_streams(rows, facts, work, publish, ambiguous):
     """Fill `publish` and `ambiguous` for all groups."""
     start, n = 0, len(rows.group)
     while start < n:
@@ -111,13 +111,13 @@ def place(rows, facts, work, publish, ambiguous):
                 stop += 1
             looks -= middle - start
             if looks >= 0:
-                _place_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop)
+                _pair_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop)
             at = stop
         start = end
 
 
 @kernel
-def _place_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop):
+def _pair_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop):
     """Find the publishes, among those from `start` to `middle`, of the deliveries `at`..`stop`, all of one stream."""
     first_fact = _first(facts.stream, 0, len(facts.stream), rows.stream[at])
     last_fact = _first(facts.stream, first_fact, len(facts.stream), rows.stream[at] + 1)
@@ -130,7 +130,7 @@ def _place_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop
         if get(work.sizes, content) == 1 and get(work.asked, content) == 1:
             index = get(work.heads, content)
             if _fits(rows, facts, work, first_fact, last_fact, index, message):
-                work.publish[message], work.taken[index] = index, 1
+                work.publish[message], work.paired[index] = index, 1
                 anchors += 1
     likely, sure = UNKNOWN, True
     if anchors == 0:
@@ -146,7 +146,7 @@ def _place_stream(rows, facts, work, publish, ambiguous, start, middle, at, stop
                 rows, facts, work, first_fact, last_fact, message, before, likely, count
             )  # fmt: skip
             if index != NONE:
-                work.taken[index] = 1
+                work.paired[index] = 1
                 doubt |= not sure and get(work.sizes, _content(rows, work, message)) > 1
         else:
             before = message
@@ -181,7 +181,7 @@ def _collect_publishes(rows, work, start, middle, at, stop):
     for row in range(start, middle):
         existed = rows.last_ns[row] > rows.since_ns[at] and rows.first_ns[row] < rows.until_ns[at]
         if existed and get(work.routes, rows.route[row]) != ABSENT:
-            work.own[count], work.taken[count] = row, 0
+            work.own[count], work.paired[count] = row, 0
             count += 1
     for index in range(count - 1, -1, -1):
         row = work.own[index]
@@ -228,7 +228,7 @@ def _content(rows, work, message):
 def _fits(rows, facts, work, first_fact, last_fact, index, message):
     """Whether a publish of the content of `message` can be it."""
     row, delivery = work.own[index], work.rows[message]
-    if work.taken[index] or rows.first_ns[row] > rows.last_ns[delivery]:
+    if work.paired[index] or rows.first_ns[row] > rows.last_ns[delivery]:
         return False
     fact = _first(facts.at_ns, first_fact, last_fact, rows.first_ns[row]) - 1
     known = fact >= first_fact and facts.at_ns[fact] > rows.since_ns[delivery]

@@ -113,7 +113,7 @@ class ClassicTables(NamedTuple):
     lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name`, `method_content` 0, 1
     or WITHOUT_CONTENT, `method_ticket` 0/1 (a reserved short replaces the access ticket of older versions),
     `method_sender`,
-    `method_secret` place of its first secret field, `method_authenticates` 0/1 (a client authenticates with it),
+    `method_secret` index of its first secret field, `method_authenticates` 0/1 (a client authenticates with it),
     `field_from` (one more), `field_room` bytes its fields may need above their size on the wire. Per field, int64:
     `field_kind`, `field_key` number in the key set of its method, `field_flags`. class_name (versions, class id): name
     of a class with content; class_index likewise. Per such class: `property_kind`, `property_key` (classes, flag bit),
@@ -369,8 +369,8 @@ def _class_arrays(classes: list[ContentClass], names: dict[str, int]) -> tuple[n
     property_key = np.full((len(classes), 16), -1, np.int64)
     reserved_flags = np.zeros(len(classes), np.int64)
     for index, of_class in enumerate(classes):
-        place = VERSIONS.index(of_class.version), of_class.class_id
-        class_name[place], class_index[place] = names[of_class.name], index
+        key = VERSIONS.index(of_class.version), of_class.class_id
+        class_name[key], class_index[key] = names[of_class.name], index
         for number, (bit, field) in enumerate(of_class.properties.items()):
             property_kind[index, bit], property_key[index, bit] = field.kind, number
             reserved_flags[index] |= field.reserved << bit

@@ -226,9 +226,9 @@ def decode_properties(buf, start, end, t, version, class_id, w, cut=False):
     for bit in range(15, 0, -1):
         if not (flags >> bit) & 1:
             continue
-        error_code, place, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit, cut)
+        error_code, error_at, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit, cut)
         if code == W.OK:
-            code, where = error_code, place
+            code, where = error_code, error_at
         if at < 0:
             break
     if flags & 1:
@@ -270,10 +270,10 @@ def _put_property(w, buf, at, end, t, tags, index, key_set, bit, cut):
     if kind == K.TABLE:
         W.load_known(w, t.keys, key_set)
         W.known_key(w, number)
-        code, place = put_nested(w, buf, at + TABLE_SIZE, after if after >= 0 else end, kind, tags)
+        code, error_at = put_nested(w, buf, at + TABLE_SIZE, after if after >= 0 else end, kind, tags)
         if after < 0 and code == W.OK:
             code = W.MALFORMED
-        return code, place, (after if code in (W.OK, W.MALFORMED, W.TOO_DEEP) else SHORT)
+        return code, error_at, (after if code in (W.OK, W.MALFORMED, W.TOO_DEEP) else SHORT)
     W.known_key(w, number)
     put_scalar(w, buf, at, after, kind)
     return W.OK, after, after

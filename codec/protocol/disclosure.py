@@ -231,18 +231,18 @@ def _scram_span(buf, start, end):
     if not (binding == ord("n") or binding == ord("y") or binding == ord("p")):
         return NO_USER, NO_USER
     user, user_end, at = NO_USER, NO_USER, start
-    for place in range(4):
+    for part in range(4):
         stop = _attribute_end(buf, at, end)
-        if place == 2 and stop > 0 and _names_attribute(buf, at, stop, ord("m")):
+        if part == 2 and stop > 0 and _names_attribute(buf, at, stop, ord("m")):
             at = stop + 1
             stop = _attribute_end(buf, at, end)
-        if stop < 0 or (place < 3 and stop == end):
+        if stop < 0 or (part < 3 and stop == end):
             return NO_USER, NO_USER
-        if place == 2:
+        if part == 2:
             if not _names_attribute(buf, at, stop, ord("n")):
                 return NO_USER, NO_USER
             user, user_end = at + 2, stop
-        if place == 3 and not _names_attribute(buf, at, stop, ord("r")):
+        if part == 3 and not _names_attribute(buf, at, stop, ord("r")):
             return NO_USER, NO_USER
         at = stop + 1
     return user, user_end
@@ -335,15 +335,15 @@ def _is_base64(buf, start, end):
     """Whether `buf[start:end]` is base64 of ASCII text that has a NUL or a colon."""
     while end > start and byte_at(buf, end - 1) == ord("="):
         end -= 1
-    bits, held, separated = 0, 0, False
+    bits, bit_count, separated = 0, 0, False
     for i in range(start, end):
         six = _six_bits(byte_at(buf, i))
         if six < 0:
             return False
-        bits, held = ((bits << 6) | six) & 0xFFFF, held + 6
-        if held >= 8:
-            held -= 8
-            byte = (bits >> held) & 0xFF
+        bits, bit_count = ((bits << 6) | six) & 0xFFFF, bit_count + 6
+        if bit_count >= 8:
+            bit_count -= 8
+            byte = (bits >> bit_count) & 0xFF
             separated = separated or byte == 0 or byte == ord(":")
             if 0 < byte < FIRST_PRINTABLE or byte >= FIRST_NOT_ASCII:
                 return False

@@ -67,7 +67,7 @@ def search(
     judge: Callable[..., tuple[int, int, int, int]], may_begin: Callable[..., bool], ends_with_body: bool
 ) -> tuple[Callable[..., Any], ...]:
     """The kernels `chain`, `find` and `is_cut` of a family. `may_begin(buf, p, end, frame_cap, channel_cap)`: false
-    where `judge` rejects a frame at `p` (< `end`) by bytes that need no table, as at most places: passing the tables
+    where `judge` rejects a frame at `p` (< `end`) by bytes that need no table, as almost everywhere: passing the tables
     to a kernel takes a hundred times as long. `ends_with_body`: a chain in a known connection may end with a frame that
     has nothing but a body."""
 

@@ -259,7 +259,7 @@ NOTE_NAMES = (
     "bytes-left",  # bytes follow the last argument or property
     "table-broken",  # the entries of a field table do not fit its length, or a tag is not defined
     "ambiguous-tag",  # a field table uses a tag of AMBIGUOUS_TAGS
-    "zero-octet",  # a short string holds a zero byte
+    "zero-byte",  # a short string holds a zero byte
     "reserved-set",  # a reserved argument is not zero or empty; a reserved property is present
     "unused-bits",  # bits above the last of a run of bit arguments are set
     "weight",  # the weight of a content header is not zero

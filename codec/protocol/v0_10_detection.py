@@ -131,11 +131,11 @@ def fields_in_place(buf, at, end, entry, t):
     at += int(t.entries[entry, T.PACK])
     certain = max(int(t.entries[entry, T.SECRET]), 0)
     of_connection = t.entries[entry, T.CLASS_CODE] == CONNECTION_CLASS
-    place, start, certain_at = 0, at, at
+    ordinal, start, certain_at = 0, at, at
     while flags:
-        if place == certain:
+        if ordinal == certain:
             certain_at = at
-        field = int(t.entries[entry, T.FIELD_FROM]) + place
+        field = int(t.entries[entry, T.FIELD_FROM]) + ordinal
         number = int(t.fields[field, T.FIELD_TYPE])
         if flags & 1 and number != BIT_TYPE:
             after = extent(buf, at, end, number, int(t.fields[field, T.FIELD_OF]), t)
@@ -143,19 +143,19 @@ def fields_in_place(buf, at, end, entry, t):
             if after >= 0 and of_connection and T.MAP <= form <= T.ARRAY_OF:
                 after = after if _items_fit(buf, at, after, form, t) else SHORT
             if after < 0:
-                return (certain, certain_at) if place >= certain else (0, start)
+                return (certain, certain_at) if ordinal >= certain else (0, start)
             if t.fields[field, T.FIELD_DISCLOSURE] == SHOW_SASL_NAMES and not names_mechanism(
                 buf, at + 1, after, end if flags & 2 else NO_RESPONSE
             ):
                 certain, certain_at = 0, start
             at = after
         flags >>= 1
-        place += 1
+        ordinal += 1
     if at == end:
         return count, at
-    if place == certain:
+    if ordinal == certain:
         certain_at = at
-    return (certain, certain_at) if place >= certain else (0, start)
+    return (certain, certain_at) if ordinal >= certain else (0, start)
 
 
 @kernel

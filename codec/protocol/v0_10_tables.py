@@ -94,7 +94,7 @@ class V0_10Tables(NamedTuple):
     `types` (3, type number): form, category, width of the value (FIXED) or of the size before it. `lookup` (kind, class
     code, code): entry. `entries` (n, 14): number of its name among those of rows, fields from and to, bytes of packing
     flags and size, class code, code, sender, content, key of its first field in its own key set; in the key set of
-    header segments its own key and that of its first field; place of its first secret field; whether a client
+    header segments its own key and that of its first field; index of its first secret field; whether a client
     authenticates by it. `fields` (m, 5): type, entry of the declared struct, disclosure, number of the first key of a
     nested value in the key set of the entry (of header segments, for their structs), whether a peer describes itself
     there. `special` (9,): the entries that the framing reads, then numbers of key sets (`v0_10_keys`).
@@ -119,7 +119,7 @@ HEADER_SET, FIXED_KEY_SET, NAME_SET, TYPE_SET = range(len(_SPECIAL), len(_SPECIA
 def type_numbers() -> dict[str, int]:
     """Type number by name: its code, or a number from 256 on."""
     coded = {entry["name"]: entry["code"] for entry in fact_table("0-10")["types"] if entry["code"] is not None}
-    return coded | {name: 256 + place for place, name in enumerate(UNCODED)}
+    return coded | {name: 256 + index for index, name in enumerate(UNCODED)}
 
 
 def _classes() -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ ITEMS = LIMITS.variant_bytes // 16
 CODES = 2  # bytes of class code and code
 # Columns of the stack. LEFT: number of remaining items, or packing flags of remaining fields. BASE: number of the first
 # field's key among the known keys, -1 when it is not known. BEFORE: offset of the last field written.
-KIND, END, LEFT, TYPE, ENTRY, PLACE, BASE, BEFORE = range(8)
+KIND, END, LEFT, TYPE, ENTRY, FIELD, BASE, BEFORE = range(8)
 IN_FIELDS, IN_MAP, IN_LIST, IN_ARRAY, IN_SECTIONS = range(5)
 MORE, NO_MORE, UNKNOWN_KEYS = 1, 0, -1
 BOTTOM = 0  # of the stack
@@ -177,7 +177,7 @@ def push(stack, depth, kind, end, left, number, entry, base):
     row[LEFT] = left
     row[TYPE] = number
     row[ENTRY] = entry
-    row[PLACE] = 0
+    row[FIELD] = 0
     row[BASE] = base
     row[BEFORE] = -1
     return depth + 1
@@ -281,27 +281,27 @@ SKIPPED, NO_VALUE = -1, -2  # instead of the type of a value: no value is writte
 
 
 @kernel
-def _field_key(w, row, place, t, keys, key_set):
-    """The next value has the key of field `place` of the entry at the top of the stack."""
+def _field_key(w, row, field_no, t, keys, key_set):
+    """The next value has the key of field `field_no` of the entry at the top of the stack."""
     if row[BASE] >= 0:
-        W.known_key(w, int(row[BASE]) + place)
+        W.known_key(w, int(row[BASE]) + field_no)
         return
     W.load_known(w, keys, key_set)
     entry = int(row[ENTRY])
-    at = int(keys.first[entry]) + int(t.entries[entry, T.BASE]) + place
+    at = int(keys.first[entry]) + int(t.entries[entry, T.BASE]) + field_no
     W.key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
 @inlined
 def _next_field(w, buf, at, row, t, keys, key_set):
     """Announce the next field whose packing flag is set; returns as `_next_item`."""
-    flags, place = int(row[LEFT]), int(row[PLACE])
+    flags, field_no = int(row[LEFT]), int(row[FIELD])
     while flags & 1 == 0:
         flags >>= 1
-        place += 1
+        field_no += 1
     row[LEFT] = flags >> 1
-    row[PLACE] = place + 1
-    field = t.fields[int(t.entries[int(row[ENTRY]), T.FIELD_FROM]) + place]
+    row[FIELD] = field_no + 1
+    field = t.fields[int(t.entries[int(row[ENTRY]), T.FIELD_FROM]) + field_no]
     number, entry = int(field[T.FIELD_TYPE]), int(field[T.FIELD_OF])
     end = extent(buf, at, int(row[END]), number, entry, t)
     if end < 0:
@@ -312,16 +312,16 @@ def _next_field(w, buf, at, row, t, keys, key_set):
     if row[BASE] >= 0:
         W.bytes_are_text(w, field[T.FIELD_MASKED] != 0)
     if policy == SHOW_ALL or is_public(buf, at, end, int(row[END]) if flags & 2 else NO_RESPONSE, policy):
-        _field_key(w, row, place, t, keys, key_set)
+        _field_key(w, row, field_no, t, keys, key_set)
         return at, end, number, entry, int(field[T.FIELD_BASE]) if row[BASE] >= 0 else UNKNOWN_KEYS
     if policy == SHOW_SIZE:
-        _field_key(w, row, place, t, keys, key_set)
+        _field_key(w, row, field_no, t, keys, key_set)
         W.put_int(w, end - at - int(t.types[T.WIDTH, number]))
     elif policy == SHOW_USER:
         mechanism = before + 1 if before >= 0 else at + 1
         user, user_end = user_span(w, buf, mechanism, at, at + 4, end, t.types[T.FORM])
         if user >= 0:
-            _field_key(w, row, place, t, keys, key_set)
+            _field_key(w, row, field_no, t, keys, key_set)
             W.put_text(w, buf, user, user_end)
     return end, end, SKIPPED, entry, UNKNOWN_KEYS
 
@@ -344,8 +344,8 @@ def _next_section(w, buf, at, row, t, keys, key_set):
         return at, at, NO_VALUE, -1, UNKNOWN_KEYS
     entry = entry_at(buf, at + 4, end, int(T.STRUCT_ENTRY), t)
     number = int(t.entries[entry, T.SECTION_KEY]) if entry >= 0 else -1
-    if number >= 0 and not (int(row[PLACE]) >> number) & 1:
-        row[PLACE] |= 1 << number
+    if number >= 0 and not (int(row[FIELD]) >> number) & 1:
+        row[FIELD] |= 1 << number
         W.known_key(w, number)
         return at, end, T.STRUCT_TYPE, entry, int(t.entries[entry, T.SECTION_BASE])
     W.note(w, N.ENTRY_UNEXPECTED)

@@ -303,11 +303,11 @@ def fields_in_place(buf, at, stop, definition, t):
     if count > last - first:
         return 0, -1
     at = start
-    for place in range(count):
+    for index in range(count):
         code = u8(buf, at, end)
         if code < 0:
-            return min(certain, place), -1
-        field = first + place
+            return min(certain, index), -1
+        field = first + index
         kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)
         if code == NULL:
             kind = -1 if t.field[field].mandatory else kind
@@ -315,7 +315,7 @@ def fields_in_place(buf, at, stop, definition, t):
             kind = kind if int(t.field[field].types) >> kind & 1 else -1
         at = skip(buf, at, end, t)
         if kind < 0 or at < 0:
-            return min(certain, place), -1
+            return min(certain, index), -1
     return (count, end) if at == end else (min(certain, count), -1)
 
 
@@ -366,7 +366,7 @@ def v1_0_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     if stop > end:
         return UNDECIDED, size, POINTS_BEGUN, versions
     after = fields_end(buf, at, stop, definition, t)
-    if after < 0 or (after < stop and definition != t.places[0].transfer):
+    if after < 0 or (after < stop and definition != t.index_of[0].transfer):
         return REJECT, 0, 0, versions
     return ACCEPT, size, POINTS_PARSED, versions
 

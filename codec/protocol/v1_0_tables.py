@@ -77,7 +77,7 @@ class Descriptor:
 # it, `constant` value of those without bytes.
 CONSTRUCTOR = np.dtype([("type", "i8"), ("category", "i8"), ("width", "i8"), ("constant", "i8")], align=True)
 # One descriptor: `name` number among the names of rows; where `text` has its symbol and its name; its fields, and the
-# place of the first of them that may hold a secret.
+# index of the first of them that may hold a secret.
 DESCRIPTOR = np.dtype(
     [
         *((name, "i8") for name in ("code", "name", "symbol_from", "symbol_end", "text_from", "text_end")),
@@ -91,7 +91,7 @@ FIELD = np.dtype([(name, "i8") for name in OF_FIELD], align=True)
 
 
 # Descriptor indexes of the performatives that the framing reads, and indexes of their fields.
-PLACES = np.dtype(
+INDEX_OF = np.dtype(
     [
         (name, "i8")
         for name in (
@@ -107,7 +107,7 @@ class WireTables(NamedTuple):
     """Tables for reading values; -1 means none. They are few arrays, since each is seven arguments of every kernel.
 
     `constructor` CONSTRUCTOR (256,); `descriptor` DESCRIPTOR (n,); `field` FIELD (all fields, in that order); `by_code`
-    int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `places` PLACES (1,).
+    int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `index_of` PLACES (1,).
     """
 
     constructor: np.ndarray
@@ -115,7 +115,7 @@ class WireTables(NamedTuple):
     field: np.ndarray
     by_code: np.ndarray
     text: np.ndarray
-    places: np.ndarray
+    index_of: np.ndarray
 
 
 class ValueTables(NamedTuple):
@@ -229,19 +229,22 @@ def _constructors() -> np.ndarray:
     return as_records(array)
 
 
-def _places() -> np.ndarray:
+def _index_of() -> np.ndarray:
     index = {described.name: number for number, described in enumerate(descriptors())}
 
-    def place(name: str, field: str) -> int:
+    def field_index(name: str, field: str) -> int:
         return [known.name for known in descriptors()[index[name]].fields or ()].index(field)
 
-    array = np.zeros(1, PLACES)
+    array = np.zeros(1, INDEX_OF)
     array[0] = (
         *(index[name] for name in FRAMING),
-        *(place("open", name) for name in ("max-frame-size", "channel-max")),
-        *(place("attach", name) for name in ("handle", "role", "target")),
-        place("detach", "handle"),
-        *(place("transfer", name) for name in ("handle", "delivery-id", "message-format", "more", "resume", "aborted")),
+        *(field_index("open", name) for name in ("max-frame-size", "channel-max")),
+        *(field_index("attach", name) for name in ("handle", "role", "target")),
+        field_index("detach", "handle"),
+        *(
+            field_index("transfer", name)
+            for name in ("handle", "delivery-id", "message-format", "more", "resume", "aborted")
+        ),
     )
     return as_records(array)
 
@@ -272,7 +275,7 @@ class _Texts:
 
 def _first_secret(fields: tuple[Field, ...]) -> int:
     """Index of the first secret field, or else of one that names mechanisms; -1: none."""
-    by_policy = {each.disclosure: place for place, each in reversed(tuple(enumerate(fields)))}
+    by_policy = {each.disclosure: index for index, each in reversed(tuple(enumerate(fields)))}
     secrets = [by_policy[policy] for policy in SECRETS if policy in by_policy]
     return min(secrets, default=by_policy.get(SHOW_SASL_NAMES, -1))
 
@@ -320,7 +323,7 @@ def v1_0_tables() -> tuple[WireTables, ValueTables]:
         ),
         by_code,
         np.frombuffer(texts.data, np.uint8),
-        _places(),
+        _index_of(),
     )
     sets = _key_sets()
     message = sets[len(every)]

@@ -337,14 +337,14 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     A null, a secret, and a field beyond the definition are skipped: NO_VALUE. A single value of a multiple field is
     written as ONE_ELEMENT of an array. Offset -1: broken. Known keys begin at `base` of `key_set`.
     """
-    definition, place, end = int(row[DEFINITION]), int(row[STEP]), int(row[END])
-    row[STEP] = place + 1
-    field = int(t.descriptor[definition].field_from) + place
+    definition, index, end = int(row[DEFINITION]), int(row[STEP]), int(row[END])
+    row[STEP] = index + 1
+    field = int(t.descriptor[definition].field_from) + index
     if field >= t.descriptor[definition].field_end:
         W.note(w, N.FIELDS_EXTRA)
         return skip(buf, at, end, t), MISFIT, NO_VALUE
     if row[KIND] == IN_FRAME:
-        s.fields[place] = at
+        s.fields[index] = at
     code = u8(buf, at, end)
     if code == NULL:
         if not t.field[field].mandatory:
@@ -355,7 +355,7 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
         return -1, BROKEN, NO_VALUE
     flaws = 0 if allowed(buf, at, end, field, t) else MISFIT
     if row[KIND] == IN_FRAME:
-        if place >= s.field_count[0]:
+        if index >= s.field_count[0]:
             return skip(buf, at, end, t), MISFIT, NO_VALUE
         W.bytes_are_text(w, t.field[field].describes_peer != 0)
     if t.field[field].disclosure == SHOW_SASL_NAMES:
@@ -364,9 +364,9 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     elif t.field[field].disclosure != SHOW_ALL:
         return _secret(w, buf, at, end, field, row, t, v, s, key_set, base), flaws, NO_VALUE
     if row[KIND] == IN_FRAME:
-        W.known_key(w, base + place)
+        W.known_key(w, base + index)
     else:
-        _put_key(w, v, definition, place, key_set)
+        _put_key(w, v, definition, index, key_set)
     if t.field[field].multiple and code != DESCRIBED and 0 <= t.constructor[code].type < T.LIST:
         return at, flaws, ONE_ELEMENT
     return at, flaws, VALUE
@@ -395,10 +395,10 @@ def sasl_names(buf, at, end, t):
 
 
 @kernel
-def _put_key(w, v, definition, place, key_set):
+def _put_key(w, v, definition, index, key_set):
     """Write a key of the set of `definition` in a value that began with another set."""
     W.load_known(w, v.keys, key_set)
-    text = int(v.keys.first[definition]) + place
+    text = int(v.keys.first[definition]) + index
     W.key(w, v.keys.text, int(v.keys.text_at[text]), int(v.keys.text_at[text + 1]))
 
 
@@ -409,20 +409,20 @@ def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
     code = u8(buf, at, end)
     if after < 0 or row[KIND] != IN_FRAME or code == DESCRIBED or t.constructor[code].type != T.BINARY:
         return after
-    place = int(row[STEP]) - 1
+    index = int(row[STEP]) - 1
     start = at + 1 + int(t.constructor[code].width)
     policy = int(t.field[field].disclosure)
     if policy == SHOW_SIZE:
-        W.known_key(w, base + place)
+        W.known_key(w, base + index)
         W.put_int(w, after - start)
     elif policy == SHOW_USER:
         mechanism, mechanism_end = start + 1, start
-        if place > 0:
-            mechanism, mechanism_end = symbol_span(buf, int(s.fields[place - 1]), at, t)
+        if index > 0:
+            mechanism, mechanism_end = symbol_span(buf, int(s.fields[index - 1]), at, t)
         if mechanism >= 0:
             user, user_end = user_span(w, buf, mechanism, mechanism_end, start, after, v.tags)
             if user >= 0:
-                W.known_key(w, base + place)
+                W.known_key(w, base + index)
                 W.put_text(w, buf, user, user_end)
     return after
 

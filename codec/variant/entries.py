@@ -52,7 +52,7 @@ def names_of(names: Collection[str]) -> Names:
 
 
 @kernel
-def _is_among(metadata, start, stop, names):
+def _is_one_of_names(metadata, start, stop, names):
     """Whether a text equals one of `names`, or begins with one that is a prefix."""
     begin = 0
     for k in range(len(names.ends)):
@@ -100,13 +100,13 @@ def mix_entries(value, starts, stops, metadata, metadata_starts, metadata_stops,
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
             start, stop = entry_text(metadata, metadata_starts[row], metadata_stops[row], number)
-            place = values + little(value, offsets + i * width, width)
-            if place >= end or start == stop or _is_among(metadata, start, stop, excluded):
+            value_at = values + little(value, offsets + i * width, width)
+            if value_at >= end or start == stop or _is_one_of_names(metadata, start, stop, excluded):
                 continue
             low, high = _mixed_bytes(metadata, start, stop, 1, 2)
-            low, high, is_scalar = _value_hash(value, place, end, low, high)
+            low, high, is_scalar = _value_hash(value, value_at, end, low, high)
             all_[row, 0], all_[row, 1] = (all_[row, 0] + low) & WORD, (all_[row, 1] + high) & WORD
-            if is_scalar and not _is_among(metadata, start, stop, private):
+            if is_scalar and not _is_one_of_names(metadata, start, stop, private):
                 common[row, 0] = (common[row, 0] + low) & WORD
                 common[row, 1] = (common[row, 1] + high) & WORD
 
@@ -137,14 +137,14 @@ def list_entries(value, starts, stops, metadata, metadata_starts, metadata_stops
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
             start, stop = entry_text(metadata, metadata_starts[row], metadata_stops[row], number)
-            place = values + little(value, offsets + i * width, width)
-            if place >= end or start == stop or _is_among(metadata, start, stop, excluded):
+            value_at = values + little(value, offsets + i * width, width)
+            if value_at >= end or start == stop or _is_one_of_names(metadata, start, stop, excluded):
                 continue
             low, high = _mixed_bytes(metadata, start, stop, 1, 2)
             name = max(OWN_NAMES, (low ^ (high << 7)) & NAME_HASH)
-            low, high, _ = _value_hash(value, place, end, 1, 2)
-            mark = PRIVATE if _is_among(metadata, start, stop, private) else 0
-            entry = (name << NAME) | (((low ^ (high << 5)) & VALUE_HASH) << VALUE) | mark | _kind(value, place)
+            low, high, _ = _value_hash(value, value_at, end, 1, 2)
+            mark = PRIVATE if _is_one_of_names(metadata, start, stop, private) else 0
+            entry = (name << NAME) | (((low ^ (high << 5)) & VALUE_HASH) << VALUE) | mark | _kind(value, value_at)
             counts[row] = _insert(entries[row], counts[row], entry)
 
 

@@ -242,21 +242,21 @@ def read_fields(value, starts, stops, metadata, metadata_starts, metadata_stops,
                 k = _wanted_key(metadata, metadata_starts[row], metadata_stops[row], number, keys, key_ends)
                 if number < ENTRIES:
                     cache.keys[slot, number] = k
-            place = values + little(value, offsets + i * width, width)
-            if k >= 0 and place < end:
-                _read_scalar(value, place, end, out, k, row)
+            value_at = values + little(value, offsets + i * width, width)
+            if k >= 0 and value_at < end:
+                _read_scalar(value, value_at, end, out, k, row)
                 of_whole = out.whole_of[k]
                 if of_whole >= 0:
-                    out.whole_at[of_whole, row] = place
-                    out.whole_size[of_whole, row] = whole(value, place, end)
+                    out.whole_at[of_whole, row] = value_at
+                    out.whole_size[of_whole, row] = whole(value, value_at, end)
 
 
 @kernel
-def gather(heap, places, sizes, out):
-    """Copy `sizes` bytes from each of `places` in `heap` to `out`, end to end."""
+def gather(heap, begins, sizes, out):
+    """Copy `sizes` bytes from each of `begins` in `heap` to `out`, end to end."""
     to = 0
-    for i in range(len(places)):
-        copy_bytes(out, to, heap, places[i], places[i] + sizes[i])
+    for i in range(len(begins)):
+        copy_bytes(out, to, heap, begins[i], begins[i] + sizes[i])
         to += sizes[i]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobs.terminal.running import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.output.place import Place
+    from pipeline.output.location import Location
 
 STANDARD_OUTPUT = "-"
 PORTS = range(1, 65536)
@@ -79,12 +79,12 @@ def moment(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error).removeprefix("time: ")) from None
 
 
-def tables_directory(name: str) -> Place:
+def tables_directory(name: str) -> Location:
     """The directory of tables to read. Raises TablesError if it does not exist."""
-    from pipeline.output.place import OutputError, TablesError, place
+    from pipeline.output.location import OutputError, TablesError, location
 
     try:
-        directory = place(name)
+        directory = location(name)
         if directory.entries() is not None:
             return directory
     except OutputError as error:
@@ -92,15 +92,15 @@ def tables_directory(name: str) -> Place:
     raise TablesError(f"{name}: no such directory; expected one that `wirehare decode` has written")
 
 
-def output_file(name: str) -> Place:
-    """The place of a file to write. Raises UsageError if its directory does not exist, or the name is that of a
+def output_file(name: str) -> Location:
+    """Where a file is to be written. Raises UsageError if its directory does not exist, or the name is that of a
     directory or a device."""
     import pyarrow.fs
 
-    from pipeline.output.place import OutputError, place
+    from pipeline.output.location import OutputError, location
 
     try:
-        target = place(name)
+        target = location(name)
         target.require_replaceable()
     except OutputError as error:
         raise UsageError(str(error)) from error
@@ -111,9 +111,9 @@ def output_file(name: str) -> Place:
     return target
 
 
-def write_text(target: Place, text: str) -> None:
+def write_text(target: Location, text: str) -> None:
     """Write a file, replacing the old one in one step."""
-    from pipeline.output.place import sink
+    from pipeline.output.location import sink
 
     with sink(target) as file:
         file.write(text.encode(errors="replace"))

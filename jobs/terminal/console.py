@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from udfs.workers.progress import shown, time_left
+from udfs.workers.progress import progress_line, time_left
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +37,8 @@ def set_quiet(wanted: bool) -> None:
 
 def print_error(text: str) -> None:
     """Print an error to stderr. It may quote names from the wire: control characters are escaped."""
-    shown = (c if c.isprintable() or c in "\t\n" else repr(c)[1:-1] for c in text)
-    print("".join(shown), file=sys.stderr, flush=True)
+    printable = (c if c.isprintable() or c in "\t\n" else repr(c)[1:-1] for c in text)
+    print("".join(printable), file=sys.stderr, flush=True)
 
 
 def print_status(text: str) -> None:
@@ -67,12 +67,12 @@ class Status:
     def line(self, seconds: float, spark: SparkSession | LocalProcesses | None) -> str:
         """What is done, after how many seconds, how much of it, and how long it will take."""
         if self.part is None:
-            shown = self.progress(spark, seconds)
+            done = self.progress(spark, seconds)
         else:
-            shown = f", {self.part:.0%}".replace("%", " %") + time_left(self.part, seconds)
+            done = f", {self.part:.0%}".replace("%", " %") + time_left(self.part, seconds)
         compiled = getattr(spark, "compiled_kernels", None)  # while others are interpreted
         beside = "" if compiled is None else f"; {compiled:,} kernels compiled so far"
-        return f"{self.doing} ... {seconds:.0f} s{shown}{beside}"
+        return f"{self.doing} ... {seconds:.0f} s{done}{beside}"
 
     def progress(self, spark: SparkSession | LocalProcesses | None, seconds: float) -> str:
         """Progress of the running stages, as ', 40 MB of 100 MB read (40 %), about 3 s left' or ', 40 %'; empty if
@@ -109,7 +109,7 @@ def step(
     """Show `doing` while the body runs, then `done`, if it is not empty, with the elapsed seconds; `byte_size`,
     `phases`: see Status."""
     status, started = Status(doing, byte_size, phases), time.monotonic()
-    with nullcontext() if Verbosity.quiet else shown(lambda seconds: status.line(seconds, spark)):
+    with nullcontext() if Verbosity.quiet else progress_line(lambda seconds: status.line(seconds, spark)):
         yield status
     if done:
         print_status(f"{done} in {time.monotonic() - started:.1f} s")

@@ -23,7 +23,7 @@ Columns = Mapping[str, Callable[[Row], object]]  # heading -> value
 # The summary fits on one screen; the tables have the rest.
 MAX_ROWS = 20
 TEXT_WIDTH = 60
-DIFFERENCE = 10  # characters shown before and after the place where two texts begin to differ
+DIFFERENCE = 10  # characters shown before and after where two texts begin to differ
 # What connections carry, by `connections.content`.
 CARRIED = {"amqp": "AMQP", "tls": "TLS", "foreign": "other protocols", "none": "without data"}
 # How TCP ended a connection that was not closed -> what the column of its state says.
@@ -85,8 +85,8 @@ def capture(row: Mapping[str, Any]) -> dict[str, Any]:
 def listed(title: str, columns: Columns, rows: Sequence[Row]) -> str:
     """A table without the columns in which no row has a value."""
     cells = {name: [value(row) for row in rows] for name, value in columns.items()}
-    shown = {name: values for name, values in cells.items() if any(value not in (None, "") for value in values)}
-    return table(title, list(shown), list(zip(*shown.values(), strict=True)))
+    filled = {name: values for name, values in cells.items() if any(value not in (None, "") for value in values)}
+    return table(title, list(filled), list(zip(*filled.values(), strict=True)))
 
 
 def time_span(first: datetime | None, last: datetime | None) -> str | None:

@@ -123,12 +123,12 @@ def wanted_program(
 
     limits = config or Config()
     additional, searching = validate([*extra, *limits.rules])
-    chosen = {rule.id: rule for rule in chosen_rules(rules, {*disable, *limits.disabled}, limits, additional.values())}
-    detectors = [detector for detector in (*DETECTORS, *searching) if detector.rule in chosen]
+    active = {rule.id: rule for rule in chosen_rules(rules, {*disable, *limits.disabled}, limits, additional.values())}
+    detectors = [detector for detector in (*DETECTORS, *searching) if detector.rule in active]
     if not detectors:
         return None
     accepted = is_accepted(limits.exceptions, today or datetime.now(UTC).date())
-    return program(detectors, chosen, additional.keys(), accepted)
+    return program(detectors, active, additional.keys(), accepted)
 
 
 def chosen_rules(

@@ -123,7 +123,7 @@ FROM_FACT_TABLES: Mapping[str, Callable[[], Sql]] = {
     "WRONG_SIDE": _wrong_side,
     "WORK_IN_PROGRESS": _work_in_progress,
     "LONGEST_NAME": lambda: str(LONGEST_NAME),
-    "ODD_OCTETS": lambda: ODD_BYTES,
+    "ODD_BYTES": lambda: ODD_BYTES,
 }
 
 

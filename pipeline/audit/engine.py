@@ -26,7 +26,7 @@ from udfs.conversation.roles import request_groups
 from udfs.findings.evaluation import findings_of
 from udfs.findings.program import (
     FACT_CONNECTIONS,
-    PLACE,
+    HIT_KEY,
     Check,
     Context,
     Gate,
@@ -52,12 +52,12 @@ def program(
     """The program that checks `rules` (by id) with their `detectors`. `additional`: the ids of custom rules, whose
     contexts are whole tables; `accepted`: true on findings that are left out."""
     # For custom rules a context is a table, even if the catalogue has a context of the same name.
-    places: dict[tuple[bool, str], list[Detector]] = {}
+    by_context: dict[tuple[bool, str], list[Detector]] = {}
     for detector in detectors:
-        places.setdefault((detector.rule in additional, detector.context), []).append(detector)
+        by_context.setdefault((detector.rule in additional, detector.context), []).append(detector)
     contexts = [
         own_context(name, of_rows, rules) if is_own else context(name, of_rows, rules)
-        for (is_own, name), of_rows in places.items()
+        for (is_own, name), of_rows in by_context.items()
     ]
     stages: dict[str, set[int]] = {}
     for each in contexts:
@@ -72,7 +72,7 @@ def program(
         [*needed([FACT_CONNECTIONS, *(name for each in contexts for name in sorted(each.needs))])],
         contexts,
         found(accepted),
-        PLACES_OF_FOUND,
+        PACKETS_OF_FOUND,
         RESULT,
         {rule for rule, of in stages.items() if len(of) > 1},
         FINDINGS,
@@ -84,16 +84,16 @@ def context(name: str, detectors: Iterable[Detector], rules: Mapping[str, Rule])
     rows = f"{PREFIX}{name}"
     relation, columns = CENSUS.get(name, (None, ()))
     checks = guarded([check(detector, rules[detector.rule]) for detector in detectors], columns)
-    place = CHANNEL[: FEWER.get(name, len(CHANNEL))]
-    return Context(rows, place, checks, frozenset({rows}), stage(rows), GATES.get(name, Gate()), relation)
+    key = CHANNEL[: FEWER.get(name, len(CHANNEL))]
+    return Context(rows, key, checks, frozenset({rows}), stage(rows), GATES.get(name, Gate()), relation)
 
 
 def own_context(name: str, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> Context:
     """A table with the checks of custom rules, in which a value that does not fit is null."""
     rows = custom_rows(name)
-    place = [column for column in CHANNEL if column in TABLES[name].names]
+    key = [column for column in CHANNEL if column in TABLES[name].names]
     checks = [check(tolerant(detector), rules[detector.rule]) for detector in detectors]
-    return Context(rows, place, checks, needed_by(rows))
+    return Context(rows, key, checks, needed_by(rows))
 
 
 def check(detector: Detector, rule: Rule) -> Check:
@@ -301,11 +301,11 @@ def found(accepted: Sql) -> Sql:
     keys = ", ".join(f'"{name}"' for name in CONNECTION_KEYS)
     order = ", ".join(
         f"{name} NULLS FIRST"
-        for name in ("frame_no", "at_ns", *PLACE, "thing", "scope", "offender", "severity", "evidence")
+        for name in ("frame_no", "at_ns", *HIT_KEY, "thing", "scope", "offender", "severity", "evidence")
         if name != "connection_id"
     )
     return f"""
-WITH placed AS (
+WITH located AS (
     SELECT * EXCLUDE (channel, channel_incarnation), CASE WHEN {in_channel} THEN channel END AS channel,
            CASE WHEN {in_channel} THEN channel_incarnation END AS channel_incarnation,
            CASE WHEN {in_thing} THEN thing END AS of_thing
@@ -316,8 +316,8 @@ WITH placed AS (
               USING (connection_id))),
 first_hits AS (
     SELECT rule_id, connection_id, channel, channel_incarnation, sum(occurrences)::BIGINT AS occurrences,
-           first(placed ORDER BY {order}) AS hit
-    FROM placed WHERE NOT list_has_any(needs, lacking)
+           first(located ORDER BY {order}) AS hit
+    FROM located WHERE NOT list_has_any(needs, lacking)
     GROUP BY rule_id, connection_id, channel, channel_incarnation, of_thing),
 judged AS (
     SELECT rule_id, coalesce(hit.severity, hit.rule_severity) AS severity, hit.scope AS scope, hit.category AS category,
@@ -334,11 +334,11 @@ FROM judged WHERE NOT ({accepted})"""
 
 
 # The packets of findings, and the findings with their packets.
-PLACES_OF_FOUND: Sql = """
+PACKETS_OF_FOUND: Sql = """
 SELECT connection_id, frame_no, packet_no, capture_file, ts
 FROM frames SEMI JOIN found USING (connection_id, frame_no)"""
 RESULT: Sql = f"""
 SELECT rule_id, severity, scope, category, offender, connection_id, channel, channel_incarnation, frame_no, packet_no,
        coalesce(capture_file, CASE WHEN scope = '{CAPTURE}' THEN thing END) AS capture_file, ts, summary, evidence,
        reference, occurrences, reservation
-FROM found LEFT JOIN places USING (connection_id, frame_no)"""
+FROM found LEFT JOIN packets_of_frames USING (connection_id, frame_no)"""

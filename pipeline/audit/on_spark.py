@@ -19,7 +19,7 @@ from codec.tables import FINDINGS
 from pipeline.audit.groups import GROUP_BYTES, grouped, joined_files
 from pipeline.explore.sql import table_files
 from pipeline.lake.reading import Span
-from pipeline.output.place import OutputError, TablesError, place
+from pipeline.output.location import OutputError, TablesError, location
 from pipeline.tables.dataframes import Tables
 from udfs.arrow.spark_schemas import spark_schema
 from udfs.findings.evaluation import OF_GROUPS, Question, findings_across
@@ -56,7 +56,7 @@ def findings_of(tables: Tables, program: Program) -> DataFrame:
         rows = asked.filter(f"name != '{OF_GROUPS}'").toArrow()
         return [
             {name: unpacked(data.as_buffer())}
-            for name, data in zip(rows["name"].to_pylist(), rows["octets"], strict=True)
+            for name, data in zip(rows["name"].to_pylist(), rows["data"], strict=True)
         ]
 
     (across,) = findings_across(ask, program)
@@ -109,7 +109,7 @@ def files_of(tables: Tables, program: Program) -> tuple[dict[str, str], pyarrow.
     if tables.directory is None:
         return {}, None
     try:
-        root = place(tables.directory)
+        root = location(tables.directory)
         files = table_files(root, tables.directory, Span())
     except (OSError, OutputError, TablesError):  # Spark reaches what this machine does not
         return {}, None

@@ -302,12 +302,12 @@ class Compared:
             self.tests.append(1.0)
             self.same(measure.title)
             return
-        stated = [
-            _stated(*side, [each for each in steady if certain and each in side[0]] or parts) for side in (old, new)
+        texts = [
+            _text_of(*side, [each for each in steady if certain and each in side[0]] or parts) for side in (old, new)
         ]
         found = Difference(
             measure.id, measure.title, key.subject, key.item, "value",
-            stated[0], stated[1],
+            texts[0], texts[1],
             "", "certain" if certain else "tested", of_before, of_after, p=None if certain else p,
             cost=self.cost(measure, key.subject, 1.0 if steady else 0.5),
             proof_before=_first(self.old, key, before, parts), proof_after=_first(self.new, key, after, parts),
@@ -454,7 +454,7 @@ class Compared:
             yield "Rules are not compared: there are no findings (`wirehare audit` writes them)."
 
 
-def _stated(values: Mapping[str, tuple[int, Proof]], of: int, parts: Sequence[str]) -> str:
+def _text_of(values: Mapping[str, tuple[int, Proof]], of: int, parts: Sequence[str]) -> str:
     found = [(values[value][0], value) for value in parts if value in values]
     texts = [
         value if n == of else f"{value} ({n} of {of})" for n, value in sorted(found, key=lambda each: -each[0])[:4]
@@ -464,9 +464,9 @@ def _stated(values: Mapping[str, tuple[int, Proof]], of: int, parts: Sequence[st
 
 def _first(side: Side, key: Key, values: Mapping[str, tuple[int, Proof]], parts: Iterable[str]) -> Proof:
     """Where the first of these values is; of what is not stated, a connection that could have."""
-    stated = (values[value][1] for value in parts if value in values)
+    proofs = (values[value][1] for value in parts if value in values)
     whole = side.subjects.get(key.subject, (0, 0, Proof()))[2]
-    return next((proof for proof in stated if proof.connection_id is not None), whole)
+    return next((proof for proof in proofs if proof.connection_id is not None), whole)
 
 
 def _errors(n: int, connections: int, of: int) -> str:

@@ -183,11 +183,11 @@ def _text(comparison: Comparison) -> Iterator[str]:
     else:
         yield nothing(comparison)
     if comparison.unsure:
-        shown = comparison.unsure[:MOST_UNSURE]
+        first_entries = comparison.unsure[:MOST_UNSURE]
         yield f"Seen, but on too few connections to rule out chance: {len(comparison.unsure)}"
-        yield from _entries(shown)
-        if len(shown) < len(comparison.unsure):
-            yield f"  ... and {len(comparison.unsure) - len(shown)} more (--json has all)"
+        yield from _entries(first_entries)
+        if len(first_entries) < len(comparison.unsure):
+            yield f"  ... and {len(comparison.unsure) - len(first_entries)} more (--json has all)"
     for line in comparison.failed:
         yield f"Threshold exceeded: {plain_text(line, 2 * LONGEST)}"
     for line in comparison.undecided:

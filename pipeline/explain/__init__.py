@@ -152,13 +152,15 @@ def explain_worst(session: Session, most: int) -> tuple[list[Answer], int]:
     total = session.rows("SELECT count(*) AS total FROM worst")[0]["total"]
     if not total:
         return [], 0
-    chosen = f"SELECT connection_id FROM worst WHERE frames <= {MOST_FRAMES} AND turn <= {8 * most}"
-    _ask(session, f"connection_id IN ({chosen})")
+    candidates = f"SELECT connection_id FROM worst WHERE frames <= {MOST_FRAMES} AND turn <= {8 * most}"
+    _ask(session, f"connection_id IN ({candidates})")
     answers = [answer for answer in _connections(session) if answer.weight and not answer.harmless]
-    harmless = session.rows(f"SELECT count(*) AS n FROM ({chosen})")[0]["n"] - sum(each.connections for each in answers)
-    shown = answers[:most]
-    return _with_events(session, shown, MOST_EVENTS_OF_WORST), total - harmless - sum(
-        each.connections for each in shown
+    harmless = session.rows(f"SELECT count(*) AS n FROM ({candidates})")[0]["n"] - sum(
+        each.connections for each in answers
+    )
+    worst = answers[:most]
+    return _with_events(session, worst, MOST_EVENTS_OF_WORST), total - harmless - sum(
+        each.connections for each in worst
     )
 
 

@@ -13,7 +13,7 @@ from pipeline.output.text import PART_NAMES, duration, plain_text
 
 WIDTH = 100
 LONGEST = 300  # characters of a value
-PLACE = re.compile(r"\{(\w+)(?::(\w+))?\}")
+PLACEHOLDER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 LARGE = 10_000
 MOST_PARTS = 3
 ALERT_BYTES = 7  # of TLS in clear, with its record header
@@ -64,7 +64,7 @@ class Answer:
 
 def filled(text: str, row: Mapping[str, Any]) -> str:
     """`text` with the values that it names in braces, as `{name}` or `{name:kind}`."""
-    return PLACE.sub(lambda place: written(row, place[1], place[2]), text)
+    return PLACEHOLDER.sub(lambda match: written(row, match[1], match[2]), text)
 
 
 def _parts(means: Mapping[str, float | None]) -> str:
@@ -74,7 +74,7 @@ def _parts(means: Mapping[str, float | None]) -> str:
     return f" From publish to settlement: {parts}." if parts else ""
 
 
-def _held(stall: Mapping[str, Any] | None) -> str:
+def _how_long(stall: Mapping[str, Any] | None) -> str:
     """How long and how often something held a connection up; null: it is told by other facts."""
     if not stall:
         return "each time"
@@ -116,7 +116,7 @@ def written(row: Mapping[str, Any], name: str, kind: str | None) -> str:
         case "nothing":
             return f" Nothing else is in the capture, which lacks {value:,} bytes." if value else " Nothing is wrong."
         case "held":
-            return _held(value)
+            return _how_long(value)
         case "own":
             return value["side"] if value else "client"
         case "other":
@@ -187,11 +187,11 @@ def times(events: Sequence[Event]) -> list[str]:
 
 def proof(answer: Answer) -> Iterator[str]:
     """Where the proof is, and which rules the connection breaks."""
-    places = [f"{name} {of:,}" for name, of in (("frame", answer.frame_no), ("packet", answer.packet_no)) if of]
+    proofs = [f"{name} {of:,}" for name, of in (("frame", answer.frame_no), ("packet", answer.packet_no)) if of]
     at = f" at {moment(answer.at_ns)}" if answer.at_ns is not None else ""
-    if answer.capture_file and (places or at):
+    if answer.capture_file and (proofs or at):
         where = plain_text(answer.capture_file, LONGEST)
-        yield f"{', '.join(places) or 'The last packet'}{at}, in {where}"
+        yield f"{', '.join(proofs) or 'The last packet'}{at}, in {where}"
     if answer.findings:
         yield f"Rules that the connection breaks: {', '.join(answer.findings)}"
 

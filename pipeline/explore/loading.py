@@ -14,7 +14,7 @@ from codec.errors import WirehareError
 from codec.tables import TABLES, Table
 from pipeline.lake import reading
 from pipeline.lake.reading import Span
-from pipeline.output.place import OutputError, escape_glob, place
+from pipeline.output.location import OutputError, escape_glob, location
 from pipeline.run.session import ONE_PARTITION_BYTES
 from pipeline.tables.dataframes import (
     DecodedTables,
@@ -66,8 +66,10 @@ def decode(
         Key logs with the secrets of TLS connections, as SSLKEYLOGFILE makes them (see docs/tls.md). Secrets in the
         captures themselves (Decryption Secrets Blocks of pcapng) are found without it.
     """
-    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
-    return DecodedTables(packed(spark, paths, payload=payload, **chosen))
+    packet_filter = PacketFilter(
+        ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog
+    )
+    return DecodedTables(packed(spark, paths, payload=payload, **packet_filter))
 
 
 class NoTables(WirehareError, ValueError):
@@ -140,7 +142,7 @@ def _arrowed(tables: Mapping[str, DataFrame], byte_size: int | None) -> Tables:
 def _byte_size(directory: str) -> int | None:
     """Bytes of the tables in a directory; None if it has none itself, or Arrow cannot reach it, as Spark can."""
     try:
-        root = place(directory)
+        root = location(directory)
         return sum(root.child(name).byte_size() for name in TABLES) or None
     except (OSError, OutputError):
         return None

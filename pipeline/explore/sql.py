@@ -35,7 +35,7 @@ from codec.errors import WirehareError
 from codec.tables import FINDINGS, TABLES, with_former
 from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
 from pipeline.output import parquet
-from pipeline.output.place import Place, TablesError, place
+from pipeline.output.location import Location, TablesError, location
 from pipeline.run import scratch
 from udfs.arrow.types import arrow_schema, variant_columns
 from udfs.findings.program import read_only, reading, view_of
@@ -243,30 +243,30 @@ def span_conditions(span: Span) -> Mapping[str, str]:
 def connect(directory: str, *, any_files: bool = False) -> Session:
     """The tables in a directory of this machine, or of a lake as of its last batch. Raises TablesError, OutputError,
     LakeError."""
-    root = place(directory)
+    root = location(directory)
     if not root.local:
         raise TablesError(f"{root.display_name}: `wirehare sql` reads tables of this machine; copy them here first")
     return _opened(root, directory, any_files=any_files)
 
 
-def open_tables(directory: str, *, span: Span | None = None, findings: Place | None = None) -> Session:
+def open_tables(directory: str, *, span: Span | None = None, findings: Location | None = None) -> Session:
     """The same for tables of any file system; `span`: only its rows; `findings`: the table, if it is not beside the
     others. Raises TablesError, OutputError, LakeError."""
-    return _opened(place(directory), directory, findings, span=span, memory=MEMORY)
+    return _opened(location(directory), directory, findings, span=span, memory=MEMORY)
 
 
 def has_tables(source: str) -> bool:
     """Whether a source is a directory of tables, not of captures. Raises OutputError."""
-    from pipeline.lake.place import is_lake
+    from pipeline.lake.opening import is_lake
 
-    root = place(source)
+    root = location(source)
     names = (root.entries() or ()) if not os.path.isfile(root.path) else ()
     return any(name in TABLES or "=" in name for name in names) or is_lake(root)
 
 
-def _opened(root: Place, directory: str, findings: Place | None = None, **how: Any) -> Session:
+def _opened(root: Location, directory: str, findings: Location | None = None, **how: Any) -> Session:
     from pipeline.lake.layout import DamagedLakeError
-    from pipeline.lake.place import is_lake
+    from pipeline.lake.opening import is_lake
 
     try:
         files = table_files(root, directory, how.get("span") or Span())
@@ -277,7 +277,7 @@ def _opened(root: Place, directory: str, findings: Place | None = None, **how: A
 
 
 @contextmanager
-def files_here(root: Place, directory: str, span: Span) -> Iterator[dict[str, Sequence[str]]]:
+def files_here(root: Location, directory: str, span: Span) -> Iterator[dict[str, Sequence[str]]]:
     """By table the paths of its files on this machine (`table_files`); those of another file system are copied into the
     scratch directory while the body runs."""
     files = table_files(root, directory, span)
@@ -296,13 +296,13 @@ def copied(files: Files, folder: str) -> Sequence[str]:
     return paths
 
 
-def table_files(root: Place, directory: str, span: Span) -> dict[str, Files]:
+def table_files(root: Location, directory: str, span: Span) -> dict[str, Files]:
     """By table its files; of a lake those that may have rows in the span."""
-    from pipeline.lake.place import is_lake
+    from pipeline.lake.opening import is_lake
 
     if is_lake(root):
         from pipeline.lake.log import Log
-        from pipeline.lake.place import open_lake
+        from pipeline.lake.opening import open_lake
 
         system = None if root.local else root.files
         return {
@@ -326,7 +326,7 @@ def table_files(root: Place, directory: str, span: Span) -> dict[str, Files]:
     raise TablesError(f"{root.display_name}: holds none of our tables; expected a directory of `wirehare decode`")
 
 
-def _in_folder(folder: Place) -> Files:
+def _in_folder(folder: Location) -> Files:
     """The files of a table in its folder, which need not exist."""
     paths = [f"{folder.path}/{name}" for name in parquet.files(folder)]
     return Files(_regular(paths)) if folder.local else Files(paths, system=folder.files)

@@ -67,7 +67,7 @@ def _summarised(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> 
     )
     measure_rows = (
         f"struct('{_short(measure)}' AS measure, count_{measure} AS count, "
-        + "".join(f"at_{measure}[{place}] AS {name}, " for place, name in enumerate(PERCENTILES))
+        + "".join(f"at_{measure}[{index}] AS {name}, " for index, name in enumerate(PERCENTILES))
         + f"max_{measure} AS max_ns)"
         for measure in measures
     )
@@ -86,19 +86,19 @@ def _of_parts(flows: DataFrame, by: Sequence[str]) -> DataFrame:
     )
     found = _summarised(known, by, (TOTAL, *PARTS))
     sums = known.groupBy(*by).agg(*(F.sum(F.col(name).cast("double")).alias(name) for name in (TOTAL, *PARTS)))
-    places = {_short(name): place for place, name in enumerate((TOTAL, *PARTS))}
+    order = {_short(name): index for index, name in enumerate((TOTAL, *PARTS))}
     each = ", ".join(f"struct('{_short(name)}' AS measure, {name} AS whole, {TOTAL} AS of)" for name in (TOTAL, *PARTS))
     shares = sums.select(*by, F.expr(f"inline(array({each}))"))
     same = F.lit(True)
     for name in ("measure", *by):
         same = same & F.col(f"found.{name}").eqNullSafe(F.col(f"shares.{name}"))
-    joined = found.alias("found").join(shares.alias("shares"), same)
-    place = F.element_at(
-        F.create_map(*(F.lit(value) for pair in places.items() for value in pair)), F.col("found.measure")
+    with_whole = found.alias("found").join(shares.alias("shares"), same)
+    index = F.element_at(
+        F.create_map(*(F.lit(value) for pair in order.items() for value in pair)), F.col("found.measure")
     )
     mean = (F.col("whole") / F.col("count")).cast("long").alias("mean_ns")
     share = F.when(F.col("of") > 0, F.col("whole") / F.col("of")).alias("share")
-    return joined.orderBy(*(f"found.{name}" for name in by), place).select("found.*", mean, share)
+    return with_whole.orderBy(*(f"found.{name}" for name in by), index).select("found.*", mean, share)
 
 
 def _flows(tables: Tables, by: Sequence[str]) -> DataFrame:

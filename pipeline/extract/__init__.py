@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.extract.choice import KEYS, Choice, Rows, from_dataframes, from_files
 from pipeline.extract.options import CapturesError, CutError, CutOptions, Result
-from pipeline.output.place import TablesError, place, sink
+from pipeline.output.location import TablesError, location, sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,10 +51,10 @@ def cut(
     `connections`: connection_ids. `messages`: (connection_id, first_frame_no). `rows`: rows of any table by its name,
     with the columns `pipeline.extract.KEYS`. `options`: the fields of `CutOptions`. Raises CutError.
     """
-    chosen = Choice(set(connections), messages=set(messages))
+    choice = Choice(set(connections), messages=set(messages))
     for table, frame in (rows or {}).items():
-        chosen.add(table, frame.select(*KEYS[table]).distinct().toArrow())
+        choice.add(table, frame.select(*KEYS[table]).distinct().toArrow())
     from pipeline.extract.cutting import cut_rows  # not above: its kernels take a second to load
 
-    with sink(place(output)) as file:
-        return cut_rows(from_dataframes(tables), chosen, file, CutOptions(**options))  # type: ignore[arg-type]
+    with sink(location(output)) as file:
+        return cut_rows(from_dataframes(tables), choice, file, CutOptions(**options))  # type: ignore[arg-type]

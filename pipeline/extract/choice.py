@@ -30,10 +30,10 @@ import pyarrow.compute as pc
 
 from codec.tables import TABLES
 from pipeline.extract.originals import microseconds
-from pipeline.output.place import TablesError
+from pipeline.output.location import TablesError
 
 if TYPE_CHECKING:
-    from pipeline.output.place import Place
+    from pipeline.output.location import Location
     from pipeline.tables.dataframes import Tables
 
 
@@ -189,11 +189,11 @@ class Rows(Protocol):
     def __call__(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table: ...
 
 
-def from_files(directory: Place, uri: str) -> Rows:
+def from_files(directory: Location, uri: str) -> Rows:
     """Rows of the tables that `wirehare decode` has written into `directory`, or of the lake there; `uri`: as the user
     wrote it."""
     from pipeline.lake import reading
-    from pipeline.lake.place import is_lake
+    from pipeline.lake.opening import is_lake
 
     lake = is_lake(directory)
 
@@ -244,6 +244,6 @@ def with_keys(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
     rows = rows.filter(pc.is_in(rows[names[0]], keys.column(0).unique()))
     if len(names) == 1:
         return rows
-    places = rows.select(names).append_column("row", pa.array(range(len(rows)), pa.int64()))
-    matches = places.join(keys, keys=names, join_type="left semi")["row"]
+    key_rows = rows.select(names).append_column("row", pa.array(range(len(rows)), pa.int64()))
+    matches = key_rows.join(keys, keys=names, join_type="left semi")["row"]
     return rows.take(matches.combine_chunks().sort()) if len(matches) else rows.slice(0, 0)

@@ -33,22 +33,22 @@ CONNECTION_COLUMNS = ("connection_id", *ENDS, "opened_ts", "closed_ts", "conflic
 
 
 def cut_rows(
-    rows: Rows, chosen: Choice, sink: BinaryIO, options: CutOptions, captures: Sequence[Original] | None = None
+    rows: Rows, choice: Choice, sink: BinaryIO, options: CutOptions, captures: Sequence[Original] | None = None
 ) -> Result:
     """Write the packets of a choice to an open file. `captures`: those of the tables, if they are located already.
     Raises CutError."""
-    wanted = chosen.all_connections
-    if not wanted and not chosen.packets:
+    wanted = choice.all_connections
+    if not wanted and not choice.packets:
         raise CutError("nothing matched")
     if captures is None:
         captures = originals(rows("captures", OF_CAPTURES), options.captures)
     writer = Writer(sink, f"Wirehare {_version()}")
     if not options.decrypted:
-        return _write_selections([_select(rows, chosen, options, captures, writer)], writer)
+        return _write_selections([_select(rows, choice, options, captures, writer)], writer)
     candidates = with_neighbours(rows, wanted)
     inside = {each.connection_id for each in candidates if each.transport in ENCAPSULATED} & wanted
     opened = decrypt(_readable(captures, candidates, options.captures)[0], candidates, inside, options.key_logs)
-    decrypted = {candidates[place].connection_id for place in opened.readable}
+    decrypted = {candidates[index].connection_id for index in opened.readable}
     problems = [f"connection {each}: not decrypted ({opened.reason(each)})" for each in sorted(inside - decrypted)]
     if wanted == inside and not decrypted:
         raise CutError("; ".join(problems))
@@ -56,11 +56,11 @@ def cut_rows(
         selections = []
         if decrypted:
             named = {} if options.key is not None else {each.name: each.display_name for each in captures}
-            packets, result = _select(clear.rows, clear.chosen(chosen, named), options, [clear.original], writer)
+            packets, result = _select(clear.rows, clear.choice(choice, named), options, [clear.original], writer)
             result.captures = sorted({each.display_name for each in captures if each.name in opened.files.numbers})
             selections.append((packets, result))
         if wanted - decrypted:
-            selections.append(_select(rows, excluding(chosen, decrypted), options, captures, writer))
+            selections.append(_select(rows, excluding(choice, decrypted), options, captures, writer))
         result = _write_selections(selections, writer)
     result.problems += problems
     return result
@@ -78,17 +78,17 @@ def _write_selections(selections: Sequence[tuple[Selected, Result]], writer: Wri
 
 
 def _select(
-    rows: Rows, chosen: Choice, options: CutOptions, captures: Sequence[Original], writer: Writer
+    rows: Rows, choice: Choice, options: CutOptions, captures: Sequence[Original], writer: Writer
 ) -> tuple[Selected, Result]:
     """Select the packets of a choice; the result lacks only their number. Secrets, if requested, are written to
     `writer` at once."""
     if options.whole:
-        chosen.connections = chosen.all_connections
-    pairs = set() if options.whole else resolve(chosen, rows)
-    candidates = with_neighbours(rows, chosen.all_connections)
+        choice.connections = choice.all_connections
+    pairs = set() if options.whole else resolve(choice, rows)
+    candidates = with_neighbours(rows, choice.all_connections)
     found, problems = _readable(captures, candidates, options.captures)
     frames = frames_of(rows, candidates, found)
-    requested = frames.chosen(pairs, candidates)
+    requested = frames.mask_of(pairs, candidates)
     _require_frames(pairs, frames, requested, candidates)
     secret = frames_with_secrets(frames) if options.redact else np.empty(0, np.int64)
     seen = survey(found, candidates, _samples(frames, secret))
@@ -97,30 +97,30 @@ def _select(
     _require_same_captures(frames, seen, found, incomplete)
     # inside of TLS or WebSocket a single packet means nothing
     inside = {each.connection_id for each in candidates if each.transport in ENCAPSULATED}
-    whole = chosen.connections | (inside & chosen.all_connections)
-    selected = select_packets(seen, frames, whole, requested, chosen.packets, found, options.context)
+    whole = choice.connections | (inside & choice.all_connections)
+    selected = select_packets(seen, frames, whole, requested, choice.packets, found, options.context)
     if not selected.any():
         raise CapturesError("; ".join(problems) or "the captures hold none of these packets")
     visible = visible_ranges(frames, without_secrets(frames, seen, secret)) if options.redact else None
-    index = {original.name: place for place, original in enumerate(found)}
+    index = {original.name: at for at, original in enumerate(found)}
     comments = {
         (index[name], number): [_comment(text, number, found[index[name]], options) for text in texts]
-        for (name, number), texts in chosen.comments.items()
+        for (name, number), texts in choice.comments.items()
         if name in index
     }
     if options.secrets:
-        ids = {candidates[place].connection_id for place in np.unique(seen.packets["connection"][selected]).tolist()}
+        ids = {candidates[index].connection_id for index in np.unique(seen.packets["connection"][selected]).tolist()}
         tls = {each.connection_id for each in candidates if each.transport in ENCRYPTED} & ids
         opened = decrypt(found, candidates, tls, options.key_logs)
         if opened.readable:
             writer.secrets(opened.key_log())
-        known = {candidates[place].connection_id for place in opened.readable}
+        known = {candidates[index].connection_id for index in opened.readable}
         problems += [f"connection {each}: no secrets ({opened.reason(each)})" for each in sorted(tls - known)]
     written = seen.packets[selected]
     result = Result(
         0,
         len(np.unique(written["connection"])),
-        [found[place].display_name for place in np.unique(written["file"])],
+        [found[index].display_name for index in np.unique(written["file"])],
         int(_wholly_blanked(written, seen).sum()) if options.redact else 0,
         problems,
     )
@@ -194,14 +194,14 @@ def _require_same_captures(
     these = frames.are("status", "ok") & (frames.end > frames.start) & (frames.file != NULL) & ~lost[frames.group // 2]
     order = np.argsort(pair_ids(seen.packets["file"], seen.packets["packet_no"]))
     rows = seen.packets[order]
-    places, file = pair_ids(rows["file"], rows["packet_no"]), frames.file[these]
+    packet_ids, file = pair_ids(rows["file"], rows["packet_no"]), frames.file[these]
     fits = np.zeros(len(file), np.bool_)
     for packet in (frames.first_packet[these], frames.last_packet[these]) if len(rows) else ():
         wanted = pair_ids(file, packet)
-        row = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+        row = np.minimum(np.searchsorted(packet_ids, wanted), len(packet_ids) - 1)
         begin = rows["at"][row]
         carries = (begin < frames.end[these]) & (frames.start[these] < begin + rows["wire_len"][row])
-        fits |= (places[row] == wanted) & carries
+        fits |= (packet_ids[row] == wanted) & carries
     expected = np.bincount(file, minlength=len(found))
     for index in np.flatnonzero(2 * np.bincount(file[fits], minlength=len(found)) < expected).tolist():
         if index not in seen.errors:

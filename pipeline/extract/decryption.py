@@ -81,20 +81,20 @@ class Decrypted:
     def readable(self) -> list[int]:
         """Indices of the connections with any decrypted bytes."""
         return sorted(
-            place for place, layered in self.layers.items() if any(layered.output_bytes) and not layered.passthrough
+            index for index, layered in self.layers.items() if any(layered.output_bytes) and not layered.passthrough
         )
 
     def reason(self, connection_id: int) -> str:
         """Why a connection was not decrypted."""
-        place = next(at for at, each in enumerate(self.connections) if each.connection_id == connection_id)
-        layered = self.layers.get(place)
+        index = next(at for at, each in enumerate(self.connections) if each.connection_id == connection_id)
+        layered = self.layers.get(index)
         return (layered.facts()["undecoded_reason"] if layered is not None else None) or NO_SECRETS
 
     def key_log(self) -> bytes:
         """Lines of a key log with the secrets of the readable connections, and no others."""
         lines = []
-        for place in self.readable:
-            tls = self.layers[place].tls
+        for index in self.readable:
+            tls = self.layers[index].tls
             if tls is not None and tls.hellos[0] is not None:
                 random = tls.hellos[0].random.hex()
                 pairs = sorted((label, secret) for label, secrets in tls.secrets.items() for secret in secrets)
@@ -111,13 +111,15 @@ def decrypt(
     layers, files = Layers(secrets.open(), together=False), Files()
     found = Decrypted(candidates, files)
     on_flow: dict[bytes, list[int]] = {}
-    for place in sorted(range(len(candidates)), key=lambda place: candidates[place].opened_us):
-        on_flow.setdefault(flow_of(candidates[place].flow), []).append(place)
+    for index in sorted(range(len(candidates)), key=lambda index: candidates[index].opened_us):
+        on_flow.setdefault(flow_of(candidates[index].flow), []).append(index)
     on_flow = {
-        flow: places for flow, places in on_flow.items() if any(candidates[at].connection_id in wanted for at in places)
+        flow: indices
+        for flow, indices in on_flow.items()
+        if any(candidates[at].connection_id in wanted for at in indices)
     }
-    runs = _runs(captures, [candidates[place] for places in on_flow.values() for place in places])
-    if any(len(places) > 1 for places in on_flow.values()):
+    runs = _runs(captures, [candidates[index] for indices in on_flow.values() for index in indices])
+    if any(len(indices) > 1 for indices in on_flow.values()):
         for group in _in_spaces(flows_in_order(runs, Files())):
             _move(candidates, on_flow, group)
     for group in _in_spaces(flows_in_order(runs, files)):
@@ -143,13 +145,13 @@ def _move(candidates: Sequence[Connection], on_flow: dict[bytes, list[int]], gro
     for flow, end in zip((each.tobytes() for each in group.flows), group.ends.tolist(), strict=True):
         segments, begin = group.segments[begin:end], end
         key = flow[:FLOW_KEY_BYTES]
-        for place in [place for place in on_flow.get(flow_of(key), ()) if flow != flow_of(key)]:
-            candidate = candidates[place]
+        for index in [index for index in on_flow.get(flow_of(key), ()) if flow != flow_of(key)]:
+            candidate = candidates[index]
             for g in segments[segments["ts_ns"] // 1000 == candidate.opened_us]:
                 name = connection_name(key, int(g["ts_ns"]), int(g["seq"]))
                 if connection_id(name, 0) == candidate.connection_id:
-                    on_flow[flow_of(key)].remove(place)
-                    on_flow.setdefault(flow, []).append(place)
+                    on_flow[flow_of(key)].remove(index)
+                    on_flow.setdefault(flow, []).append(index)
                     break
 
 
@@ -177,15 +179,15 @@ def _collect(
         begin = 0
         for flow, end in zip(part.flows, part.ends.tolist(), strict=True):
             segments, begin = part.segments[begin:end], end
-            places = on_flow.get(flow.tobytes(), ())
-            opened = np.array([found.connections[place].opened_us for place in places])
+            indices = on_flow.get(flow.tobytes(), ())
+            opened = np.array([found.connections[index].opened_us for index in indices])
             at = np.maximum(np.searchsorted(opened, segments["order_ns"] // 1000, "right") - 1, 0)
-            for number, place in enumerate(places):
+            for number, index in enumerate(indices):
                 mine = segments[(at == number) & (segments["flags"] & ENDS_LAYERS == 0)]
-                if len(mine) and found.connections[place].connection_id in wanted:
-                    found.pieces.setdefault(place, []).append(Piece(mine.copy(), part.payload))
+                if len(mine) and found.connections[index].connection_id in wanted:
+                    found.pieces.setdefault(index, []).append(Piece(mine.copy(), part.payload))
                     if part.layered is not None:
-                        found.layers[place] = part.layered
+                        found.layers[index] = part.layered
 
 
 @dataclass(frozen=True)
@@ -197,15 +199,15 @@ class Rewritten:
     packets: Mapping[Packet, int]
     tables: Mapping[str, pa.Table]
 
-    def chosen(self, choice: Choice, names_of: Mapping[str, str]) -> Choice:
+    def choice(self, choice: Choice, names_of: Mapping[str, str]) -> Choice:
         """All of these connections, with the comments of a choice on their packets. `names_of`: display names of
         captures, if comments may have them."""
         comments: dict[Packet, list[str]] = {}
         for (name, number), texts in choice.comments.items():
             if (name, number) in self.packets:
-                place = f" (packet {number} of {names_of[name]})" if name in names_of else f" (packet {number})"
+                origin = f" (packet {number} of {names_of[name]})" if name in names_of else f" (packet {number})"
                 here = self.original.name, self.packets[name, number]
-                comments.setdefault(here, []).extend(text + place for text in texts)
+                comments.setdefault(here, []).extend(text + origin for text in texts)
         return Choice(set(self.tables["connections"]["connection_id"].to_pylist()), comments=comments)
 
     def rows(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
@@ -226,21 +228,21 @@ def rewrite_in_clear(found: Decrypted) -> Iterator[Rewritten]:
 def _write(found: Decrypted, writer: Writer) -> dict[Packet, int]:
     """Write all packets in the order of time; return the mapping from original packets to new numbers."""
     columns = [np.zeros((4, 0), np.int64)]
-    for place in found.readable:
-        for number, piece in enumerate(found.pieces[place]):
+    for index in found.readable:
+        for number, piece in enumerate(found.pieces[index]):
             rows = np.flatnonzero(_carrying_or_control(piece.segments))
-            same = [np.full(len(rows), value, np.int64) for value in (place, number)]
+            same = [np.full(len(rows), value, np.int64) for value in (index, number)]
             columns.append(np.array([piece.segments["order_ns"][rows], *same, rows]))
-    joined = np.concatenate(columns, axis=1)
+    cells = np.concatenate(columns, axis=1)
     numbers: dict[Packet, int] = {}
     count = 0
-    for _, place, number, row in joined[:, np.lexsort(joined[::-1])].T.tolist():
-        segments, payload = found.pieces[place][number]
+    for _, index, number, row in cells[:, np.lexsort(cells[::-1])].T.tolist():
+        segments, payload = found.pieces[index][number]
         segment = segments[row]
         begin, size = int(segment["payload_at"]), int(segment["cap_len"])
         data = payload[begin : begin + size].tobytes()
         for at in range(0, max(size, 1), PIECE_BYTES):
-            packet = _packet(found.connections[place], segment, at, data[at : at + PIECE_BYTES])
+            packet = _packet(found.connections[index], segment, at, data[at : at + PIECE_BYTES])
             writer.packet(RAW_IP, int(segment["ts_ns"]), memoryview(packet), len(packet))
             count += 1
         named = found.files.names[int(segment["file"])], int(segment["packet_no"])

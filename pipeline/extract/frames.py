@@ -75,11 +75,11 @@ class Frames:
         rows = np.flatnonzero(these)
         return ((group, rows[part]) for group, part in grouped(self.group[rows]))
 
-    def chosen(self, pairs: Iterable[Pair], candidates: Sequence[Connection]) -> NDArray[np.bool_]:
+    def mask_of(self, pairs: Iterable[Pair], candidates: Sequence[Connection]) -> NDArray[np.bool_]:
         """bool (n,): frames with one of these (connection_id, frame_no)."""
-        index = {each.connection_id: place for place, each in enumerate(candidates)}
-        places = np.array([(index[connection], number) for connection, number in pairs], np.int64).reshape(-1, 2)
-        return np.isin(pair_ids(self.group // 2, self.number), pair_ids(*places.T))
+        index = {each.connection_id: at for at, each in enumerate(candidates)}
+        wanted = np.array([(index[connection], number) for connection, number in pairs], np.int64).reshape(-1, 2)
+        return np.isin(pair_ids(self.group // 2, self.number), pair_ids(*wanted.T))
 
 
 def groups(packets: NDArray[np.void]) -> NDArray[np.int64]:
@@ -146,30 +146,30 @@ def select_packets(
     survey: Survey,
     frames: Frames,
     whole: Collection[int],
-    chosen: NDArray[np.bool_],
+    requested: NDArray[np.bool_],
     packets: Collection[tuple[str, int]],
     originals: Sequence[Original],
     context: bool,
 ) -> NDArray[np.bool_]:
     """bool (packets of the survey,): packets to write.
 
-    `whole`: connection_ids with all their packets. `chosen`: frames. `packets`: (capture_file, packet_no) to add.
+    `whole`: connection_ids with all their packets. `requested`: frames. `packets`: (capture_file, packet_no) to add.
     `context`: also packets that open a connection, and those that lead to a frame.
     """
     rows = survey.packets
     wanted = np.array([each.connection_id in whole for each in survey.connections], np.bool_)
     selected = wanted[rows["connection"]] if len(rows) else np.zeros(0, np.bool_)
     names = {original.name: index for index, original in enumerate(originals)}
-    places = {(names[name], number) for name, number in packets if name in names}
+    pairs = {(names[name], number) for name, number in packets if name in names}
     # the packet with which a frame was complete may have brought only what was missing before it
-    completing = np.flatnonzero(chosen & (frames.file != NULL))
-    places |= set(zip(frames.file[completing].tolist(), frames.last_packet[completing].tolist(), strict=True))
-    lost = np.flatnonzero(chosen & (frames.end == frames.start) & (frames.file != NULL))
-    places |= set(zip(frames.file[lost].tolist(), frames.first_packet[lost].tolist(), strict=True))
-    files, numbers = np.array(list(places), np.int64).reshape(-1, 2).T
+    completing = np.flatnonzero(requested & (frames.file != NULL))
+    pairs |= set(zip(frames.file[completing].tolist(), frames.last_packet[completing].tolist(), strict=True))
+    lost = np.flatnonzero(requested & (frames.end == frames.start) & (frames.file != NULL))
+    pairs |= set(zip(frames.file[lost].tolist(), frames.first_packet[lost].tolist(), strict=True))
+    files, numbers = np.array(list(pairs), np.int64).reshape(-1, 2).T
     selected |= np.isin(pair_ids(rows["file"], rows["packet_no"]), pair_ids(files, numbers))
     streams = packets_by_group(rows)
-    for group, these in frames.by_group(chosen):
+    for group, these in frames.by_group(requested):
         of = streams[group]
         starts, ends = merged(frames.start[these], frames.end[these])
         if context:

@@ -8,7 +8,7 @@ from codec.errors import WirehareError
 
 
 class CutError(WirehareError):
-    """Nothing can be cut; the message is one line that says why."""
+    """The packets cannot be extracted; the message is one line that says why."""
 
 
 class CapturesError(CutError):

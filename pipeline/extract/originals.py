@@ -16,7 +16,7 @@ from codec.capture import CaptureError, new_walker
 from codec.capture.pcapng import MULTIPLY, PcapngWalker
 from codec.capture.processes import options_of
 from codec.capture.records import PcapWalker
-from pipeline.output.place import OutputError, Place, place
+from pipeline.output.location import Location, OutputError, location
 from udfs.source.paths import PathError, resolve
 from udfs.source.reading import (
     COMPRESSED_NAME,
@@ -34,10 +34,10 @@ IF_NAME, IF_DESCRIPTION = 2, 3
 
 @dataclass(frozen=True)
 class Interface:
-    """A capture interface. `places`: decimal places of a second in its times; `snaplen`: 0 for no limit."""
+    """A capture interface. `decimals`: decimal places of a second in its times; `snaplen`: 0 for no limit."""
 
     link_type: int
-    places: int = NANOSECONDS
+    decimals: int = NANOSECONDS
     snaplen: int = 0
     name: bytes = b""
     description: bytes = b""
@@ -84,12 +84,12 @@ def originals(captures: pa.Table, directory: str | None = None) -> list[Original
     ]
 
 
-def is_capture(captures: Iterable[Original], target: Place) -> bool:
+def is_capture(captures: Iterable[Original], target: Location) -> bool:
     """Whether `target` is one of the captures, including missing ones."""
     for each in captures:
         if each.file.uri.startswith(LOCAL) == target.local:
             with contextlib.suppress(OutputError):  # an unreachable file cannot be overwritten
-                if place(each.file.uri).path == target.path:
+                if location(each.file.uri).path == target.path:
                     return True
     return False
 

@@ -92,20 +92,20 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
     readable = frames.are("status", "ok") & ~frames.userinfo
     for version in CLASSIC_VERSIONS:
         readable &= ~(frames.are("version", version) & frames.are("name", *_with_fields(version, kinds.CONTENT)))
-    for group, places in grouped(frames.group[indices]):
-        these = indices[places]
+    for group, members in grouped(frames.group[indices]):
+        these = indices[members]
         data, offsets, complete = _bytes_of(frames, survey, streams[group], these)
         for version in methods_with_secrets():
             of = complete & readable[these] & frames.are("version", version)[these]
-            chosen = np.flatnonzero(of)
-            if not len(chosen):
+            rows = np.flatnonzero(of)
+            if not len(rows):
                 continue
-            parts = [data[offsets[at] : offsets[at + 1]] for at in chosen.tolist()]
+            parts = [data[offsets[at] : offsets[at + 1]] for at in rows.tolist()]
             ends = np.cumsum([0, *map(len, parts)])
-            shown = np.concatenate([np.empty(0, np.uint8), *parts])
-            located = blank_secrets(shown, ends, VERSIONS.index(version))
+            captured = np.concatenate([np.empty(0, np.uint8), *parts])
+            located = blank_secrets(captured, ends, VERSIONS.index(version))
             for at in np.flatnonzero(located).tolist():
-                blanked[int(these[chosen[at]])] = shown[ends[at] : ends[at + 1]]
+                blanked[int(these[rows[at]])] = captured[ends[at] : ends[at + 1]]
     return blanked
 
 
@@ -204,8 +204,8 @@ def overwrite(data: Bytes, packets: NDArray[np.void], stacks: Sequence[Stack], p
             size = min(stack.end - stack.payload, int(packet["wire_len"]))
             these = packets[row : row + 1]
             to = np.array([stack.payload], np.int64)
-            places, patch = _within(patches[group], these["at"], np.array([size], np.int64), to)
-            data[places] = patch
+            offsets, patch = _within(patches[group], these["at"], np.array([size], np.int64), to)
+            data[offsets] = patch
 
 
 def _in_order(patches: Sequence[Patch]) -> Patch:
@@ -247,7 +247,7 @@ def redact(
     start = records["offset"]
     # up to the end of the captured bytes: padding after the payload may contain old memory
     end = start + records["cap_len"]
-    shown = [(start, begin)]
+    intact = [(start, begin)]
     conflicting = np.array([each.conflicting for each in connections], np.bool_)[packets["connection"]]
     mapped = (packets["at"] != UNMAPPED) & (packets["datagram"] == NONE) & ~(conflicting & (packets["copy"] != 0))
     length = np.minimum(end - begin, packets["wire_len"])
@@ -259,14 +259,14 @@ def redact(
             at, size, to, ranges = packets["at"][rows], length[rows], begin[rows], visible[each]
             which, first, last, _ = _overlaps(ranges.starts, ranges.ends, at, at + size)
             moved = to[which] - at[which]
-            shown.append((first + moved, last + moved))
+            intact.append((first + moved, last + moved))
             patched.append(_within(ranges, at, size, to))
     opening, closing = (
-        np.bincount(np.concatenate(edges), minlength=len(data) + 1) for edges in zip(*shown, strict=True)
+        np.bincount(np.concatenate(edges), minlength=len(data) + 1) for edges in zip(*intact, strict=True)
     )
     data[np.cumsum(opening - closing)[:-1] <= 0] = BLANK
-    for places, patch in patched:
-        data[places] = patch
+    for offsets, patch in patched:
+        data[offsets] = patch
 
 
 def _overlaps(
@@ -335,22 +335,22 @@ def anonymise(data: Bytes, stacks: Sequence[Stack], key: bytes) -> None:
             plain_options(data, *each)
         if stack.fragment and not stack.fragment_of_tcp:
             data[stack.payload : stack.end] = BLANK
-    fours = _places(stacks, 4, IPV4_AT, 4)
+    fours = _address_offsets(stacks, 4, IPV4_AT, 4)
     addresses = np.ascontiguousarray(data[fours]).view(">u4").reshape(-1).astype(np.uint32)
     if len(addresses):
         data[fours] = anonymise_ipv4(addresses, key).astype(">u4").view(np.uint8).reshape(-1, 4)
-    sixes = _places(stacks, 6, IPV6_AT, 16)
+    sixes = _address_offsets(stacks, 6, IPV6_AT, 16)
     if len(sixes):
         data[sixes] = anonymise_ipv6(np.ascontiguousarray(data[sixes]), key)
-    places = np.array([at for stack in stacks for at in stack.hardware], np.int64).reshape(-1, 1)
-    if len(places):
-        places = places + np.arange(HARDWARE_BYTES)
-        known, which = np.unique(data[places], axis=0, return_inverse=True)
+    offsets = np.array([at for stack in stacks for at in stack.hardware], np.int64).reshape(-1, 1)
+    if len(offsets):
+        offsets = offsets + np.arange(HARDWARE_BYTES)
+        known, which = np.unique(data[offsets], axis=0, return_inverse=True)
         fresh = np.array([list(_hardware(each.tobytes(), key)) for each in known], np.uint8)
-        data[places] = fresh[which.reshape(-1)]
+        data[offsets] = fresh[which.reshape(-1)]
 
 
-def _places(stacks: Sequence[Stack], version: int, offset: int, size: int) -> NDArray[np.int64]:
+def _address_offsets(stacks: Sequence[Stack], version: int, offset: int, size: int) -> NDArray[np.int64]:
     """int64 (n, size): where the bytes of each address of IP `version` are; source and target of each header."""
     starts = [
         at + offset + side * size for stack in stacks for at, each in stack.ips if each == version for side in (0, 1)

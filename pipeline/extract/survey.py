@@ -109,9 +109,9 @@ class Survey:
     errors: Mapping[int, str]  # by index of the original: one that could not be read, or not to its end
 
 
-def pair_ids(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
+def pair_ids(index: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
     """One number for each pair: a file or connection, and the number (below 2**40) of a packet or frame in it."""
-    found: NDArray[np.int64] = (place.astype(np.int64) << 40) + number
+    found: NDArray[np.int64] = (index.astype(np.int64) << 40) + number
     return found
 
 
@@ -126,11 +126,11 @@ def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[
 
 
 class Samples(NamedTuple):
-    """Packets whose payload is wanted: in the original `file`, on the flow of a connection (`place`), of a direction,
+    """Packets whose payload is wanted: in the original `file`, on the flow of a `connection` (index), of a direction,
     with the numbers `first` to `last`. int64 arrays of one length."""
 
     file: NDArray[np.int64]
-    place: NDArray[np.int64]
+    connection: NDArray[np.int64]
     direction: NDArray[np.int64]
     first: NDArray[np.int64]
     last: NDArray[np.int64]
@@ -141,7 +141,7 @@ def survey(originals: Sequence[Original], connections: Sequence[Connection], sam
     flows = {flow: index for index, flow in enumerate(dict.fromkeys(each.flow for each in connections))}
     wanted = coarse_filter(connections)
     found, payloads, errors, datagrams, sampled = [], {}, {}, 0, 0
-    sides = np.array([2 * flows[each.flow] for each in connections], np.int64)[samples.place] + samples.direction
+    sides = np.array([2 * flows[each.flow] for each in connections], np.int64)[samples.connection] + samples.direction
     for index, original in enumerate(originals):
         if not any(original.overlaps(each.opened_us, each.closed_us) for each in connections):
             continue

@@ -64,7 +64,7 @@ class Chunk:
 
 
 def chunks(original: Original, numbers: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[Chunk]:
-    """The packets with these `numbers` (int64, ascending) of a capture; `rows` are their places in the survey."""
+    """The packets with these `numbers` (int64, ascending) of a capture; `rows` are their rows in the survey."""
     account = Account(original.name, original.file.size)
     done = 0
     for block in read_blocks(Split(original.file), account, BLOCK_BYTES, Filter()):
@@ -159,8 +159,8 @@ def _interface(described: Sequence[Interface], number: int, link_type: int, ts_n
     if number >= len(described) or described[number].link_type != link_type:
         return Interface(link_type)
     interface = described[number]
-    if ts_ns % 10 ** (NANOSECONDS - interface.places):
-        return replace(interface, places=NANOSECONDS)
+    if ts_ns % 10 ** (NANOSECONDS - interface.decimals):
+        return replace(interface, decimals=NANOSECONDS)
     return interface
 
 
@@ -242,7 +242,7 @@ class Writer:
         number = self._interfaces.get(interface)
         if number is None:
             number = self._describe(interface)
-        units = ts_ns // 10 ** (9 - interface.places)
+        units = ts_ns // 10 ** (9 - interface.decimals)
         head = struct.pack("<IIIII", number, units >> 32, units & 0xFFFFFFFF, len(data), wire_len)
         tail = bytes(-len(data) % 4)
         if comments:
@@ -260,8 +260,8 @@ class Writer:
             for code, value in ((IF_NAME, interface.name), (IF_DESCRIPTION, interface.description))
             if value
         )
-        if interface.places != MICROSECONDS:
-            options += option(IF_TSRESOL, bytes([interface.places]))
+        if interface.decimals != MICROSECONDS:
+            options += option(IF_TSRESOL, bytes([interface.decimals]))
         if options:
             options += option(END_OF_OPTIONS, b"")
         self._pieces += block(INTERFACE, struct.pack("<HHI", interface.link_type, 0, interface.snaplen) + options)

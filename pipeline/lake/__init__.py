@@ -51,10 +51,10 @@ def ingest(
     Raises LakeError, PathError, KeyLogError. After any failure the lake is as of its last batch.
     """
     options = Options(settle, pair_within, forget_after, late_after, carry_secrets)
-    chosen = PacketFilter(ports=ports, hosts=hosts, keylog=keylog)
+    packet_filter = PacketFilter(ports=ports, hosts=hosts, keylog=keylog)
     with LocalProcesses() as processes:
         start, local = (spark, processes) if callable(spark) else (lambda: spark, None)
-        with open_ingest(lake, options, start, local, payload, chosen) as ingesting:
+        with open_ingest(lake, options, start, local, payload, packet_filter) as ingesting:
             return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
 
 
@@ -64,18 +64,18 @@ def open_ingest(
     start: Callable[[], SparkSession],
     processes: LocalProcesses | None,
     payload: bool,
-    chosen: PacketFilter,
+    packet_filter: PacketFilter,
 ) -> AbstractContextManager[Ingest]:
     """An ingest into a lake. `start`: starts the session when it is needed; `processes`: decode batches of local
     captures, None: all on Spark. Raises LakeError, KeyLogError."""
     # Imported here: the kernels take a second to load, and reading tables needs none.
     from pipeline.lake.batches import Ingest
 
-    key_logs = checked_key_logs(chosen.get("keylog"))
+    key_logs = checked_key_logs(packet_filter.get("keylog"))
 
     def work(log: Log) -> LakeWork:
         from pipeline.lake.work import LakeWork
 
-        return LakeWork(log, start, processes, payload, chosen, key_logs, options.carry_secrets)
+        return LakeWork(log, start, processes, payload, packet_filter, key_logs, options.carry_secrets)
 
     return Ingest.into(lake, work, options)

@@ -26,8 +26,8 @@ FIRST_BYTES = 1 << 16  # the same, for the first packet
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A capture that was ingested: a row of table `taken` (`pipeline.lake.layout`)."""
+class KnownCapture:
+    """A capture that was ingested: a row of table `known` (`pipeline.lake.layout`)."""
 
     capture_file: str
     byte_size: int
@@ -50,30 +50,30 @@ class Arrival:
     head_size: int
     first_ns: int | None
     read: int = 0
-    again: Taken | None = None
+    again: KnownCapture | None = None
     late: bool = False
 
-    def taken(self, batch: int, packets: int, now_ns: int) -> Taken:
+    def taken_row(self, batch: int, packets: int, now_ns: int) -> KnownCapture:
         """Its row of table taken; `packets` of the whole file."""
         file = self.file
-        return Taken(
+        return KnownCapture(
             file.name, file.size, file.modified_ns, packets, self.head, self.head_size, batch, self.late, now_ns
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Listing:
-    """`arrivals`: in order of their first packets; `taken`: the known captures, without those to forget; `copies`:
+    """`arrivals`: in order of their first packets; `known`: the known captures, without those to forget; `copies`:
     (name, name of the original); `unsettled`: number of captures left for later."""
 
     arrivals: list[Arrival]
-    taken: list[Taken]
+    known: list[KnownCapture]
     copies: list[tuple[str, str]]
     unsettled: int
 
 
 def find(
-    files: Iterable[CaptureFile], known: Iterable[Taken], options: Options, now_ns: int, newest_ns: int | None
+    files: Iterable[CaptureFile], known: Iterable[KnownCapture], options: Options, now_ns: int, newest_ns: int | None
 ) -> Listing:
     """Which of these files to ingest. `known`: those ingested before; one not listed for `forget_after` is forgotten.
     `newest_ns`: the latest packet in the lake; captures that end more than `late_after` before it are late."""
@@ -101,7 +101,7 @@ def find(
             )
             continue
         if arrival.head:
-            heads.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
+            heads.setdefault((arrival.head_size, arrival.head), arrival.taken_row(0, 0, 0))
         if newest_ns is not None and not arrival.again:
             arrival = replace(arrival, late=_ends_before(arrival, newest_ns - int(options.late_after * NS)))
         arrivals.append(arrival)
@@ -131,7 +131,7 @@ def split_into_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable
         yield batch
 
 
-def _original(arrival: Arrival, heads: Mapping[tuple[int, str], Taken]) -> Taken | None:
+def _original(arrival: Arrival, heads: Mapping[tuple[int, str], KnownCapture]) -> KnownCapture | None:
     """The known capture with the same first bytes, at least as long as this one; `heads`: known ones by the number and
     the digest of their first bytes."""
     if arrival.head is None:
@@ -182,10 +182,10 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def taken_from_rows(rows: Iterable[Mapping[str, object]]) -> list[Taken]:
+def known_from_rows(rows: Iterable[Mapping[str, object]]) -> list[KnownCapture]:
     """Rows of table taken. Raises ValueError for values that no ingest writes."""
-    names = [each.name for each in fields(Taken)]
-    found = [Taken(**{name: row.get(name) for name in names}) for row in rows]  # type: ignore[arg-type]
+    names = [each.name for each in fields(KnownCapture)]
+    found = [KnownCapture(**{name: row.get(name) for name in names}) for row in rows]  # type: ignore[arg-type]
     for each in found:
         counts = (each.packets, each.batch, each.listed_ns)
         if None in (each.capture_file, each.byte_size, *counts) or min(counts) < 0:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from codec.tables import TABLES
 from pipeline.lake import journal
-from pipeline.lake.arrivals import Arrival, Listing, Taken, find, split_into_batches, taken_from_rows
+from pipeline.lake.arrivals import Arrival, KnownCapture, Listing, find, known_from_rows, split_into_batches
 from pipeline.lake.confinement import (
     OTHERS_WRITE,
     check_internal,
@@ -33,11 +33,11 @@ from pipeline.lake.confinement import (
 )
 from pipeline.lake.files import read_rows, rows_of, states_in_flow_order, write_file
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import BATCHES, NS, TAKEN, LakeFile, Options
+from pipeline.lake.layout import BATCHES, KNOWN_CAPTURES, NS, LakeFile, Options
 from pipeline.lake.log import Log
-from pipeline.lake.place import locked, open_or_create_lake
+from pipeline.lake.opening import locked, open_or_create_lake
 from pipeline.lake.reading import day_of
-from pipeline.output.place import PRIVATE
+from pipeline.output.location import PRIVATE
 from udfs.arrow.types import arrow_schema
 from udfs.source.captures import capture_rows, captures_of
 from udfs.source.paths import resolve
@@ -95,14 +95,14 @@ class Ingest:
         """Ingest new captures; yields the row of table batches of each batch once it is committed. Raises PathError."""
         found = self._list(paths)
         self.copies, self.unsettled = found.copies, found.unsettled
-        taken = {each.capture_file: each for each in found.taken}
+        known_captures = {each.capture_file: each for each in found.known}
         for arrivals in split_into_batches(found.arrivals, self.options.batch_bytes):
-            yield self._take(arrivals, taken)
+            yield self._take(arrivals, known_captures)
 
     def _list(self, paths: Sequence[str]) -> Listing:
         rows = read_rows(self.log.root, "taken", self.log.files("taken")).to_pylist()
         with content_of(self.log.root.child("taken")):
-            known = taken_from_rows(rows)
+            known = known_from_rows(rows)
         return find(resolve(paths), known, self.options, self.clock(), self._newest())
 
     def _newest(self) -> int | None:
@@ -112,7 +112,7 @@ class Ingest:
         rows = read_rows(self.log.root, "batches", files, ["newest_ns"])
         return next(iter(rows["newest_ns"].to_pylist()), None)
 
-    def _take(self, arrivals: Sequence[Arrival], taken: dict[str, Taken]) -> dict[str, Any]:
+    def _take(self, arrivals: Sequence[Arrival], known_captures: dict[str, KnownCapture]) -> dict[str, Any]:
         """Ingest a batch of these captures; returns its row of table batches."""
         self.renew()
         check_internal(self.log.root)
@@ -128,8 +128,8 @@ class Ingest:
             raise
         for arrival in arrivals:
             name = arrival.file.name
-            taken[name] = arrival.taken(number, packets.get(name, 0), self.clock())
-        listing = batch.table("taken", map(vars, taken.values()), arrow_schema(TAKEN))
+            known_captures[name] = arrival.taken_row(number, packets.get(name, 0), self.clock())
+        listing = batch.table("taken", map(vars, known_captures.values()), arrow_schema(KNOWN_CAPTURES))
         changes["taken"] = Change([listing], self.log.files("taken"))
         for table in TABLES:  # the internal tables stay private
             self.log.root.child(table).child(f"{number:08}").publish(OTHERS_WRITE)
@@ -256,8 +256,8 @@ class Batch:
         files = [file for file in self.log.files(name) if file.open]
         change = self._replaced(name, files, gone)
         if written.unread and self.newest_ns is not None:
-            chosen, day = pa.array(sorted(written.unread), pa.int64()), day_of(self.newest_ns)
-            rows = rows_of(self.log.root, name, change.remove, lambda rows: pc.is_in(rows["connection_id"], chosen))
+            unread, day = pa.array(sorted(written.unread), pa.int64()), day_of(self.newest_ns)
+            rows = rows_of(self.log.root, name, change.remove, lambda rows: pc.is_in(rows["connection_id"], unread))
             change.add.extend(self._write(name, rows, day=day))
         change.add.extend(written.files[name])
         return change

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipeline.lake.layout import INTERNAL, LOG, DamagedLakeError, LakeError
-from pipeline.output.place import PRIVATE, REMOVAL_S, REMOVALS, Place
+from pipeline.output.location import PRIVATE, REMOVAL_S, REMOVALS, Location
 from udfs.source.reading import printable
 
 SEGMENT = r"[A-Za-z0-9_=][A-Za-z0-9_=.-]*"
@@ -55,12 +55,12 @@ KINDS = (
 CONTENT_ERRORS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
-def damaged(place: Place, why: str) -> DamagedLakeError:
-    return DamagedLakeError(f"{place.display_name}: {why}")
+def damaged(location: Location, why: str) -> DamagedLakeError:
+    return DamagedLakeError(f"{location.display_name}: {why}")
 
 
 @contextmanager
-def content_of(place: Place) -> Iterator[None]:
+def content_of(location: Location) -> Iterator[None]:
     """In the body only files of the lake are interpreted: an error of their content is a DamagedLakeError."""
     from deltalake.exceptions import DeltaError
 
@@ -72,7 +72,7 @@ def content_of(place: Place) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the file system, not of the content
         line = one_line(str(error))
-        raise damaged(place, f"is damaged ({line or type(error).__name__})") from error
+        raise damaged(location, f"is damaged ({line or type(error).__name__})") from error
 
 
 def one_line(text: str) -> str:
@@ -80,7 +80,7 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split())[:300].encode("utf-8", "backslashreplace").decode())
 
 
-def data_path(table: Place, path: object) -> str:
+def data_path(table: Location, path: object) -> str:
     """A path of a data file within the directory of a table, as written in a log. Raises DamagedLakeError."""
     if not isinstance(path, str) or len(path) > PATH_CHARACTERS or not DATA_PATH.fullmatch(path):
         raise damaged(table, f"names {one_line(repr(path)[:100])}, which is not the path of a file of this table")
@@ -91,24 +91,26 @@ def _kind(mode: int) -> str:
     return next((name for is_kind, name in KINDS if is_kind(mode)), "a device")
 
 
-def _require_directory(place: Place, status: os.stat_result) -> None:
+def _require_directory(location: Location, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode):
-        raise damaged(place, f"is {_kind(status.st_mode)}; expected a directory of the lake. See who can write there")
+        raise damaged(
+            location, f"is {_kind(status.st_mode)}; expected a directory of the lake. See who can write there"
+        )
 
 
-def _require_file(place: Place, status: os.stat_result, most_bytes: int | None = None) -> None:
+def _require_file(location: Location, status: os.stat_result, most_bytes: int | None = None) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise damaged(place, f"is {_kind(status.st_mode)}; expected a file of the lake. See who can write there")
+        raise damaged(location, f"is {_kind(status.st_mode)}; expected a file of the lake. See who can write there")
     if most_bytes is not None and status.st_size > most_bytes:
-        raise damaged(place, f"has {status.st_size:,} bytes; expected at most {most_bytes:,}")
+        raise damaged(location, f"has {status.st_size:,} bytes; expected at most {most_bytes:,}")
 
 
-def check_internal(root: Place) -> None:
+def check_internal(root: Location) -> None:
     """Raise DamagedLakeError unless the directory with the lake's own files has files only."""
     _check_files_in(root.child(INTERNAL), lambda _: DOCUMENT_BYTES)
 
 
-def check_log(root: Place, name: str) -> None:
+def check_log(root: Location, name: str) -> None:
     """Raise DamagedLakeError unless the log of a table can be read without following or waiting for anything; a table
     that is missing is created later."""
     table = root.child(name)
@@ -116,16 +118,16 @@ def check_log(root: Place, name: str) -> None:
         _check_files_in(table.child(LOG), lambda name: DOCUMENT_BYTES if ".json" in name else CHECKPOINT_BYTES)
 
 
-def _is_directory(place: Place) -> bool:
+def _is_directory(location: Location) -> bool:
     """Whether there is a local directory. Raises DamagedLakeError for anything else but nothing."""
-    if place.local:
+    if location.local:
         with suppress(FileNotFoundError):
-            _require_directory(place, os.lstat(place.path))
+            _require_directory(location, os.lstat(location.path))
             return True
     return False
 
 
-def _check_files_in(directory: Place, most_bytes: Callable[[str], int]) -> None:
+def _check_files_in(directory: Location, most_bytes: Callable[[str], int]) -> None:
     if not _is_directory(directory):
         return
     with os.scandir(directory.path) as entries:
@@ -134,7 +136,7 @@ def _check_files_in(directory: Place, most_bytes: Callable[[str], int]) -> None:
                 _require_file(directory.child(entry.name), entry.stat(follow_symlinks=False), most_bytes(entry.name))
 
 
-def check_files(table: Place, paths: Iterable[str]) -> None:
+def check_files(table: Location, paths: Iterable[str]) -> None:
     """Raise DamagedLakeError unless these data files of a table are there, regular files in directories without
     links."""
     if not table.local:
@@ -155,7 +157,7 @@ def check_files(table: Place, paths: Iterable[str]) -> None:
             raise damaged(part, "is missing, although the log of the lake names it") from error
 
 
-def check_owners(root: Place, tables: Iterable[str]) -> None:
+def check_owners(root: Location, tables: Iterable[str]) -> None:
     """Raise DamagedLakeError if another user can change the lake or its directories (as for compiled kernels, see
     `codec.compiler.cache`): such a user could replace them while this process writes there."""
     if not root.local:
@@ -163,11 +165,11 @@ def check_owners(root: Place, tables: Iterable[str]) -> None:
     from codec.compiler.cache import _changed_by_others as changed_by_others  # not above: it loads numba
 
     own = root.child(INTERNAL)
-    places = [root, *([own, *map(own.child, os.listdir(own.path))] if _is_directory(own) else ())]
+    locations = [root, *([own, *map(own.child, os.listdir(own.path))] if _is_directory(own) else ())]
     for table in filter(_is_directory, map(root.child, tables)):
-        places += [table, *filter(_is_directory, [table.child(LOG)])]
-    for place in places:
-        if reason := changed_by_others(Path(place.path)):
+        locations += [table, *filter(_is_directory, [table.child(LOG)])]
+    for location in locations:
+        if reason := changed_by_others(Path(location.path)):
             raise DamagedLakeError(
                 f"{printable(reason)}, so that others could replace files of the lake {root.display_name}; "
                 "make it yours alone (chown, chmod go-w), after a look at what is in it"
@@ -175,18 +177,18 @@ def check_owners(root: Place, tables: Iterable[str]) -> None:
 
 
 @contextmanager
-def _directory(root: Place, names: Iterable[str]) -> Iterator[int]:
+def _directory(root: Location, names: Iterable[str]) -> Iterator[int]:
     """A descriptor of a directory below `root`. Raises FileNotFoundError, DamagedLakeError."""
-    descriptor, place = os.open(root.path, DIRECTORY), root
+    descriptor, location = os.open(root.path, DIRECTORY), root
     try:
         for name in names:
-            place = place.child(name)
+            location = location.child(name)
             try:
                 below = os.open(name, DIRECTORY, dir_fd=descriptor)
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                     raise
-                _require_directory(place, os.lstat(name, dir_fd=descriptor))
+                _require_directory(location, os.lstat(name, dir_fd=descriptor))
                 raise
             os.close(descriptor)
             descriptor = below
@@ -196,45 +198,45 @@ def _directory(root: Place, names: Iterable[str]) -> Iterator[int]:
 
 
 @contextmanager
-def opened(root: Place, path: str, flags: int, mode: int = 0o600) -> Iterator[int]:
+def opened(root: Location, path: str, flags: int, mode: int = 0o600) -> Iterator[int]:
     """A descriptor of a regular file of a local lake, which belongs to it alone: a second name of a file elsewhere is
     refused. Raises FileNotFoundError, DamagedLakeError."""
     *directories, name = path.split("/")
-    place = root.child(path)
+    location = root.child(path)
     with _directory(root, directories) as directory:
         try:
             descriptor = os.open(name, flags | FILE, mode, dir_fd=directory)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise
-            _require_file(place, os.lstat(name, dir_fd=directory))
+            _require_file(location, os.lstat(name, dir_fd=directory))
             raise
     try:
         status = os.fstat(descriptor)
-        _require_file(place, status, DOCUMENT_BYTES)
+        _require_file(location, status, DOCUMENT_BYTES)
         if status.st_nlink > 1:
-            raise damaged(place, "has a second name elsewhere (a hard link); expected a file of the lake alone")
+            raise damaged(location, "has a second name elsewhere (a hard link); expected a file of the lake alone")
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def read_document(root: Place, name: str) -> Any:
+def read_document(root: Location, name: str) -> Any:
     """One of the lake's own JSON files. Raises FileNotFoundError, DamagedLakeError."""
-    place = root.child(INTERNAL).child(name)
+    location = root.child(INTERNAL).child(name)
     if root.local:
         with opened(root, f"{INTERNAL}/{name}", os.O_RDONLY) as descriptor, open(descriptor, "rb", closefd=False) as it:
             content = it.read(DOCUMENT_BYTES + 1)
     else:
-        with root.files.open_input_stream(place.path) as stream:
+        with root.files.open_input_stream(location.path) as stream:
             content = stream.read(DOCUMENT_BYTES + 1)
     if len(content) > DOCUMENT_BYTES:
-        raise damaged(place, f"has more than {DOCUMENT_BYTES:,} bytes")
-    with content_of(place):
+        raise damaged(location, f"has more than {DOCUMENT_BYTES:,} bytes")
+    with content_of(location):
         return json.loads(content)
 
 
-def create_directory(root: Place, path: str, mode: int) -> None:
+def create_directory(root: Location, path: str, mode: int) -> None:
     """Create a directory of a lake unless it is there. Raises OSError, DamagedLakeError."""
     if not root.local:
         return  # object stores have none
@@ -246,14 +248,14 @@ def create_directory(root: Place, path: str, mode: int) -> None:
             _require_directory(root.child(path), os.lstat(name, dir_fd=directory))
 
 
-def make_private(root: Place, name: str) -> None:
+def make_private(root: Location, name: str) -> None:
     """Let only its user look into the directory of a table."""
     if root.local:
         with _directory(root, [name]) as directory:
             os.fchmod(directory, PRIVATE)
 
 
-def delete_file(root: Place, path: str) -> bool:
+def delete_file(root: Location, path: str) -> bool:
     """Delete a file of a lake; returns whether it was there. Raises DamagedLakeError."""
     *directories, name = path.split("/")
     try:
@@ -268,25 +270,25 @@ def delete_file(root: Place, path: str) -> bool:
         return False
 
 
-def delete_folder(root: Place, path: str, but: Collection[str] = ()) -> None:
+def delete_folder(root: Location, path: str, but: Collection[str] = ()) -> None:
     """Delete what is in a folder of a lake, except files of `but` (paths within the lake), and then the folder, if it
     is empty. Links in it are deleted, and not followed; one in place of the folder raises DamagedLakeError."""
-    place = root.child(path)
+    location = root.child(path)
     if not root.local:
-        if root.files.get_file_info(place.path).type == pyarrow.fs.FileType.NotFound:
+        if root.files.get_file_info(location.path).type == pyarrow.fs.FileType.NotFound:
             return
-        found = root.files.get_file_info(pyarrow.fs.FileSelector(place.path, recursive=True))
+        found = root.files.get_file_info(pyarrow.fs.FileSelector(location.path, recursive=True))
         files = {info.path for info in found if info.type == pyarrow.fs.FileType.File}
         gone = {file for file in files if posixpath.relpath(file, root.path) not in but}
         if gone == files:
-            place.remove()
+            location.remove()
         else:
             for file in gone:
                 root.files.delete_file(file)
         return
     *above, name = path.split("/")
     with suppress(FileNotFoundError), _directory(root, above) as directory:
-        _require_directory(place, os.lstat(name, dir_fd=directory))
+        _require_directory(location, os.lstat(name, dir_fd=directory))
         for _ in range(REMOVALS):
             if not _emptied(root, path, frozenset(but), DEPTH):
                 return
@@ -299,7 +301,7 @@ def delete_folder(root: Place, path: str, but: Collection[str] = ()) -> None:
             time.sleep(REMOVAL_S)  # a task that was cancelled may still write a file
 
 
-def _emptied(root: Place, path: str, but: frozenset[str], depth: int) -> bool:
+def _emptied(root: Location, path: str, but: frozenset[str], depth: int) -> bool:
     """Delete what is in a folder, except files of `but`; returns whether nothing is left."""
     if not depth:
         raise damaged(root.child(path), "is nested deeper than folders of a lake")

@@ -23,7 +23,7 @@ from codec.tables import TABLES, Table, with_former
 from pipeline.lake.confinement import OTHERS_WRITE, check_files, content_of, create_directory, damaged, delete_file
 from pipeline.lake.layout import STATES, LakeFile, LakeTable, lake_tables
 from pipeline.lake.log import Log
-from pipeline.output.place import PRIVATE, Place
+from pipeline.output.location import PRIVATE, Location
 from udfs.arrow.former import current_rows, present_columns
 from udfs.arrow.types import arrow_schema, cast_to
 from udfs.sink.parquet import ParquetFiles
@@ -41,7 +41,7 @@ READ_STATES = 256  # per batch: a state may have megabytes
 
 
 def write_file(
-    root: Place,
+    root: Location,
     table: LakeTable,
     batch: int | str,
     rows: Iterable[pa.RecordBatch],
@@ -51,22 +51,22 @@ def write_file(
 ) -> list[LakeFile]:
     """Write rows of a table into one file of a batch; a missing column is null. Returns the file for the log; without
     rows there is none."""
-    place, partition = root.child(table.name), (open_rows, day) if table.partitioned else (None, None)
+    location, partition = root.child(table.name), (open_rows, day) if table.partitioned else (None, None)
     inside = folder(batch, open_rows=open_rows, day=day) if table.partitioned else str(batch).zfill(8)
     create_directory(root, f"{table.name}/{inside.partition('/')[0]}", PRIVATE)
-    file = ParquetFiles(root.files, f"{place.path}/{inside}", table.schema, table.options)
+    file = ParquetFiles(root.files, f"{location.path}/{inside}", table.schema, table.options)
     for some in rows:
         file.write(cast_to(dict(zip(some.schema.names, some.columns, strict=True)), arrow_schema(table.schema)))
     name, written = file.close()
-    return [lake_file(place, f"{inside}/{name}", written, *partition)] if written else []
+    return [lake_file(location, f"{inside}/{name}", written, *partition)] if written else []
 
 
-def lake_file(place: Place, path: str, rows: int, open_rows: bool | None, day: date | None) -> LakeFile:
-    """The entry of a file of the table at `place`; its size is looked up."""
-    return LakeFile(path, place.files.get_file_info(f"{place.path}/{path}").size, rows, open_rows, day)
+def lake_file(location: Location, path: str, rows: int, open_rows: bool | None, day: date | None) -> LakeFile:
+    """The entry of a file of the table at `location`; its size is looked up."""
+    return LakeFile(path, location.files.get_file_info(f"{location.path}/{path}").size, rows, open_rows, day)
 
 
-def read_rows(root: Place, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:
+def read_rows(root: Location, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of some files of a table. One of `columns` that files of an older release lack is null; if there is no
     file, it has type null."""
     tables = [
@@ -80,29 +80,29 @@ def read_rows(root: Place, name: str, files: Iterable[LakeFile], columns: Sequen
 
 
 def rows_of(
-    root: Place, name: str, files: Iterable[LakeFile], wanted: Callable[[pa.RecordBatch], pa.Array] | None = None
+    root: Location, name: str, files: Iterable[LakeFile], wanted: Callable[[pa.RecordBatch], pa.Array] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some files of a table, those for which `wanted` is true, batch by batch."""
     for file in files:
         for rows in _batches(root, name, file, None):
-            chosen = rows if wanted is None else rows.filter(wanted(rows))
-            if chosen.num_rows:
-                yield chosen
+            matching = rows if wanted is None else rows.filter(wanted(rows))
+            if matching.num_rows:
+                yield matching
 
 
-def _batches(root: Place, name: str, file: LakeFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _batches(root: Location, name: str, file: LakeFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     table = root.child(name)
     check_files(table, [file.path])
-    place = table.child(file.path)
-    with content_of(place), pq.ParquetFile(root.files.open_input_file(place.path)) as source:
+    location = table.child(file.path)
+    with content_of(location), pq.ParquetFile(root.files.open_input_file(location.path)) as source:
         schema = lake_tables()[name].schema
-        _require_types(place, source.schema_arrow, schema)
+        _require_types(location, source.schema_arrow, schema)
         present = None if columns is None else present_columns(schema, columns, source.schema_arrow.names)
         for rows in source.iter_batches(READ_ROWS, columns=present):
             yield current_rows(rows, schema)
 
 
-def _require_types(place: Place, found: pa.Schema, table: Table) -> None:
+def _require_types(location: Location, found: pa.Schema, table: Table) -> None:
     """Raise DamagedLakeError if the columns of a file are of other types than those of its table."""
     for field in arrow_schema(with_former(table)):
         if field.name in found.names and SIMPLE(field.type):
@@ -110,10 +110,10 @@ def _require_types(place: Place, found: pa.Schema, table: Table) -> None:
             if pa.types.is_dictionary(kind):
                 kind = kind.value_type
             if kind != field.type:
-                raise damaged(place, f"has column {field.name} of type {kind}; expected {field.type}")
+                raise damaged(location, f"has column {field.name} of type {kind}; expected {field.type}")
 
 
-def states_in_flow_order(root: Place, files: Sequence[LakeFile], without: pa.Array) -> Iterator[pa.RecordBatch]:
+def states_in_flow_order(root: Location, files: Sequence[LakeFile], without: pa.Array) -> Iterator[pa.RecordBatch]:
     """The states in these files, except of the connections `without`, in the order of flows, in which tasks read them
     (`udfs.source.lake`)."""
     rows = read_rows(root, "states", files, [name for name in STATES.names if name != STATE])

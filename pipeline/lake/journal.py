@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.lake.confinement import READABLE, content_of, damaged, delete_file, delete_folder, one_line, read_document
 from pipeline.lake.layout import INTERNAL, LakeFile, lake_tables
 from pipeline.lake.log import Log, checked
-from pipeline.output.place import Place, sink
+from pipeline.output.location import Location, sink
 
 NAME = "commit.json"
 
@@ -60,14 +60,14 @@ def finish(log: Log) -> int | None:
     return batch
 
 
-def read(root: Place) -> tuple[int, dict[str, Change]] | None:
+def read(root: Location) -> tuple[int, dict[str, Change]] | None:
     """The batch that is being committed and its changes; None if there is none. Raises LakeError."""
-    place = _journal(root)
+    location = _journal(root)
     try:
         document = read_document(root, NAME)
     except FileNotFoundError:
         return None
-    with content_of(place):
+    with content_of(location):
         batch = document["batch"]
         if type(batch) is not int or not 0 < batch < 1 << 62:
             raise ValueError("expected the number of a batch")
@@ -77,10 +77,10 @@ def read(root: Place) -> tuple[int, dict[str, Change]] | None:
         }
     for name, change in changes.items():
         if name not in lake_tables():
-            raise damaged(place, f"names {one_line(name[:100])}, which is not a table of a lake")
+            raise damaged(location, f"names {one_line(name[:100])}, which is not a table of a lake")
         for file in change.add:
             if not file.path.startswith(f"{batch:08}/"):
-                raise damaged(place, f"adds {file.path}, which batch {batch} has not written")
+                raise damaged(location, f"adds {file.path}, which batch {batch} has not written")
     return batch, changes
 
 
@@ -89,16 +89,16 @@ def discard(log: Log, batch: int) -> None:
     _clean(log, batch + 1, ())
 
 
-def _journal(root: Place) -> Place:
+def _journal(root: Location) -> Location:
     return root.child(INTERNAL).child(NAME)
 
 
-def _file(table: Place, document: Mapping[str, Any]) -> LakeFile:
+def _file(table: Location, document: Mapping[str, Any]) -> LakeFile:
     day = document["day"]
     return checked(table, LakeFile(**{**document, "day": date.fromisoformat(day) if day else None}))
 
 
-def _delete(root: Place, name: str, files: Iterable[LakeFile]) -> None:
+def _delete(root: Location, name: str, files: Iterable[LakeFile]) -> None:
     for file in files:
         delete_file(root, f"{name}/{file.path}")
 

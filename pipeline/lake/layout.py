@@ -78,7 +78,7 @@ STATES = table_of(
     ),
     Column("size", LONG, "size of the bytes, bytes", statistics=False),
 )
-TAKEN = table_of(
+KNOWN_CAPTURES = table_of(
     "taken",
     ("capture_file", STRING, "URI of a capture that was taken"),
     ("byte_size", LONG, "its size then, bytes"),
@@ -154,7 +154,7 @@ def lake_tables() -> dict[str, LakeTable]:
         LakeTable("states", STATES, partitioned=False, options=OF_STATES),
         LakeTable("pairing", of_flows, partitioned=False, options=PRIVATE),
         LakeTable("brokers", brokers, partitioned=False, options=PRIVATE),
-        LakeTable("taken", TAKEN, partitioned=False, options=PRIVATE),
+        LakeTable("taken", KNOWN_CAPTURES, partitioned=False, options=PRIVATE),
         LakeTable("batches", BATCHES, partitioned=False),
     ]
     return {table.name: table for table in (*public[1:], *own, public[0])}

@@ -1,6 +1,6 @@
 """The Delta logs of a lake: the files of its tables, and atomic changes to them.
 
-    log = Log(place("lake"))
+    log = Log(location("lake"))
     log.files("frames", batch=12)                  # as of that batch
     log.commit("frames", 13, add=[...], remove=[...])
 
@@ -33,7 +33,7 @@ from pipeline.lake.confinement import (
     delete_file,
 )
 from pipeline.lake.layout import APP, LOG, NS, DamagedLakeError, LakeError, LakeFile, lake_tables
-from pipeline.output.place import PRIVATE, Place
+from pipeline.output.location import PRIVATE, Location
 from udfs.sink.parquet import spark_json
 from udfs.source.lake import DAY, OPEN
 from udfs.source.reading import parts_of
@@ -84,7 +84,7 @@ def storage_options(uri: str) -> dict[str, str]:
 class Log:
     """The logs of the tables below `root`; `uri`: the lake as the user wrote it."""
 
-    def __init__(self, root: Place, uri: str | None = None) -> None:
+    def __init__(self, root: Location, uri: str | None = None) -> None:
         require_deltalake()
         self.root, self.tables = root, lake_tables()
         self._options = storage_options(uri or root.uri)
@@ -293,16 +293,16 @@ class Log:
                 delete_file(self.root, f"{name}/{LOG}/{info.base_name}")
 
     def _address(self, name: str) -> str:
-        place = self.root.child(name)
-        if place.local:
-            return place.path
-        parts = parts_of(place.uri)
-        return f"{'s3' if parts.scheme == 's3a' else parts.scheme}://{parts.place}"
+        location = self.root.child(name)
+        if location.local:
+            return location.path
+        parts = parts_of(location.uri)
+        return f"{'s3' if parts.scheme == 's3a' else parts.scheme}://{parts.path}"
 
 
-def files_of(place: Place, table: DeltaTable) -> list[LakeFile]:
+def files_of(location: Location, table: DeltaTable) -> list[LakeFile]:
     """The files of a version of the table in a directory. Raises DamagedLakeError."""
-    with content_of(place):
+    with content_of(location):
         actions = pa.table(table.get_add_actions(flatten=True))
         columns = {
             "path": "path", "size": "size_bytes", "rows": "num_records", "open": f"partition.{OPEN}",
@@ -312,10 +312,10 @@ def files_of(place: Place, table: DeltaTable) -> list[LakeFile]:
             name: actions[theirs].to_pylist() for name, theirs in columns.items() if theirs in actions.column_names
         }
         rows = zip(*known.values(), strict=True)
-        return [checked(place, LakeFile(**dict(zip(known, row, strict=True)))) for row in rows]
+        return [checked(location, LakeFile(**dict(zip(known, row, strict=True)))) for row in rows]
 
 
-def checked(table: Place, file: LakeFile) -> LakeFile:
+def checked(table: Location, file: LakeFile) -> LakeFile:
     """A file that a log or a journal names. Raises DamagedLakeError unless it can be one of the table."""
     data_path(table, file.path)
     sizes = (file.size, file.rows)

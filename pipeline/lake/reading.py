@@ -17,8 +17,8 @@ import pyarrow.dataset
 from codec.tables import DAY_OF, TABLES
 from pipeline.lake.layout import NS, LakeFile
 from pipeline.lake.log import Log
-from pipeline.lake.place import is_lake, open_lake
-from pipeline.output.place import OutputError, Place, escape_glob, place
+from pipeline.lake.opening import is_lake, open_lake
+from pipeline.output.location import Location, OutputError, escape_glob, location
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,7 +69,7 @@ def day_of(ns: int) -> date:
 
 def at(directory: str) -> bool:
     try:
-        return is_lake(place(directory))
+        return is_lake(location(directory))
     except OutputError:
         return False
 
@@ -102,14 +102,14 @@ def files_of(log: Log, span: Span) -> dict[str, list[LakeFile]]:
     }
 
 
-def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None:
+def dataset(root: Location, directory: str, name: str) -> pa.dataset.Dataset | None:
     """A table of a lake, as of its last batch, as an Arrow dataset; None if it has no file."""
     log = Log(root, directory)
     paths = [f"{root.path}/{name}/{file.path}" for file in log.readable(name, log.files(name, log.batch("captures")))]
     return pa.dataset.dataset(paths, filesystem=root.files, format="parquet") if paths else None
 
 
-def _table(spark: SparkSession, root: Place, name: str, files: Sequence[LakeFile]) -> DataFrame:
+def _table(spark: SparkSession, root: Location, name: str, files: Sequence[LakeFile]) -> DataFrame:
     from udfs.arrow.spark_schemas import read_files, spark_schema
 
     if not files:
@@ -123,15 +123,17 @@ def within(found: Mapping[str, DataFrame], span: Span) -> Mapping[str, DataFrame
     """The rows of all tables that overlap the time span."""
     if not span.bounded:
         return found
-    chosen = {
+    overlapping = {
         name: found[name].filter(_within(_ns(begins), _ns(ends), span)) for name, (begins, ends) in TIME_COLUMNS.items()
     }
     from pyspark.sql import functions as F
 
-    connections = F.broadcast(chosen["connections"].select("connection_id"))
+    connections = F.broadcast(overlapping["connections"].select("connection_id"))
     at = F.coalesce("publish_ts_ns", "deliver_ts_ns")
-    chosen["message_flows"] = found["message_flows"].filter(_within(at, at, span))
-    return {name: chosen.get(name) or found[name].join(connections, "connection_id", "left_semi") for name in found}
+    overlapping["message_flows"] = found["message_flows"].filter(_within(at, at, span))
+    return {
+        name: overlapping.get(name) or found[name].join(connections, "connection_id", "left_semi") for name in found
+    }
 
 
 def _within(begins: Column, ends: Column, span: Span) -> Column:

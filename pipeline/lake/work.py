@@ -22,7 +22,7 @@ from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.reading import Span
-from pipeline.output.place import PRIVATE, Place
+from pipeline.output.location import PRIVATE, Location
 from pipeline.run.exchange import planned, task_numbers
 from pipeline.run.processes import LocalProcesses
 from pipeline.tables.decoding import (
@@ -71,14 +71,14 @@ class Written:
 @dataclass(frozen=True)
 class LakeWork:
     """`start`: starts the session when it is needed; `processes`: for batches of local captures, None: all on Spark.
-    `payload`: with message bodies; `chosen`: which connections; `key_logs`: read again for each batch; `carry_secrets`:
-    as for `udfs.tables.tables_of`."""
+    `payload`: with message bodies; `packet_filter`: which connections; `key_logs`: read again for each batch;
+    `carry_secrets`: as for `udfs.tables.tables_of`."""
 
     log: Log
     start: Callable[[], SparkSession]
     processes: LocalProcesses | None
     payload: bool
-    chosen: PacketFilter
+    packet_filter: PacketFilter
     key_logs: tuple[str, ...]
     carry_secrets: bool
 
@@ -111,7 +111,7 @@ class LakeWork:
         size = sum(arrival.file.expected_size for arrival in arrivals)
         spark = self._local(size) if decoded_locally(uris) else self.spark
         with planned(spark):
-            return by_flow(spark, uris, writer, WRITTEN, self.chosen, read).collected()
+            return by_flow(spark, uris, writer, WRITTEN, self.packet_filter, read).collected()
 
     def _ended(self, writer: WriteBatch, connections: int) -> list[dict[str, Any]]:
         """Close this number of connections."""
@@ -213,9 +213,9 @@ class LakeWork:
                 found.stream_queues.add(tuple(json.loads(row["note"])))
             elif row["rows"]:
                 name, _, folder = row["folder"].partition("/")
-                place = self.log.root.child(name)
+                location = self.log.root.child(name)
                 partition = partition_of(folder) if self.log.tables[name].partitioned else (None, None)
-                found.files[name].append(lake_file(place, f"{folder}/{row['file']}", row["rows"], *partition))
+                found.files[name].append(lake_file(location, f"{folder}/{row['file']}", row["rows"], *partition))
         return found
 
     def _paths(self, name: str, files: Sequence[LakeFile]) -> list[str]:
@@ -229,7 +229,9 @@ class LakeWork:
         wanted = pa.schema([schema.field(column) for column in columns or schema.names])
         return read_rows(self.log.root, name, files, wanted.names).select(wanted.names).cast(wanted)
 
-    def _write_ids(self, scratch: Place, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]) -> str:
+    def _write_ids(
+        self, scratch: Location, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]
+    ) -> str:
         """Write the ids of the messages in these files, given as (table, files, columns with connection and frame);
         returns the path."""
         parts = [

@@ -1,1 +1,1 @@
-"""Tables as files (`parquet`), where they are (`place`) and how they replace older ones (`swap`); values as text."""
+"""Tables as files (`parquet`), where they are (`location`) and how they replace older ones (`swap`); values as text."""

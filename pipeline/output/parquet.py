@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from codec.tables import TABLES, Table
-from pipeline.output.place import Place
+from pipeline.output.location import Location
 from udfs.arrow.types import arrow_schema
 from udfs.sink.parquet import COMPRESSION, ParquetFiles, Stored
 
@@ -38,12 +38,12 @@ def write(table: DataFrame, uri: str, *, append: bool = False) -> None:
     table.write.options(**OPTIONS).mode("append" if append else "error").parquet(uri)
 
 
-def files(directory: Place) -> list[str]:
+def files(directory: Location) -> list[str]:
     """The names of the files of a table in `directory`."""
     return sorted(name for name in directory.entries() or () if name.endswith(".parquet"))
 
 
-def write_rows(directory: Place, schema: Table, rows: Iterable[pa.RecordBatch] = ()) -> None:
+def write_rows(directory: Location, schema: Table, rows: Iterable[pa.RecordBatch] = ()) -> None:
     """Write one file of a table into `directory`, which is created; also without rows."""
     file = ParquetFiles(directory.files, directory.path, schema)
     for batch in rows:
@@ -52,7 +52,7 @@ def write_rows(directory: Place, schema: Table, rows: Iterable[pa.RecordBatch] =
 
 
 def read(
-    directory: Place, columns: Iterable[str], names: Iterable[str] | None = None, where: pc.Expression | None = None
+    directory: Location, columns: Iterable[str], names: Iterable[str] | None = None, where: pc.Expression | None = None
 ) -> pa.Table:
     """Columns of the files of a table in `directory`; only of the files `names`, if given; only rows `where` this
     is true."""

@@ -25,7 +25,7 @@ from functools import partial
 import pyarrow.compute
 import pyarrow.fs
 
-from pipeline.output.place import SCRATCH, OutputError, Place, others_may_rename, place
+from pipeline.output.location import SCRATCH, Location, OutputError, location, others_may_rename
 
 # Files that Spark and desktops add to a folder.
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
@@ -35,29 +35,29 @@ ABANDONED_NS = 24 * 3600 * 10**9
 
 
 @contextmanager
-def staged(output: str, *, known: Collection[str], overwrite: bool = False) -> Iterator[Place]:
+def staged(output: str, *, known: Collection[str], overwrite: bool = False) -> Iterator[Location]:
     """A directory to write into, which replaces `output` when the body succeeds.
 
     `known`: names of sub-directories that may be replaced. Raises OutputError before the body if `output` has anything
     else, or is not empty without `overwrite`.
     """
-    target = place(output)
+    target = location(output)
     with staged_next_to(target, target, partial(check, target, known, overwrite)) as stage:
         yield stage
 
 
 @contextmanager
-def staged_child(output: str, name: str) -> Iterator[Place]:
+def staged_child(output: str, name: str) -> Iterator[Location]:
     """A directory to write into, which replaces the sub-directory `name` of `output` when the body succeeds. Until then
     nothing in `output` changes."""
-    directory = place(output)
+    directory = location(output)
     sibling = directory.parent.child(f"{directory.name}.{name}")
     with staged_next_to(directory.child(name), sibling, lambda: None) as stage:
         yield stage
 
 
 @contextmanager
-def staged_next_to(target: Place, sibling: Place, allowed: Callable[[], None]) -> Iterator[Place]:
+def staged_next_to(target: Location, sibling: Location, allowed: Callable[[], None]) -> Iterator[Location]:
     """A stage, a hidden directory next to `sibling`, that replaces `target` at the end. `allowed` is called before and
     after the body, and may raise."""
     clean(target, sibling)
@@ -75,7 +75,7 @@ def staged_next_to(target: Place, sibling: Place, allowed: Callable[[], None]) -
         stage.scratch.remove()
 
 
-def check(target: Place, known: Collection[str], overwrite: bool) -> None:
+def check(target: Location, known: Collection[str], overwrite: bool) -> None:
     """Raise OutputError if `target` must not be replaced."""
     entries = sorted(set(target.entries() or ()) - IGNORED)
     for entry in entries:
@@ -90,7 +90,7 @@ def check(target: Place, known: Collection[str], overwrite: bool) -> None:
         )
 
 
-def has_no_rows(target: Place, entries: Collection[str]) -> bool:
+def has_no_rows(target: Location, entries: Collection[str]) -> bool:
     """Whether the tables are those of a run that found no capture: no rows except captures without a format."""
     try:
         for entry in entries:
@@ -103,7 +103,7 @@ def has_no_rows(target: Place, entries: Collection[str]) -> bool:
     return True
 
 
-def swap(stage: Place, target: Place) -> None:
+def swap(stage: Location, target: Location) -> None:
     """Replace the target by the stage. Between the two moves the old output has a name that `clean` recognises."""
     old = stage.parent.child(f"{stage.name}{OLD}")
     existed = target.entries() is not None
@@ -119,7 +119,7 @@ def swap(stage: Place, target: Place) -> None:
         old.remove()
 
 
-def clean(target: Place, sibling: Place) -> None:
+def clean(target: Location, sibling: Location) -> None:
     """Remove stages and scratch directories of killed runs, and files of late tasks; restore the target if a run was
     killed during its swap. Directories of other users are left alone, and all where everybody can rename them."""
     leftover = re.compile(rf"(\.wirehare-{re.escape(sibling.name)}-(\d+)-[0-9a-f]{{8}})({OLD}|{SCRATCH})?")
@@ -130,13 +130,13 @@ def clean(target: Place, sibling: Place) -> None:
         stage, started_ns, kind = found.groups()
         if alive(sibling.parent.child(stage), int(started_ns)):
             continue
-        place_of_leftover = sibling.parent.child(found[0])
-        if place_of_leftover.local and not is_own_directory(place_of_leftover.path):
+        stale = sibling.parent.child(found[0])
+        if stale.local and not is_own_directory(stale.path):
             continue
         if kind == OLD and target.entries() is None:
-            place_of_leftover.move_to(target)
+            stale.move_to(target)
         else:
-            place_of_leftover.remove()
+            stale.remove()
 
 
 def is_own_directory(path: str) -> bool:
@@ -149,7 +149,7 @@ def is_own_directory(path: str) -> bool:
 
 
 @contextmanager
-def hold_lock(stage: Place) -> Iterator[None]:
+def hold_lock(stage: Location) -> Iterator[None]:
     """Hold a lock on a local stage. It follows the directory when it is moved, and ends with the process."""
     if not stage.local:
         yield
@@ -162,7 +162,7 @@ def hold_lock(stage: Place) -> Iterator[None]:
         os.close(directory)
 
 
-def alive(stage: Place, started_ns: int) -> bool:
+def alive(stage: Location, started_ns: int) -> bool:
     """Whether the run that created `stage` at `started_ns` may still be running."""
     if not stage.local:
         return time.time_ns() - started_ns < ABANDONED_NS

@@ -71,13 +71,13 @@ def wire(value: object, limit: int = MAX_CHARACTERS) -> Markup:
 @lru_cache(1 << 10)  # a page shows most names many times
 def _inert(text: str, limit: int) -> Markup:
     """A string with characters that have to be escaped, or of more than `limit`, as inert HTML."""
-    shown, parts = 0, list[str]()
+    length, parts = 0, list[str]()
     for odd, group in groupby(visible_characters(text, limit), key=itemgetter(1)):
         characters = "".join(character for character, _ in group)
-        shown += len(characters)
+        length += len(characters)
         parts += (f"<i>U+{ord(c):04X}</i>" for c in characters) if odd else (str(escape(characters)),)
-    if shown < len(text):
-        parts.append(f"<i>\u2026 {len(text) - shown} more</i>")
+    if length < len(text):
+        parts.append(f"<i>\u2026 {len(text) - length} more</i>")
     return BDI.format(Markup("".join(parts)))
 
 

@@ -101,9 +101,9 @@ def require_positive(most: int) -> None:
         raise ValueError(f"nothing to draw: most={most!r}; expected 1 or more")
 
 
-def omitted(shown: int, total: int, what: str, order: str) -> str | None:
+def omitted(drawn: int, total: int, what: str, order: str) -> str | None:
     """The line of a subtitle that says what was left out; None if everything is shown."""
-    return None if shown >= total else f"{shown:,} of {total:,} {what} shown: {order}"
+    return None if drawn >= total else f"{drawn:,} of {total:,} {what} shown: {order}"
 
 
 def interval_us(every: str | None, first_ns: int, last_ns: int, intervals: int = INTERVALS) -> int:
@@ -144,8 +144,8 @@ def unique_names(names: Mapping[Key, str]) -> dict[Key, str]:
     """Names for an axis, where equal names would share a row: a repeated name gets a number."""
     found: dict[Key, str] = {}
     for key, name in names.items():
-        numbered = (f"{name} ({number})" for number in count(2))
-        found[key] = next(shown for shown in chain((name,), numbered) if shown not in found.values())
+        with_numbers = (f"{name} ({number})" for number in count(2))
+        found[key] = next(label for label in chain((name,), with_numbers) if label not in found.values())
     return found
 
 

@@ -225,10 +225,10 @@ def drawing(steps: Sequence[Step], columns: Mapping[Lifeline, tuple[str, str]], 
         x, x2 = ends if step.sender == "client" else reversed(ends)
         look = {"kind": step.kind, "whole": step.whole, "text": step.label, "way": 1 if x2 > x else -1}
         arrows.append({"y": y, "x": x, "x2": x2, "middle": (x + x2) / 2, **look})
-    places = list(at.values())
-    names = row_of(NAMES, places, [name for name, _ in columns.values()])
-    addresses = row_of(ADDRESSES, places, [address for _, address in columns.values()])
-    lines = [{"x": place, "y": BEGIN, "y2": height - 4} for place in places]
+    xs = list(at.values())
+    names = row_of(NAMES, xs, [name for name, _ in columns.values()])
+    addresses = row_of(ADDRESSES, xs, [address for _, address in columns.values()])
+    lines = [{"x": x, "y": BEGIN, "y2": height - 4} for x in xs]
     layers = [
         chart.layer(lines).mark_rule(color=LIGHT["muted"], strokeWidth=1).encode(X, Y, alt.Y2("y2:Q")),
         chart.layer(notes).mark_rule(strokeWidth=16, color=LIGHT["panel"]).encode(X, Y, alt.X2("x2:Q")),
@@ -245,12 +245,12 @@ def arrow_layers(arrows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Shafts, heads and labels; dashed where bytes of the frame were not captured."""
     colours = chart.scale(KINDS, [arrow["kind"] for arrow in arrows])
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, direction="horizontal", offset=6)
-    shown, same = (alt.Color("kind:N", scale=colours, legend=each) for each in (legend, None))
+    with_legend, same = (alt.Color("kind:N", scale=colours, legend=each) for each in (legend, None))
     dashes = alt.Scale(domain=[True, False], range=[[1, 0], [4, 3]])
     dash = alt.StrokeDash("whole:N", scale=dashes, legend=None)
     tip, middle = (alt.X(field, scale=None, axis=None) for field in ("x2:Q", "middle:Q"))
     return [
-        chart.layer(arrows).mark_rule(strokeWidth=1.6).encode(X, Y, alt.X2("x2:Q"), shown, dash),
+        chart.layer(arrows).mark_rule(strokeWidth=1.6).encode(X, Y, alt.X2("x2:Q"), with_legend, dash),
         *(
             chart.layer([arrow for arrow in arrows if arrow["way"] == way])
             .mark_point(shape=shape, filled=True, size=46, opacity=1, xOffset=offset)
@@ -271,6 +271,6 @@ def texts(rows: Sequence[Mapping[str, Any]], x: str = "x", **look: Any) -> Any:
     return chart.layer(rows).mark_text(**mark).encode(alt.X(f"{x}:Q", scale=None, axis=None), Y, alt.Text("text:N"))
 
 
-def row_of(y: int, places: Sequence[int], words: Sequence[str]) -> list[dict[str, Any]]:
+def row_of(y: int, xs: Sequence[int], words: Sequence[str]) -> list[dict[str, Any]]:
     """Texts in one row at height `y`."""
-    return [{"x": x, "y": y, "text": text} for x, text in zip(places, words, strict=True)]
+    return [{"x": x, "y": y, "text": text} for x, text in zip(xs, words, strict=True)]

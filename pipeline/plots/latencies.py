@@ -59,9 +59,9 @@ def latency(
     title = f"Latency: {MEASURE_NAMES[measure]}" if measure else "Latency"
     if not found:
         return chart.empty(title, "no message was measured")
-    shown = found[:most] if by else sorted(found, key=lambda row: list(MEASURE_NAMES).index(row["measure"]))
+    first_rows = found[:most] if by else sorted(found, key=lambda row: list(MEASURE_NAMES).index(row["measure"]))
     octave = F.floor(F.log2(F.greatest("ns", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
-    drawn_values = chart.is_one_of(by, [row[by] for row in shown]) if by else F.lit(True)
+    drawn_values = chart.is_one_of(by, [row[by] for row in first_rows]) if by else F.lit(True)
     classes = measured(flows, keys).select(*keys, "measure", octave).filter(wanted & drawn_values)
     counted = [row.asDict() for row in classes.groupBy(*keys, "measure", "class").count().collect()]
     key = by or "measure"
@@ -72,9 +72,9 @@ def latency(
             row,
             [group for group in counted if group[key] == row[key]],
             reach,
-            last=row is shown[-1],
+            last=row is first_rows[-1],
         )
-        for row in shown
+        for row in first_rows
     ]
     more = f"the {most} most frequent values of {by}" if by and len(found) > most else None
     return chart.titled(alt.vconcat(*rows, spacing=12), title, more)
@@ -134,7 +134,7 @@ def latency_over_time(
             "to": (row["bin"] + 1) * width * 1000 / unit_ns,
             "n": row["n"],
             "longest": logarithmic_ms(row["max_ns"]),
-            **{word: logarithmic_ms(row["at"][place]) for place, word in enumerate(MARKS.values())},
+            **{word: logarithmic_ms(row["at"][index]) for index, word in enumerate(MARKS.values())},
         }
         for row in binned.orderBy("bin").collect()
     ]
@@ -182,20 +182,20 @@ def latency_parts(tables: Tables, where: str | None = None, *, by: str = "queue"
     if not totals:
         found.unpersist()
         return chart.empty(title, "no message was seen from its publish to its settlement")
-    shown = totals[:most]
-    parts = found.filter(chart.is_one_of(by, [row[by] for row in shown])).filter("measure != 'total'").collect()
+    first_rows = totals[:most]
+    parts = found.filter(chart.is_one_of(by, [row[by] for row in first_rows])).filter("measure != 'total'").collect()
     found.unpersist()
     names = chart.unique_names(
         {
             row[by]: f"{plain_text(row[by], chart.NAME_CHARACTERS)} · {duration(row['mean_ns'])} · {row['count']:,}"
-            for row in shown
+            for row in first_rows
         }
     )
     bars = chart.layer(
         {
             "name": names[row[by]],
             "part": PART_NAMES[row["measure"]],
-            "place": list(PART_NAMES).index(row["measure"]),
+            "order": list(PART_NAMES).index(row["measure"]),
             "ms": row["mean_ns"] / 1e6,
         }
         for row in parts
@@ -204,7 +204,7 @@ def latency_parts(tables: Tables, where: str | None = None, *, by: str = "queue"
         chart.name_rows(names.values()),
         alt.X("ms:Q", title="milliseconds, mean"),
         alt.Color("part:N", scale=scale_of_parts(), legend=alt.Legend(columns=3)),
-        alt.Order("place:Q"),
+        alt.Order("order:Q"),
     )
     more = f"the {most} values of {by} with the longest time in all" if len(totals) > most else None
     line = "mean from publish to settlement, and the number of messages"

@@ -155,12 +155,12 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     found = worst.orderBy(F.desc("share"), "client", "sender").limit(most + 1).collect()
     if not found:
         return chart.empty(title, "no connection agreed on heartbeats and was silent for half an interval")
-    shown, more = found[:most], len(found) > most
-    first, last = min(row["first"] for row in shown), max(row["last"] for row in shown)
+    first_rows, more = found[:most], len(found) > most
+    first, last = min(row["first"] for row in first_rows), max(row["last"] for row in first_rows)
     unit, unit_ns = time_unit(last - first)
     wide = max((last - first) // INTERVALS, 1)
     sides = reduce(operator.or_, (
-        (F.col("connection_id") == row["connection_id"]) & (F.col("sender") == row["sender"]) for row in shown
+        (F.col("connection_id") == row["connection_id"]) & (F.col("sender") == row["sender"]) for row in first_rows
     ))  # fmt: skip
     longest = silent.filter(sides).orderBy(F.desc(F.col("ns") / F.col("limit_ns"))).limit(MOST)
     beats = rows.filter(sides).filter(BEATS).select(
@@ -172,7 +172,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     )
     names = chart.unique_names({
         (row["connection_id"], row["sender"]): f"{row['sender']} of {row['client']} ({duration(row['limit_ns'])})"
-        for row in shown
+        for row in first_rows
     })  # fmt: skip
     spans, ticks = [], []
     for row in drawn.collect():
@@ -184,7 +184,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     lines = (
         "a side's name is followed by the interval agreed on; silence below half of it is blank; ticks are heartbeats",
         f"the {most} directions with the longest silence" if more else None,
-        chart.omitted(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
+        chart.omitted(len(spans), sum(row["silences"] for row in first_rows), "silences", "the longest, in intervals"),
     )
     y = chart.name_rows(names.values())
     span = alt.Scale(domain=[0, (last - first) / unit_ns], nice=False)

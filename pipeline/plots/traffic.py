@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROW = 90  # height of one queue, pixels
 IN, OUT = "published", "delivered"
 BROKER, CONSUMERS = "in the broker, not delivered yet", "with consumers, not settled yet"
-TRAFFIC, PLACES = {IN: "c1", OUT: "c2"}, {BROKER: "c2", CONSUMERS: "c1"}
+TRAFFIC, BACKLOG = {IN: "c1", OUT: "c2"}, {BROKER: "c2", CONSUMERS: "c1"}
 # Where a publish goes that was never delivered: through the default exchange to the queue of its routing key.
 NOT_ROLLED_BACK = "NOT transaction <=> 'rolled-back'"
 QUEUE_OF_FLOW = "coalesce(queue, address, CASE WHEN exchange = '' THEN routing_key END)"
@@ -78,7 +78,7 @@ def backlog(tables: Tables, where: str | None = None, *, every: str | None = Non
         .agg(F.max("level").alias("value"), F.max_by("level", "ts_ns").alias("last"))
     )  # fmt: skip
     longest = chart.omitted(len(rows), total, "queues", "the longest")
-    drawn = by_time(binned, rows, PLACES, ends, width, "messages", carry=True)
+    drawn = by_time(binned, rows, BACKLOG, ends, width, "messages", carry=True)
     return chart.titled(drawn, title, f"the most at once within {chart.length(width)}", longest)
 
 
@@ -98,10 +98,10 @@ def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
 def waiting(tables: Tables, where: str | None) -> DataFrame:
     """Rows (`row`, `what`: BROKER or CONSUMERS, `ts_ns`, `change`): by how much the number of waiting messages
     changes."""
-    chosen = chart.filtered_tables(tables, where, "messages", "message_flows")
+    filtered = chart.filtered_tables(tables, where, "messages", "message_flows")
     # A refused message is in no queue.
     refused = F.col("deliver_ts_ns").isNull() & F.coalesce(F.col("outcome").isin(*REFUSED), F.lit(False))
-    flows = chosen.message_flows.filter(
+    flows = filtered.message_flows.filter(
         f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL AND {NOT_ROLLED_BACK}"
     )
     flows = flows.filter(~refused)
@@ -113,7 +113,7 @@ def waiting(tables: Tables, where: str | None) -> DataFrame:
         "change", F.lit(-1).cast("long")
     )
     before = F.lag("outstanding", 1, 0).over(Window.partitionBy(*LINK).orderBy("ts_ns"))
-    consumers = by_consumer(chosen).withColumn("change", F.col("outstanding") - before)
+    consumers = by_consumer(filtered).withColumn("change", F.col("outstanding") - before)
     with_consumers = consumers.select(F.col("queue").alias("row"), F.lit(CONSUMERS).alias("what"), "ts_ns", "change")
     return entered.unionAll(left_broker).unionAll(with_consumers)
 
@@ -164,10 +164,10 @@ def by_time(
     x_scale = alt.Scale(domain=[0, (ends[1] - ends[0]) / unit_ns], nice=False)
     look = {"interpolate": "step-after", "strokeWidth": 1.8, "clip": True}
     charts = []
-    for name, shown in chart.unique_names({row: plain_text(row, chart.NAME_CHARACTERS) for row in rows}).items():
+    for name, label in chart.unique_names({row: plain_text(row, chart.NAME_CHARACTERS) for row in rows}).items():
         last = name == rows[-1]
         drawn = chart.layer(
-            {"row": shown, "what": what, "t": at, "value": round(value, 3)}
+            {"row": label, "what": what, "t": at, "value": round(value, 3)}
             for what in words
             for at, value in zip(times, values(found, name, what, len(times), carry), strict=True)
         )
@@ -179,7 +179,7 @@ def by_time(
             alt.Color("what:N", scale=chart.scale(words, list(words))),
             *([] if carry else [alt.StrokeDash("what:N", scale=scale(list(words), DASHES))]),
         )
-        head = alt.TitleParams(shown, fontSize=12, offset=4)
+        head = alt.TitleParams(label, fontSize=12, offset=4)
         charts.append(encoded.properties(width=chart.WIDTH, height=ROW, title=head))
     return alt.vconcat(*charts, spacing=14)
 
@@ -230,18 +230,18 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
     counted = rows.filter(chart.is_one_of("who", names)).groupBy("who", "version").agg(
         F.count("*").alias("connections"), F.sum("messages").alias("messages")
     )  # fmt: skip
-    shown = chart.unique_names({name: plain_text(name, chart.NAME_CHARACTERS) for name in names})
-    found = [{**row.asDict(), "who": shown[row["who"]]} for row in counted.collect()]
+    labels = chart.unique_names({name: plain_text(name, chart.NAME_CHARACTERS) for name in names})
+    found = [{**row.asDict(), "who": labels[row["who"]]} for row in counted.collect()]
     look = alt.Axis(labelColor=LIGHT["ink"], labelLimit=240, ticks=False, domain=False)
     colour = alt.Color("version:N", scale=chart.scale(VERSIONS, [row["version"] for row in found]))
-    stacked = alt.Order("place:Q")
-    place = {version: number for number, version in enumerate(VERSIONS)}
+    stacked = alt.Order("order:Q")
+    order = {version: number for number, version in enumerate(VERSIONS)}
     bars = [
-        chart.layer({**row, "place": place[row["version"]]} for row in found)
+        chart.layer({**row, "order": order[row["version"]]} for row in found)
         .mark_bar(height=12)
         .encode(
             alt.X(f"{what}:Q", title=what, axis=alt.Axis(labelExpr=chart.WHOLE, tickCount=5, format="~s")),
-            alt.Y("who:N", sort=list(shown.values()), title=None, axis=axis),
+            alt.Y("who:N", sort=list(labels.values()), title=None, axis=axis),
             colour,
             stacked,
         )

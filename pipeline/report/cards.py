@@ -118,8 +118,8 @@ class Card:
             return [("", self.texts[0][0])]
         if self.texts:
             more = len(self.texts) - TEXTS
-            shown = [("once" if number == 1 else f"{number:,} times", text) for text, number in self.texts[:TEXTS]]
-            return [*shown, *([(f"and {plural(more, 'other text')}", None)] if more > 0 else [])]
+            texts = [("once" if number == 1 else f"{number:,} times", text) for text, number in self.texts[:TEXTS]]
+            return [*texts, *([(f"and {plural(more, 'other text')}", None)] if more > 0 else [])]
         if not self.examples:
             return ()
         ended = self.examples[0].ended if self.category == CLOSE else None
@@ -158,7 +158,7 @@ def cards(facts: Facts, found: Comparison, examples: int, tables: str, rules: Ma
     merged: dict[str, list[Mapping[str, Any]]] = {}
     for group in facts.groups["rules"].rows:
         merged.setdefault(str(group["rule_id"]), []).append(group)
-    shown = [
+    found_cards = [
         Card(
             rule_id,
             max((str(group["severity"]) for group in groups), key=SEVERITIES.index),
@@ -179,8 +179,8 @@ def cards(facts: Facts, found: Comparison, examples: int, tables: str, rules: Ma
         )
         for rule_id, groups in merged.items()
     ]
-    shown = [replace(card, examples=card.examples[:1]) if card.common else card for card in shown]
-    return sorted(shown, key=rank)
+    found_cards = [replace(card, examples=card.examples[:1]) if card.common else card for card in found_cards]
+    return sorted(found_cards, key=rank)
 
 
 def rank(card: Card) -> tuple[int, bool, bool, int, str]:
@@ -188,10 +188,10 @@ def rank(card: Card) -> tuple[int, bool, bool, int, str]:
     return -SEVERITIES.index(card.severity), not card.costs_work, card.common, -card.findings, card.rule_id
 
 
-def most_important(shown: Sequence[Card]) -> list[Card]:
+def most_important(cards: Sequence[Card]) -> list[Card]:
     """The few most important cards: first those that cost work, then the worst, then new ones; no notes. Rules that
     nearly every connection breaks come last."""
-    serious = [card for card in shown if card.severity != SEVERITIES[0]]
+    serious = [card for card in cards if card.severity != SEVERITIES[0]]
     worst = sorted(serious, key=lambda card: (card.common, not card.costs_work, *rank(card)[:1], not card.new))
     return worst[:MOST_IMPORTANT]
 
@@ -212,9 +212,9 @@ def names(facts: Facts) -> dict[str, dict[str, list[str]]]:
     return {
         rule_id: {
             name: [
-                shown
+                label
                 for text, _ in found.most_common()
-                for shown in (
+                for label in (
                     with_connections(text, which.get((rule_id, text), ()), complete)
                     if name == "application"
                     else [text]
@@ -257,7 +257,7 @@ def values(evidence: str | None) -> list[tuple[str, str]]:
         return [("evidence", evidence or "")]
     if not isinstance(found, dict):
         return [("evidence", json_text(found))]
-    order = {name: place for place, name in enumerate(BEFORE_OTHERS)}
+    order = {name: index for index, name in enumerate(BEFORE_OTHERS)}
     ordered = sorted(found.items(), key=lambda item: order.get(item[0], len(order)))
     return [with_unit(name.replace("_", " "), value) for name, value in ordered[:VALUES]]
 
@@ -296,5 +296,5 @@ def connection_filter(ends: Mapping[str, Any]) -> str | None:
 def cut_command(tables: str, rule_id: str, connection_id: int | None, frame_no: int | None) -> str:
     """The command that writes the packets of a finding of `tables` (a directory) to a file, with what Wireshark needs
     to dissect them."""
-    place = "/".join([rule_id, *(str(number) for number in (connection_id, frame_no) if number is not None)])
-    return shlex.join(["wirehare", "cut", tables, "--finding", place, "-o", f"{rule_id}.pcapng"])
+    reference = "/".join([rule_id, *(str(number) for number in (connection_id, frame_no) if number is not None)])
+    return shlex.join(["wirehare", "cut", tables, "--finding", reference, "-o", f"{rule_id}.pcapng"])

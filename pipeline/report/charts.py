@@ -139,8 +139,8 @@ def distribution(groups: Groups) -> Markup | None:
     """Histogram of settlement latencies, in classes of half an octave."""
     counted = Counter[tuple[int, str]]()
     for group in groups.rows:
-        place = (int(str(group["class"])) * 2 // CLASSES_PER_OCTAVE, OPERATIONS.get(str(group["operation"]), "other"))
-        counted[place] += int(group["rows"] or 0)
+        key = (int(str(group["class"])) * 2 // CLASSES_PER_OCTAVE, OPERATIONS.get(str(group["operation"]), "other"))
+        counted[key] += int(group["rows"] or 0)
     if not counted:
         return None
     words = sorted({word for _, word in counted}, reverse=True)

@@ -111,8 +111,8 @@ def unchecked(facts: Facts, rules: Mapping[str, Rule]) -> list[Unchecked]:
         counted[str(kind["version"]), unknown(kind)] += int(kind["rows"] or 0)
     found = []
     for rule in rules.values():
-        own = {place: number for place, number in counted.items() if place[0] in rule.versions}
-        without = {place: number for place, number in own.items() if rule.lacking(place[1])}
+        own = {key: number for key, number in counted.items() if key[0] in rule.versions}
+        without = {key: number for key, number in own.items() if rule.lacking(key[1])}
         if without:
             lacking = {name for _, missing in without for name in rule.lacking(missing)}
             reasons = tuple(text for name, text in KNOWLEDGE.items() if name in lacking)

@@ -199,7 +199,7 @@ def first_of(audit: Audit, known: KnownFinding) -> dict[str, Any] | None:
     if row is None:
         return None
     rule = audit.rules.get(str(known.about["rule_id"]))
-    shown = example(row, audit.tables)
+    proof = example(row, audit.tables)
     return {
         "text": rule.summary if rule else row["summary"],
         "evidence": parsed(row["evidence"]),
@@ -210,7 +210,7 @@ def first_of(audit: Audit, known: KnownFinding) -> dict[str, Any] | None:
         "packet_no": row["packet_no"],
         "connection_id": row["connection_id"],
         "frame_no": row["frame_no"],
-        "cut": shown.cut,
+        "cut": proof.cut,
     }
 
 
@@ -226,11 +226,11 @@ def sarif(audit: Audit) -> str:
     """One result per KnownFinding, at most IDENTITIES; those that are gone have state 'absent'."""
     known = sorted(audit.found.known, key=order)[:IDENTITIES]
     names = sorted({str(one.about["rule_id"]) for one in known} | {str(entry["rule_id"]) for entry in audit.found.gone})
-    place = {name: number for number, name in enumerate(names)}
-    results = [sarif_result(audit, one, place) for one in known]
+    index = {name: number for number, name in enumerate(names)}
+    results = [sarif_result(audit, one, index) for one in known]
     results += [
         {
-            **sarif_message(entry, audit.rules, place),
+            **sarif_message(entry, audit.rules, index),
             "baselineState": "absent",
             "partialFingerprints": {"wirehare/1": entry["key"]},
         }
@@ -249,31 +249,31 @@ def sarif_rule(name: str, rule: Rule | None) -> dict[str, Any]:
     return {"id": name, **{key: {"text": text} for key, text in texts.items() if text}, **level}
 
 
-def sarif_result(audit: Audit, one: KnownFinding, place: Mapping[str, int]) -> dict[str, Any]:
+def sarif_result(audit: Audit, one: KnownFinding, index: Mapping[str, int]) -> dict[str, Any]:
     """A finding in SARIF, with the capture and the packet of an example if there is one."""
     entry = {**one.about, "severity": one.severity}
-    made = {
-        **sarif_message(entry, audit.rules, place),
+    element = {
+        **sarif_message(entry, audit.rules, index),
         "level": LEVELS[one.severity],
         "occurrenceCount": one.findings,
         "partialFingerprints": {"wirehare/1": one.key},
     }
     if one.status is not None:
-        made["baselineState"] = STATES[one.status]
+        element["baselineState"] = STATES[one.status]
     first = audit.facts.firsts.get(one.key)
     if first is not None and first["capture_file"]:
         packet = "" if first["packet_no"] is None else f", packet {first['packet_no']}"
         peers = f"{first['client']} -> {first['server']}{packet}"
-        made["locations"] = [
+        element["locations"] = [
             {
                 "physicalLocation": {"artifactLocation": {"uri": first["capture_file"]}},
                 "logicalLocations": [{"fullyQualifiedName": peers}],
             }
         ]
-    return made
+    return element
 
 
-def sarif_message(entry: Mapping[str, Any], rules: Mapping[str, Rule], place: Mapping[str, int]) -> dict[str, Any]:
+def sarif_message(entry: Mapping[str, Any], rules: Mapping[str, Rule], index: Mapping[str, int]) -> dict[str, Any]:
     """The rule of an entry and its message: what is wrong, who does it, and what to do."""
     name = str(entry["rule_id"])
     rule = rules.get(name)
@@ -282,7 +282,7 @@ def sarif_message(entry: Mapping[str, Any], rules: Mapping[str, Rule], place: Ma
     ]
     parts = [rule.summary if rule else f"{name} is broken.", f"{', '.join(about)}." if about else ""]
     parts.append(f"What to do: {rule.remedy}" if rule and rule.remedy else "")
-    return {"ruleId": name, "ruleIndex": place[name], "message": {"text": " ".join(filter(None, parts))}}
+    return {"ruleId": name, "ruleIndex": index[name], "message": {"text": " ".join(filter(None, parts))}}
 
 
 def junit(audit: Audit) -> str:
@@ -309,19 +309,19 @@ def junit(audit: Audit) -> str:
 def junit_case(
     rule: Rule, card: Card | None, nowhere: Unchecked | None, versions: set[Any], wrong: Sequence[str]
 ) -> ElementTree.Element:
-    made = ElementTree.Element("testcase", classname=rule.group, name=f"{rule.id} {rule.summary}")
+    element = ElementTree.Element("testcase", classname=rule.group, name=f"{rule.id} {rule.summary}")
     if card is not None:
         kind = "failure" if card.severity in wrong else "system-out"
-        inner = ElementTree.SubElement(made, kind)
+        inner = ElementTree.SubElement(element, kind)
         if kind == "failure":
             inner.set("type", card.severity)
             inner.set("message", headline(card))
         inner.text = "\n".join(lines(card))
     elif nowhere is not None:
-        ElementTree.SubElement(made, "skipped", message=f"not checked: {', '.join(nowhere.reasons)}")
+        ElementTree.SubElement(element, "skipped", message=f"not checked: {', '.join(nowhere.reasons)}")
     elif not versions & {*rule.versions}:
-        ElementTree.SubElement(made, "skipped", message="no connection of its versions")
-    return made
+        ElementTree.SubElement(element, "skipped", message="no connection of its versions")
+    return element
 
 
 def failing(fail_on: str) -> Sequence[str]:
@@ -345,11 +345,11 @@ def lines(card: Card) -> list[str]:
 
 def github(audit: Audit) -> str:
     """One workflow command per broken rule, the worst first."""
-    made = []
+    commands = []
     for card in audit.cards:
         title = command_text(f"{card.rule_id} {card.summary}").replace(":", "%3A").replace(",", "%2C")
-        made.append(f"::{COMMANDS[card.severity]} title={title}::{command_text(chr(10).join(lines(card)))}")
-    return "\n".join([*made, command_text(audit.verdict.sentence)])
+        commands.append(f"::{COMMANDS[card.severity]} title={title}::{command_text(chr(10).join(lines(card)))}")
+    return "\n".join([*commands, command_text(audit.verdict.sentence)])
 
 
 def command_text(text: str) -> str:

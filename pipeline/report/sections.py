@@ -120,7 +120,7 @@ VALUES = {
     "peer_text": f"coalesce(TRY_CAST(evidence.observed AS INTEGER) || ' ', '') || {PEER_TEXT}",
     # The names in evidence as 'queue=orders exchange=logs'; null for none.
     "entities": concat_sql(" ", {name: f"'{name}=' || {in_evidence(name)}" for name in ENTITIES}.values()),
-    # THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
+    # USER_DEFINED_NAMES in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
     "things": concat_sql(", ", map(thing, USER_DEFINED_NAMES)),
 }
 

@@ -75,25 +75,25 @@ def picture(rows: Iterable[Mapping[str, Any]], lasted_ns: int) -> Picture | None
     for columns, origin, target, messages in edges:
         for column, text in zip(columns, (origin, target), strict=True):
             weights[column][text] += messages
-    shown = [sorted(of, key=lambda text: (-of[text], text))[:BOXES] for of in weights]
-    tallest = max(len(names) for names in shown)
-    places = {
+    names_by_column = [sorted(of, key=lambda text: (-of[text], text))[:BOXES] for of in weights]
+    tallest = max(len(names) for names in names_by_column)
+    positions = {
         (column, text): (column * COLUMN, TOP + round((row + (tallest - len(names)) / 2) * ROW))
-        for column, names in enumerate(shown)
+        for column, names in enumerate(names_by_column)
         for row, text in enumerate(names)
     }
     boxes = [
         Box(x, y, plain_text(text, CHARACTERS), plain_text(text, 160), column)
-        for (column, text), (x, y) in places.items()
+        for (column, text), (x, y) in positions.items()
     ]
     most = max((messages for *_, messages in edges), default=0)
     lines = [
-        line(places[columns[0], origin], places[columns[1], target], origin, target, messages, most, lasted_ns)
+        line(positions[columns[0], origin], positions[columns[1], target], origin, target, messages, most, lasted_ns)
         for columns, origin, target, messages in edges
-        if (columns[0], origin) in places and (columns[1], target) in places
+        if (columns[0], origin) in positions and (columns[1], target) in positions
     ]
     width = (len(HEADINGS) - 1) * COLUMN + BOX_WIDTH
-    more = [len(of) - len(names) for of, names in zip(weights, shown, strict=True)]
+    more = [len(of) - len(names) for of, names in zip(weights, names_by_column, strict=True)]
     counts = ", ".join(f"{len(of)} {word}" for of, word in zip(weights, COLUMN_NAMES, strict=True))
     return Picture(width, TOP + tallest * ROW, boxes, lines, more, f"Who publishes and consumes: {counts}")
 

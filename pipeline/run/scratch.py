@@ -2,7 +2,7 @@
 
 Shuffle and spill files contain bytes of captures, and Spark makes them world-readable. `directories()` makes a private
 directory below each of Spark's local directories. It is removed when this process exits, or if the process was killed,
-by the next one that uses the same place. A lock, which ends with the process, marks a directory as in use.
+by the next one that uses the same parent directory. A lock, which ends with the process, marks a directory as in use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.output.place import others_may_rename
+from pipeline.output.location import others_may_rename
 from udfs.workers.processes import USER_UMASK, umask_setting
 
 PREFIX = "wirehare-scratch-"
@@ -30,8 +30,8 @@ PRIVATE = 0o077  # umask: no access for others
 def directories(conf: Mapping[str, str]) -> str:
     """Private directories, comma-separated, below Spark's local directories according to the environment, `conf`, or
     spark-defaults.conf; else below the system's temporary directory."""
-    places = os.environ.get(LOCAL_DIRS) or conf.get(LOCAL_DIR) or default_of(LOCAL_DIR) or tempfile.gettempdir()
-    return ",".join(private(place.strip()) for place in places.split(",") if place.strip())
+    directories = os.environ.get(LOCAL_DIRS) or conf.get(LOCAL_DIR) or default_of(LOCAL_DIR) or tempfile.gettempdir()
+    return ",".join(private(parent.strip()) for parent in directories.split(",") if parent.strip())
 
 
 @contextmanager
@@ -54,13 +54,13 @@ def private_umask(local_dirs: str) -> Iterator[None]:
 
 
 @cache
-def private(place: str) -> str:
-    """A new directory in `place` for this process. Raises OSError."""
-    place = place.removeprefix("file://").removeprefix("file:")
-    os.makedirs(place, exist_ok=True)
-    clean(place)
+def private(parent: str) -> str:
+    """A new directory in `parent` for this process. Raises OSError."""
+    parent = parent.removeprefix("file://").removeprefix("file:")
+    os.makedirs(parent, exist_ok=True)
+    clean(parent)
     while True:
-        directory = tempfile.mkdtemp(prefix=PREFIX, dir=place)  # mode 700
+        directory = tempfile.mkdtemp(prefix=PREFIX, dir=parent)  # mode 700
         lock = try_lock(directory)
         # Another process may have removed it as abandoned before it was locked.
         if lock is not None and Path(directory).is_dir():
@@ -69,12 +69,12 @@ def private(place: str) -> str:
     return directory
 
 
-def clean(place: str) -> None:
-    """Remove the directories of killed processes of this user in `place`, unless everybody can rename what is there."""
-    if others_may_rename(place):
+def clean(parent: str) -> None:
+    """Remove what killed processes of this user have left in `parent`, unless everybody can rename what is there."""
+    if others_may_rename(parent):
         return
     with suppress(OSError):
-        for entry in list(os.scandir(place)):
+        for entry in list(os.scandir(parent)):
             if entry.name.startswith(PREFIX):
                 lock = try_lock(entry.path)
                 if lock is not None:

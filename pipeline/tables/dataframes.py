@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from codec.tables import CAPTURES, TABLES, Table
-from pipeline.output.place import OutputError, Place, place
+from pipeline.output.location import Location, OutputError, location
 from udfs.arrow.spark_schemas import TABLES as SCHEMAS
 from udfs.arrow.spark_schemas import spark_schema, struct_schema, variant_columns
 from udfs.conversation.roles import COUNTS_MESSAGES, DELETES_QUEUE, QUEUE_TYPES_BY
@@ -92,7 +92,7 @@ class Tables:
     def _row_counts(self) -> dict[str, int | None]:
         """The number of rows of each table; None if unknown."""
         try:
-            where = None if self.directory is None else place(self.directory)
+            where = None if self.directory is None else location(self.directory)
         except OutputError:  # Spark may reach stores that Arrow does not
             where = None
         return {name: None if where is None else _rows_in(where.child(name)) for name in TABLES}
@@ -114,7 +114,7 @@ class Tables:
             rows.unpersist()
 
 
-def _rows_in(folder: Place) -> int | None:
+def _rows_in(folder: Location) -> int | None:
     """The number of rows in the Parquet files of a folder, from their footers; None for no files or too many."""
     try:
         files = folder.dataset()
@@ -128,8 +128,8 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
     from udfs.conversation.methods import METHOD_COLUMNS, STREAMS, find_streams
 
-    chosen = methods.filter(F.col("name").isin([*QUEUE_TYPES_BY, *COUNTS_MESSAGES, *DELETES_QUEUE]))
-    return chosen.select(*METHOD_COLUMNS).mapInArrow(find_streams, spark_schema(STREAMS))
+    relevant = methods.filter(F.col("name").isin([*QUEUE_TYPES_BY, *COUNTS_MESSAGES, *DELETES_QUEUE]))
+    return relevant.select(*METHOD_COLUMNS).mapInArrow(find_streams, spark_schema(STREAMS))
 
 
 class DecodedTables(Tables):

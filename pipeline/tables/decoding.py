@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from codec.tables import PACKED, RUN_ORDER, TABLES, TCP_RUNS, WORKER_TABLES, Table
 from pipeline.output import parquet
-from pipeline.output.place import Place
+from pipeline.output.location import Location
 from pipeline.run.exchange import (
     Local,
     OnSpark,
@@ -61,11 +61,11 @@ class PacketFilter(TypedDict, total=False):
     keylog: str | Sequence[str] | None
 
 
-def secret_files(places: Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
+def secret_files(uris: Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
     """Where workers find the TLS secrets of these captures. Raises KeyLogError."""
     from udfs.decode.key_logs import SecretFiles
 
-    return SecretFiles(checked_key_logs(keylog), tuple(places))
+    return SecretFiles(checked_key_logs(keylog), tuple(uris))
 
 
 def checked_key_logs(keylog: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -90,50 +90,52 @@ def config(payload: bool = False, tables: Collection[str] = WORKER_TABLES) -> Co
 
 
 def packed(
-    spark: SparkSession, paths: str | Sequence[str], *, payload: bool, **chosen: Unpack[PacketFilter]
+    spark: SparkSession, paths: str | Sequence[str], *, payload: bool, **packet_filter: Unpack[PacketFilter]
 ) -> DataFrame:
     """The rows of all tables (`codec.tables.PACKED`), lazy and not cached."""
     from udfs.tables.packed import PackTables
 
-    places = anchored_paths(paths)
-    pack = PackTables(config(payload), secret_files(places, chosen.get("keylog")))
-    rows = by_flow(spark, places, pack, PACKED, chosen)
+    uris = anchored_paths(paths)
+    pack = PackTables(config(payload), secret_files(uris, packet_filter.get("keylog")))
+    rows = by_flow(spark, uris, pack, PACKED, packet_filter)
     assert isinstance(rows, OnSpark)
     return rows.rows
 
 
 def decode_into(
     spark: SparkSession | LocalProcesses,
-    places: Sequence[str],
-    directory: Place,
+    uris: Sequence[str],
+    directory: Location,
     tables: Collection[str],
     *,
     payload: bool = False,
-    **chosen: Unpack[PacketFilter],
+    **packet_filter: Unpack[PacketFilter],
 ) -> Written:
     """Decode, and let workers write these tables into `directory`."""
     from udfs.sink.parquet import WRITTEN
 
     if directory.entries() is None:
         directory.create()
-    write_tables = writer(directory, tables, payload=payload, secrets=secret_files(places, chosen.get("keylog")))
+    write_tables = writer(directory, tables, payload=payload, secrets=secret_files(uris, packet_filter.get("keylog")))
     files: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in by_flow(spark, places, write_tables, WRITTEN, chosen).collected():
+    for row in by_flow(spark, uris, write_tables, WRITTEN, packet_filter).collected():
         if row["rows"]:
             files[row["folder"]][row["file"]] = row["rows"]
     return Written(directory, files)
 
 
 def writer(
-    directory: Place, tables: Collection[str], *, payload: bool = False, secrets: SecretFiles | None = None
+    directory: Location, tables: Collection[str], *, payload: bool = False, secrets: SecretFiles | None = None
 ) -> WriteTables:
     """The function with which workers write these tables; `secrets`: where TLS secrets are."""
     from udfs.sink.writers import WriteTables
 
     flows = "message_flows" in tables
     wanted = {*tables, *(FLOW_INPUTS if flows else ())} & {*WORKER_TABLES}
-    made = config(payload, {*wanted, *(("methods",) if flows else ())})  # methods tell which queues are streams
-    return WriteTables(directory.files, directory.path, made, wanted, flows, secrets)
+    worker_config = config(
+        payload, {*wanted, *(("methods",) if flows else ())}
+    )  # methods tell which queues are streams
+    return WriteTables(directory.files, directory.path, worker_config, wanted, flows, secrets)
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,10 @@ class Written:
     """The files that `decode_into` has written into `directory`: by folder, file name -> number of rows. Retried tasks
     may have left other files there, and may still add some."""
 
-    directory: Place
+    directory: Location
     files: Mapping[str, Mapping[str, int]]
 
-    def move(self, table: str, target: Place) -> bool:
+    def move(self, table: str, target: Location) -> bool:
         """Move the files of a table to `target`, which must not exist; return whether there are any."""
         names = self.files.get(table, ())
         if names:
@@ -168,21 +170,21 @@ def with_commas(values: int | str | Iterable[int | str] | None) -> str:
 
 def by_flow(
     spark: SparkSession | LocalProcesses,
-    places: Sequence[str],
+    uris: Sequence[str],
     decode: Decode,
     schema: Table | str,
-    chosen: PacketFilter,
+    packet_filter: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
 ) -> Rows:
     """The rows that `decode` makes of the runs of captures, flow by flow. Few bytes are decoded in one Spark task.
     `packets_read`: see `source_options`."""
     from udfs.source.sources import InOneTask
 
-    options = source_options(places, chosen, packets_read)
+    options = source_options(uris, packet_filter, packets_read)
     if isinstance(spark, LocalProcesses):
         return local_runs(spark, options).then(decode, schema)
-    tell_workers(places)
-    if chosen.get("split_bytes") or not in_one_task(places):
+    tell_workers(uris)
+    if packet_filter.get("split_bytes") or not in_one_task(uris):
         return OnSpark(sorted_runs(spark, options)).then(decode, schema)
     return task_numbers(spark).then(InOneTask(options, decode), schema)
 
@@ -213,27 +215,27 @@ def sorted_runs(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def source_options(
-    places: Sequence[str], chosen: PacketFilter, packets_read: Mapping[str, int] | None = None
+    uris: Sequence[str], packet_filter: PacketFilter, packets_read: Mapping[str, int] | None = None
 ) -> dict[str, str]:
     """Options of the source of runs. `packets_read`: capture -> number of packets to skip. Raises OptionError."""
     # Imported here: the kernels behind it take a second to load, and reading written tables needs none.
     from udfs.source.options import parse_options
 
     options = {
-        "ports": with_commas(chosen.get("ports")),
-        "hosts": with_commas(chosen.get("hosts")),
-        "since": chosen.get("since"),
-        "until": chosen.get("until"),
-        "splitBytes": chosen.get("split_bytes"),
+        "ports": with_commas(packet_filter.get("ports")),
+        "hosts": with_commas(packet_filter.get("hosts")),
+        "since": packet_filter.get("since"),
+        "until": packet_filter.get("until"),
+        "splitBytes": packet_filter.get("split_bytes"),
         "references": "true",
         "packetsRead": json.dumps(packets_read) if packets_read else None,
     }
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
     parse_options(given)  # raise here: an error of the source would come through Java
-    return {**given, "paths": json.dumps(list(places))}
+    return {**given, "paths": json.dumps(list(uris))}
 
 
-def tell_workers(places: Sequence[str]) -> None:
+def tell_workers(uris: Sequence[str]) -> None:
     """Let the workers that decode these captures, and what is made of them, interpret kernels where these are not
     compiled, if that is faster. Over Spark Connect they compile: their environment is that of the server."""
     from pyspark import SparkContext
@@ -247,7 +249,7 @@ def tell_workers(places: Sequence[str]) -> None:
         sooner = False
         if not all_compiled():
             with suppress(PathError):  # reported by the workers
-                sooner = interpreted_sooner(resolve(places))
+                sooner = interpreted_sooner(resolve(uris))
         # Functions that are made from now on have it; Spark starts other workers for another environment.
         interpret_in_workers(context.environment, sooner)
 
@@ -260,27 +262,27 @@ def interpreted_sooner(files: Sequence[CaptureFile]) -> bool:
     return sum(file.expected_size for file in files) <= COLD_BYTES and size_up_to(files, COLD_BYTES) <= COLD_BYTES
 
 
-def decoded_locally(places: Sequence[str]) -> bool:
+def decoded_locally(uris: Sequence[str]) -> bool:
     """Whether local processes should decode these captures: files of this machine with up to LOCAL_BYTES in all. Raises
     PathError."""
-    return _local(places) and byte_size(places) <= LOCAL_BYTES
+    return _local(uris) and byte_size(uris) <= LOCAL_BYTES
 
 
-def byte_size(places: Sequence[str]) -> int:
+def byte_size(uris: Sequence[str]) -> int:
     """The size of captures, as far as it is known without reading them. Raises PathError."""
     from udfs.source.paths import resolve
 
-    return sum(file.expected_size for file in resolve(places))
+    return sum(file.expected_size for file in resolve(uris))
 
 
-def in_one_task(places: Sequence[str]) -> bool:
+def in_one_task(uris: Sequence[str]) -> bool:
     """Whether captures are few and small enough for one task of Spark, which has all of their runs in memory.
     Compressed files, whose size is unknown, and remote files are not."""
     from udfs.source.paths import PathError, resolve
     from udfs.source.reading import is_compressed
 
     try:
-        files = resolve(places) if _local(places) else []
+        files = resolve(uris) if _local(uris) else []
     except PathError:  # with Connect, the captures may be on the server
         return False
     if not 0 < len(files) <= ONE_TASK_FILES or sum(file.expected_size for file in files) > ONE_TASK_BYTES:
@@ -288,7 +290,7 @@ def in_one_task(places: Sequence[str]) -> bool:
     return not any(map(is_compressed, files))
 
 
-def _local(places: Sequence[str]) -> bool:
+def _local(uris: Sequence[str]) -> bool:
     from udfs.source.reading import LOCAL, SCHEME
 
-    return all(place.startswith(LOCAL) or not SCHEME.match(place) for place in places)
+    return all(uri.startswith(LOCAL) or not SCHEME.match(uri) for uri in uris)

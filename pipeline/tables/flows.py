@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from codec.tables import MESSAGE_FLOWS
 from pipeline.output import parquet
-from pipeline.output.place import Place
+from pipeline.output.location import Location
 from pipeline.run.exchange import (
     Local,
     OnSpark,
@@ -57,13 +57,13 @@ from udfs.pairing.schemas import (
     STALL_COLUMNS,
 )
 from udfs.pairing.stalls import ToEachBucket, stalled_of_tables, stalled_rows
-from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
+from udfs.pairing.streams import STREAM_ROWS, OrderInStreams, stream_messages
 from udfs.sink.parquet import WRITTEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Made = TypeVar("Made", bound=Rows)
+AnyRows = TypeVar("AnyRows", bound=Rows)
 
 AT = ["broker", "vhost"]
 BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
@@ -117,7 +117,7 @@ def message_flows(
 
 
 def write_flows(
-    spark: SparkSession | LocalProcesses, tables: Mapping[str, Place], streams: pa.Table | None, directory: Place
+    spark: SparkSession | LocalProcesses, tables: Mapping[str, Location], streams: pa.Table | None, directory: Location
 ) -> set[str]:
     """Write the table into `directory`, which must not exist, from the `tables` FLOW_INPUTS; return the names of its
     files, perhaps none. Retried tasks may leave other files there. Workers read the messages from their files."""
@@ -137,7 +137,7 @@ def write_flows(
 
 
 def pair_messages(
-    brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: pa.Table, beside: Place
+    brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: pa.Table, beside: Location
 ) -> PairMessages:
     """What pairs messages, with what held them up (see `stalled_rows`) in a file in the directory `beside`."""
     stalled = list(stalled_rows(brokers, connections, links, stalls))
@@ -153,7 +153,7 @@ def paired(
     groups: Sequence[tuple[str, int]],
     present: Present,
     brokers: pa.Table,
-    beside: Place,
+    beside: Location,
 ) -> Rows:
     """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
     Data for the workers is written into the directory `beside`."""
@@ -225,8 +225,8 @@ def _ids(buckets: int) -> Partition:
     return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, buckets))
 
 
-def _to_pair(read: Callable[[Partition], Made], buckets: int, present: Present) -> Made:
-    """The input of `udfs.pairing.flows`: messages, replies if there are requests, and places in streams."""
+def _to_pair(read: Callable[[Partition], AnyRows], buckets: int, present: Present) -> AnyRows:
+    """The input of `udfs.pairing.flows`: messages, replies if there are requests, and positions in streams."""
     partitioner = HashPartitioner(TO_PAIR, buckets)
     rows = read(Partition(MESSAGE_COLUMNS, messages_to_pair, partitioner))
     if present.requests:
@@ -234,5 +234,5 @@ def _to_pair(read: Callable[[Partition], Made], buckets: int, present: Present) 
         rows = rows.with_rows(replies.by_bucket().then(PairReplies(partitioner), PARTITIONED))
     if present.streams:
         messages = read(Partition(MESSAGE_COLUMNS, stream_messages, HashPartitioner(STREAM_ROWS, buckets)))
-        rows = rows.with_rows(messages.by_bucket().then(PlaceMessages(partitioner), PARTITIONED))
+        rows = rows.with_rows(messages.by_bucket().then(OrderInStreams(partitioner), PARTITIONED))
     return rows

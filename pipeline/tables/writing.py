@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from codec.tables import TABLES, WORKER_TABLES
 from pipeline.output import parquet
-from pipeline.output.place import OutputError, Place
+from pipeline.output.location import Location, OutputError
 from pipeline.output.swap import staged
 from pipeline.output.text import plural
 from pipeline.run.exchange import planned, task_numbers
@@ -87,12 +87,14 @@ def write(
     for name in wanted:
         if name not in TABLES:
             raise ValueError(unknown("table", name, TABLES))
-    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
+    packet_filter = PacketFilter(
+        ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog
+    )
     with staged(output, known=(*TABLES, FINDINGS), overwrite=overwrite) as stage:
         stage.scratch.create()
         session = spark() if callable(spark) else spark
         if isinstance(session, LocalProcesses):
-            decode = partial(_decode_into, given, {"tables": wanted, "payload": payload, **chosen})
+            decode = partial(_decode_into, given, {"tables": wanted, "payload": payload, **packet_filter})
             session.use_for(byte_size(given), decode)
         if not isinstance(session, LocalProcesses) and not on_one_machine(session):
             stage.publish()  # executors of another user write there
@@ -100,7 +102,7 @@ def write(
         try:
             if not isinstance(session, LocalProcesses):
                 require_shared(session, stage.scratch, output)
-            _write(session, given, stage, wanted, payload, progress, chosen)
+            _write(session, given, stage, wanted, payload, progress, packet_filter)
         except BaseException:
             if not isinstance(session, LocalProcesses):
                 with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
@@ -133,7 +135,7 @@ class SeesDirectory:
         yield pa.record_batch({"seen": [os.path.isdir(self.path)]})
 
 
-def require_shared(spark: SparkSession, stage: Place, output: str) -> None:
+def require_shared(spark: SparkSession, stage: Location, output: str) -> None:
     """Raise OutputError if a Connect server does not see the directory `stage` of this machine, which was just made:
     its workers write there."""
     from pyspark.sql import is_remote
@@ -151,16 +153,16 @@ def require_shared(spark: SparkSession, stage: Place, output: str) -> None:
 def _write(
     spark: SparkSession | LocalProcesses,
     paths: Sequence[str],
-    stage: Place,
+    stage: Location,
     wanted: Sequence[str],
     payload: bool,
     progress: Progress,
-    chosen: PacketFilter,
+    packet_filter: PacketFilter,
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     number = plural(len(paths), "capture")
     with progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")), planned(spark):
-        written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **chosen)
+        written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **packet_filter)
     with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark, ()) as status:
         accounts = written.part(ACCOUNTS, "account")
         splits = map(json.loads, accounts["account"].to_pylist() if accounts else ())

@@ -21,7 +21,7 @@ from deployment import environment
 from standalone_cluster import ROOT
 
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake
+from pipeline.lake.opening import open_lake
 
 pytestmark = pytest.mark.cluster
 

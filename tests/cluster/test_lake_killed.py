@@ -27,8 +27,8 @@ from benchmarks.processes import family
 from codec.tables import TABLES
 from pipeline.lake import journal
 from pipeline.lake.log import Log
-from pipeline.lake.place import is_lake, open_lake
-from pipeline.output.place import place
+from pipeline.lake.opening import is_lake, open_lake
+from pipeline.output.location import location
 from pipeline.run.processes import LocalProcesses
 
 pytestmark = pytest.mark.cluster
@@ -49,7 +49,7 @@ def started(lake: Path, captures: Path) -> subprocess.Popen[bytes]:
 
 def last(lake: Path) -> int:
     """The last batch that is in the lake as a whole."""
-    return Log(open_lake(str(lake))).batch("captures") if is_lake(place(str(lake))) else 0
+    return Log(open_lake(str(lake))).batch("captures") if is_lake(location(str(lake))) else 0
 
 
 def begun(lake: Path, batch: int) -> bool:
@@ -63,7 +63,7 @@ def reached(lake: Path, batch: int) -> bool:
 
 def committed(lake: Path, batch: int, job: subprocess.Popen[bytes]) -> bool:
     """Whether a batch is in the lake, and no work on it remains; also when the ingest has ended."""
-    return job.poll() is not None or (last(lake) == batch and journal.read(place(str(lake))) is None)
+    return job.poll() is not None or (last(lake) == batch and journal.read(location(str(lake))) is None)
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         time.sleep(chance.random() * WITHIN_S)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        torn += journal.read(place(str(lake))) is not None or begun(lake, last(lake) + 1)
+        torn += journal.read(location(str(lake))) is not None or begun(lake, last(lake) + 1)
     assert started(lake, tmp_path / "captures").wait() == 0
     expected = in_one(pieces)
     for each in sorted(tmp_path.glob("lake*")):

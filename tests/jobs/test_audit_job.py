@@ -22,7 +22,7 @@ from tables_support import arrow_rows
 import pipeline
 from codec.tables import FINDINGS
 from jobs.cli import main
-from pipeline.output.place import Place
+from pipeline.output.location import Location
 from pipeline.tables import writing
 from udfs.arrow.spark_schemas import TABLES
 
@@ -72,8 +72,8 @@ def test_an_audit_from_one_night_to_the_next(
 
     # The second night the threshold is higher, all of it is known, and the report goes to a store.
     with object_store() as store:
-        places = ("--report", store.uri("second.html", "s3a"), "--json", store.uri("second.json"))
-        assert audit(tables, *places, "--baseline", first, "--fail-on", "never") == 0
+        locations = ("--report", store.uri("second.html", "s3a"), "--json", store.uri("second.json"))
+        assert audit(tables, *locations, "--baseline", first, "--fail-on", "never") == 0
         html, second = (
             store.files().open_input_stream(f"{BUCKET}/second.{end}").read().decode() for end in ("html", "json")
         )
@@ -90,7 +90,7 @@ def test_an_audit_from_one_night_to_the_next(
 def test_a_day_that_is_decoded_again_loses_its_old_findings(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(spark: SparkSession, paths: list[str], stage: Place, *rest: object) -> None:
+    def write(spark: SparkSession, paths: list[str], stage: Location, *rest: object) -> None:
         """In place of decoding: the table of captures only."""
         rows = arrow_rows(spark, audit_support.ROWS["captures"][:1], TABLES["captures"])
         rows.write.parquet(stage.child("captures").uri)

@@ -29,7 +29,7 @@ import pipeline
 from codec.tables import TABLES
 from jobs.cli import main
 from jobs.terminal.arguments import moment
-from pipeline.output.place import OutputError
+from pipeline.output.location import OutputError
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from jobs.cli import main
 from pipeline.extract.originals import Original, is_capture
-from pipeline.output.place import Place
+from pipeline.output.location import Location
 from udfs.source.reading import MISSING, CaptureFile
 
 BARE = CAPTURES / "091_confirms_and_return.pcap"
@@ -213,9 +213,9 @@ def test_a_capture_decompressed_since_is_not_overwritten(tmp_path: Path, capsys:
     tables = tables_of([packed])
     folder = tables.write(tmp_path / "tables")
     moved, elsewhere = tmp_path / "moved", tmp_path / "elsewhere"
-    for place in (moved, elsewhere):
-        place.mkdir()
-        shutil.copy(BARE, place)
+    for location in (moved, elsewhere):
+        location.mkdir()
+        shutil.copy(BARE, location)
     (tmp_path / "link").symlink_to(moved)
     cut = [folder, "--connection", tables.ids[0], "--captures", moved, "-o"]
     for output in (moved / BARE.name, tmp_path / "link" / BARE.name):
@@ -280,9 +280,11 @@ def test_a_file_is_one_of_the_captures_only_on_its_own_file_system() -> None:
         Original(uri, CaptureFile(uri, MISSING, "no such file"), 0, 0)
         for uri in ("nobody://bucket/a.pcap", "s3a://bucket/b.pcap?region=x", "file:///bucket/c.pcap")
     ]
-    places = {f"s3://bucket/{name}.pcap": f"bucket/{name}.pcap" for name in "abc"}
-    places |= {f"{at}://{path}": path for at in ("hdfs", "file") for path in (f"/bucket/{name}.pcap" for name in "abc")}
-    found = [uri for uri, path in places.items() if is_capture(captures, Place(None, path, uri))]
+    locations = {f"s3://bucket/{name}.pcap": f"bucket/{name}.pcap" for name in "abc"}
+    locations |= {
+        f"{at}://{path}": path for at in ("hdfs", "file") for path in (f"/bucket/{name}.pcap" for name in "abc")
+    }
+    found = [uri for uri, path in locations.items() if is_capture(captures, Location(None, path, uri))]
     assert found == ["s3://bucket/b.pcap", "file:///bucket/c.pcap"]
 
 

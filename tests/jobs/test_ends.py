@@ -29,7 +29,7 @@ from jobs.cli import main
 from jobs.terminal import running
 from jobs.terminal.arguments import output_file
 from jobs.terminal.running import INTERRUPTED, OK, Stopped, UsageError
-from pipeline.output.place import OutputError, place, sink
+from pipeline.output.location import OutputError, location, sink
 from pipeline.run import session as sessions
 from pipeline.run.processes import LocalProcesses
 from udfs.workers import daemon
@@ -199,7 +199,7 @@ def test_what_is_no_file_is_not_replaced_by_an_output(tmp_path: Path, name: str)
     before = os.lstat(tmp_path / name)
     with pytest.raises(UsageError, match=r"is a (FIFO|socket); expected the name of a file to write$"):
         output_file(str(tmp_path / name))
-    with pytest.raises(OutputError, match="expected the name of a file"), sink(place(str(tmp_path / name))) as file:
+    with pytest.raises(OutputError, match="expected the name of a file"), sink(location(str(tmp_path / name))) as file:
         file.write(b"a cut")
     assert os.lstat(tmp_path / name) == before
 

@@ -36,7 +36,7 @@ NAMES = {
 }
 NOTES = {
     "bytes-left": "octets-left", "unexpected-body": "body-of-nothing", "orphan-content": "content-alone",
-    "control-with-content": "control-goes-on",
+    "control-with-content": "control-goes-on", "zero-byte": "zero-octet",
 }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from pipeline.lake.batches import OF_CONNECTIONS, Ingest
 from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake
+from pipeline.lake.opening import open_lake
 from pipeline.tables.decoding import config
 from udfs.decode.key_logs import SecretFiles
 from udfs.tables import tables_of
@@ -104,7 +104,7 @@ def test_many_batches_give_the_rows_of_one_decode(tmp_path: Path, name: str) -> 
     pieces = list(rotated(capture, tmp_path / "captures", min(FILES, len(records(capture)[1]))))
     lake, draw = tmp_path / "lake", random.Random(name)
     names = draw.sample(range(1000), len(pieces))
-    pieces = [path.rename(path.with_name(f"{place}.pcap")) for path, place in zip(pieces, names, strict=True)]
+    pieces = [path.rename(path.with_name(f"{location}.pcap")) for path, location in zip(pieces, names, strict=True)]
     ends = [*sorted(draw.sample(range(1, len(pieces)), BATCHES - 1)), len(pieces)]
     for end in ends:
         (batch,) = ingest(lake, draw.sample(pieces[:end], end))
@@ -144,7 +144,7 @@ def test_a_capture_is_taken_once(tmp_path: Path, pieces: list[Path]) -> None:
 
 
 def test_captures_of_a_batch_are_taken_by_their_times_whatever_their_names(tmp_path: Path, pieces: list[Path]) -> None:
-    renamed = [path.rename(path.with_name(f"{9 - place}.pcap")) for place, path in enumerate(pieces)]
+    renamed = [path.rename(path.with_name(f"{9 - location}.pcap")) for location, path in enumerate(pieces)]
     ingest(tmp_path / "lake", renamed)
     compared(in_lake(tmp_path / "lake"), in_one(renamed))
 

@@ -21,7 +21,7 @@ from codec.tables import TABLES
 from jobs import ingest
 from jobs.cli import main
 from jobs.terminal.running import FAILED, OK, USAGE
-from pipeline.lake.place import locked, open_or_create_lake
+from pipeline.lake.opening import locked, open_or_create_lake
 from pipeline.run.processes import LocalProcesses
 from udfs.source.paths import PathError
 

@@ -31,8 +31,8 @@ from jobs.terminal.running import DAMAGED, OK, UNREADABLE, USAGE
 from pipeline.lake import journal
 from pipeline.lake.batches import Ingest
 from pipeline.lake.layout import DamagedLakeError, LakeError, Options, lake_tables
-from pipeline.lake.place import locked, open_lake
-from pipeline.output.place import OutputError, place, sink
+from pipeline.lake.opening import locked, open_lake
+from pipeline.output.location import OutputError, location, sink
 from pipeline.output.swap import staged, staged_child
 from pipeline.run import scratch
 
@@ -354,8 +354,8 @@ def test_what_is_no_file_of_a_lake_is_not_opened(
     before = snapshot(victims)
     with never_waiting(lake):
         for words in (["ingest", "CAPTURE", "--lake", "LAKE", "--once", "--settle", "0"], *FOR_ALL):
-            places = {"LAKE": str(lake), "OUT": str(tmp_path / "out.pcapng"), "CAPTURE": str(capture)}
-            code, lines = ended([places.get(word, word) for word in words], capsys)
+            locations = {"LAKE": str(lake), "OUT": str(tmp_path / "out.pcapng"), "CAPTURE": str(capture)}
+            code, lines = ended([locations.get(word, word) for word in words], capsys)
             assert code in (OK, DAMAGED, 1, 3), (words, lines)
             assert len(lines) == (code not in (OK, UNREADABLE if words[0] == "ingest" else OK)), lines
     assert snapshot(victims) == before
@@ -444,8 +444,8 @@ def test_anything_in_any_place_of_a_lake(
                 replaced(lake / name, chance.choice(KINDS), victims)
         with never_waiting(lake):
             for words in FOR_ALL:
-                places = {"LAKE": str(lake), "OUT": str(tmp_path / "out.pcapng")}
-                code, lines = ended([places.get(word, word) for word in words], capsys)
+                locations = {"LAKE": str(lake), "OUT": str(tmp_path / "out.pcapng")}
+                code, lines = ended([locations.get(word, word) for word in words], capsys)
                 assert code in (OK, DAMAGED, USAGE, 1, 3), (words, lines)
                 assert len(lines) == (code != OK), lines
             try:
@@ -488,15 +488,15 @@ def test_tables_with_a_fifo_among_them_are_not_opened(tmp_path: Path, capsys: py
 @pytest.mark.parametrize("sticky", [0, stat.S_ISVTX])
 def test_directories_that_everybody_can_rename_are_not_removed_as_leftovers(tmp_path: Path, sticky: int) -> None:
     """Somebody may have given the name of a killed run to a directory that is private, and full of work."""
-    place = tmp_path / "shared"
+    location = tmp_path / "shared"
     for name in (".wirehare-out-1-00000000", f"{scratch.PREFIX}work"):
-        (place / name).mkdir(mode=0o700, parents=True)
-        (place / name / "thesis").write_text("years of work")
-    place.chmod(0o777 | sticky)
-    scratch.clean(str(place))
-    with staged(str(place / "out"), known=("frames",)):
+        (location / name).mkdir(mode=0o700, parents=True)
+        (location / name / "thesis").write_text("years of work")
+    location.chmod(0o777 | sticky)
+    scratch.clean(str(location))
+    with staged(str(location / "out"), known=("frames",)):
         pass
-    assert [path.name for path in place.rglob("thesis")] == ([] if sticky else ["thesis"] * 2)
+    assert [path.name for path in location.rglob("thesis")] == ([] if sticky else ["thesis"] * 2)
 
 
 def test_links_in_an_output_are_replaced_and_not_followed(tmp_path: Path, victims: Path) -> None:
@@ -515,7 +515,7 @@ def test_a_planted_draft_is_not_written_to(tmp_path: Path, victims: Path, monkey
     monkeypatch.setattr("secrets.token_hex", lambda _: "00")
     (tmp_path / ".report.json-7-00").symlink_to(victims / "thesis.parquet")
     before = snapshot(victims)
-    with pytest.raises(FileExistsError), sink(place(str(tmp_path / "report.json"))):
+    with pytest.raises(FileExistsError), sink(location(str(tmp_path / "report.json"))):
         pass
     assert snapshot(victims) == before
 

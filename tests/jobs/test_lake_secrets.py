@@ -20,7 +20,7 @@ from pipeline.lake.batches import Ingest
 from pipeline.lake.files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake
+from pipeline.lake.opening import open_lake
 from udfs.decode.key_logs import SecretFiles
 
 CAPTURES = Path(__file__).parents[1] / "captures"

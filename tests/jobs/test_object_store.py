@@ -21,7 +21,7 @@ from test_source import CAPTURES, GOOD, Packet, accounts, expected_packets, expl
 import pipeline
 from benchmarks.generate import generate
 from codec.compiler.limits import LIMITS
-from pipeline.output.place import OutputError, Place, place
+from pipeline.output.location import Location, OutputError, location
 from pipeline.output.swap import staged
 from udfs.source import splits
 from udfs.source.paths import PathError, resolve
@@ -160,25 +160,25 @@ def test_workers_of_spark_decode_from_the_store(spark: SparkSession, store: Stor
 
 
 @pytest.fixture
-def tables(store: Store, monkeypatch: pytest.MonkeyPatch) -> Place:
+def tables(store: Store, monkeypatch: pytest.MonkeyPatch) -> Location:
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
-    return place(f"s3a://{BUCKET}/tables/day")
+    return location(f"s3a://{BUCKET}/tables/day")
 
 
-def fill(stage: Place, rows: int) -> None:
+def fill(stage: Location, rows: int) -> None:
     """A table, as Spark would write it."""
     stage.child("frames").create()
     parquet.write_table(pa.table({"n": range(rows)}), f"{stage.path}/frames/part-0.parquet", filesystem=stage.files)
 
 
-def objects(tables: Place) -> dict[str, int]:
+def objects(tables: Location) -> dict[str, int]:
     """Everything beside and in the tables, with its size; directories count nothing."""
     listed = tables.files.get_file_info(fs.FileSelector(tables.parent.path, recursive=True))
     return {info.path.removeprefix(f"{tables.parent.path}/"): info.size for info in listed if info.size}
 
 
-def test_tables_in_a_store_are_replaced_as_a_whole(tables: Place) -> None:
+def test_tables_in_a_store_are_replaced_as_a_whole(tables: Location) -> None:
     for count, overwrite in ((3, False), (5, True)):
         with staged(tables.uri, known=KNOWN, overwrite=overwrite) as stage:
             assert stage.uri.startswith(f"s3a://{BUCKET}/tables/.wirehare-day-")  # as Spark wants it
@@ -187,7 +187,7 @@ def test_tables_in_a_store_are_replaced_as_a_whole(tables: Place) -> None:
         assert tables.child("frames").dataset().count_rows() == count
 
 
-def test_a_failure_leaves_the_tables_of_the_store(tables: Place) -> None:
+def test_a_failure_leaves_the_tables_of_the_store(tables: Location) -> None:
     before = objects(tables)
     with pytest.raises(ZeroDivisionError), staged(tables.uri, known=KNOWN, overwrite=True) as stage:
         fill(stage, 7)

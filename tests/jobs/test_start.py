@@ -82,12 +82,12 @@ from pathlib import Path
 from decoding import in_flow_order, runs
 from pieces import BEGINNING, END, Lake, piece, times
 from pipeline.tables.decoding import secret_files, writer
-from pipeline.output.place import place
+from pipeline.output.location import location
 
 with install_recorder("numba:compile") as compiled:
     captures = [Path(path) for path in sys.argv[2:]]
     for number, paths in enumerate([*([path] for path in captures), captures]):
-        directory = place(f"{sys.argv[1]}/{number}")
+        directory = location(f"{sys.argv[1]}/{number}")
         directory.create()
         table = in_flow_order(runs(paths)).combine_chunks()
         secrets = secret_files(list(map(str, paths)), None)

@@ -35,7 +35,7 @@ from udfs.pairing.pairable import messages_to_pair
 from udfs.pairing.parts import SERVER_SENDS, network_keys, stalled_of
 from udfs.pairing.schemas import ARROW_PARTITIONED, BROKER_COLUMNS, MESSAGE_COLUMNS
 from udfs.pairing.stalls import ToEachBucket
-from udfs.pairing.streams import STREAM_ROWS, PlaceMessages, stream_messages
+from udfs.pairing.streams import STREAM_ROWS, OrderInStreams, stream_messages
 from udfs.tables.conversation import Conversation
 
 V = "0-9-1"
@@ -68,7 +68,7 @@ def paired(messages: pa.RecordBatch, broker: Row) -> list[Row]:
         if name not in messages.schema.names:
             messages = messages.append_column(name, pa.array([broker.get(name)] * messages.num_rows, kind))
     partitioner = HashPartitioner(TO_PAIR, 1)
-    placed = PlaceMessages(partitioner)(HashPartitioner(STREAM_ROWS, 1)(stream_messages(messages)))
+    placed = OrderInStreams(partitioner)(HashPartitioner(STREAM_ROWS, 1)(stream_messages(messages)))
     partitioned = iter([*partitioner(messages_to_pair(messages)), *placed])
     return [row for rows in PairMessages(MESSAGE_FLOWS)(partitioned) for row in rows.to_pylist()]
 

@@ -19,7 +19,7 @@ from pipeline.lake import files, journal
 from pipeline.lake.files import write_file
 from pipeline.lake.layout import LAYOUT, LakeError, LakeTable, lake_tables
 from pipeline.lake.log import Log, storage_options
-from pipeline.lake.place import locked, open_lake, open_or_create_lake
+from pipeline.lake.opening import locked, open_lake, open_or_create_lake
 
 OLD = date(2026, 1, 2)
 FRIDAY, SATURDAY, MONDAY = date(2026, 11, 20), date(2026, 11, 21), date(2026, 11, 23)

@@ -25,7 +25,7 @@ from pipeline.lake import files, journal
 from pipeline.lake.batches import Ingest
 from pipeline.lake.layout import lake_tables
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake
+from pipeline.lake.opening import open_lake
 from udfs.sink.parquet import ParquetFiles
 from udfs.sink.writers import WriteBatch
 

@@ -20,7 +20,7 @@ from pipeline.lake import files, journal
 from pipeline.lake.arrivals import find
 from pipeline.lake.layout import DamagedLakeError, LakeError, Options
 from pipeline.lake.log import Log
-from pipeline.lake.place import locked, open_lake, open_or_create_lake
+from pipeline.lake.opening import locked, open_lake, open_or_create_lake
 from udfs.source.paths import resolve
 
 FRIDAY, MONDAY = date(2026, 11, 20), date(2026, 11, 23)
@@ -115,10 +115,10 @@ def test_checking_for_new_captures_is_one_listing(store: Store, tmp_path: Path) 
     files = resolve([store.uri("many")])
     assert len(files) == len(pieces)
     look = partial(find, options=Options(settle=0), now_ns=0, newest_ns=None)
-    known = [arrival.taken(1, 0, 0) for arrival in look(files, []).arrivals]
+    known = [arrival.taken_row(1, 0, 0) for arrival in look(files, []).arrivals]
     asked = len(store.requests)
     found = look(resolve([store.uri("many")]), known)
-    assert (found.arrivals, len(found.taken)) == ([], len(pieces))
+    assert (found.arrivals, len(found.known)) == ([], len(pieces))
     assert len(store.requests) - asked < len(pieces) // 2
 
 

@@ -21,9 +21,9 @@ from pipeline import TABLES
 from pipeline.audit import findings_in
 from pipeline.explore.sql import files_here
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake
+from pipeline.lake.opening import open_lake
 from pipeline.lake.reading import Span
-from pipeline.output.place import place
+from pipeline.output.location import location
 from pipeline.run.processes import LocalProcesses
 
 BATCHES, FOREVER_S = 6, 3e9  # captures are of several years
@@ -102,7 +102,7 @@ def test_findings_are_those_of_one_decode(lake: Log, decoded: Path, spark: Spark
     found = counted(findings_in({name: [str(file) for file in (decoded / name).glob("*.parquet")] for name in TABLES}))
     rules = {json.loads(row)["rule_id"] for row in found}
     assert {"CH-09", "T10-52", "L10-40", "SEC-01"} <= rules
-    with files_here(place(directory), directory, Span()) as files:
+    with files_here(location(directory), directory, Span()) as files:
         assert all(len({Path(path).name[:8] for path in files[name]}) > 1 for name in ("frames", "methods", "messages"))
         assert counted(findings_in(files)) == found
         assert counted(findings_in(files, most_bytes=0)) == found
@@ -138,9 +138,9 @@ def test_messages_are_paired_within_a_time(tmp_path: Path, apart_s: int, paired:
     )
 
 
-def rows_in(*places: Path) -> list[dict[str, Any]]:
+def rows_in(*locations: Path) -> list[dict[str, Any]]:
     """Rows of files, or of those in directories."""
-    return [row for place in places for row in pq.read_table(place).to_pylist()]
+    return [row for location in locations for row in pq.read_table(location).to_pylist()]
 
 
 def stamp_of(packet: bytes) -> int:

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.output import location as locations
 from pipeline.output import parquet
-from pipeline.output import place as places
 from pipeline.output import swap as output
-from pipeline.output.place import OutputError, Place
+from pipeline.output.location import Location, OutputError
 from pipeline.output.swap import staged
 
 KNOWN = ("frames", "messages")
@@ -110,7 +110,7 @@ def test_a_symbolic_link_still_points_to_the_output(tmp_path: Path) -> None:
 KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.output import place as places
+from pipeline.output import location as locations
 from pipeline.output import swap as output
 with output.staged(sys.argv[1], known=("frames",), overwrite=True) as stage:
     (Path(stage.path) / "frames").mkdir()
@@ -150,7 +150,7 @@ def test_the_output_of_a_run_in_progress_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_store_without_local_paths_is_swapped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
-    monkeypatch.setattr(output, "place", lambda _: Place(store, "bucket/out", "store://bucket/out"))
+    monkeypatch.setattr(output, "location", lambda _: Location(store, "bucket/out", "store://bucket/out"))
     for text in ("first", "second"):
         with staged("store://bucket/out", known=KNOWN, overwrite=True) as stage:
             assert stage.uri.startswith("store://bucket/.wirehare-out-")
@@ -166,21 +166,21 @@ def test_a_store_without_local_paths_is_swapped_too(tmp_path: Path, monkeypatch:
 )
 def test_errors_do_not_contain_the_secrets_of_a_uri(uri: str) -> None:
     with pytest.raises(OutputError, match=r"^\w+://(host|bucket)/out: cannot be reached \(.*/out'") as error:
-        places.place(uri)
+        locations.location(uri)
     assert "pw/d" not in str(error.value)
     assert error.value.__cause__ is None
     assert error.value.__suppress_context__  # a stack would show what the error quotes
 
 
 def test_a_place_is_shown_by_its_path_or_without_its_key(tmp_path: Path) -> None:
-    assert places.place(f"file://{tmp_path}/a%20b").display_name == f"{tmp_path}/a b"
+    assert locations.location(f"file://{tmp_path}/a%20b").display_name == f"{tmp_path}/a b"
     store = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket/file").touch()
-    place = Place(store, "bucket/file", "s3a://key:secret@bucket/file")
-    assert place.display_name == "s3a://bucket/file"
+    location = Location(store, "bucket/file", "s3a://key:secret@bucket/file")
+    assert location.display_name == "s3a://bucket/file"
     with pytest.raises(OutputError, match=r"^s3a://bucket/file: is a file"):
-        place.entries()
+        location.entries()
 
 
 def test_an_unknown_file_system_is_named() -> None:
@@ -201,7 +201,7 @@ def test_any_name_that_is_text_can_be_an_output(tmp_path: Path, name: str, spark
         assert spark.read.schema("id long").parquet(frames.pattern).count() == 3
         assert frames.dataset().count_rows() == 3
     assert [entry.name for entry in (tmp_path / name).iterdir()] == ["frames"]
-    assert spark.read.parquet(places.place(str(tmp_path / name)).child("frames").pattern).count() == 3
+    assert spark.read.parquet(locations.location(str(tmp_path / name)).child("frames").pattern).count() == 3
 
 
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_files_of_others_beside_the_output_are_not_touched(tmp_path: Path) -> No
     os.mkfifo(tmp_path / planted[0])
     os.mkfifo(tmp_path / f"{planted[1]}{output.OLD}")
     (tmp_path / planted[2]).symlink_to(elsewhere)
-    (tmp_path / f"{planted[3]}{places.SCRATCH}").symlink_to(elsewhere)
+    (tmp_path / f"{planted[3]}{locations.SCRATCH}").symlink_to(elsewhere)
     (tmp_path / f"{planted[4]}{output.OLD}").symlink_to(elsewhere)
     before = sorted(hidden(tmp_path))
     program = "import sys; from pipeline.output.swap import staged\nwith staged(sys.argv[1], known=()): pass"

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from codec import tables
 from codec.tables import LONG, STRINGS, table_of
-from pipeline.output.place import place
+from pipeline.output.location import location
 from pipeline.tables.decoding import decode_into
 from udfs.arrow.spark_schemas import spark_schema
 from udfs.arrow.types import TIMESTAMP, VARIANT
@@ -144,13 +144,13 @@ def test_a_late_task_does_not_recreate_the_scratch_directory(tmp_path: Path) -> 
 def test_files_of_retried_tasks_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
     """A file that no successful task names, as one leaves that was stopped, or came in after another."""
     scratch = tmp_path / "scratch"
-    written = decode_into(spark, [str(CAPTURE)], place(str(scratch)), ["frames"])
+    written = decode_into(spark, [str(CAPTURE)], location(str(scratch)), ["frames"])
     (file,) = (scratch / "frames").glob("*.parquet")
     shutil.copy(file, file.with_name("part-0.zstd.parquet"))
     file.with_name("part-1.zstd.parquet").write_bytes(b"PAR1")
     rows = written.part("frames", "frame_no")
     assert rows is not None
     assert rows.num_rows == written.rows("frames") == pq.ParquetFile(file).metadata.num_rows
-    assert written.move("frames", place(str(tmp_path / "frames")))
+    assert written.move("frames", location(str(tmp_path / "frames")))
     assert [each.name for each in (tmp_path / "frames").iterdir()] == [file.name]
-    assert not written.move("messages", place(str(tmp_path / "messages")))
+    assert not written.move("messages", location(str(tmp_path / "messages")))

@@ -24,7 +24,7 @@ from row_digests import FINDINGS, SHIPPED, Digests
 import pipeline
 from codec.tables import TABLES
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake
+from pipeline.lake.opening import open_lake
 from pipeline.tables.decoding import config, secret_files
 from udfs.tables import ACCOUNTS, tables_of
 

@@ -25,7 +25,7 @@ from jobs.cli import command_line
 from jobs.terminal.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
 from pipeline.explore.sql import open_tables
-from pipeline.output.place import place
+from pipeline.output.location import location
 
 ROOT = Path(__file__).parents[2]
 README, COMMANDS, PYTHON, PERFORMANCE = (
@@ -133,7 +133,7 @@ def test_the_demo_prints_the_documented_output(shell: Shell) -> None:
     said = shell.run("wirehare explain").out
     assert [line for line in why.replace("...", "").splitlines() if line.partition("file://")[0] not in said] == []
     out = str(shell.folder / "out")
-    captures = place(out).child("captures").dataset().to_table().to_pylist()
+    captures = location(out).child("captures").dataset().to_table().to_pylist()
     with open_tables(out) as session:
         assert output in summary_text(summarize(captures, session, TABLES))
 

@@ -17,7 +17,7 @@ from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
-from pipeline.lake.place import open_lake, open_or_create_lake
+from pipeline.lake.opening import open_lake, open_or_create_lake
 
 TABLES = ("frames", "messages")
 

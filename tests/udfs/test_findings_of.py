@@ -119,7 +119,7 @@ def test_rows_that_came_to_tasks_give_the_same_findings(files: dict[str, list[st
         for group in range(PARTS):
             of_group = [row for row in packed if row["group_no"][0].as_py() == group]
             for row in AnswerRows(a_program(), question)(iter(of_group)):
-                yield {row["name"][0].as_py(): unpacked(row["octets"][0].as_buffer())}
+                yield {row["name"][0].as_py(): unpacked(row["data"][0].as_buffer())}
 
     assert len({row["group_no"][0].as_py() for row in packed}) == PARTS
     assert counted(pa.concat_tables(findings_across(ask, a_program()))) == found
@@ -143,7 +143,7 @@ def test_tasks_that_read_the_files_of_a_group_give_the_same_findings(
         for system, group in zip(cycle([elsewhere, pyarrow.fs.LocalFileSystem()]), groups, strict=False):
             task = AnswerFiles(a_program(), question, system)
             for row in task(iter([files_in({path: paths[path] for path in group})])):
-                yield {row["name"][0].as_py(): unpacked(row["octets"][0].as_buffer())}
+                yield {row["name"][0].as_py(): unpacked(row["data"][0].as_buffer())}
 
     assert counted(pa.concat_tables(findings_across(ask, a_program()))) == found
 

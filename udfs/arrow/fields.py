@@ -87,7 +87,7 @@ class Values(NamedTuple):
         """Values inside these, row by row."""
         return self._replace(starts=starts, stops=stops)
 
-    def taken(self, rows: NDArray[np.int64]) -> Values:
+    def rows_at(self, rows: NDArray[np.int64]) -> Values:
         return Values(self.data, self[1][rows], self[2][rows], self.metadata, self[4][rows], self[5][rows])
 
     def python(self, row: int) -> Any:
@@ -111,10 +111,10 @@ class Fields:
     def __init__(self, values: Values, types: Mapping[str, str], containers: Iterable[str] = ()) -> None:
         kinds = {**types, **dict.fromkeys(containers, "variant")}
         self.are_there = values.stops > values.starts
-        self._types, self._places = types, {name: place for place, name in enumerate(kinds)}
+        self._types, self._index_of = types, {name: index for index, name in enumerate(kinds)}
         self._rows = np.flatnonzero(self.are_there)
         self._sparse, any_there = FEW * len(self._rows) < len(values.starts), len(self._rows) > 0
-        self._values, self._own = values, values.taken(self._rows) if self._sparse else values
+        self._values, self._own = values, values.rows_at(self._rows) if self._sparse else values
         self._found = new_fields([kind == "variant" for kind in kinds.values()], len(self._own.starts))
         if any_there:
             names = [name.encode() for name in kinds]
@@ -123,7 +123,7 @@ class Fields:
 
     def column(self, name: str) -> pa.Array:
         """A field of all rows."""
-        column = _column(self._types[name], self._found, self._places[name], self._own)
+        column = _column(self._types[name], self._found, self._index_of[name], self._own)
         return take_or_null(column, self._in_all(np.arange(len(column)), -1)) if self._sparse else column
 
     def columns(self) -> dict[str, pa.Array]:
@@ -131,20 +131,20 @@ class Fields:
 
     def numbers(self, name: str, null: int) -> NDArray[np.int64]:
         """Numbers, or 0 and 1 for truth values; `null` where there is none."""
-        place, type_ = self._places[name], self._types[name]
-        numbers = self._found.numbers[place]
-        valid = self._found.kinds[place] == (BOOLEAN if type_ == "boolean" else NUMBER)
+        index, type_ = self._index_of[name], self._types[name]
+        numbers = self._found.numbers[index]
+        valid = self._found.kinds[index] == (BOOLEAN if type_ == "boolean" else NUMBER)
         if type_ == "int":
             valid &= (numbers >= INT32.min) & (numbers <= INT32.max)
         return self._in_all(np.where(valid, numbers, null), null)
 
     def inside(self, name: str) -> Values:
-        place = self._found.whole_of[self._places[name]]
-        starts = self._in_all(self._found.whole_at[place], 0)
-        return self._values.at(starts, starts + self._in_all(self._found.whole_size[place], 0))
+        index = self._found.whole_of[self._index_of[name]]
+        starts = self._in_all(self._found.whole_at[index], 0)
+        return self._values.at(starts, starts + self._in_all(self._found.whole_size[index], 0))
 
     def of(self, rows: NDArray[np.int64], names: Iterable[str]) -> dict[str, pa.Array]:
-        return fields(self._values.taken(rows), {name: self._types[name] for name in names})
+        return fields(self._values.rows_at(rows), {name: self._types[name] for name in names})
 
     def _in_all(self, values: NDArray[np.int64], null: int) -> NDArray[np.int64]:
         """The values of the rows that were read, among all rows."""
@@ -183,7 +183,7 @@ def elements(values: Values, counts: NDArray[np.int64]) -> Values:
     """The elements of arrays with these `counts`, row by row."""
     begins, ends = np.zeros((2, int(counts.sum())), np.int64)
     read_elements(values.data, values.starts, values.stops, counts, begins, ends)
-    return values.taken(np.repeat(np.arange(len(counts)), counts)).at(begins, ends)
+    return values.rows_at(np.repeat(np.arange(len(counts)), counts)).at(begins, ends)
 
 
 def texts(values: Values) -> pa.Array:
@@ -225,16 +225,16 @@ def _column(kind: str, found: reading.Fields, k: int, values: Values) -> pa.Arra
 
 def take_bytes(
     wire_bytes: NDArray[np.uint8],
-    places: NDArray[np.int64],
+    begins: NDArray[np.int64],
     sizes: NDArray[np.signedinteger],
     valid: NDArray[np.bool_],
     nulls: bool = True,
 ) -> pa.Array:
-    """Binary column of the bytes at `places`; null, or without `nulls` empty, where they are not `valid`."""
+    """Binary column of the bytes from `begins` on; null, or without `nulls` empty, where they are not `valid`."""
     sizes = np.where(valid, sizes.astype(np.int64, copy=False), 0)
     offsets = offsets_of(sizes)
     data = np.empty(int(offsets[-1]), np.uint8)
-    gather(wire_bytes, np.ascontiguousarray(places), sizes, data)
+    gather(wire_bytes, np.ascontiguousarray(begins), sizes, data)
     return binary_column(data, offsets, valid if nulls else None)
 
 

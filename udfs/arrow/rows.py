@@ -23,8 +23,8 @@ _CACHED_MATCHES: dict[tuple[int, int, int, int, tuple[str, ...]], tuple[pa.Strin
 def connection_ordinals(connections: NDArray[np.int64]) -> NDArray[np.int64]:
     """The 0-based ordinal of the connection of each row; the rows of a connection are consecutive."""
     changes = np.diff(connections, prepend=connections[:1]) != 0
-    places: NDArray[np.int64] = np.cumsum(changes)
-    return places
+    indices: NDArray[np.int64] = np.cumsum(changes)
+    return indices
 
 
 def connections_of(connections: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -169,16 +169,16 @@ def concat_rows(first: pa.Table | None, then: pa.Table | pa.RecordBatch | None) 
     return pa.concat_tables(tables) if tables else None
 
 
-def take_or_null(column: Column, places: NDArray[np.int64]) -> pa.Array:
-    """The values at `places`; null where that is negative."""
-    return _whole(take(combine_chunks(column), pa.array(places, mask=missing(places))))
+def take_or_null(column: Column, indices: NDArray[np.int64]) -> pa.Array:
+    """The values at `indices`; null where that is negative."""
+    return _whole(take(combine_chunks(column), pa.array(indices, mask=missing(indices))))
 
 
-def take(column: pa.Array, places: pa.Int64Array) -> pa.Array:
-    """The values at `places`. Half of the columns of most batches have only nulls, which Arrow takes one by one."""
+def take(column: pa.Array, indices: pa.Int64Array) -> pa.Array:
+    """The values at `indices`. Half of the columns of most batches have only nulls, which Arrow takes one by one."""
     if column.null_count < len(column) or pa.types.is_dictionary(column.type):
-        return column.take(places)
-    return nulls(len(places), column.type)
+        return column.take(indices)
+    return nulls(len(indices), column.type)
 
 
 def from_spark(rows: pa.RecordBatch) -> pa.RecordBatch:

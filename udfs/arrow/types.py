@@ -79,8 +79,8 @@ def to_schema(columns: Mapping[str, pa.Array], schema: pa.Schema, absent: Collec
     if known != set(schema.names) or twice:
         missing, unknown = sorted(set(schema.names) - known), sorted(known - set(schema.names))
         raise ColumnError(f"columns missing: {missing}, not in the table: {unknown}, not absent: {sorted(twice)}")
-    typed = {field.name: cast_column(columns[field.name], field.type) for field in schema if field.name in columns}
-    return with_null_columns(typed, schema)
+    arrays = {field.name: cast_column(columns[field.name], field.type) for field in schema if field.name in columns}
+    return with_null_columns(arrays, schema)
 
 
 def binary_column(
@@ -200,17 +200,17 @@ def nullable(values: NDArray[np.signedinteger]) -> pa.Array:
 
 
 def map_distinct(
-    made: Callable[[Any], Any], keys: NDArray[Any], kind: pa.DataType, where: NDArray[np.bool_] | None = None
+    function: Callable[[Any], Any], keys: NDArray[Any], kind: pa.DataType, where: NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """What `made` gives for each of `keys` (numbers, or rows of numbers); it is called once for each distinct one. Null
-    elsewhere than `where`."""
-    chosen = np.ones(len(keys), np.bool_) if where is None else where
-    if not chosen.any():
+    """`function(key)` for each of `keys` (int64, or rows of them), called once for each distinct key; null elsewhere
+    than `where`."""
+    mask = np.ones(len(keys), np.bool_) if where is None else where
+    if not mask.any():
         return pa.nulls(len(keys), kind)
-    distinct, index = np.unique(keys[chosen], axis=0 if keys.ndim > 1 else None, return_inverse=True)
-    places = np.full(len(keys), -1)
-    places[chosen] = index.reshape(-1)
-    return pa.array([made(key) for key in distinct.tolist()], kind).take(nullable(places))
+    distinct, index = np.unique(keys[mask], axis=0 if keys.ndim > 1 else None, return_inverse=True)
+    indices = np.full(len(keys), -1)
+    indices[mask] = index.reshape(-1)
+    return pa.array([function(key) for key in distinct.tolist()], kind).take(nullable(indices))
 
 
 def map_distinct_bytes(function: Callable[..., Any], kind: pa.DataType, *columns: pa.Array) -> pa.Array:
@@ -222,8 +222,8 @@ def map_distinct_bytes(function: Callable[..., Any], kind: pa.DataType, *columns
         number = pc.add(pc.multiply(codes.cast(pa.int64()), len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
         codes = number.dictionary_encode().indices
     distinct, first = np.unique(codes.fill_null(-1), return_index=True)
-    places = pa.array(first[distinct >= 0])
-    rows = zip(*(column.take(places).to_pylist() for column in columns), strict=True)
+    indices = pa.array(first[distinct >= 0])
+    rows = zip(*(column.take(indices).to_pylist() for column in columns), strict=True)
     return pa.array([function(*row) for row in rows], kind).take(codes)
 
 

@@ -308,7 +308,7 @@ def _of_one_frame(methods: pa.RecordBatch, rows: records_0_10.Controls) -> Itera
     for name, wanted in REQUIRED.items():
         at = np.flatnonzero(whole & is_in(methods["name"], name))
         if len(at):
-            there = fields(values.taken(at), dict.fromkeys(wanted, "variant"))
+            there = fields(values.rows_at(at), dict.fromkeys(wanted, "variant"))
             for field, column in there.items():
                 for row in at[~is_valid(column)].tolist():
                     lacks.setdefault(row, []).append(field)

@@ -117,7 +117,7 @@ class FrameBatch:
         """The fields READ_ARGUMENTS of `arguments` in `argument_rows`."""
         values = values_of(self["arguments"])
         every = len(self.argument_rows) == len(self)
-        return Arguments(values if every else values.taken(self.argument_rows))
+        return Arguments(values if every else values.rows_at(self.argument_rows))
 
     @cached_property
     def are_methods(self) -> Flags:
@@ -163,7 +163,7 @@ class FrameBatch:
         carries = self.are("name", *roles.COMMANDS_TO)
         if not carries.any():
             return pa.nulls(len(self), pa.string())
-        bodies = inside(values_of(self["properties"]).taken(np.flatnonzero(carries)), "body")
+        bodies = inside(values_of(self["properties"]).rows_at(np.flatnonzero(carries)), "body")
         kinds = fields(bodies, {"type": "string"})["type"]
         kinds = pc.if_else(is_one_of(kinds, COORDINATES), kinds, pa.scalar(None, pa.string()))
         return take_or_null(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
@@ -175,7 +175,7 @@ class FrameBatch:
         for name, exchanges in ASKS.items():
             at = np.flatnonzero(self.are("name", name))
             if len(at):
-                own = Fields(values_of(self["arguments"]).taken(at), dict.fromkeys(exchanges, "boolean"))
+                own = Fields(values_of(self["arguments"]).rows_at(at), dict.fromkeys(exchanges, "boolean"))
                 for argument, exchange in reversed(exchanges.items()):  # of several that are true, the first one counts
                     found[at[own.numbers(argument, 0) == 1]] = exchange
         return found

@@ -256,7 +256,7 @@ class Performatives:
         have_texts = [STATES.index(name) + 1 for name in semantics.HAVE_TEXTS]
         rows = np.flatnonzero(np.isin(states, have_texts) | in_transaction)
         if len(rows):
-            fields_of = Fields(outcome.taken(rows), {}, ("error", "message_annotations"))
+            fields_of = Fields(outcome.rows_at(rows), {}, ("error", "message_annotations"))
             error = Fields(fields_of.inside("error"), ERROR, ("info",))
             info = (
                 objects_as_text(values) for values in (error.inside("info"), fields_of.inside("message_annotations"))
@@ -274,7 +274,7 @@ class Performatives:
         found = self._named("attaches") & (values.stops > values.starts)
         rows = np.flatnonzero(found)
         if len(rows):
-            values = values.taken(rows)
+            values = values.rows_at(rows)
             counts = counted(values)
             several = is_in(strings(elements(values, counts)), *semantics.TOPICS)
             of_several = np.bincount(np.repeat(rows, counts)[several], minlength=len(found)) > 0
@@ -349,7 +349,7 @@ def objects_as_text(values: Values) -> pa.Array:
         return pa.nulls(len(values.starts), pa.string())
     where = np.full(len(values.starts), -1)
     where[at] = np.arange(len(at))
-    return take_or_null(as_text(values.taken(at)), where)
+    return take_or_null(as_text(values.rows_at(at)), where)
 
 
 def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
@@ -358,7 +358,7 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
     at = np.flatnonzero(is_read)
     if not len(at):
         return None
-    arguments, properties = (values_of(batch[name]).taken(at) for name in ("arguments", "properties"))
+    arguments, properties = (values_of(batch[name]).rows_at(at) for name in ("arguments", "properties"))
     cut = batch.cut[at]
     if cut.any():
         arguments = arguments.at(arguments.starts, np.where(cut, arguments.starts, arguments.stops))

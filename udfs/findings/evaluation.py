@@ -29,10 +29,10 @@ from udfs.findings.program import (
     FACT_CONNECTIONS,
     FIRST_ACROSS,
     HIT,
+    HIT_KEY,
     LAST_ACROSS,
     MORE_FACTS,
-    PLACE,
-    PLACES,
+    PACKETS,
     ROUND_TRIP_NS,
     TRAITS,
     Check,
@@ -109,7 +109,7 @@ def findings_of(
     rows that count. What is running is in `run`. Raises duckdb.Error for an invalid program, and for files that cannot
     be read."""
     with evaluation(tables, program, resources, conditions, run) as session:
-        session.check(census_of(session.connection), range(PLACES))
+        session.check(census_of(session.connection), range(PACKETS))
         return session.findings()
 
 
@@ -126,8 +126,8 @@ def answer(
         facts = [each.name for each in program.relations if is_fact(each) and each.stage == question.stage]
         for name, rows in question.shared.items():
             session.add(name, rows)
-        if question.stage == PLACES:
-            return {"places": session.rows(program.places)}
+        if question.stage == PACKETS:
+            return {"packets": session.rows(program.packets)}
         if question.stage:
             return session.relations(facts)
         census = census_of(session.connection)
@@ -144,7 +144,7 @@ def answer(
 def findings_across(ask: Ask, program: Program, resources: Resources = USUAL, run: Run | None = None) -> list[pa.Table]:
     """The findings about rows that are in groups, which `ask` puts a question to: those in the answers of the groups,
     and those that come from facts of several. Raises duckdb.Error."""
-    answers = _joined(ask(Question(0)))
+    answers = _tables_by_name(ask(Question(0)))
     found = answers.pop(OF_GROUPS, [])
     census = pa.concat_tables(answers.pop(CENSUS))
     with evaluation(None, program, resources, run=run) as session:
@@ -162,11 +162,14 @@ def findings_across(ask: Ask, program: Program, resources: Resources = USUAL, ru
                 wanted = session.relations(shared)
                 if not any(rows.num_rows for rows in wanted.values()):
                     break
-                answers = _joined(ask(Question(MORE_FACTS, wanted)))
-        return [*found, session.findings(lambda frames: _joined(ask(Question(PLACES, {"found": frames})))["places"])]
+                answers = _tables_by_name(ask(Question(MORE_FACTS, wanted)))
+        return [
+            *found,
+            session.findings(lambda frames: _tables_by_name(ask(Question(PACKETS, {"found": frames})))["packets"]),
+        ]
 
 
-def _joined(answers: Iterable[Answer]) -> dict[str, list[pa.Table]]:
+def _tables_by_name(answers: Iterable[Answer]) -> dict[str, list[pa.Table]]:
     """What all groups answer, by name."""
     found: dict[str, list[pa.Table]] = {}
     for each in answers:
@@ -222,7 +225,7 @@ class Evaluation:
         for macro in program.macros:
             connection.execute(macro)
         connection.execute(
-            f"CREATE TABLE hits ({', '.join(f'{name} {kind}' for name, kind in {**PLACE, **HIT}.items())})"
+            f"CREATE TABLE hits ({', '.join(f'{name} {kind}' for name, kind in {**HIT_KEY, **HIT}.items())})"
         )
 
     def rows(self, query: str) -> pa.Table:
@@ -267,14 +270,14 @@ class Evaluation:
         if checks:
             connection.execute(f"INSERT INTO hits\n{self._with(context.needs)}{hits_of(context, checks)}")
 
-    def findings(self, places: Callable[[pa.Table], list[pa.Table]] | None = None) -> pa.Table:
-        """The findings of all hits. `places`: asks for the packets of frames, by default in the tables."""
+    def findings(self, packets: Callable[[pa.Table], list[pa.Table]] | None = None) -> pa.Table:
+        """The findings of all hits. `packets`: asks for the packets of frames, by default in the tables."""
         self.connection.execute(f"CREATE TABLE found AS {self._with([FACT_CONNECTIONS])}FROM ({self._program.found})")
         frames = "SELECT DISTINCT connection_id, frame_no FROM found WHERE frame_no IS NOT NULL"
-        if places is None:
-            self.connection.execute(f"CREATE VIEW places AS {self._program.places}")
+        if packets is None:
+            self.connection.execute(f"CREATE VIEW packets_of_frames AS {self._program.packets}")
         elif self.rows("SELECT 1 FROM found LIMIT 1").num_rows:
-            self.add("places", pa.concat_tables(places(self.rows(frames))))
+            self.add("packets_of_frames", pa.concat_tables(packets(self.rows(frames))))
         else:
             return arrow_schema(self._program.findings).empty_table()
         return _with_variants(self.rows(self._program.result), self._program.findings)
@@ -335,8 +338,8 @@ class Evaluation:
                     if future.exception():
                         pool.shutdown(cancel_futures=True)
                     future.result()
-                    made = running.pop(future)
-                    waiting = {name: needs - {made} for name, needs in waiting.items()}
+                    relation = running.pop(future)
+                    waiting = {name: needs - {relation} for name, needs in waiting.items()}
 
 
 def _words(

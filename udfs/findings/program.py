@@ -105,7 +105,7 @@ ROUND_TRIP_NS = 10**9  # assumed if the capture does not show it
 SOURCES: dict[str, str] = {"oddities": "methods"}  # relations that kernels make, and the table that they read
 FACT = "fact_"  # how relations that groups return begin
 FACT_CONNECTIONS = "fact_connections"
-FIRST_ACROSS, MORE_FACTS, LAST_ACROSS, PLACES = 1, 2, 3, 4  # stages
+FIRST_ACROSS, MORE_FACTS, LAST_ACROSS, PACKETS = 1, 2, 3, 4  # stages
 # Traits of messages by name, in SQL.
 TRAITS = {
     "redelivered": "redelivered AND operation IN ('deliver', 'get')",
@@ -119,7 +119,7 @@ TRAITS = {
     "managing": "management_status IS NOT NULL",
 }
 # Columns of a hit: a row of a context that breaks a rule. Those that locate it are null in contexts without channels.
-PLACE = {"connection_id": "BIGINT", "channel": "INTEGER", "channel_incarnation": "BIGINT"}
+HIT_KEY = {"connection_id": "BIGINT", "channel": "INTEGER", "channel_incarnation": "BIGINT"}
 HIT = {
     "rule_id": "VARCHAR", "frame_no": "BIGINT", "at_ns": "BIGINT", "thing": "VARCHAR", "scope": "VARCHAR",
     "offender": "VARCHAR", "severity": "VARCHAR", "evidence": "VARCHAR", "occurrences": "BIGINT",
@@ -160,12 +160,12 @@ class Check(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The rows of a relation or query with the checks that they are put to. `place`: which columns of PLACE they have;
+    """The rows of a relation or query with the checks that they are put to. `key`: which columns of HIT_KEY they have;
     `needs`: relations that must have been made; `census`: a relation that contains what its checks guard, and that has
     rows if the context has."""
 
     rows: str
-    place: Sequence[str]
+    key: Sequence[str]
     checks: Sequence[Check]
     needs: frozenset[str]
     stage: int = 0
@@ -176,7 +176,7 @@ class Context(NamedTuple):
 class Program(NamedTuple):
     """What is evaluated: `settings`, thresholds by name; `constants`, small tables as JSON arrays of objects; `macros`;
     `relations`, in an order in which each reads earlier ones only; `contexts`; `found`, the query of findings without
-    their packets; `places`, the query of these in a group; `result`, the query of findings, whose `evidence` is JSON.
+    their packets; `packets`, the query of these in a group; `result`, the query of findings, whose `evidence` is JSON.
     `deferred`: rules with contexts of several stages. `schemas`: of the tables."""
 
     schemas: Mapping[str, Table]
@@ -186,7 +186,7 @@ class Program(NamedTuple):
     relations: Sequence[Relation]
     contexts: Sequence[Context]
     found: str
-    places: str
+    packets: str
     result: str
     deferred: Collection[str]
     findings: Table
@@ -202,12 +202,14 @@ def is_fact(relation: Relation) -> bool:
     return relation.name.startswith(FACT)
 
 
-def expressions(relations: Sequence[Relation], names: Collection[str], made: Collection[str] = ()) -> list[Relation]:
-    """The relations among `names`, and among those that they read, that are no tables and not `made`, in order."""
+def expressions(
+    relations: Sequence[Relation], names: Collection[str], existing: Collection[str] = ()
+) -> list[Relation]:
+    """The relations among `names`, and among those that they read, that are no tables and not `existing`, in order."""
     needed = {*names}
     found = []
     for relation in reversed(relations):
-        if relation.name in needed and relation.name not in made and not relation.is_table:
+        if relation.name in needed and relation.name not in existing and not relation.is_table:
             needed |= relation.reads
             found.append(relation)
     return found[::-1]
@@ -240,7 +242,7 @@ def hits_of(context: Context, checks: Sequence[Check]) -> str:
         f"{chosen_value([check.values[name] for check in checks], kind)} AS {name}" for name, kind in HIT.items()
     )
     located = ", ".join(
-        f"CAST({name if name in context.place else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()
+        f"CAST({name if name in context.key else 'NULL'} AS {kind}) AS {name}" for name, kind in HIT_KEY.items()
     )
     return (
         f"SELECT {located},\n    {fields}\nFROM (SELECT *, unnest(broken) AS detector\n"

@@ -22,9 +22,9 @@ from udfs.findings.evaluation import TASK_BYTES, Question, Resources, answer, pa
 from udfs.findings.program import Program
 from udfs.sink.parquet import ParquetFiles
 
-# Rows in transit: `bytes` is a stream of Arrow with some rows of the table or answer `name`; tables have a `group_no`.
+# Rows in transit: `data` is a stream of Arrow with some rows of the table or answer `name`; tables have a `group_no`.
 PACKED = table_of(
-    "packed", ("group_no", INT, "group of connections"), ("name", STRING, "table"), ("octets", BINARY, "some rows")
+    "packed", ("group_no", INT, "group of connections"), ("name", STRING, "table"), ("data", BINARY, "some rows")
 )
 # Files of tables, each in a group, and the connections whose rows a file has.
 FILES = table_of(
@@ -76,7 +76,7 @@ class AnswerRows:
         with tempfile.TemporaryDirectory(prefix="findings-") as directory:
             files: dict[str, ParquetFiles] = {}
             for batch in batches:
-                for name, data in zip(batch["name"].to_pylist(), batch["octets"], strict=True):
+                for name, data in zip(batch["name"].to_pylist(), batch["data"], strict=True):
                     if name not in files:
                         files[name] = parquet_file(f"{directory}/{name}", schemas[name])
                     rows = unpacked(data.as_buffer())
@@ -141,5 +141,5 @@ class AnswerFiles:
 def unpacked_findings(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """PACKED rows of findings -> these, for `mapInArrow`."""
     for batch in batches:
-        for data in batch["octets"]:
+        for data in batch["data"]:
             yield from unpacked(data.as_buffer()).to_batches()

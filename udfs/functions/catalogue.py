@@ -84,8 +84,8 @@ FUNCTIONS = (
         decode_frame,
         ("BINARY", "STRING"),
         StructType([StructField(name, spark_type(FRAMES[name].type)) for name in FRAME_COLUMNS]),
-        "One whole frame, or a protocol header: a struct with the columns of table `frames` that its octets determine. "
-        "`status` and `error` report octets that do not fit.",
+        "One whole frame, or a protocol header: a struct with the columns of table `frames` that its bytes determine. "
+        "`status` and `error` report bytes that do not fit.",
         f"amqp_frame({_ACK}, '0-9-1').name",
         "basic.ack",
     ),
@@ -133,7 +133,7 @@ FUNCTIONS = (
         version_of,
         ("BINARY",),
         StringType(),
-        "The version of the octets, which begin a stream or a TCP payload with a protocol header or with whole frames "
+        "The version of the bytes, which begin a stream or a TCP payload with a protocol header or with whole frames "
         "of which one parses exactly. NULL for anything else than AMQP, also for TLS. Frames that are equal in 0-8, "
         "0-9 and 0-9-1 count as 0-9-1.",
         "amqp_version(X'414d515000000901')",
@@ -181,7 +181,7 @@ FUNCTIONS = (
         redact_frame,
         ("BINARY", "STRING"),
         BinaryType(),
-        "The frame with its SASL responses and tokens replaced by asterisks, of the same length. NULL for octets that "
+        "The frame with its SASL responses and tokens replaced by asterisks, of the same length. NULL for bytes that "
         "are not one whole frame of a known method.",
         f"hex(amqp_redact({_SECURE_OK}, '0-9-1'))",
         "0100000000000A000A0015000000022A2ACE",

@@ -72,13 +72,13 @@ def each_version(
     elif not distinct:
         results = pa.nulls(len(versions), kind)
     else:
-        parts, places = [], []
+        parts, rows_of_parts = [], []
         for name, code in zip(distinct, codes, strict=True):
             rows = np.flatnonzero(pc.equal(versions, name).fill_null(False).to_numpy(zero_copy_only=False))
             parts.append(decode(code, *(column.take(pa.array(rows)) for column in columns)))
-            places.append(rows)
+            rows_of_parts.append(rows)
         back = np.full(len(versions), -1)
-        back[np.concatenate(places)] = np.arange(sum(map(len, places)))
+        back[np.concatenate(rows_of_parts)] = np.arange(sum(map(len, rows_of_parts)))
         results = pa.concat_arrays(parts).take(pa.array(back, mask=back < 0))
     known = versions.is_valid()
     for column in columns:
@@ -179,10 +179,10 @@ def _first_wrapping(data: Heap) -> NDArray[np.int64]:
 
 def _commands(data: Heap) -> NDArray[np.int64]:
     """0 for payloads of 0-10 that are controls by their class code and code, else 1."""
-    padded = np.append(data.data, np.zeros(2, np.uint8))
+    with_padding = np.append(data.data, np.zeros(2, np.uint8))
     controls = v0_10_tables().lookup[CONTROL_ENTRY] >= 0
     starts = data.ends[:-1]
-    numbers = [np.minimum(padded[starts + i], len(controls) - 1) for i in (0, 1)]
+    numbers = [np.minimum(with_padding[starts + i], len(controls) - 1) for i in (0, 1)]
     return np.where(controls[numbers[0], numbers[1]], 0, 1)
 
 

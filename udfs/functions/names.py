@@ -114,8 +114,8 @@ def anonymise_ip(ip: pa.Array, key: pa.Array = None) -> pa.Array:
     results = pa.nulls(len(ip), pa.string())
     for secret in key.unique():
         if secret.is_valid:
-            chosen = pc.and_(ip.is_valid(), pc.equal(key, secret).fill_null(False))
-            results = pc.replace_with_mask(results, chosen, _anonymised(ip.filter(chosen), secret.as_py()))
+            mask = pc.and_(ip.is_valid(), pc.equal(key, secret).fill_null(False))
+            results = pc.replace_with_mask(results, mask, _anonymised(ip.filter(mask), secret.as_py()))
     return results
 
 
@@ -124,9 +124,9 @@ def _anonymised(ips: pa.Array, secret: str | bytes) -> pa.Array:
     addresses = [packed(ip) if ip is not None else None for ip in distinct.dictionary.to_pylist()]
     texts: list[str | None] = [None] * len(addresses)
     for width in (4, 16):
-        places = [i for i, data in enumerate(addresses) if data is not None and len(data) == width]
-        data = np.frombuffer(b"".join(addresses[i] or b"" for i in places), np.uint8).reshape(-1, width)
-        for i, text in zip(places, _texts(data, key_of(secret)), strict=True):
+        rows = [i for i, data in enumerate(addresses) if data is not None and len(data) == width]
+        data = np.frombuffer(b"".join(addresses[i] or b"" for i in rows), np.uint8).reshape(-1, width)
+        for i, text in zip(rows, _texts(data, key_of(secret)), strict=True):
             texts[i] = text
     return pa.array(texts, pa.string()).take(distinct.indices)
 

@@ -85,9 +85,9 @@ def _of_translations(rows: Mapping[str, pa.Array]) -> Integers:
     )
     one_end &= alike[of_port][1:] == 2
     same &= np.where(low[order][1:], one_end, ~np.isin(origins[1:], origins[1:][elsewhere]))
-    places = np.arange(len(order))
-    last = np.where(np.append(same, False), len(order), places)  # of the connections that follow each other
-    legs[known[order]] = np.minimum.accumulate(last[::-1])[::-1] - places
+    indices = np.arange(len(order))
+    last = np.where(np.append(same, False), len(order), indices)  # of the connections that follow each other
+    legs[known[order]] = np.minimum.accumulate(last[::-1])[::-1] - indices
     return legs
 
 
@@ -107,23 +107,23 @@ def _of_proxies(rows: Mapping[str, pa.Array]) -> Integers:
         (("server_ip",), ("client_ip",), carried),
         (("client_ip", "client_port"), ("proxied_client_ip", "proxied_client_port"), carried & named),
     ):
-        to, made = np.flatnonzero(carried), np.flatnonzero(of_proxy)
-        place = np.concatenate([to, made])
-        keys = np.concatenate([_hashed(rows, there)[to], _hashed(rows, here)[made]])
-        is_made = np.repeat([False, True], [len(to), len(made)])
-        order = np.lexsort([is_made, opened_us[place], passed_on[place], keys])
-        place, keys, is_made = place[order], keys[order], is_made[order]
+        to, by_proxy = np.flatnonzero(carried), np.flatnonzero(of_proxy)
+        index = np.concatenate([to, by_proxy])
+        keys = np.concatenate([_hashed(rows, there)[to], _hashed(rows, here)[by_proxy]])
+        is_by_proxy = np.repeat([False, True], [len(to), len(by_proxy)])
+        order = np.lexsort([is_by_proxy, opened_us[index], passed_on[index], keys])
+        index, keys, is_by_proxy = index[order], keys[order], is_by_proxy[order]
         # The next connection that a proxy made after each one.
-        at = np.where(is_made, np.arange(len(order)), len(order))
+        at = np.where(is_by_proxy, np.arange(len(order)), len(order))
         at = np.minimum.accumulate(at[::-1])[::-1]
-        found = np.append(place, -1)[at]
-        same = (found >= 0) & (np.append(keys, 0)[at] == keys) & (passed_on[found] == passed_on[place]) & ~is_made
-        later_us = opened_us[found] - opened_us[place]
-        same &= (later_us >= 0) & (later_us <= PROXY_US) & (np.abs(closed_us[found] - closed_us[place]) <= PROXY_US)
+        found = np.append(index, -1)[at]
+        same = (found >= 0) & (np.append(keys, 0)[at] == keys) & (passed_on[found] == passed_on[index]) & ~is_by_proxy
+        later_us = opened_us[found] - opened_us[index]
+        same &= (later_us >= 0) & (later_us <= PROXY_US) & (np.abs(closed_us[found] - closed_us[index]) <= PROXY_US)
         # The client hears the broker's open-ok after the proxy did.
-        same &= (handshake_us[place] == 0) | (later_us + handshake_us[found] <= handshake_us[place])
-        same &= (clients[found] != clients[place]) & (found != place)
-        nearer[place[same]] = found[same]
+        same &= (handshake_us[index] == 0) | (later_us + handshake_us[found] <= handshake_us[index])
+        same &= (clients[found] != clients[index]) & (found != index)
+        nearer[index[same]] = found[same]
     return nearer
 
 
@@ -200,12 +200,12 @@ def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray
     if streams is None or not streams.num_rows:
         return pa.nulls(len(connections), pa.string())
     queues = streams.group_by(["connection_id", "queue"]).aggregate([])
-    places = pc.index_in(queues["connection_id"], connections)
+    indices = pc.index_in(queues["connection_id"], connections)
     known: dict[int, set[str]] = {}
     facts: dict[tuple[int, str], list[tuple[int, int]]] = {}
-    for place, text in zip(places.to_pylist(), queues["queue"].to_pylist(), strict=True):
-        if place is not None and text is not None:
-            number, (queue, fact) = int(broker[place]), stream_entry(text)
+    for index, text in zip(indices.to_pylist(), queues["queue"].to_pylist(), strict=True):
+        if index is not None and text is not None:
+            number, (queue, fact) = int(broker[index]), stream_entry(text)
             if fact is None:
                 known.setdefault(number, set()).add(queue)
             else:
@@ -213,9 +213,9 @@ def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray
     numbers = sorted(known)
     texts = [
         "".join(
-            f"{queue}\n" + "".join(f"{queue}{FACT}{at_ns}{FACT}{count}\n" for at_ns, count in kept)
+            f"{queue}\n" + "".join(f"{queue}{FACT}{at_ns}{FACT}{count}\n" for at_ns, count in first_facts)
             for queue in sorted(known[number])
-            for kept in [sorted(facts.get((number, queue), ()))[:MOST_FACTS]]
+            for first_facts in [sorted(facts.get((number, queue), ()))[:MOST_FACTS]]
         )
         for number in numbers
     ]
@@ -247,8 +247,8 @@ def ids_of(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     delivered = is_one_of(rows["operation"], DELIVERIES)
     unmarked = pc.and_(rows["lossy"], pc.invert(rows["redelivered"].fill_null(False)))
     has_id = pc.not_equal(rows["message_id"], "").fill_null(False)
-    chosen = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))
-    rows, delivered = rows.filter(chosen), delivered.filter(chosen)
+    mask = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))
+    rows, delivered = rows.filter(mask), delivered.filter(mask)
     source = pc.coalesce(rows["queue"], rows["address"], rows["link"].cast(pa.string()), "")
     key = hashed(rows["broker"], rows["vhost"], rows["message_id"], pc.if_else(delivered, source, None))
     yield pa.RecordBatch.from_arrays([pa.array(key), rows["broker"], rows["vhost"]], schema=IDS)

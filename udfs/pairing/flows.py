@@ -135,29 +135,29 @@ def _flows(rows: pa.Table, stalled: Stalled) -> Iterator[dict[str, pa.Array]]:
     rpc_latencies = _rpc_latencies(rows.filter(pa.array(side == RPC_REPLY)), messages, publishes)
     firsts = np.concatenate([firsts, np.full(len(unpaired), NONE)])
     for at in range(0, len(publishes), FLOWS_TOGETHER):
-        chosen = slice(at, at + FLOWS_TOGETHER)
-        columns = _columns(messages, publishes[chosen], firsts[chosen], stalled)
-        yield columns | {"rpc_latency_ns": rpc_latencies[chosen]}
+        part = slice(at, at + FLOWS_TOGETHER)
+        columns = _columns(messages, publishes[part], firsts[part], stalled)
+        yield columns | {"rpc_latency_ns": rpc_latencies[part]}
 
 
 class Messages:
-    """The `rows` at `places`, in the order that the kernel needs. `decided`: rows IN_STREAM."""
+    """The `rows` at `indices`, in the order that the kernel needs. `decided`: rows IN_STREAM."""
 
-    def __init__(self, rows: pa.Table, places: NDArray[np.int64], decided: pa.Table) -> None:
+    def __init__(self, rows: pa.Table, indices: NDArray[np.int64], decided: pa.Table) -> None:
         self._rows = rows
-        columns = {name: to_int64(rows[name])[places] for name in FOR_KERNEL}
-        of_decided = np.full(len(places), NONE)
+        columns = {name: to_int64(rows[name])[indices] for name in FOR_KERNEL}
+        of_decided = np.full(len(indices), NONE)
         if decided.num_rows:
-            stated, own = (
+            of_decided_rows, own = (
                 [to_int64(table[name]) for name in ("connection_id", "frame_no")] for table in (decided, rows)
             )
-            found = Index(*stated).find(*(numbers[places] for numbers in own))
+            found = Index(*of_decided_rows).find(*(numbers[indices] for numbers in own))
             of_decided = np.where(columns["side"] == DELIVERY, found, NONE)
             columns["side"] = np.where(of_decided >= 0, DECIDED, columns["side"])
         time = np.where(columns["side"] == PUBLISH, columns["last_ns"], columns["first_ns"])
-        named = (to_int64(rows[name])[places] for name in ("frame_no", "connection_id"))
+        named = (to_int64(rows[name])[indices] for name in ("frame_no", "connection_id"))
         order = np.lexsort((*named, time, columns["source"], columns["side"], columns["key"]))
-        self._places = places[order]
+        self._indices = indices[order]
         self.pairs, self.is_publish = self._paired(columns, order, decided, of_decided[order])
 
     def _paired(
@@ -167,7 +167,7 @@ class Messages:
         """The pairs of all messages, and which of these are publishes. Empties `columns`."""
         lists = combine_chunks(self._rows[LISTED[0]])
         ends = to_int64(lists.offsets)
-        listed = {LISTED[0]: to_int64(lists.values), LISTED[1]: ends[self._places], LISTED[2]: ends[self._places + 1]}
+        listed = {LISTED[0]: to_int64(lists.values), LISTED[1]: ends[self._indices], LISTED[2]: ends[self._indices + 1]}
         rows = Rows(**{name: as_kernel_array(columns.pop(name)[order]) for name in FOR_KERNEL}, **listed)
         pairs, is_publish = pairs_of(rows), rows.side == PUBLISH
         at = np.flatnonzero(of_decided >= 0)
@@ -182,13 +182,13 @@ class Messages:
             pairs.paired[publish[publish != NONE]] = 1
         return pairs, is_publish
 
-    def at(self, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
-        """A function that picks a column of the messages at `places` of that order; null where NONE is."""
-        there = np.where(places == NONE, -1, self._places[places])
+    def at(self, indices: NDArray[np.int64]) -> Callable[[str], pa.Array]:
+        """A function that picks a column of the messages at `indices` of that order; null where NONE is."""
+        there = np.where(indices == NONE, -1, self._indices[indices])
         return lambda name: take_or_null(self._rows[name], there)
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        return to_int64(self._rows[name])[self._places]
+        return to_int64(self._rows[name])[self._indices]
 
 
 def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.int64]) -> pa.Array:
@@ -253,23 +253,23 @@ def _columns(
     }
 
 
-Picked = Callable[[str], pa.Array]
+ColumnOf = Callable[[str], pa.Array]
 
 
 def _parts(
-    publish: Picked,
-    first: Picked,
-    last: Picked,
+    publish: ColumnOf,
+    first: ColumnOf,
+    last: ColumnOf,
     confirmed_ns: pa.Array,
     over: pa.Array,
     total: pa.Array,
     stalled: Stalled,
 ) -> dict[str, pa.Array]:
     """The parts of the `total` of flows, which are `over` then; null where there is no total."""
-    taken = first("taken_ns")
+    broker_ns = first("taken_ns")
     points = Points(
-        begun_ns=to_int64(pc.coalesce(publish("first_ns"), taken)),
-        published_ns=to_int64(pc.coalesce(publish("last_ns"), taken)),
+        begun_ns=to_int64(pc.coalesce(publish("first_ns"), broker_ns)),
+        published_ns=to_int64(pc.coalesce(publish("last_ns"), broker_ns)),
         confirmed_ns=to_int64(confirmed_ns, NEVER),
         delivered_ns=to_int64(first("first_ns")),
         last_begun_ns=to_int64(last("first_ns")),

@@ -154,7 +154,7 @@ def x_death(lists: Values, first_death: Mapping[str, pa.Array]) -> XDeath:
     parts = []
     for begin, end in pairwise([0, *cuts.tolist(), len(counts)]):
         of_part = {name: of.slice(begin, end - begin) for name, of in first_death.items()}
-        parts.append(_x_death(lists.taken(np.arange(begin, end)), counts[begin:end], of_part))
+        parts.append(_x_death(lists.rows_at(np.arange(begin, end)), counts[begin:end], of_part))
     total, listed, exchange, routing_key = zip(*parts, strict=True)
     return XDeath(
         np.concatenate(total), np.concatenate(listed), pa.concat_arrays(exchange), pa.concat_arrays(routing_key)
@@ -406,9 +406,9 @@ def messages_in(
                 yield pa.RecordBatch.from_arrays(arrays, names=names).select(list(columns))
 
 
-def filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
-    """The chosen rows; usually all, which needs no copy."""
-    return rows if chosen.true_count == rows.num_rows else rows.filter(chosen)
+def filtered(rows: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
+    """The rows where `mask` is true; usually all, which needs no copy."""
+    return rows if mask.true_count == rows.num_rows else rows.filter(mask)
 
 
 def identities_of(rows: Mapping[str, pa.Array]) -> np.ndarray:
@@ -438,8 +438,8 @@ def route_of(exchange: pa.Array, routing_key: pa.Array) -> np.ndarray:
     return hashed(exchange, routing_key, seed=ROUTE)
 
 
-def _if(chosen: pa.Array, texts: pa.Array) -> pa.Array:
-    return pc.if_else(chosen, texts, pa.scalar(None, pa.string()))
+def _if(mask: pa.Array, texts: pa.Array) -> pa.Array:
+    return pc.if_else(mask, texts, pa.scalar(None, pa.string()))
 
 
 def _may_be_refused(broker: BrokerFields) -> pa.BooleanArray:
@@ -453,8 +453,8 @@ def _reason(rows: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> pa.Arra
     dead = pc.and_(delivered, pc.match_substring_regex(rows["address"], HAS_DEAD_LETTERS).fill_null(False))
     if not dead.true_count:
         return pa.nulls(len(delivered), pa.string())
-    stated = fields(_where(dead, rows["headers"]), {DEAD_LETTER_REASON: "string"})[DEAD_LETTER_REASON]
-    return _if(dead, pc.coalesce(stated, UNKNOWN))
+    reason = fields(_where(dead, rows["headers"]), {DEAD_LETTER_REASON: "string"})[DEAD_LETTER_REASON]
+    return _if(dead, pc.coalesce(reason, UNKNOWN))
 
 
 def _of_streams(streams: pa.Array, queues: pa.Array) -> pa.BooleanArray:
@@ -478,10 +478,10 @@ def link_names(rows: Mapping[str, pa.Array]) -> pa.Array:
     return pc.binary_join_element_wise("link", *parts, "\0", null_handling="skip")
 
 
-def _where(chosen: pa.Array, column: pa.StructArray) -> pa.StructArray:
-    """A VARIANT column, null but where `chosen`."""
+def _where(mask: pa.Array, column: pa.StructArray) -> pa.StructArray:
+    """A VARIANT column, null but where `mask`."""
     parts = [column.field(part.name) for part in VARIANT]
-    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pc.or_(pc.invert(chosen), column.is_null()))
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pc.or_(pc.invert(mask), column.is_null()))
 
 
 BY_ID, BY_BODY, IDENTITY, ROUTE, SOURCE, BODY, LABEL, COMMON, QUEUE = range(9)  # seeds: what a hash is of
@@ -527,12 +527,12 @@ def shared_entries(rows: Mapping[str, pa.Array], family: pa.Array, by_id: pa.Boo
     at = np.flatnonzero(~to_mask(by_id))
     lists, counts = np.zeros((len(at), MOST_ENTRIES), np.int64), np.zeros(len(at), np.int64)
     if len(at):
-        values = values_of(rows["headers"]).taken(at)
+        values = values_of(rows["headers"]).rows_at(at)
         list_entries(*values, names_of(CHANGED_HEADERS), names_of(FAMILY_HEADERS), lists, counts)
-    chosen = pa.array(at)
+    rows_of_entries = pa.array(at)
     of_properties = np.full((len(at), len(SHARED_PROPERTIES)), -1)
     for number, (name, marks) in enumerate(SHARED_PROPERTIES.items()):
-        column = rows[name].take(chosen)
+        column = rows[name].take(rows_of_entries)
         there = column.is_valid()
         if name == "reply_to":  # RabbitMQ replaces it
             there = pc.and_(there, pc.invert(pc.starts_with(column, DIRECT_REPLY).fill_null(False)))

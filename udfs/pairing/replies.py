@@ -51,10 +51,10 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
     rows, correlation = rows.filter(correlation.is_valid()), correlation.drop_null()
     served = pc.match_substring_regex(rows["address"], SERVES).fill_null(False)
     over_it = pc.or_(served, pc.starts_with(rows["reply_to"], DIRECT_REPLY))
-    place = pc.if_else(over_it, _over_connection(rows), rows["reply_to"])
+    address = pc.if_else(over_it, _over_connection(rows), rows["reply_to"])
     return cast_to(
         {
-            "key": _key(rows, correlation, place),
+            "key": _key(rows, correlation, address),
             "at_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
             "is_reply": _numbers(0, rows),
             "of_request": pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "broker", "vhost")}),
@@ -67,14 +67,14 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A row for each value of reply-to that a reply may answer."""
     route = concat_ws([rows["exchange"], rows["routing_key"]], "/").fill_null("")
-    places = [rows["queue"], rows["address"], rows["routing_key"], route]
+    addresses = [rows["queue"], rows["address"], rows["routing_key"], route]
     over_it = pc.equal(rows["version"], "1.0").fill_null(False)
-    for place in places:
-        over_it = pc.or_(over_it, pc.starts_with(place, DIRECT_REPLY).fill_null(False))
-    for place in (*places, pc.if_else(over_it, _over_connection(rows), None)):
-        there = place.is_valid()
-        of, place = rows.filter(there), place.drop_null()
-        key, at_ns = _key(of, of["correlation_id"], place), pc.coalesce(of["last_ts_ns"], of["ts_ns"])
+    for address in addresses:
+        over_it = pc.or_(over_it, pc.starts_with(address, DIRECT_REPLY).fill_null(False))
+    for address in (*addresses, pc.if_else(over_it, _over_connection(rows), None)):
+        there = address.is_valid()
+        of, address = rows.filter(there), address.drop_null()
+        key, at_ns = _key(of, of["correlation_id"], address), pc.coalesce(of["last_ts_ns"], of["ts_ns"])
         yield cast_to({"key": key, "at_ns": at_ns, "is_reply": _numbers(1, of)}, RPC_ROWS)
 
 
@@ -93,8 +93,8 @@ def _replied(rows: pa.Table) -> pa.RecordBatch:
     key, at_ns, is_reply = (to_int64(rows[name]) for name in ("key", "at_ns", "is_reply"))
     order = np.lexsort((is_reply, at_ns, key))
     key, at_ns, is_reply = key[order], at_ns[order], is_reply[order]
-    places = np.where(is_reply == 1, np.arange(len(key)), len(key) - 1)
-    following = np.minimum.accumulate(places[::-1])[::-1]  # the next reply, if any
+    indices = np.where(is_reply == 1, np.arange(len(key)), len(key) - 1)
+    following = np.minimum.accumulate(indices[::-1])[::-1]  # the next reply, if any
     found = np.flatnonzero((is_reply == 0) & (is_reply[following] == 1) & (key[following] == key))
     requests = rows.take(pa.array(order[found]))
     return cast_to(
@@ -108,12 +108,12 @@ def _replied(rows: pa.Table) -> pa.RecordBatch:
     )
 
 
-def _key(rows: pa.RecordBatch, correlation: pa.Array, place: pa.Array) -> pa.Array:
-    return pa.array(hashed(rows["broker"], rows["vhost"], correlation, place))
+def _key(rows: pa.RecordBatch, correlation: pa.Array, address: pa.Array) -> pa.Array:
+    return pa.array(hashed(rows["broker"], rows["vhost"], correlation, address))
 
 
 def _over_connection(rows: pa.RecordBatch) -> pa.Array:
-    """The place of replies that come over the connection of their request."""
+    """The address of replies that come over the connection of their request."""
     return pc.binary_join_element_wise(DIRECT_REPLY, rows["connection_id"].cast(pa.string()), "\0")
 
 

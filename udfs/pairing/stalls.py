@@ -1,7 +1,7 @@
 """What held up messages, for the parts of their latency (`udfs.pairing.parts`): from tables stalls and links.
 
 One task turns them into intervals, all of which each task that pairs messages needs: one row of
-`udfs.pairing.flows.TO_PAIR`, in a file that each task reads once or, where there is no place for one, in each bucket.
+`udfs.pairing.flows.TO_PAIR`, in a file that each task reads once or, where it may not be written, in each bucket.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ def _blocked(brokers: pa.Table, connections: pa.Table, links: pa.Table, stalls: 
     stalled_link = hashed(pa.array(stalled_channel), combine_chunks(stalls["link"]))
     of_link = is_valid(stalls["link"])
     unable = [detached]
-    for keys, wanted, chosen in ((link, stalled_link, of_link), (channel, stalled_channel, ~of_link)):
-        from_ns, until_ns = (to_int64(stalls[name])[chosen] for name in ("from_ns", "until_ns"))
-        at, whose = _matches(keys[first], Times(wanted[chosen], from_ns, until_ns))
+    for keys, wanted, mask in ((link, stalled_link, of_link), (channel, stalled_channel, ~of_link)):
+        from_ns, until_ns = (to_int64(stalls[name])[mask] for name in ("from_ns", "until_ns"))
+        at, whose = _matches(keys[first], Times(wanted[mask], from_ns, until_ns))
         unable.append(Times(whose, from_ns[at], until_ns[at]))
     consumer, from_ns, until_ns = map(np.concatenate, zip(*unable, strict=True))
     return _all_of_group(queues, queue_of[first], united(consumer, from_ns, until_ns))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from codec.memory import as_kernel_array
 from codec.pairing.engine import DELIVERY, NONE, PUBLISH
-from codec.pairing.streams import UNDECIDED, Facts, StreamRows, places_in_streams
+from codec.pairing.streams import UNDECIDED, Facts, StreamRows, stream_positions
 from udfs.arrow.fields import hashed
 from udfs.arrow.rows import from_spark, is_one_of, to_int64
 from udfs.arrow.types import cast_to
@@ -89,8 +89,8 @@ def _facts(streams: pa.Array, sources: pa.Array, columns: dict[str, pa.Array]) -
         )
         if not known.num_rows:
             continue
-        chosen = pc.and_(here, sources.is_valid())
-        named = pa.table({"name": sources, "stream": columns["stream"], "key": columns["key"]}).filter(chosen)
+        mask = pc.and_(here, sources.is_valid())
+        named = pa.table({"name": sources, "stream": columns["stream"], "key": columns["key"]}).filter(mask)
         found = named.group_by(["name", "stream", "key"]).aggregate([]).join(known, "name", join_type="inner")
         for batch in found.combine_chunks().to_batches():
             side = pa.repeat(FACT_ROW, batch.num_rows)
@@ -100,7 +100,7 @@ def _facts(streams: pa.Array, sources: pa.Array, columns: dict[str, pa.Array]) -
 
 
 @dataclass(frozen=True)
-class PlaceMessages:
+class OrderInStreams:
     """The function for `mapInArrow`: PARTITIONED STREAM_ROWS, sorted by bucket -> deliveries whose publish is decided,
     as PARTITIONED rows of `udfs.pairing.flows.TO_PAIR`: `identity` is that of the publish, 0 for none; `flag_optional`:
     1 if that is ambiguous."""
@@ -108,10 +108,10 @@ class PlaceMessages:
     partitioner: HashPartitioner
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partitioner(map(_placed, whole_keys(batches, STREAM_ROWS)))
+        return self.partitioner(map(_in_streams, whole_keys(batches, STREAM_ROWS)))
 
 
-def _placed(rows: pa.Table) -> pa.RecordBatch:
+def _in_streams(rows: pa.Table) -> pa.RecordBatch:
     columns = {name: to_int64(rows[name]) for name in STREAM_ROWS.names}
     is_fact = columns["side"] == FACT_ROW
     facts = _facts_of(*(columns[name][is_fact] for name in ("stream", "first_ns", "offset")))
@@ -129,7 +129,7 @@ def _placed(rows: pa.Table) -> pa.RecordBatch:
     )  # fmt: skip
     own = {name: as_kernel_array(column[order]) for name, column in own.items()}
     names = {name: name for name in StreamRows._fields} | {"group": "key"}
-    publish, ambiguous = places_in_streams(StreamRows(**{name: own[of] for name, of in names.items()}), facts)
+    publish, ambiguous = stream_positions(StreamRows(**{name: own[of] for name, of in names.items()}), facts)
     decided = np.flatnonzero((own["side"] == DELIVERY) & (publish != UNDECIDED))
     identity = np.where(publish[decided] == NONE, 0, own["identity"][publish[decided]])
     found = {"key": own["content"], "connection_id": own["connection_id"], "frame_no": own["frame_no"]}
@@ -168,7 +168,7 @@ def _lives(facts: Facts, stream: Integers, at_ns: Integers) -> tuple[Integers, I
     position, number = np.empty(len(order), np.int64), np.cumsum(is_end)
     position[order] = number
     before = position[: len(stream)]  # how many deletions, of any stream before in the order
-    padded, padded_ns = np.concatenate([[-1], of, [-1]]), np.concatenate([[-1], times, [-1]])
-    known = (before > 0) & (padded[before] == stream)
-    later = (before < len(of)) & (padded[before + 1] == stream)
-    return np.where(known, padded_ns[before], -1), np.where(later, padded_ns[before + 1], FOREVER)
+    bounded, bounded_ns = np.concatenate([[-1], of, [-1]]), np.concatenate([[-1], times, [-1]])
+    known = (before > 0) & (bounded[before] == stream)
+    later = (before < len(of)) & (bounded[before + 1] == stream)
+    return np.where(known, bounded_ns[before], -1), np.where(later, bounded_ns[before + 1], FOREVER)

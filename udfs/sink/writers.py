@@ -99,8 +99,8 @@ class LakeFolders:
     def by_day(self, table: str, rows: pa.RecordBatch, day_of: pa.Array) -> Parts:
         """Final rows by day (date32; null: no day)."""
         for day in pc.unique(day_of).to_pylist():
-            chosen = pc.equal(day_of, pa.scalar(day, pa.date32())) if day else day_of.is_null()
-            yield f"{table}/{folder(self.batch, open_rows=False, day=day)}", rows.filter(chosen)
+            mask = pc.equal(day_of, pa.scalar(day, pa.date32())) if day else day_of.is_null()
+            yield f"{table}/{folder(self.batch, open_rows=False, day=day)}", rows.filter(mask)
 
     def open_rows(self, table: str, rows: pa.RecordBatch) -> Parts:
         """Rows that may still change."""

@@ -58,13 +58,13 @@ def _processes(runs: Runs, block: Block | None) -> tuple[pa.Array, pa.Array]:
     """The columns of TCP_RUNS about the processes of packets of a block."""
     kinds = [RUNS_SCHEMA.field(name).type for name in ("processes", "sightings")]
     count = len(runs.keys)
-    chosen = np.flatnonzero(block.process_of * (block.packets.skip == TCP)) if block and len(block.process_of) else ()
-    if block is None or not len(chosen):
+    rows = np.flatnonzero(block.process_of * (block.packets.skip == TCP)) if block and len(block.process_of) else ()
+    if block is None or not len(rows):
         return pa.nulls(count, kinds[0]), pa.nulls(count, kinds[1])
     run_of = np.repeat(np.arange(count), np.diff(runs.segment_offsets))
     order = np.argsort(runs.segments["packet_no"], kind="stable")
-    places = np.searchsorted(runs.segments["packet_no"][order], block.packets.segments["packet_no"][chosen])
-    found = sightings_of(run_of[order[places]], block.process_of[chosen], block.packets.segments[chosen])
+    indices = np.searchsorted(runs.segments["packet_no"][order], block.packets.segments["packet_no"][rows])
+    found = sightings_of(run_of[order[indices]], block.process_of[rows], block.packets.segments[rows])
     distinct, index = np.unique(found.numbers, return_inverse=True)
     texts = pa.array([json.dumps(block.processes[number - 1]) for number in distinct.tolist()], pa.string())
     of_run = np.append(0, np.cumsum(np.bincount(found.runs, minlength=count)))
@@ -199,7 +199,7 @@ def _addresses(keys: NDArray[np.uint8], direction: NDArray[np.uint8]) -> tuple[p
 
 @cache
 def address_text(data: bytes) -> str:
-    """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
+    """The usual text of a 16-byte address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
     if data.startswith(IPV4_MAPPED):
         return socket.inet_ntop(socket.AF_INET, data[MAPPED_BYTES:])
     if data.startswith(IPV4_COMPATIBLE):  # inet_ntop would write its end in decimal (RFC 5952 section 5)

@@ -3,7 +3,7 @@
     states = States(StateFiles(filesystem, ("lake/states/00000012/part-....parquet",)))
     bytes = states.get(flow)
 
-States are read one by one, when the first run of their flow comes. A task caches the places of all states, and the row
+States are read one by one, when the first run of their flow comes. A task caches where all states are, and the row
 group last read of each file: runs come in the order of their flows, and so do the states in a file.
 """
 
@@ -36,7 +36,7 @@ class StateFiles:
     only: frozenset[int] | None = None
 
 
-class Place(NamedTuple):
+class StateRow(NamedTuple):
     """Where a state is."""
 
     connection_id: int
@@ -56,13 +56,13 @@ class States(Mapping[bytes, bytes]):
         return self._known[flow].connection_id
 
     def __getitem__(self, flow: bytes) -> bytes:
-        place = self._known[flow]
-        number, data = self._groups.get(place.file, (-1, None))
-        if number != place.group:
-            with self._file(place.file) as source:
-                data = source.read_row_group(place.group, columns=[STATE])[STATE]
-            self._groups[place.file] = place.group, data
-        found: bytes = data[place.row].as_py()  # type: ignore[index]
+        state = self._known[flow]
+        number, data = self._groups.get(state.file, (-1, None))
+        if number != state.group:
+            with self._file(state.file) as source:
+                data = source.read_row_group(state.group, columns=[STATE])[STATE]
+            self._groups[state.file] = state.group, data
+        found: bytes = data[state.row].as_py()  # type: ignore[index]
         return found
 
     def __iter__(self) -> Iterator[bytes]:
@@ -72,8 +72,8 @@ class States(Mapping[bytes, bytes]):
         return len(self._known)
 
     @cached_property
-    def _known(self) -> dict[bytes, Place]:
-        only, found = self._files.only, dict[bytes, Place]()
+    def _known(self) -> dict[bytes, StateRow]:
+        only, found = self._files.only, dict[bytes, StateRow]()
         for number in range(len(self._files.paths)):
             with self._file(number) as source:
                 for group in range(source.num_row_groups):
@@ -81,7 +81,7 @@ class States(Mapping[bytes, bytes]):
                     flows, connections = (rows[name].to_pylist() for name in ("flow", "connection_id"))
                     for row, (flow, connection) in enumerate(zip(flows, connections, strict=True)):
                         if only is None or connection in only:
-                            found[flow.ljust(FLOW_BYTES, b"\0")] = Place(connection, number, group, row)
+                            found[flow.ljust(FLOW_BYTES, b"\0")] = StateRow(connection, number, group, row)
         return found
 
     def _file(self, number: int) -> pq.ParquetFile:

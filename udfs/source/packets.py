@@ -184,14 +184,14 @@ class PcapStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for file in self._settled(files)
             if file.name not in read and (self.target is None or file.name in self.target)
         ]
-        chosen = _within(sorted(new, key=lambda file: (file.modified_ns or 0, file.name)), limit)
-        if not chosen:
+        batch = _within(sorted(new, key=lambda file: (file.modified_ns or 0, file.name)), limit)
+        if not batch:
             return start
         # Names are dropped only after a listing without errors: captures that were out of reach are not read again.
         here = {file.name for file in files}
         whole = not any(file.problem for file in files)
         still = {name: size for name, size in read.items() if name in here or not whole}
-        return {READ: {**still, **{file.name: file.size for file in chosen}}}
+        return {READ: {**still, **{file.name: file.size for file in batch}}}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The captures between two offsets, in parts. One that is no longer there is a row with an error."""

@@ -30,7 +30,7 @@ from udfs.source.reading import (
     UNDECODED,
     CaptureBytes,
     CaptureFile,
-    Place,
+    Location,
     arrow_uri,
     error_line,
     first_line,
@@ -173,7 +173,7 @@ def resolve(paths: Sequence[str]) -> list[CaptureFile]:
         found.update((file.uri, file) for file in files)
     if len(problems) == len(paths):
         raise PathError("; ".join(problems) or "no path given; expected a capture file, a directory or a glob")
-    return sorted(_each_once(found.values()), key=lambda file: file.uri)
+    return sorted(_without_duplicates(found.values()), key=lambda file: file.uri)
 
 
 def require_capture(files: Sequence[CaptureFile]) -> None:
@@ -199,7 +199,7 @@ def anchored(path: str) -> str:
     return LOCAL + quote(path.removeprefix("file:"), safe="/*?[]!", errors=UNDECODED)
 
 
-def _each_once(files: Iterable[CaptureFile]) -> list[CaptureFile]:
+def _without_duplicates(files: Iterable[CaptureFile]) -> list[CaptureFile]:
     """The files without duplicates; of the same local file the name that is not a link, or the first."""
     same: dict[object, list[CaptureFile]] = {}
     for file in files:
@@ -237,90 +237,90 @@ def _expand(path: str) -> Iterator[CaptureFile]:
     first = min(whole.find(sign) for sign in magic if sign in whole)
     base, slash, _ = whole[:first].rpartition("/")
     pattern = whole[len(base) + len(slash) :].rstrip("/")
-    place = locate((base or slash or ".") + query + options)
-    if place.local and path.startswith(LOCAL):
+    location = locate((base or slash or ".") + query + options)
+    if location.local and path.startswith(LOCAL):
         pattern = unquote(pattern, errors=UNDECODED)
-    yield from _matching_local(place, pattern) if place.local else _matching_remote(place, pattern)
+    yield from _matching_local(location, pattern) if location.local else _matching_remote(location, pattern)
 
 
-def _matching_local(place: Place, pattern: str) -> Iterator[CaptureFile]:
+def _matching_local(location: Location, pattern: str) -> Iterator[CaptureFile]:
     matched, unreadable = False, list[OSError]()
-    for path in matching(place.path, pattern.split("/"), unreadable.append):
+    for path in matching(location.path, pattern.split("/"), unreadable.append):
         matched = True
-        yield from _in_directory(place.at(path)) if os.path.isdir(path) else _captures([_local_file(place, path)])
-    unlisted = list(_unlisted(place, unreadable))
+        yield from _in_directory(location.at(path)) if os.path.isdir(path) else _captures([_local_file(location, path)])
+    unlisted = list(_unlisted(location, unreadable))
     yield from unlisted
     if not matched and not unlisted:
         raise FileNotFoundError
 
 
-def _matching_remote(place: Place, pattern: str) -> Iterator[CaptureFile]:
+def _matching_remote(location: Location, pattern: str) -> Iterator[CaptureFile]:
     names = glob_pattern(pattern)
-    matches = [info for info in _listed(place, "/" in pattern) if names.fullmatch(_relative(place, info.path))]
+    matches = [info for info in _listed(location, "/" in pattern) if names.fullmatch(_relative(location, info.path))]
     if not matches:
         raise FileNotFoundError
     for match in matches:
         if match.type == fs.FileType.Directory:
-            yield from _in_directory(place.at(match.path))
+            yield from _in_directory(location.at(match.path))
         else:
-            yield from _captures([_remote_file(place, match)])
+            yield from _captures([_remote_file(location, match)])
 
 
-def _named(place: Place) -> Iterator[CaptureFile]:
-    if place.local:
-        is_directory = stat.S_ISDIR(os.stat(place.path).st_mode)
-        file = _local_file(place, place.path)
+def _named(location: Location) -> Iterator[CaptureFile]:
+    if location.local:
+        is_directory = stat.S_ISDIR(os.stat(location.path).st_mode)
+        file = _local_file(location, location.path)
     else:
-        info = place.filesystem.get_file_info(place.path)
+        info = location.filesystem.get_file_info(location.path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError
         is_directory = info.type == fs.FileType.Directory
-        file = _remote_file(place, info)
+        file = _remote_file(location, info)
     if is_directory:
-        yield from _in_directory(place)
+        yield from _in_directory(location)
     elif file[1].problem:
         raise OSError(file[1].problem)
     else:
         yield file[1]
 
 
-def _in_directory(place: Place) -> Iterator[CaptureFile]:
+def _in_directory(location: Location) -> Iterator[CaptureFile]:
     """Captures below a directory; a subdirectory that cannot be listed is a file with a problem."""
-    if not place.local:
-        infos = [info for info in _listed(place, True) if info.type == fs.FileType.File]
-        visible = [info for info in infos if not _hidden(_relative(place, info.path))]
-        yield from _captures(_remote_file(place, info) for info in visible)
+    if not location.local:
+        infos = [info for info in _listed(location, True) if info.type == fs.FileType.File]
+        visible = [info for info in infos if not _hidden(_relative(location, info.path))]
+        yield from _captures(_remote_file(location, info) for info in visible)
         return
     unreadable: list[OSError] = []
-    yield from _captures(_local_file(place, path) for path in below(place.path, unreadable.append))
+    yield from _captures(_local_file(location, path) for path in below(location.path, unreadable.append))
     for error in unreadable:
-        if error.filename == place.path:
+        if error.filename == location.path:
             raise error
-    yield from _unlisted(place, unreadable)
+    yield from _unlisted(location, unreadable)
 
 
-def _unlisted(place: Place, errors: Iterable[OSError]) -> Iterator[CaptureFile]:
+def _unlisted(location: Location, errors: Iterable[OSError]) -> Iterator[CaptureFile]:
     for error in errors:
         if not isinstance(error, FileNotFoundError):  # removed meanwhile, or a dangling link
-            yield CaptureFile(place.uri(error.filename), MISSING, first_line(error))
+            yield CaptureFile(location.uri(error.filename), MISSING, first_line(error))
 
 
-def _listed(place: Place, recursive: bool) -> list[fs.FileInfo]:
-    listed: list[fs.FileInfo] = place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=recursive))
+def _listed(location: Location, recursive: bool) -> list[fs.FileInfo]:
+    listed: list[fs.FileInfo] = location.filesystem.get_file_info(fs.FileSelector(location.path, recursive=recursive))
     return listed
 
 
-def _relative(place: Place, path: str) -> str:
-    return path.removeprefix(place.path).lstrip("/")
+def _relative(location: Location, path: str) -> str:
+    return path.removeprefix(location.path).lstrip("/")
 
 
 def _hidden(relative: str) -> bool:
     return any(part.startswith(".") for part in relative.split("/"))
 
 
-def _local_file(place: Place, path: str) -> tuple[str, CaptureFile]:
+def _local_file(location: Location, path: str) -> tuple[str, CaptureFile]:
     """A path and its file; with a problem if it cannot be read."""
-    uri = place.uri(path)
+    uri = location.uri(path)
     try:
         status = os.stat(path)
     except OSError as error:
@@ -330,8 +330,8 @@ def _local_file(place: Place, path: str) -> tuple[str, CaptureFile]:
     return path, CaptureFile(uri, status.st_size, None, status.st_mtime_ns)
 
 
-def _remote_file(place: Place, info: fs.FileInfo) -> tuple[str, CaptureFile]:
-    return info.path, CaptureFile(place.uri(info.path), info.size or 0, None, info.mtime_ns)
+def _remote_file(location: Location, info: fs.FileInfo) -> tuple[str, CaptureFile]:
+    return info.path, CaptureFile(location.uri(info.path), info.size or 0, None, info.mtime_ns)
 
 
 def _captures(files: Iterable[tuple[str, CaptureFile]]) -> Iterator[CaptureFile]:

@@ -165,7 +165,7 @@ def process_columns(processes: FlowProcesses | None, ended: EndedConnections) ->
 
 
 def _structs(processes: Iterable[str | None]) -> pa.Array:
-    made: list[dict[str, Any] | None] = [
+    structs: list[dict[str, Any] | None] = [
         None if text is None else Process(*json.loads(text))._asdict() for text in processes
     ]
-    return pa.array(made, _PROCESS)
+    return pa.array(structs, _PROCESS)

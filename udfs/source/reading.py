@@ -88,7 +88,7 @@ class CaptureFile:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A path on an opened file system. URIs of its paths are `before`, the path less `root`, `after`."""
 
     filesystem: fs.FileSystem
@@ -101,7 +101,7 @@ class Place:
         """URI of another path on the same file system."""
         return self.before + quote(path.removeprefix(self.root), errors=UNDECODED) + self.after
 
-    def at(self, path: str) -> Place:
+    def at(self, path: str) -> Location:
         """Another path on the same file system."""
         return replace(self, path=path)
 
@@ -156,22 +156,24 @@ def arrow_uri(uri: str) -> str:
     return ARROW_SCHEMES.get(scheme.lower(), scheme.lower()) + separator + rest
 
 
-def locate(uri: str) -> Place:
+def locate(uri: str) -> Location:
     """The file system and path of a URI or local path, the same for all spellings of a scheme.
 
     Raises OSError or ArrowException if there is no such system.
     """
     if uri.startswith(LOCAL):
-        return Place(fs.LocalFileSystem(), unquote(uri[len(LOCAL) :], errors=UNDECODED), LOCAL)
+        return Location(fs.LocalFileSystem(), unquote(uri[len(LOCAL) :], errors=UNDECODED), LOCAL)
     if not SCHEME.match(uri):
-        return Place(fs.LocalFileSystem(), os.path.abspath(uri.removeprefix("file:")), LOCAL)
+        return Location(fs.LocalFileSystem(), os.path.abspath(uri.removeprefix("file:")), LOCAL)
     uri = arrow_uri(uri)
     filesystem, path = fs.FileSystem.from_uri(uri)
     parts = urlsplit(uri)
     inside = unquote(parts.path).strip("/")  # within the bucket, which some file systems count as part of the path
     root = path.rstrip("/").removesuffix(inside)
     root = root if root.endswith("/") else root + "/"
-    return Place(filesystem, path, f"{parts.scheme}://{parts.netloc}/", root, f"?{parts.query}" if parts.query else "")
+    return Location(
+        filesystem, path, f"{parts.scheme}://{parts.netloc}/", root, f"?{parts.query}" if parts.query else ""
+    )
 
 
 class Parts(NamedTuple):
@@ -180,7 +182,7 @@ class Parts(NamedTuple):
     scheme: str
     login: str
     public: str
-    place: str
+    path: str
     options: str
 
 
@@ -195,10 +197,10 @@ def parts_of(uri: str) -> Parts:
     port = scheme in WITH_PORTS and authority.rpartition(":")[2].isdecimal()
     unescaped = ":" in authority and "@" not in authority and not port
     end = (rest if unescaped else authority).rfind("@") + 1
-    login, (place, _, options) = rest[:end], rest[end:].partition("?")
+    login, (path, _, options) = rest[:end], rest[end:].partition("?")
     name, colon, _ = login.partition(":")
     public = name + "@" if scheme.startswith("abfs") else ""  # its name is the container
-    return Parts(scheme, login, public if colon else login, place, f"?{options}" if options else "")
+    return Parts(scheme, login, public if colon else login, path, f"?{options}" if options else "")
 
 
 def public_uri(uri: str) -> str:
@@ -206,7 +208,7 @@ def public_uri(uri: str) -> str:
     if uri.startswith(LOCAL) or not SCHEME.match(uri):
         return uri
     parts = parts_of(uri)
-    return f"{parts.scheme}://{parts.public}{parts.place}"
+    return f"{parts.scheme}://{parts.public}{parts.path}"
 
 
 def masked(text: str, *words: str) -> str:
@@ -259,8 +261,8 @@ class CaptureBytes:
     def __init__(self, file: CaptureFile, start: int = 0, end: int | None = None) -> None:
         if file.problem:
             raise OSError(file.problem)
-        self._uri, self._place = file.uri, locate(file.uri)
-        self._raw = self._place.open()
+        self._uri, self._location = file.uri, locate(file.uri)
+        self._raw = self._location.open()
         magic = self._raw.read(SNIFF_BYTES)
         self._raw.seek(0)
         self.compression = next((each.name for each in COMPRESSIONS if magic.startswith(each.magic)), None)
@@ -334,7 +336,7 @@ class CaptureBytes:
     def _rescue(self, room: memoryview) -> int:
         """The bytes before the damage: decompress again, and continue byte by byte after the last successful read."""
         self._stream.close()
-        self._raw = self._place.open()
+        self._raw = self._location.open()
         self._stream = self._decompressed()
         count = 0
         try:

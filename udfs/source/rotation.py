@@ -28,7 +28,7 @@ NUMBER = re.compile(r"(\d+)")
 READERS = 4
 FIRST_BYTES = 64 * 1024  # which have the first record, or nothing is known
 BLOCK_BYTES = 4 * 1024 * 1024
-GOES_ON = 1 << 20  # bytes that may be lost between two files
+CONTINUES_WITHIN = 1 << 20  # bytes that may be lost between two files
 
 
 DIRECTION = np.dtype((np.void, FLOW_KEY_BYTES + 1))
@@ -82,7 +82,7 @@ def beginnings(files: Sequence[CaptureFile]) -> dict[str, int]:
 def _stepped_back(before: CaptureFile, file: CaptureFile, behind_ns: int | None) -> int | None:
     """The least `order_ns` of a file that begins earlier than the one before; None if it does not continue that."""
     ends, others = _ends(before), _ends(file)
-    if ends is None or others is None or _goes_on(ends, others) <= _goes_on(others, ends):
+    if ends is None or others is None or _continuing_directions(ends, others) <= _continuing_directions(others, ends):
         return None
     return max(ends.last_ns, behind_ns or ends.last_ns) + 1
 
@@ -140,15 +140,15 @@ def _ends(file: CaptureFile) -> Ends | None:
 def _directions(packets: Packets) -> Segments:
     """The segments of connections that stand: no port scans."""
     segments = packets.segments
-    chosen = np.flatnonzero((packets.skip == TCP) & (segments["flags"] & (SYN | RST) == 0))
-    keys = np.empty((len(chosen), FLOW_KEY_BYTES + 1), np.uint8)
-    keys[:, :-1], keys[:, -1] = packets.keys[chosen], segments["direction"][chosen]
-    begin = segments["seq"][chosen].astype(np.int64)
-    return Segments(keys.view(DIRECTION)[:, 0], begin, begin + segments["wire_len"][chosen])
+    rows = np.flatnonzero((packets.skip == TCP) & (segments["flags"] & (SYN | RST) == 0))
+    keys = np.empty((len(rows), FLOW_KEY_BYTES + 1), np.uint8)
+    keys[:, :-1], keys[:, -1] = packets.keys[rows], segments["direction"][rows]
+    begin = segments["seq"][rows].astype(np.int64)
+    return Segments(keys.view(DIRECTION)[:, 0], begin, begin + segments["wire_len"][rows])
 
 
-def _goes_on(before: Ends, after: Ends) -> int:
+def _continuing_directions(before: Ends, after: Ends) -> int:
     """In how many directions `after` begins where `before` ends, but for what may be lost, or one keep-alive."""
     _, at, there = np.intersect1d(before.last.keys, after.first.keys, assume_unique=True, return_indices=True)
     between = after.first.number[there] + 1 - before.last.number[at]
-    return int(np.count_nonzero(between % (1 << 32) <= GOES_ON))
+    return int(np.count_nonzero(between % (1 << 32) <= CONTINUES_WITHIN))

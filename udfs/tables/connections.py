@@ -179,7 +179,7 @@ def windows_of(frames: FrameBatch) -> Events:
     at = np.flatnonzero(announces & frames.are("frame_type", "amqp") & ~frames.unfinished)
     if not len(at):
         return {"connection_id": NOTHING}
-    values = values_of(frames["arguments"]).taken(at)
+    values = values_of(frames["arguments"]).rows_at(at)
     window = Fields(values, {roles.WINDOW: "bigint"}).numbers(roles.WINDOW, -1)
     stated = ends[at] | (window >= 0)
     at, window = at[stated], window[stated]
@@ -200,7 +200,7 @@ def _closes(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
     at = by.first_of(is_in(frames["name"], *roles.CLOSES_CONNECTION) & is_valid(frames["sender"]))
     rows = at[at >= 0]
     arguments = Fields(
-        values_of(frames["arguments"]).taken(rows), {"reply_code": "int", "reply_text": "string"}, ("error",)
+        values_of(frames["arguments"]).rows_at(rows), {"reply_code": "int", "reply_text": "string"}, ("error",)
     )
     error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
     stated = {
@@ -257,7 +257,7 @@ def _stated(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
         rows = np.flatnonzero(at & is_in(frames["sender"], sender) if sender else at)
         if not len(rows):
             continue
-        own = values.taken(rows)
+        own = values.rows_at(rows)
         for path, stated in objects.items():
             found = _arguments(own, path, stated, whole[rows])
             if "user" in found:

@@ -23,7 +23,7 @@ def time_left(part: float, seconds: float, since: float = 0) -> str:
 
 
 @contextmanager
-def shown(line: Callable[[float], str]) -> Iterator[None]:
+def progress_line(line: Callable[[float], str]) -> Iterator[None]:
     """While the body runs, show `line(seconds since its start)`: redrawn on a terminal and cleared at the end, a new
     line every LOG_SECONDS in a log."""
     finished = threading.Event()

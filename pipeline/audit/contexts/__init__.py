@@ -134,14 +134,14 @@ def is_fact(name: str) -> bool:
 def needed(names: Collection[str]) -> Iterator[Relation]:
     """These relations and those that they read, each after those that it reads."""
     _, relations = scripts()
-    made: dict[str, None] = {}
+    ordered: dict[str, None] = {}
 
     def make(name: str) -> None:
-        if name not in made:
+        if name not in ordered:
             for other in sorted(reads(name)):
                 make(other)
-            made[name] = None
+            ordered[name] = None
 
     for each in names:
         make(each)
-    return (relations[name]._replace(reads=reads(name), stage=stage(name)) for name in made)
+    return (relations[name]._replace(reads=reads(name), stage=stage(name)) for name in ordered)

@@ -6,8 +6,8 @@
 
 -- The longest stretch of each channel without methods that steer it: after `from_frame` and before `until_frame`;
 -- `incarnation`: channel_incarnation; `confirms`. Where the capture begins in the middle of a connection, what comes
--- before the first steering method is such a stretch, of which rules know that they know nothing; a channel that is not
--- named is never steered.
+-- before the first steering method is such a stretch, which rules treat as unknown; a channel that is not named is never
+-- steered.
 CREATE TABLE stretches AS
 SELECT connection_id, channel, longest.from_frame AS from_frame, longest.until_frame AS until_frame,
        longest.incarnation AS incarnation, longest.confirms AS confirms

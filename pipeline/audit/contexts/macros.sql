@@ -8,8 +8,8 @@ CREATE MACRO json_object_of(value) AS CASE WHEN variant_typeof(value) LIKE 'OBJE
 -- Bytes as text: what is well-formed UTF-8 (RFC 3629, section 4) as it is, and, if not all is, each other byte and each
 -- backslash escaped by the rule of codec.text. Pieces are found in the hexadecimal digits: runs of ASCII characters
 -- without the backslash, characters of two to four bytes, single bytes.
-CREATE MACRO utf8_text(octets) AS coalesce(TRY(decode(octets)), array_to_string(list_transform(
-    regexp_extract_all(hex(octets),
+CREATE MACRO utf8_text(bytes) AS coalesce(TRY(decode(bytes)), array_to_string(list_transform(
+    regexp_extract_all(hex(bytes),
         '(?:[0-46-7][0-9A-F]|5[0-9ABD-F])+|(?:C[2-9A-F]|D[0-9A-F])[89AB][0-9A-F]'
         || '|E0[AB][0-9A-F][89AB][0-9A-F]|(?:E[1-9A-CEF])(?:[89AB][0-9A-F]){2}|ED[89][0-9A-F][89AB][0-9A-F]'
         || '|F0[9AB][0-9A-F](?:[89AB][0-9A-F]){2}|F[1-3](?:[89AB][0-9A-F]){3}|F48[0-9A-F](?:[89AB][0-9A-F]){2}'

@@ -105,7 +105,7 @@ JOIN (SELECT connection_id, version, "user" AS login FROM known_connections) USI
 WHERE delivery_mode != 2 OR priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL;
 
 -- file.publish and file.deliver, with up to 1000 methods before them on the channel that may have staged their content:
--- more staged contents on a channel do not occur.
+-- channels with more staged contents are not searched further.
 CREATE VIEW context_files AS
 SELECT *
 FROM (SELECT *, list({'frame_no': frame_no, 'sender': sender, 'name': name, 'identifier': args.identifier})

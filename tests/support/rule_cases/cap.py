@@ -131,7 +131,7 @@ CASES = [
     Case("CAP-03", V, half(), complete(), evidence={"observed": "client"}),
     Case("CAP-04", V, cut(), complete(), also=("CAP-01",)),
     Case("CAP-05", V, Connection().handshake().client_bytes(classic.heartbeat()[:5]), complete(),
-         evidence={"octets": 5}),
+         evidence={"bytes": 5}),
     Case("CAP-06", V, strayed(), complete(), evidence={"observed": ["segment out of window"]}),
     # The same numbers and bytes 20 µs later at another address, and 2 s later.
     Case("CAP-07", V, [translated(numbers=ONE), translated(numbers=ONE, server=9, at=0.00002)],

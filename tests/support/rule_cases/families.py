@@ -327,7 +327,7 @@ CASES = [
                 for sender in ("client", "server")
             ),
             Case("CAP-04", v, cut(v), published(v, bytes(2000)), also=("CAP-01",)),
-            Case("CAP-05", v, opened(v).client_bytes(HEADERS[v][:3]), opened(v), evidence={"octets": 3}),
+            Case("CAP-05", v, opened(v).client_bytes(HEADERS[v][:3]), opened(v), evidence={"bytes": 3}),
             Case("CAP-06", v, strayed(v), idle(v), evidence={"observed": ["segment out of window"]}),
             Case("CAP-07", v, [idle(v, numbers=numbers(v, 5)), idle(v, client=9, at=0.00002, numbers=numbers(v, 5))],
                  [idle(v, numbers=numbers(v, 6)), idle(v, client=9, at=2, numbers=numbers(v, 6))]),

@@ -59,7 +59,7 @@ def large(size: int) -> Connection:
 FIELD_UNKNOWN_TAG = shortstr(b"a") + b"?"
 CASES = [
     Case("FR-01", V, qos(QOS[:-1] + b"\xcf"), qos(QOS),
-         evidence={"expected": "octet ce after the payload", "frame_type": "method", "size": len(QOS)},
+         evidence={"expected": "byte ce after the payload", "frame_type": "method", "size": len(QOS)},
          offender="client"),
     # 8 is far too small a size: the boundary that it leads to is in the middle of the arguments
     Case("FR-01", "0-8", opened("0-8").client_bytes(b"\x01\0\x01\0\0\0\x08" + classic.method("0-8", "basic.qos")[7:])
@@ -83,7 +83,7 @@ CASES = [
     Case("FR-05", V, qos(method(V, "basic.qos", bytes(6))), qos(method(V, "basic.qos", bytes(7))),
          evidence={"method": "basic.qos", "observed": 10}, offender="client"),
     Case("FR-06", V, qos(method(V, "basic.qos", bytes(8))), qos(method(V, "basic.qos", bytes(7))),
-         evidence={"method": "basic.qos", "observed": "octets after the last argument"}, offender="client"),
+         evidence={"method": "basic.qos", "observed": "bytes after the last argument"}, offender="client"),
     # the table that clients of 0-8 put after basic.consume is no rest; one more byte is
     Case("FR-06", "0-8", consumed(b"\0\0\0\0\0"), consumed(b"\0\0\0\0")),
     Case("FR-07", V, opened().client_bytes(classic.frame(1, 1, struct.pack(">HH", 60, 41))).close(), opened().close(),

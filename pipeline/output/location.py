@@ -46,7 +46,7 @@ class TablesError(WirehareError):
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A directory: `path` as its file system `files` (a pyarrow.fs.FileSystem) names it, `uri` as Spark does."""
 
     files: Any
@@ -58,8 +58,8 @@ class Place:
         return posixpath.basename(self.path)
 
     @property
-    def parent(self) -> Place:
-        return Place(self.files, posixpath.dirname(self.path), posixpath.dirname(self.uri))
+    def parent(self) -> Location:
+        return Location(self.files, posixpath.dirname(self.path), posixpath.dirname(self.uri))
 
     @property
     def local(self) -> bool:
@@ -75,13 +75,13 @@ class Place:
         """The path of a local directory, else the URI without credentials."""
         return printable(self.path if self.local else public_uri(self.uri))
 
-    def child(self, name: str) -> Place:
-        return Place(self.files, posixpath.join(self.path, name), posixpath.join(self.uri, name))
+    def child(self, name: str) -> Location:
+        return Location(self.files, posixpath.join(self.path, name), posixpath.join(self.uri, name))
 
     @property
-    def scratch(self) -> Place:
+    def scratch(self) -> Location:
         """The directory for temporary files of a run with this stage; not created yet."""
-        return Place(self.files, self.path + SCRATCH, self.uri + SCRATCH)
+        return Location(self.files, self.path + SCRATCH, self.uri + SCRATCH)
 
     def entries(self) -> list[str] | None:
         """Names in the directory; None if it does not exist. Raises OutputError for a file."""
@@ -159,7 +159,7 @@ class Place:
         for name in set(self.entries() or ()) - set(names):
             self.files.delete_file(posixpath.join(self.path, name))
 
-    def move_to(self, target: Place) -> None:
+    def move_to(self, target: Location) -> None:
         """Rename the directory; copy and delete if the store has no rename."""
         if self.local:
             os.rename(self.path, target.path)
@@ -201,8 +201,8 @@ def escape_glob(uri: str) -> str:
     return GLOB_SIGNS.sub(r"\\\g<0>", uri)
 
 
-def place(output: str) -> Place:
-    """The Place of `output` (a path or a URI). Raises OutputError if no file system serves it."""
+def location(output: str) -> Location:
+    """The Location of `output` (a path or a URI). Raises OutputError if no file system serves it."""
     scheme = urlsplit(output).scheme if "://" in output else ""
     if scheme in ("", "file"):
         # Swap the directory itself, not a link to it.
@@ -212,17 +212,17 @@ def place(output: str) -> Place:
             raise OutputError(
                 f"{printable(path)}: this name is not UTF-8; Spark cannot write there, choose another one"
             )
-        return Place(pyarrow.fs.LocalFileSystem(), path, f"file://{path}")
+        return Location(pyarrow.fs.LocalFileSystem(), path, f"file://{path}")
     try:
         files, path = pyarrow.fs.FileSystem.from_uri(arrow_uri(output))
     except (OSError, ValueError) as error:
         # Not `from error`: its traceback would show credentials in the URI.
         raise OutputError(f"{public_uri(output)}: cannot be reached ({error_line(error, output)})") from None
-    return Place(files, path.rstrip("/"), output.partition("?")[0].rstrip("/"))
+    return Location(files, path.rstrip("/"), output.partition("?")[0].rstrip("/"))
 
 
 @contextmanager
-def sink(target: Place, mode: int = 0o666) -> Iterator[Any]:
+def sink(target: Location, mode: int = 0o666) -> Iterator[Any]:
     """An open file, which atomically replaces `target` when the body succeeds; `mode`: of a local one, before the
     umask. Raises OutputError for a device, a FIFO or a socket, which is not replaced."""
     target.require_replaceable()

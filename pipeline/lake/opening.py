@@ -32,7 +32,7 @@ from pipeline.lake.confinement import (
     read_document,
 )
 from pipeline.lake.layout import INTERNAL, LAYOUT, LakeError, lake_tables
-from pipeline.output.place import OutputError, Place, place, sink
+from pipeline.output.location import Location, OutputError, location, sink
 from pipeline.output.swap import IGNORED
 from udfs.source.reading import printable
 
@@ -40,7 +40,7 @@ LAKE_FILE = "lake.json"
 CURRENT = {"layout": LAYOUT}  # what it says
 
 
-def is_lake(root: Place) -> bool:
+def is_lake(root: Location) -> bool:
     """Whether there is a lake, which may be damaged."""
     marked = root.child(INTERNAL).child(LAKE_FILE)
     if root.local:
@@ -51,9 +51,9 @@ def is_lake(root: Place) -> bool:
         return False
 
 
-def open_lake(uri: str) -> Place:
+def open_lake(uri: str) -> Location:
     """The lake at a path or URI. Raises LakeError if there is none, or its layout is of a later release."""
-    root = _place(uri)
+    root = _location(uri)
     if not is_lake(root):
         raise LakeError(f"{root.display_name}: is not a lake; expected a directory that `wirehare ingest` has filled")
     check_internal(root)
@@ -68,7 +68,7 @@ def open_lake(uri: str) -> Place:
     return root
 
 
-def open_to_change(uri: str) -> Place:
+def open_to_change(uri: str) -> Location:
     """The same of a lake that is going to be changed, which no other user can change; it gets the layout of this
     release."""
     root = open_lake(uri)
@@ -78,14 +78,14 @@ def open_to_change(uri: str) -> Place:
     return root
 
 
-def _write_layout(root: Place) -> None:
+def _write_layout(root: Location) -> None:
     with sink(root.child(INTERNAL).child(LAKE_FILE), READABLE) as file:
         file.write(json.dumps(CURRENT).encode())
 
 
-def open_or_create_lake(uri: str) -> Place:
+def open_or_create_lake(uri: str) -> Location:
     """The lake at a path or URI, created if nothing is there. Raises LakeError if something else is there."""
-    root = _place(uri)
+    root = _location(uri)
     if is_lake(root):
         return open_to_change(uri)
     try:
@@ -107,9 +107,9 @@ def open_or_create_lake(uri: str) -> Place:
     return root
 
 
-def _place(uri: str) -> Place:
+def _location(uri: str) -> Location:
     try:
-        return place(uri)
+        return location(uri)
     except OutputError as error:
         raise LakeError(str(error)) from error
 
@@ -120,15 +120,15 @@ LEASE_S = 900  # longer than a batch takes; renewed with each batch
 
 
 @contextmanager
-def locked(root: Place) -> Iterator[Callable[[], None]]:
+def locked(root: Location) -> Iterator[Callable[[], None]]:
     """Lock the lake while the body runs; yields the function that renews the lock. Raises LakeError."""
-    place = root.child(INTERNAL).child(LOCK_FILE)
-    with _os_lock(root) if place.local else _lease(root, place) as renew:
+    location = root.child(INTERNAL).child(LOCK_FILE)
+    with _os_lock(root) if location.local else _lease(root, location) as renew:
         yield renew
 
 
 @contextmanager
-def _os_lock(root: Place) -> Iterator[Callable[[], None]]:
+def _os_lock(root: Location) -> Iterator[Callable[[], None]]:
     with opened(root, f"{INTERNAL}/{LOCK_FILE}", os.O_RDWR | os.O_CREAT) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,14 +140,14 @@ def _os_lock(root: Place) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _lease(root: Place, place: Place) -> Iterator[Callable[[], None]]:
+def _lease(root: Location, location: Location) -> Iterator[Callable[[], None]]:
     mine = secrets.token_hex(8)
 
     def renew() -> None:
-        with place.files.open_output_stream(place.path) as file:
+        with location.files.open_output_stream(location.path) as file:
             file.write(json.dumps({"who": _this_process(), "lease": mine, "at": time.time()}).encode())
 
-    if (who := _leased_by(place)) is not None:
+    if (who := _leased_by(location)) is not None:
         raise _locked_error(root, who)
     renew()
     try:
@@ -157,10 +157,10 @@ def _lease(root: Place, place: Place) -> Iterator[Callable[[], None]]:
             delete_file(root, f"{INTERNAL}/{LOCK_FILE}")
 
 
-def _leased_by(place: Place) -> str | None:
+def _leased_by(location: Location) -> str | None:
     """The process with a valid lease; None if there is none, or what is there is no lease."""
     try:
-        with place.files.open_input_stream(place.path) as file:
+        with location.files.open_input_stream(location.path) as file:
             found = json.loads(file.read(DOCUMENT_BYTES))
         return str(found["who"]) if abs(time.time() - float(found["at"])) < LEASE_S else None
     except (FileNotFoundError, *CONTENT_ERRORS):
@@ -171,7 +171,7 @@ def _this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _locked_error(root: Place, who: str) -> LakeError:
+def _locked_error(root: Location, who: str) -> LakeError:
     return LakeError(
         f"{root.display_name}: another ingest ({one_line(who[:WHO_BYTES])}) is running on this lake; "
         "try again when it has ended"
