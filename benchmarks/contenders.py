@@ -52,11 +52,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Contender:
-    """`what` is measured; `place`: its process ('kernels', 'session', 'processes' without Spark, or 'command': one
+    """`what` is measured; `process`: its process ('kernels', 'session', 'processes' without Spark, or 'command': one
     of its own each time)."""
 
     what: str
-    place: str
+    process: str
     run: Callable[[Task], None]
 
 
@@ -244,7 +244,7 @@ class Runner:
         """Run a contender and add its figures to `to`."""
         pid = self.process.pid
         assert pid is not None
-        of_commands = CONTENDERS[name].place == "command"
+        of_commands = CONTENDERS[name].process == "command"
         with peaks(pid, itself=not of_commands) as seen:
             to.seconds.append(self.do(name, task))
         to.processor.append(seen.processor)
@@ -273,11 +273,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("capture")
     parser.add_argument("packets", type=int)
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     from scapy.utils import PcapReader
 
-    with PcapReader(chosen.capture) as packets:
-        seen = sum(1 for _, packet in zip(range(chosen.packets), packets, strict=False) if packet.haslayer("TCP"))
+    with PcapReader(selected.capture) as packets:
+        seen = sum(1 for _, packet in zip(range(selected.packets), packets, strict=False) if packet.haslayer("TCP"))
     print(json.dumps({"tcp": seen}))
 
 

@@ -93,11 +93,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.encrypt", description="The same traffic in TLS.")
     for name in ("clear", "encrypted", "keys"):
         parser.add_argument(name, type=Path)
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     peers = Peers()
     client = peers.contexts[0]
-    client.keylog_filename = str(chosen.keys)
-    with chosen.clear.open("rb") as clear, chosen.encrypted.open("wb") as out:
+    client.keylog_filename = str(selected.keys)
+    with selected.clear.open("rb") as clear, selected.encrypted.open("wb") as out:
         encrypt(clear, out, peers.contexts)
 
 

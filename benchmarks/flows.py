@@ -135,12 +135,12 @@ def measured(spark: SparkSession, folder: Path, sizes: list[float], kinds: list[
     smallest: dict[str, float] = {}
     for size in sizes:
         cells = []
-        for location, kind in enumerate([*kinds, kinds[0]]):
-            output = folder / f"flows-{size:g}" if location == len(kinds) else None
-            taken = seconds(spark, written(spark, folder, int(size * MILLION), kind), output)
-            each = taken / size
-            first = smallest.setdefault(f"{kind} {location}", each)
-            cells.append(f"{taken:9.1f} ({each:.1f}, {each / first:.1f}x)".rjust(22))
+        for index, kind in enumerate([*kinds, kinds[0]]):
+            output = folder / f"flows-{size:g}" if index == len(kinds) else None
+            used = seconds(spark, written(spark, folder, int(size * MILLION), kind), output)
+            each = used / size
+            first = smallest.setdefault(f"{kind} {index}", each)
+            cells.append(f"{used:9.1f} ({each:.1f}, {each / first:.1f}x)".rjust(22))
         yield f"{size:<10g}" + "".join(cells)
 
 
@@ -149,11 +149,11 @@ def main() -> None:
     parser.add_argument("--millions", type=float, nargs="+", default=list(SIZES), help="millions of messages")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of traffic")
     parser.add_argument("--directory", type=Path, help="where the tables stay (default: a temporary one)")
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (chosen.directory or Path(temporary)).absolute()
+        folder = (selected.directory or Path(temporary)).absolute()
         spark = session("wirehare-bench", java_options="")  # as jobs on captures of this size
-        for line in measured(spark, folder, chosen.millions, chosen.kinds):
+        for line in measured(spark, folder, selected.millions, selected.kinds):
             print(line, flush=True)
         spark.stop()
 

@@ -145,14 +145,14 @@ def generate(
 ) -> None:
     """Write about `size` bytes of capture to `path`; equal arguments give equal bytes. `message_bytes`, `connections`:
     other than the profile has them."""
-    chosen = replace(
+    selected = replace(
         profile,
         message_bytes=profile.message_bytes if message_bytes is None else message_bytes,
         connections=profile.connections if connections is None else connections,
     )
     with path.open("wb") as out:
         out.write(FILE_HEADER)
-        for parts in (waves if chosen.connection_bytes else epochs)(size, seed, chosen):
+        for parts in (waves if selected.connection_bytes else epochs)(size, seed, selected):
             write(out, parts)
 
 
@@ -166,9 +166,11 @@ def main() -> None:
     parser.add_argument("--profile", choices=PROFILES, default="usual", help="kind of traffic (default usual)")
     parser.add_argument("--message-bytes", type=int, help="mean size of a message body (default: the profile's)")
     parser.add_argument("--connections", type=int, help="default: the profile's")
-    chosen = parser.parse_args()
-    profile = PROFILES[chosen.profile]
-    generate(chosen.out, int(chosen.mb * MEGA), chosen.seed, chosen.message_bytes, chosen.connections, profile)
+    selected = parser.parse_args()
+    profile = PROFILES[selected.profile]
+    generate(
+        selected.out, int(selected.mb * MEGA), selected.seed, selected.message_bytes, selected.connections, profile
+    )
 
 
 if __name__ == "__main__":

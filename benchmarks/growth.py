@@ -32,16 +32,16 @@ def main() -> None:
     parser.add_argument("--profiles", nargs="+", choices=PROFILES, default=["many", "one"], help="kinds of traffic")
     parser.add_argument("--json", type=Path, default=Path("growth.json"), help="where to (default growth.json)")
     parser.add_argument("--directory", type=Path, help="for captures and tables (default: a temporary one)")
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     known = machine()
     print(machine_line(known))
     found: dict[str, dict[str, object]] = {}
-    for name in chosen.profiles:
+    for name in selected.profiles:
         print(f"\n{name}: {PROFILES[name].what}")
         print(f"{'MB':>10}{'seconds':>10}{'processor':>11}{'worker':>9}{'JVM':>9}{'driver':>9}")
         points = []
-        for size in sorted(chosen.mb):
-            with tempfile.TemporaryDirectory(dir=chosen.directory) as work:
+        for size in sorted(selected.mb):
+            with tempfile.TemporaryDirectory(dir=selected.directory) as work:
                 path = Path(work) / "capture.pcap"
                 generate(path, int(size * MEGA), profile=PROFILES[name])
                 points.append(decode(path, Path(work) / "tables"))
@@ -54,7 +54,7 @@ def main() -> None:
             deviation = line.deviation(seconds)
             print(f"{line.fixed:.1f} s and {line.per_gb:.1f} s a GB; furthest from it: {deviation:.0%}")
             found[name]["line"] = asdict(line) | {"deviation": deviation}
-    save(chosen.json, machine=known, profiles=found)
+    save(selected.json, machine=known, profiles=found)
 
 
 if __name__ == "__main__":

@@ -164,12 +164,12 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=100, help="size of each conversation in 10**6 bytes (default 100)")
     parser.add_argument("--message-bytes", type=int, default=64, help="size of a body (default 64)")
     parser.add_argument("--runs", type=int, default=3)
-    chosen = parser.parse_args()
-    print(packet_line(chosen.runs))
+    selected = parser.parse_args()
+    print(packet_line(selected.runs))
     print(f"{'':7}{'frames':>10}{'scan M/s':>10}{'MB/s':>8}{'framing M/s':>13}{'SHA MB/s':>10}", end="")
     print(f"{'with values':>14}{'values M/s':>12}")
     for family in FAMILIES:
-        print(family_line(family, int(chosen.mb * MEGA), chosen.message_bytes, chosen.runs))
+        print(family_line(family, int(selected.mb * MEGA), selected.message_bytes, selected.runs))
 
 
 if __name__ == "__main__":

@@ -207,15 +207,17 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1000, help="that are open all the time (default 1000)")
     parser.add_argument("--talking", type=int, default=20, help="of these, that have messages (default 20)")
     parser.add_argument("--open", type=int, default=10_000, help="how many states are measured (default 10000)")
-    chosen = parser.parse_args()
-    for what in [chosen.what] if chosen.what else ["batches", "states"]:
+    selected = parser.parse_args()
+    for what in [selected.what] if selected.what else ["batches", "states"]:
         with tempfile.TemporaryDirectory() as directory:
             if what == "batches":
-                batches(Path(directory), chosen.number, int(chosen.mb * MEGA), chosen.connections, chosen.talking)
+                batches(
+                    Path(directory), selected.number, int(selected.mb * MEGA), selected.connections, selected.talking
+                )
             elif what == "heartbeats":
-                heartbeats(Path(directory), ROUNDS, chosen.connections)
+                heartbeats(Path(directory), ROUNDS, selected.connections)
             else:
-                states(Path(directory), chosen.open)
+                states(Path(directory), selected.open)
 
 
 if __name__ == "__main__":

@@ -170,26 +170,26 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=4, help="of an executor (default 4)")
     parser.add_argument("--json", type=Path, default=Path("model.json"), help="where to (default model.json)")
     parser.add_argument("--directory", type=Path, help="for captures and tables (default: a temporary one)")
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     known = machine()
     measured = []
-    for size in sorted(chosen.mb):
-        with tempfile.TemporaryDirectory(dir=chosen.directory) as work:
+    for size in sorted(selected.mb):
+        with tempfile.TemporaryDirectory(dir=selected.directory) as work:
             path = Path(work) / "capture.pcap"
-            generate(path, int(size * MEGA), profile=PROFILES[chosen.profile])
+            generate(path, int(size * MEGA), profile=PROFILES[selected.profile])
             measured.append(run(path, Path(work)))
     found = model(measured[0], measured[1], os.cpu_count() or 1)
-    file_gb = chosen.file_mb * MEGA / GIGA
-    predicted = prediction(found, chosen.daily_gb, chosen.runs, chosen.executors, chosen.cores, file_gb)
+    file_gb = selected.file_mb * MEGA / GIGA
+    predicted = prediction(found, selected.daily_gb, selected.runs, selected.executors, selected.cores, file_gb)
     print(f"{machine_line(known)}\n\n{model_text(found)}\n")
     print(
-        f"{chosen.daily_gb:g} GB a day in files of {chosen.file_mb:g} MB and {chosen.runs} runs on {chosen.executors} "
-        f"executors of {chosen.cores} cores:"
+        f"{selected.daily_gb:g} GB a day in files of {selected.file_mb:g} MB and {selected.runs} runs "
+        f"on {selected.executors} executors of {selected.cores} cores:"
     )
     for name, value in predicted.items():
         print(f"  {name.replace('_', ' '):20}{value:10.2f}")
     runs = [asdict(each) for each in measured]
-    save(chosen.json, machine=known, runs=runs, model=asdict(found), predicted=predicted)
+    save(selected.json, machine=known, runs=runs, model=asdict(found), predicted=predicted)
 
 
 if __name__ == "__main__":

@@ -80,19 +80,19 @@ def endpoints(number: Integers) -> tuple[Integers, Integers]:
     return CLIENTS + number // PORTS, FIRST_PORT + number % PORTS
 
 
-def stream_of(units: list[Unit], chosen: Integers, first: int, connection: int) -> Stream:
+def stream_of(units: list[Unit], selected: Integers, first: int, connection: int) -> Stream:
     """Units end to end, the first being of message `first`."""
-    lengths = np.array([len(unit.data) for unit in units], np.int64)[chosen]
+    lengths = np.array([len(unit.data) for unit in units], np.int64)[selected]
     ends = np.cumsum(lengths)
     data = np.empty(int(ends[-1]), np.uint8)
     patches = []
     for which, unit in enumerate(units):
-        mine = np.flatnonzero(chosen == which)
+        mine = np.flatnonzero(selected == which)
         if not len(mine):
             continue
         at = ends[mine] - len(unit.data)
-        for place in at if len(unit.data) > 4096 else ():  # few, and an index would be larger than they are
-            data[place : place + len(unit.data)] = unit.data
+        for index in at if len(unit.data) > 4096 else ():  # few, and an index would be larger than they are
+            data[index : index + len(unit.data)] = unit.data
         if len(unit.data) <= 4096:
             data[at[:, None] + np.arange(len(unit.data))] = unit.data
         patches += [Patch(at + offset, mine + first, width, kind) for offset, width, kind in unit.patches]
@@ -106,11 +106,11 @@ def cut(ends: Integers, side: int, segment_bytes: int) -> tuple[Integers, ...]:
     starts = np.concatenate(([0], ends[:-1]))
     pieces = -(-(ends - starts) // segment_bytes)
     burst = np.repeat(np.arange(len(ends)), pieces)
-    place = np.arange(len(burst)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    start = starts[burst] + place * segment_bytes
+    index = np.arange(len(burst)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    start = starts[burst] + index * segment_bytes
     length = np.minimum(segment_bytes, ends[burst] - start)
-    key = (burst * 2 + side) * 10**6 + place * 2
-    bare = (place % 2 == 1) | (place == pieces[burst] - 1)
+    key = (burst * 2 + side) * 10**6 + index * 2
+    bare = (index % 2 == 1) | (index == pieces[burst] - 1)
     nothing = np.zeros(int(bare.sum()), np.int64)
     return (
         np.concatenate((key, key[bare] + 1)),
@@ -124,9 +124,9 @@ def rounds(
     flow: Flow, units: tuple[list[Unit], list[Unit]], messages: int, segment_bytes: int, rng: np.random.Generator
 ) -> Segments:
     """The packets of a number of messages, a multiple of the burst: bursts of client and server alternate."""
-    chosen = rng.integers(0, len(units[SERVER]), messages)
+    selected = rng.integers(0, len(units[SERVER]), messages)
     nothing_to_settle = np.arange(flow.messages, flow.messages + messages) < flow.burst
-    chosen_by = {CLIENT: chosen + nothing_to_settle * len(units[SERVER]), SERVER: chosen}
+    chosen_by = {CLIENT: selected + nothing_to_settle * len(units[SERVER]), SERVER: selected}
     streams, tables = [], []
     for side in (CLIENT, SERVER):
         streams.append(stream_of(units[side], chosen_by[side], flow.messages, flow.number))

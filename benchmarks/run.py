@@ -86,18 +86,18 @@ class Result:
 def measure(task: Task, names: list[str], runs: int) -> dict[str, Measured]:
     """Figures by contender; those of the first time separately."""
     figures = {name: Measured() for name in names}
-    places = {CONTENDERS[name].place for name in names}
+    processes = {CONTENDERS[name].process for name in names}
     with ExitStack() as stack:
-        runners = {place: stack.enter_context(Runner()) for place in sorted(places)}
+        runners = {process: stack.enter_context(Runner()) for process in sorted(processes)}
         if "kernels" in runners:
             runners["kernels"].do(PREPARE, task)
         for name in names:
-            place = CONTENDERS[name].place
-            if place in WARM:
-                runners[place].measure(name, task, figures.setdefault(FIRST + name, Measured()))
+            process = CONTENDERS[name].process
+            if process in WARM:
+                runners[process].measure(name, task, figures.setdefault(FIRST + name, Measured()))
         for _ in range(runs):
             for name in names:
-                runners[CONTENDERS[name].place].measure(name, task, figures[name])
+                runners[CONTENDERS[name].process].measure(name, task, figures[name])
     return figures
 
 
@@ -165,29 +165,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("benchmark.json"), help="where to (default benchmark.json)")
     parser.add_argument("--markdown", type=Path, help="write the table of docs/performance.md there, too")
     parser.add_argument("--directory", type=Path, help="where the capture stays (default: a temporary one)")
-    chosen = parser.parse_args()
-    names = [name for name in CONTENDERS if chosen.only is None or name in (*chosen.only, "tables")]
+    selected = parser.parse_args()
+    names = [name for name in CONTENDERS if selected.only is None or name in (*selected.only, "tables")]
     if shutil.which("tshark") is None:
         names = [name for name in names if not name.startswith("tshark")]
     known = machine()
     with tempfile.TemporaryDirectory() as temporary:
-        work = (chosen.directory or Path(temporary)).absolute()
+        work = (selected.directory or Path(temporary)).absolute()
         work.mkdir(parents=True, exist_ok=True)
-        path = work / f"{chosen.profile}-{chosen.mb:g}mb-{chosen.seed}.pcap"
+        path = work / f"{selected.profile}-{selected.mb:g}mb-{selected.seed}.pcap"
         if not path.exists():
-            generate(path, int(chosen.mb * MEGA), chosen.seed, profile=PROFILES[chosen.profile])
-        slices = {"scapy": SLICES["scapy"]} if chosen.whole else SLICES
+            generate(path, int(selected.mb * MEGA), selected.seed, profile=PROFILES[selected.profile])
+        slices = {"scapy": SLICES["scapy"]} if selected.whole else SLICES
         task = Task(path, work, slices)
-        figures = measure(task, names, chosen.runs)
-        capture: dict[str, Any] = {"profile": chosen.profile, "bytes": path.stat().st_size, **content(work)}
+        figures = measure(task, names, selected.runs)
+        capture: dict[str, Any] = {"profile": selected.profile, "bytes": path.stat().st_size, **content(work)}
     packets = int(capture["packets"])
     scales = {name: max(1.0, packets / count) for name, count in slices.items()}
     results = {name: Result.of(name, each, scales.get(name, 1)) for name, each in figures.items()}
     print(report(results, capture, known))
-    if chosen.markdown:
-        chosen.markdown.write_text(markdown(results, float(capture["bytes"]) / MEGA) + "\n")
+    if selected.markdown:
+        selected.markdown.write_text(markdown(results, float(capture["bytes"]) / MEGA) + "\n")
     save(
-        chosen.json,
+        selected.json,
         machine=known,
         capture=capture,
         scales=scales,

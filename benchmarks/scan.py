@@ -58,19 +58,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scan", description="What silent connections cost.")
     parser.add_argument("--connections", type=int, nargs="+", default=list(SIZES), help="how many (20000 and 300000)")
     parser.add_argument("--json", type=Path, default=Path("scan.json"), help="where to (default scan.json)")
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     known = machine()
     print(machine_line(known))
     heads = {"connections": 12, "seconds": 10, "beyond start": 14, "processor": 11, "worker": 9, "JVM": 9, "driver": 9}
     print("".join(f"{head:>{width}}" for head, width in heads.items()))
     points: dict[int, Point] = {}
-    for connections in [1, *sorted(chosen.connections)]:
+    for connections in [1, *sorted(selected.connections)]:
         with tempfile.TemporaryDirectory() as work:
             path = Path(work) / "scan.pcap"
             scan(path, connections)
             points[connections] = decode(path, Path(work) / "tables")
         print(row(connections, points[connections], points[1].seconds), flush=True)
-    save(chosen.json, machine=known, points={connections: asdict(point) for connections, point in points.items()})
+    save(selected.json, machine=known, points={connections: asdict(point) for connections, point in points.items()})
 
 
 if __name__ == "__main__":

@@ -63,25 +63,25 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=60.0, help="size of the capture before gzip, in 10**6 bytes (60)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each (3), after one that does not count")
     parser.add_argument("--json", type=Path, default=Path("secrecy.json"), help="where to (default secrecy.json)")
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     known = machine()
     print(machine_line(known))
     points: dict[str, list[Point]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        generate(work / "a.pcap", int(chosen.mb * MEGA))
+        generate(work / "a.pcap", int(selected.mb * MEGA))
         capture = work / "a.pcap.gz"
         capture.write_bytes(gzip.compress((work / "a.pcap").read_bytes(), 1))
         measured(capture, work, False)
         print("".join(f"{kind:>12}" for kind in KINDS) + "   processor seconds")
-        for _ in range(chosen.rounds):
+        for _ in range(selected.rounds):
             for kind, encrypted in KINDS.items():
                 points[kind].append(measured(capture, work, encrypted))
             print("".join(f"{points[kind][-1].processor:12.1f}" for kind in KINDS), flush=True)
     medians = {kind: median(point.processor for point in points[kind]) for kind in KINDS}
     print("".join(f"{medians[kind]:12.1f}" for kind in KINDS) + "   medians")
     figures = {kind: [asdict(point) for point in points[kind]] for kind in KINDS}
-    save(chosen.json, machine=known, points=figures, medians=medians)
+    save(selected.json, machine=known, points=figures, medians=medians)
 
 
 if __name__ == "__main__":

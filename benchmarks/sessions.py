@@ -40,7 +40,7 @@ from benchmarks.templates import (
     Unit,
     body_of,
     marker,
-    numbered,
+    marker_value,
     sizes,
     unit,
 )
@@ -90,11 +90,11 @@ def transfer(destination: str, key: str, body: bytes) -> bytes:
 def units_0_10(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[list[Unit], list[Unit]]:
     """What client and server send for a message, in 16 sizes around `message_bytes`."""
     client, first, server = [], [], []
-    accept = one_frame("message.accept", {"transfers": [(numbered(ACCEPTED), numbered(ACCEPTED_LAST))]})
+    accept = one_frame("message.accept", {"transfers": [(marker_value(ACCEPTED), marker_value(ACCEPTED_LAST))]})
     # in the place of an acceptance: commands are counted
     more = one_frame("message.flow", {"destination": "c1", "unit": CREDIT_MESSAGES, "value": UNLIMITED})
     in_accept = {ACCEPTED: Counter(-burst), ACCEPTED_LAST: Counter(-burst)}
-    completed = one_frame("session.completed", {"commands": [(0, numbered(COMPLETED))]})
+    completed = one_frame("session.completed", {"commands": [(0, marker_value(COMPLETED))]})
     in_completed = {COMPLETED: Counter(BEFORE_TRANSFERS, stride=2)}
     for number, (body, in_body) in enumerate(bodies(rng, message_bytes)):
         key = f"orders.eu.{number:02d}"
@@ -178,9 +178,9 @@ def units_1_0(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple
             properties={"tenant": "acme", "trace": "9f86d081"},
             body=body,
         ).encode()
-        sent = [uint(numbered(DELIVERY)), TAG, uint(0), False, False]
+        sent = [uint(marker_value(DELIVERY)), TAG, uint(0), False, False]
         in_transfer = {DELIVERY: Counter(), TAG: Counter(), **IN_MESSAGE_ID, **in_body}
-        accepted = [uint(numbered(SETTLED)), None, True, described(encode_1_0.ACCEPTED)]
+        accepted = [uint(marker_value(SETTLED)), None, True, described(encode_1_0.ACCEPTED)]
         to_broker = framed(TRANSFER, [TO_BROKER, *sent], message)
         to_client = framed(TRANSFER, [TO_CLIENT, *sent], message)
         of_client = framed(DISPOSITION, [RECEIVER, *accepted])

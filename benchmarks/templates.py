@@ -86,8 +86,8 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def apply(rows: Bytes, patches: list[Patch], connections: Integers) -> None:
     """Patch `rows`, the same stream for each of the connections: (connections, bytes)."""
     for patch in patches:
-        places = patch.at[:, None] + np.arange(patch.width)
-        rows[:, places] = raw_bytes(patch.kind, patch.width, patch.messages, connections)
+        indices = patch.at[:, None] + np.arange(patch.width)
+        rows[:, indices] = raw_bytes(patch.kind, patch.width, patch.messages, connections)
 
 
 CLIENT, SERVER = 0, 1
@@ -134,7 +134,7 @@ def marker(number: int, width: int) -> bytes:
     return bytes([0x7A, 0xC3, 0x96, 0xE1, 0x5B, 0xD4, 0x8F][: width - 1]) + bytes([number])
 
 
-def numbered(raw_bytes: bytes) -> int:
+def marker_value(raw_bytes: bytes) -> int:
     """A marker as a number."""
     return int.from_bytes(raw_bytes, "big")
 
@@ -148,7 +148,7 @@ def unit(data: bytes, kinds: Mapping[bytes, Counter | Text]) -> Unit:
     for raw_bytes, kind in kinds.items():
         if isinstance(kind, Text):
             pieces = enumerate(TEXT.finditer(data))
-            patches += [(place.start(), len(place[0]), Text(kind.key + piece)) for piece, place in pieces]
+            patches += [(match.start(), len(match[0]), Text(kind.key + piece)) for piece, match in pieces]
         elif data.count(raw_bytes) != 1:
             raise ValueError(f"marker {raw_bytes.hex()} occurs {data.count(raw_bytes)} times in a unit; expected one")
         else:

@@ -17,7 +17,7 @@ from benchmarks.templates import (
     Unit,
     body_of,
     marker,
-    numbered,
+    marker_value,
     sizes,
     unit,
 )
@@ -51,11 +51,11 @@ def units(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[lis
         body, in_body = body_of(rng, size)
         key = f"orders.eu.{number:02d}"
         published = content(1, spec.Basic.Publish(exchange="orders", routing_key=key), body, number)
-        acked = published + method(1, spec.Basic.Ack(delivery_tag=numbered(ACKED)))
+        acked = published + method(1, spec.Basic.Ack(delivery_tag=marker_value(ACKED)))
         first.append(unit(published, {**IN_MESSAGE_ID, **in_body}))
         client.append(unit(acked, {ACKED: Counter(1 - burst), **IN_MESSAGE_ID, **in_body}))
-        confirm = method(1, spec.Basic.Ack(delivery_tag=numbered(CONFIRMED)))
-        deliver = spec.Basic.Deliver("ctag1.bench", numbered(DELIVERED), False, "orders", key)
+        confirm = method(1, spec.Basic.Ack(delivery_tag=marker_value(CONFIRMED)))
+        deliver = spec.Basic.Deliver("ctag1.bench", marker_value(DELIVERED), False, "orders", key)
         delivered = confirm + content(1, deliver, body, number)
         server.append(unit(delivered, {CONFIRMED: Counter(1), DELIVERED: Counter(1), **IN_MESSAGE_ID, **in_body}))
     return client + first, server

@@ -140,11 +140,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """For two processes: files with Spark tests from the front, the longest first, and the others from the back."""
     if hasattr(config, "workerinput"):  # of pytest-xdist
         with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
-        places = {name: place for place, name in enumerate(LONGEST)}
+        indices = {name: index for index, name in enumerate(LONGEST)}
 
         def order(item: pytest.Item) -> tuple[bool, int]:
-            place = places.get(item.path.stem, len(places))
-            return item.path not in with_spark, place if item.path in with_spark else -place
+            index = indices.get(item.path.stem, len(indices))
+            return item.path not in with_spark, index if item.path in with_spark else -index
 
         items.sort(key=order)
 

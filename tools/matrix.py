@@ -54,13 +54,13 @@ def passed(name: str, python: Path, tests: tuple[str, ...], **settings: str) -> 
 def environment(python: str) -> Path:
     """Make or update the environment of a Python, with all that the tests need: its Python."""
     directory = ENVIRONMENTS / Path(python).name
-    made = directory / "bin" / "python"
-    if not made.exists():
+    result = directory / "bin" / "python"
+    if not result.exists():
         subprocess.run([python, "-m", "venv", directory], check=True)
-    pip = [made, "-m", "pip", "--disable-pip-version-check", "--quiet", "--quiet"]
+    pip = [result, "-m", "pip", "--disable-pip-version-check", "--quiet", "--quiet"]
     editable = ["--config-settings", "editable_mode=compat", "--editable", ".[dev]"]
     subprocess.run([*pip, "install", "--no-compile", *editable], cwd=ROOT, check=True)
-    return made
+    return result
 
 
 def javas() -> dict[int, str]:
@@ -89,10 +89,10 @@ def main() -> int:
         if not usable(python):
             print(f"{python}: is not here")
             continue
-        made = environment(python)
-        environments.append(made)
-        results.append(passed(f"{python}, interpreted", made, INTERPRETED, NUMBA_DISABLE_JIT="1"))
-        results.append(passed(f"{python}, compiled", made, COMPILED))
+        result = environment(python)
+        environments.append(result)
+        results.append(passed(f"{python}, interpreted", result, INTERPRETED, NUMBA_DISABLE_JIT="1"))
+        results.append(passed(f"{python}, compiled", result, COMPILED))
     for version, home in sorted(javas().items()) if environments else ():
         results.append(passed(f"Java {version}", environments[0], ON_SPARK, JAVA_HOME=home, NUMBA_DISABLE_JIT="1"))
     return 0 if results and all(results) else 1

@@ -38,10 +38,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tools/same_tables.py", description="Compares tables.")
     parser.add_argument("one", type=Path)
     parser.add_argument("other", type=Path)
-    chosen = parser.parse_args()
+    selected = parser.parse_args()
     failed = False
-    for directory in sorted(path for path in chosen.one.iterdir() if path.is_dir() and not path.name.startswith("_")):
-        total, different = compare(chosen.one, chosen.other, directory.name)
+    for directory in sorted(path for path in selected.one.iterdir() if path.is_dir() and not path.name.startswith("_")):
+        total, different = compare(selected.one, selected.other, directory.name)
         failed |= different > 0
         print(f"{directory.name:<15}{total:>8,} rows  {'equal' if not different else f'{different:,} differ'}")
     return int(failed)

@@ -37,9 +37,9 @@ def run(*command: str | Path, **settings: str) -> str:
 def environment(python: str, wheel: Path, directory: Path) -> Path:
     """Make an environment of `python` with the wheel and what it requires: its Python."""
     run(python, "-m", "venv", directory)
-    made = directory / "bin" / "python"
-    run(made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
-    return made
+    result = directory / "bin" / "python"
+    run(result, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    return result
 
 
 def compile_into(python: Path, machine_code: Path) -> None:
@@ -74,24 +74,24 @@ def with_machine_code(wheel: Path, python: Path, directory: Path) -> Path:
     lines = [line for line in kind.read_text().splitlines() if line and not line.startswith(("Tag:", "Root-Is-Pure"))]
     kind.write_text("\n".join([*lines, "Root-Is-Purelib: false", f"Tag: {tag}-{tag}-{PLATFORM}", ""]))
     run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, unpacked)
-    (made,) = wheel.parent.glob(f"*-{tag}-{tag}-{PLATFORM}.whl")
-    return made
+    (result,) = wheel.parent.glob(f"*-{tag}-{tag}-{PLATFORM}.whl")
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python tools/wheels.py", description="Wheels with machine code.")
     parser.add_argument("dist", type=Path)
     parser.add_argument("pythons", nargs="*", metavar="PYTHON")
-    chosen = parser.parse_args()
-    (wheel,) = chosen.dist.resolve().glob("wirehare-*-py3-none-any.whl")
-    for python in chosen.pythons or [sys.executable]:
+    selected = parser.parse_args()
+    (wheel,) = selected.dist.resolve().glob("wirehare-*-py3-none-any.whl")
+    for python in selected.pythons or [sys.executable]:
         if not usable(python):
             print(f"{python} is not here", file=sys.stderr)
             continue
         with tempfile.TemporaryDirectory() as directory:
-            made = environment(python, wheel, Path(directory, "environment"))
+            result = environment(python, wheel, Path(directory, "environment"))
             Path(directory, "unpacked").mkdir()
-            built = with_machine_code(wheel, made, Path(directory, "unpacked"))
+            built = with_machine_code(wheel, result, Path(directory, "unpacked"))
         print(f"{built.name}: {built.stat().st_size / 1e6:.1f} MB")
 
 

@@ -83,8 +83,8 @@ def tables_of(captures: str, keylog: str | Sequence[str] | None) -> Iterator[str
     from pipeline.audit import findings_in
     from pipeline.explore.sql import files_here
     from pipeline.lake.reading import Span
+    from pipeline.output.location import location
     from pipeline.output.parquet import write_rows
-    from pipeline.output.place import place
     from pipeline.run import scratch
     from pipeline.run.processes import LocalProcesses
     from pipeline.tables.writing import write
@@ -93,7 +93,7 @@ def tables_of(captures: str, keylog: str | Sequence[str] | None) -> Iterator[str
         directory = f"{folder}/tables"
         with LocalProcesses() as processes:
             write(processes, captures, directory, keylog=keylog)
-        tables = place(directory)
+        tables = location(directory)
         with files_here(tables, directory, Span()) as found:
             findings = findings_in(found)
         write_rows(tables.child(FINDINGS.name), FINDINGS, findings.to_batches())

@@ -28,10 +28,10 @@ TALLEST = 6000
 
 def facts() -> Facts:
     """Three rules of three severities, a few rows everywhere, hostile names in all of them."""
-    made = everywhere(HOSTILE, rows=5, examples=0)
+    result = everywhere(HOSTILE, rows=5, examples=0)
     rules = [("AA-01", "violation", 2), ("BB-02", "warning", 40), ("CC-03", "info", 7)]
     groups = {
-        **made.groups,
+        **result.groups,
         "rules": Groups(
             [group(FINDINGS, "rules", f"Rule {name} is broken.", number, rule_id=name, severity=severity)
              for name, severity, number in rules], 3),
@@ -45,11 +45,11 @@ def facts() -> Facts:
              {"kind": "routed", "origin": "", "target": HOSTILE, "rows": 0},
              {"kind": "consumes", "origin": HOSTILE, "target": "billing", "rows": 77}], 4),
     }  # fmt: skip
-    return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, *made_span(made))
+    return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, *made_span(result))
 
 
-def made_span(made: Facts) -> tuple[int, int]:
-    return made.first_ns, made.last_ns
+def made_span(result: Facts) -> tuple[int, int]:
+    return result.first_ns, result.last_ns
 
 
 @pytest.fixture(scope="module")
@@ -222,11 +222,11 @@ def test_paper_has_the_first_screen_and_one_table_of_all_rules(browser: webdrive
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         visible = "return [...document.querySelectorAll(arguments[0])].filter(each => each.checkVisibility()).length"
-        (shown, rows, first, cards, others) = (
+        (displayed, rows, first, cards, others) = (
             browser.execute_script(visible, selector)  # type: ignore[no-untyped-call]
             for selector in ("table", "table.printed tbody tr", "#first", ".card", "main > section:not(#findings)")
         )
-        assert (shown, rows, first, cards, others) == (1, len(all_of(browser, "article.card")), 1, 0, 0)
+        assert (displayed, rows, first, cards, others) == (1, len(all_of(browser, "article.card")), 1, 0, 0)
         wide = (
             "return [...document.querySelectorAll('.printed td')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
         )
@@ -243,13 +243,13 @@ def test_the_first_screen_on_a_desktop_has_the_most_important_parts(browser: web
 
 def test_ten_thousand_findings_open_in_a_second(tmp_path: Path) -> None:
     """Every room of the page is full. Processor time of its thread, the least of three: others may be at work."""
-    made = everywhere("orders.of.the.shop", rows=100, examples=4, rules=300)
-    rules = [row["rule_id"] for row in made.groups["rules"].rows]
+    result = everywhere("orders.of.the.shop", rows=100, examples=4, rules=300)
+    rules = [row["rule_id"] for row in result.groups["rules"].rows]
     identities = [
         identity(str(rules[n % 300]), client_product=f"app {n}", entities=f"queue=q{n}") for n in range(10_000)
     ]
-    found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples,
-                  *made_span(made))  # fmt: skip
+    found = Facts({**result.groups, "identities": Groups(identities, 10_000)}, result.examples,
+                  *made_span(result))  # fmt: skip
     path = tmp_path / "large.html"
     path.write_text(page(audit_of(found, title="Large"), "/data/tables"))
     with chromium(tmp_path / "profile") as driver:

@@ -20,7 +20,7 @@ import pytest
 from lake_support import rows_of_lake, rows_of_table
 from lake_work import rotated
 from standalone_cluster import ROOT, Cluster, wait_for
-from test_lake_batches import compared, in_lake, in_one
+from test_lake_batches import compared, decoded_at_once, in_lake
 
 import pipeline
 from benchmarks.processes import family
@@ -82,7 +82,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         process.wait()
         torn += journal.read(location(str(lake))) is not None or begun(lake, last(lake) + 1)
     assert started(lake, tmp_path / "captures").wait() == 0
-    expected = in_one(pieces)
+    expected = decoded_at_once(pieces)
     for each in sorted(tmp_path.glob("lake*")):
         compared(in_lake(each), expected)
     assert torn > KILLS // 10, "some were killed in the middle of a batch"

@@ -124,8 +124,8 @@ def test_a_packaged_job_makes_the_tables_of_one_machine(
         assert kernels(archive.getnames()) == before
     unpacked = list(ready.folder.glob("worker-*/app-*/*/environment"))
     assert len(unpacked) >= 2
-    for place in unpacked:
-        assert kernels([str(file) for file in place.rglob("*.nb?")]) == before
+    for index in unpacked:
+        assert kernels([str(file) for file in index.rglob("*.nb?")]) == before
     assert kernels([str(file) for file in PACKED.rglob("*.nb?")]) == before
     assert not (ready.folder / "cache").exists()
 

@@ -371,8 +371,8 @@ def test_rows_do_not_depend_on_how_tcp_cuts_the_stream(cuts: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, sum(map(len, FRAMES)) - 1), st.integers(0, 255)), max_size=6), st.data())
 def test_every_byte_of_a_damaged_stream_is_in_the_ledger(damage: list[tuple[int, int]], data: st.DataObject) -> None:
     wire_bytes = bytearray(b"".join(FRAMES))
-    for place, byte in damage:
-        wire_bytes[place] = byte
+    for index, byte in damage:
+        wire_bytes[index] = byte
     start, size = data.draw(st.integers(0, len(wire_bytes))), data.draw(st.integers(0, 100))
     wire = Wire()
     wire.add(CLIENT, bytes(wire_bytes[:start]))

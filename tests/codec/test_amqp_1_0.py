@@ -363,8 +363,8 @@ def test_any_bytes_give_a_value(data: bytes) -> None:
 @settings(max_examples=100, deadline=None)
 def test_any_damage_gives_a_value(thing: Any, data: st.DataObject) -> None:
     wire = bytearray(encoded(thing))
-    place = data.draw(st.integers(0, len(wire) - 1))
-    wire[place] = data.draw(st.integers(0, 255))
+    index = data.draw(st.integers(0, len(wire) - 1))
+    wire[index] = data.draw(st.integers(0, 255))
     decode_flawed(bytes(wire[: data.draw(st.integers(0, len(wire)))]))
 
 

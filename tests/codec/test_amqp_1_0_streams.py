@@ -288,7 +288,7 @@ ANSWERED = section(0x74, {"other": 1, "http:response": "1.1"})
 
 
 OF_MANAGEMENT = pytest.mark.parametrize(
-    ("before", "shown"),
+    ("before", "displayed"),
     [
         (section(0x73, PUT), True),
         (section(0x73, ["id", b"user", "/bindings", "POST", "$me", "c"]), True),
@@ -307,16 +307,16 @@ OF_MANAGEMENT = pytest.mark.parametrize(
 
 
 @OF_MANAGEMENT
-def test_bodies_of_management_requests_and_replies_are_decoded(before: bytes, shown: bool) -> None:
+def test_bodies_of_management_requests_and_replies_are_decoded(before: bytes, displayed: bool) -> None:
     """Small maps over HTTP over AMQP, whatever their link; never bodies of other messages, or credentials."""
     rows, _ = stream(transfer(0, before + section(0x77, {"durable": True, "type": "declare"})))
     properties = rows[-1]["properties"] or {}
-    assert properties.get("body_value") == ({"durable": True, "type": "declare"} if shown else None)
+    assert properties.get("body_value") == ({"durable": True, "type": "declare"} if displayed else None)
     assert "body" not in properties  # which is for a transaction coordinator
 
 
 @OF_MANAGEMENT
-def test_bodies_of_management_requests_may_come_in_several_transfers(before: bytes, shown: bool) -> None:
+def test_bodies_of_management_requests_may_come_in_several_transfers(before: bytes, displayed: bool) -> None:
     """Cut anywhere, also in the middle of the head of a section, and in single bytes."""
     value = {"durable": True, "type": "declare"}
     payload = before + section(0x77, value) + section(0x78, {proton.symbol("f"): 1})
@@ -326,7 +326,7 @@ def test_bodies_of_management_requests_may_come_in_several_transfers(before: byt
             frames = [transfer(0, payload[start:end], more=end < len(payload)) for start, end in parts]
             rows, _ = stream(*frames)
             properties = rows[-1]["properties"]
-            assert properties.get("body_value") == (value if shown else None), ends
+            assert properties.get("body_value") == (value if displayed else None), ends
             assert (properties["footer"], properties["body_kind"]) == ({"f": 1}, "value")
             assert rows[-1]["digest"] == hashlib.sha256(encoded(value)).hexdigest()
 

@@ -49,12 +49,12 @@ def contents(half: tcp.Half) -> list[Content]:
     return found
 
 
-def complete_contents(capture: Capture, connection: ExpectedConnection, place: int) -> list[tuple[Content, int]]:
+def complete_contents(capture: Capture, connection: ExpectedConnection, index: int) -> list[tuple[Content, int]]:
     """Contents of the origin that are complete in this capture, each with what to add to its offsets here."""
     source = capture.file if is_complete(capture) else capture.made_from
     assert source is not None
     found = []
-    for sender, origin in captured(source)[place].halves.items():
+    for sender, origin in captured(source)[index].halves.items():
         half = connection.captured.halves[sender]
         if half.base is None or connection.content != "amqp":
             continue
@@ -72,10 +72,10 @@ def captured_between(half: tcp.Half, start: int, stop: int) -> bool:
 
 @every_capture
 def test_the_last_frame_has_the_hash_of_the_body(capture: Capture) -> None:
-    for place, (reference, connection) in enumerate(zip(expected(capture.file), decoded(capture.file), strict=True)):
+    for index, (reference, connection) in enumerate(zip(expected(capture.file), decoded(capture.file), strict=True)):
         rows = {(row["sender"], row["stream_offset"]): row for row in connection.rows if row["frame_type"] != "gap"}
         hashes = {}
-        for content, shift in complete_contents(capture, reference, place):
+        for content, shift in complete_contents(capture, reference, index):
             side = reference.side(content.sender)
             hashes[side, content.frames[-1].offset + shift] = content.sha256
             method, *others = [rows[side, frame.offset + shift] for frame in content.frames]
@@ -105,6 +105,6 @@ def test_as_many_contents_are_complete_as_tshark_shows_headers(capture: Capture)
     if not is_complete(capture) or not any(connection.content == "amqp" for connection in connections):
         pytest.skip("tshark shows other frames than are complete here")
     headers = [frame for frame in golden.golden_frames(capture.origin) if frame.kind == 2]
-    found = [c for place, reference in enumerate(connections) for c in complete_contents(capture, reference, place)]
+    found = [c for index, reference in enumerate(connections) for c in complete_contents(capture, reference, index)]
     cut = any(tcp.plain_frames(half)[1] for reference in connections for half in reference.captured.halves.values())
     assert len(headers) - cut <= len(found) <= len(headers)

@@ -19,9 +19,9 @@ from classic_support import (
     example,
     long_prefixed,
     method_fits,
-    padded,
     read,
     shortstr,
+    with_padding,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,13 +164,13 @@ def test_a_table_that_stops_in_the_middle_is_shown_up_to_there() -> None:
 def test_undefined_methods(class_id: int, method_id: int) -> None:
     payload = struct.pack(">HH", class_id, method_id)
     for version in CLASSIC_VERSIONS:
-        assert classify_method(padded(payload), 3, 7, classic_tables(), VERSIONS.index(version)) == -1
+        assert classify_method(with_padding(payload), 3, 7, classic_tables(), VERSIONS.index(version)) == -1
 
 
 def test_a_payload_shorter_than_class_and_method_id_is_not_a_method() -> None:
     payload = struct.pack(">HH", 60, 40)
     for size in range(4):
-        assert classify_method(padded(payload), 3, 3 + size, classic_tables(), VERSIONS.index("0-9-1")) == -1
+        assert classify_method(with_padding(payload), 3, 3 + size, classic_tables(), VERSIONS.index("0-9-1")) == -1
 
 
 # Room
@@ -180,7 +180,7 @@ def test_a_method_that_does_not_fit_into_full_heaps_is_written_again() -> None:
     t, version = classic_tables(), VERSIONS.index("0-9-1")
     data, meaning = example(dict(described_methods("0-9-1"))["queue.declare"]["fields"], 1)
     payload = struct.pack(">HH", 50, 10) + data
-    buf, end = padded(payload), 3 + len(payload)
+    buf, end = with_padding(payload), 3 + len(payload)
     index = classify_method(buf, 3, end, t, version)
     w, fulls = new_writer(1, 1, 2), 0
     while decode_arguments(buf, 7, end, t, version, index, w)[0] == FULL:
@@ -199,7 +199,7 @@ def test_a_value_above_the_limit_leaves_nothing(monkeypatch: pytest.MonkeyPatch)
     # 3 bytes of VARIANT or more for each byte here: 1 of value, 2 of offset
     table = long_prefixed(shortstr(b"a") + b"A" + long_prefixed(b"V" * (5 << 13)))
     payload = struct.pack(">HHH", 50, 10, 0) + shortstr(b"q") + b"\x00" + table
-    buf, end = padded(payload), 3 + len(payload)
+    buf, end = with_padding(payload), 3 + len(payload)
     w = new_writer(1 << 19, 1 << 16, 1 << 17)
     index = classify_method(buf, 3, end, t, version)
     assert decode_arguments(buf, 7, end, t, version, index, w)[0] == TOO_LARGE

@@ -6,7 +6,16 @@ import struct
 from typing import Any
 
 import pytest
-from classic_support import TABLE, arguments, described_methods, example, long_prefixed, method_named, padded, shortstr
+from classic_support import (
+    TABLE,
+    arguments,
+    described_methods,
+    example,
+    long_prefixed,
+    method_named,
+    shortstr,
+    with_padding,
+)
 
 from codec.names import CLASSIC_VERSIONS
 from codec.protocol.classic_tables import classic_tables
@@ -168,7 +177,7 @@ def test_other_secrets() -> None:
 def test_a_full_heap_does_not_uncover_the_password() -> None:
     t, version = classic_tables(), VERSIONS.index("0-9-1")
     data = struct.pack(">HH", 10, 11) + start_ok(b"PLAIN", PLAIN)
-    buf = padded(data)
+    buf = with_padding(data)
     index = classify_method(buf, 3, 3 + len(data), t, version)
     for room in range(80):
         w = new_writer(room, room)

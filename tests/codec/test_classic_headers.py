@@ -10,7 +10,17 @@ import amqp
 import numpy as np
 import pika.spec
 import pytest
-from classic_support import example, fact_table, header_fits, long_prefixed, padded, properties, shortstr, tables, texts
+from classic_support import (
+    example,
+    fact_table,
+    header_fits,
+    long_prefixed,
+    properties,
+    shortstr,
+    tables,
+    texts,
+    with_padding,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,13 +46,13 @@ TEXTS = dict.fromkeys(
 def test_properties_of_pika(data: st.DataObject) -> None:
     numbers = {"delivery_mode": st.integers(1, 255), "priority": st.integers(0, 255)}
     times = {"timestamp": st.integers(0, 253402300799)}
-    chosen: dict[str, Any] = data.draw(
+    selected: dict[str, Any] = data.draw(
         st.fixed_dictionaries({}, optional={**TEXTS, "headers": tables, **numbers, **times})
     )
-    encoded = b"".join(pika.spec.BasicProperties(**chosen).encode())
-    if "timestamp" in chosen:
-        chosen["timestamp"] = datetime.fromtimestamp(chosen["timestamp"], UTC)
-    assert properties("0-9-1", 60, encoded) == (OK, len(encoded), chosen)
+    encoded = b"".join(pika.spec.BasicProperties(**selected).encode())
+    if "timestamp" in selected:
+        selected["timestamp"] = datetime.fromtimestamp(selected["timestamp"], UTC)
+    assert properties("0-9-1", 60, encoded) == (OK, len(encoded), selected)
 
 
 @settings(max_examples=100, deadline=None)
@@ -50,13 +60,13 @@ def test_properties_of_pika(data: st.DataObject) -> None:
 def test_properties_of_py_amqp(data: st.DataObject) -> None:
     numbers = {"delivery_mode": st.integers(0, 255), "priority": st.integers(0, 255)}
     times = {"timestamp": st.integers(0, 2**31 - 1)}
-    chosen: dict[str, Any] = data.draw(
+    selected: dict[str, Any] = data.draw(
         st.fixed_dictionaries({}, optional={**TEXTS, "application_headers": tables, **numbers, **times})
     )
-    encoded = amqp.Message("", **chosen)._serialize_properties()
-    expected = {key.replace("application_", ""): value for key, value in chosen.items()}
-    if "timestamp" in chosen:
-        expected["timestamp"] = datetime.fromtimestamp(chosen["timestamp"], UTC)
+    encoded = amqp.Message("", **selected)._serialize_properties()
+    expected = {key.replace("application_", ""): value for key, value in selected.items()}
+    if "timestamp" in selected:
+        expected["timestamp"] = datetime.fromtimestamp(selected["timestamp"], UTC)
     assert properties("0-8", 60, encoded) == (OK, len(encoded), expected)
 
 
@@ -120,8 +130,8 @@ def test_a_class_without_content_has_no_properties(class_id: int) -> None:
 
 def test_a_header_with_a_weight_is_not_valid() -> None:
     t, version = classic_tables(), VERSIONS.index("0-9-1")
-    assert check_header(padded(struct.pack(">HHQH", 60, 0, 5, 0)), 3, 17, t, version)
-    assert not check_header(padded(struct.pack(">HHQH", 60, 1, 5, 0)), 3, 17, t, version)
+    assert check_header(with_padding(struct.pack(">HHQH", 60, 0, 5, 0)), 3, 17, t, version)
+    assert not check_header(with_padding(struct.pack(">HHQH", 60, 1, 5, 0)), 3, 17, t, version)
 
 
 @settings(max_examples=300, deadline=None)

@@ -11,7 +11,7 @@ import independent_tcp as tcp
 import pika.frame
 import pika.spec
 import pytest
-from test_reassembly import FRAMES, OPENING, PLACES, STREAM, WRAP, Capture, Segment, places
+from test_reassembly import FRAMES, OPENING, SPANS, STREAM, WRAP, Capture, Segment, spans
 from wire import CLIENT, SERVER, Row, Wire
 
 from codec.net.layers import (
@@ -25,7 +25,7 @@ PORTS = {CLIENT: 40000, SERVER: 5672}
 ANOTHER = 500_000  # how far initial sequence numbers of two connections are apart
 DELIVERY = pika.frame.Method(1, pika.spec.Basic.Deliver("tag", 1, False, "e", "k")).marshal() + b"".join(FRAMES[2:4])
 IN_THE_MIDDLE = [
-    Segment(CLIENT, PLACES[9][0], STREAM[PLACES[9][0] :], ack=900),
+    Segment(CLIENT, SPANS[9][0], STREAM[SPANS[9][0] :], ack=900),
     Segment(SERVER, 900, DELIVERY, ack=len(STREAM)),
 ]
 
@@ -79,7 +79,7 @@ def test_a_syn_ack_after_a_complete_connection_begins_another_one() -> None:
     first = [*OPENING, Segment(CLIENT, 0, STREAM)]
     rows, facts = accounted([*first, *moved([OPENING[1], Segment(CLIENT, 0, STREAM)])])
     assert [fact["client"]["frame_bytes"] for fact in facts] == [len(STREAM)] * 2
-    assert places(rows) == sorted(PLACES * 2)
+    assert spans(rows) == sorted(SPANS * 2)
 
 
 def test_a_late_syn_ack_does_not_begin_a_connection() -> None:
@@ -87,7 +87,7 @@ def test_a_late_syn_ack_does_not_begin_a_connection() -> None:
     late = [Segment(CLIENT, 0, STREAM[:700]), OPENING[1], Segment(CLIENT, 700, STREAM[700:])]
     for segments in ([OPENING[0], *late], late, [OPENING[1], OPENING[0], late[0], late[2]]):
         rows, (fact,) = accounted(segments)
-        assert places(rows) == PLACES
+        assert spans(rows) == SPANS
         assert {row["sender"] for row in rows} == {"client"}
         assert fact["roles_from"] == ("header" if segments is late else "syn")
 
@@ -96,7 +96,7 @@ def test_a_syn_ack_may_acknowledge_the_data_of_its_syn() -> None:
     """TCP Fast Open (RFC 7413)."""
     opening = [Segment(CLIENT, 0, STREAM[:50], SYN), Segment(SERVER, 0, flags=SYN | ACK, ack=50)]
     rows, (fact,) = Capture(segments=[*opening, Segment(CLIENT, 50, STREAM[50:])]).decoded()
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert fact["client"]["packets"] == 2
 
 
@@ -114,7 +114,7 @@ def test_the_payload_of_a_reset_is_counted_outside_the_stream(flags: int) -> Non
     reason = b"no such service"
     opened = [*OPENING, Segment(CLIENT, 0, STREAM), Segment(SERVER, 0, reason, flags, ack=len(STREAM))]
     rows, (fact,) = accounted(opened)
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert (fact["server"]["outside_bytes"], fact["server"]["payload_bytes"]) == (len(reason), 0)
     assert fact["tcp_end"] == "rst"
 
@@ -145,18 +145,18 @@ def test_bytes_cut_by_the_snaplen_are_recovered_from_smaller_retransmitted_segme
         at += size
     for answers in ([], [Segment(SERVER, 0, ack=8)]):
         rows, (fact,) = accounted([*OPENING, lost, *answers, *again])
-        assert places(rows) == PLACES
+        assert spans(rows) == SPANS
         assert fact["client"]["retransmitted_bytes"] == 0
 
 
 def test_bytes_cut_by_the_snaplen_are_missing_once_later_data_or_its_acknowledgement_was_captured() -> None:
-    cut_at = PLACES[9][0]
+    cut_at = SPANS[9][0]
     cut = Segment(CLIENT, 0, STREAM[:8], wire=cut_at)
     rest = Segment(CLIENT, cut_at, STREAM[cut_at:])
     copy = Segment(CLIENT, 8, STREAM[8:cut_at])
     for behind in ([rest], [Segment(SERVER, 0, ack=cut_at), rest]):
         rows, (fact,) = accounted([*OPENING, cut, *behind])
-        assert places(rows) == [PLACES[0], *PLACES[9:]]
+        assert spans(rows) == [SPANS[0], *SPANS[9:]]
         assert fact["client"]["missing_bytes"] == cut_at - 8
         _, (late,) = Capture(segments=[*OPENING, cut, *behind, copy]).decoded()  # too late for its place
         assert late["client"]["missing_bytes"] == cut_at - 8

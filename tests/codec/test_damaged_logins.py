@@ -26,8 +26,8 @@ def test_a_sound_login_shows_nothing(name: str, searcher: Searcher) -> None:
     login = LOGINS[name]
     assert login.secret_frames
     assert len(pieces(login)) >= 8
-    for place in login.secret_frames:
-        assert searcher.leaks(login, place, login.frames[place][1]) == []
+    for index in login.secret_frames:
+        assert searcher.leaks(login, index, login.frames[index][1]) == []
 
 
 def test_the_search_finds_a_leaked_secret(searcher: Searcher) -> None:
@@ -35,7 +35,7 @@ def test_the_search_finds_a_leaked_secret(searcher: Searcher) -> None:
     login = next(each for each in LOGINS.values() if each.version == "0-9-1")
     about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
     leaks = searcher.leaks(login, 2, classic_frames.method("0-9-1", "connection.start-ok", 0, **about))
-    assert {place.split(":")[0] for place in leaks} == {"arguments", "redacted"}
+    assert {index.split(":")[0] for index in leaks} == {"arguments", "redacted"}
     login = Login("0-9-1", "", (*login.frames, (CLIENT, b"")), (), login.secret)
     assert "payload" in searcher.leaks(login, len(login.frames) - 1, classic_frames.body(PASSWORD))[0]
 
@@ -43,12 +43,12 @@ def test_the_search_finds_a_leaked_secret(searcher: Searcher) -> None:
 def test_the_search_in_all_tables_finds_a_leaked_secret(searcher: Searcher) -> None:
     """A secret as a product, among logins that are sound."""
     login = next(each for each in LOGINS.values() if each.version == "0-9-1" and each.mechanism == "PLAIN")
-    (place,) = login.secret_frames
+    (index,) = login.secret_frames
     about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
     data = classic_frames.method("0-9-1", "connection.start-ok", 0, **about)
-    sound = (login.frames[place][1], None)
-    assert searcher.leaking(login, place, [sound, sound]) == []
-    found = {where.split(":")[0] for where in searcher.leaking(login, place, [sound, (data, None), sound])}
+    sound = (login.frames[index][1], None)
+    assert searcher.leaking(login, index, [sound, sound]) == []
+    found = {where.split(":")[0] for where in searcher.leaking(login, index, [sound, (data, None), sound])}
     assert found >= {"frames.arguments", "methods.arguments", "connections.client_product", "redacted"}
     number = Login("0-9-1", "", login.frames, (), PASSWORD[:4])
     header = classic_frames.header("0-9-1", "basic", int.from_bytes(PASSWORD[:4], "big"))
@@ -58,50 +58,50 @@ def test_the_search_in_all_tables_finds_a_leaked_secret(searcher: Searcher) -> N
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_damaged_login_shows_nothing(name: str, searcher: Searcher) -> None:
     login, rng = LOGINS[name], random.Random(name)
-    for place in login.secret_frames:
+    for index in login.secret_frames:
         other = rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
-        changed = rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE)
-        assert searcher.leaking(login, place, [(data, None) for data in changed]) == []
+        changed = rng.sample(list(damaged(login, index, rng, other, spliced=60)), SAMPLE)
+        assert searcher.leaking(login, index, [(data, None) for data in changed]) == []
 
 
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_login_that_the_snaplen_cut_shows_nothing(name: str, searcher: Searcher) -> None:
     """Cut at every byte, and damaged before that."""
     login, rng = LOGINS[name], random.Random(name)
-    for place in login.secret_frames:
-        sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
+    for index in login.secret_frames:
+        sound, other = login.frames[index][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
         cut = [(sound, captured) for captured in range(7, len(sound), 1 + len(sound) // 50)]
-        for data in rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE):
+        for data in rng.sample(list(damaged(login, index, rng, other, spliced=60)), SAMPLE):
             cut.append((data, rng.randint(7, max(7, len(data) - 1))))
-        assert searcher.leaking(login, place, cut) == []
+        assert searcher.leaking(login, index, cut) == []
 
 
 def test_undefined_method_numbers_in_a_cut_frame_are_not_shown(searcher: Searcher) -> None:
     """The bytes of a proof where class and method stand, in a frame whose size reaches beyond what was captured."""
-    login, place, _ = login_of("0-8", "SCRAM-SHA-256")
+    login, index, _ = login_of("0-8", "SCRAM-SHA-256")
     data = bytes.fromhex("01 0000 00050553") + b"X8v3Bz2T0CJGbJQyF0XHI4Ts=" + b"\xce"
-    assert searcher.leaks(login, place, data, 24) == []
+    assert searcher.leaks(login, index, data, 24) == []
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(LOGINS)), st.integers(0, 2**32), st.integers(1, 3))
 def test_a_login_damaged_at_random_shows_nothing(name: str, seed: int, times: int) -> None:
     login, rng = LOGINS[name], random.Random(seed)
-    place = rng.choice(login.secret_frames)
-    sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
+    index = rng.choice(login.secret_frames)
+    sound, other = login.frames[index][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
     data = sound
     for _ in range(times):
         data = splices(rng, data, other)
     assume(copies_nothing(login, sound, other, data))
     for given_bytes in (data, resized(login.version, data)):
-        assert Searcher().leaks(login, place, given_bytes) == [], given_bytes
+        assert Searcher().leaks(login, index, given_bytes) == [], given_bytes
 
 
 def login_of(version: str, mechanism: str) -> tuple[Login, int, bytes]:
     """A login, and place and bytes of its frame that bears the secret."""
     login = next(each for each in LOGINS.values() if (each.version, each.mechanism) == (version, mechanism))
-    (place,) = login.secret_frames
-    return login, place, login.frames[place][1]
+    (index,) = login.secret_frames
+    return login, index, login.frames[index][1]
 
 
 def start_ok_row(mechanism: bytes, response: bytes, wrong_size: int = 0) -> dict[str, object]:
@@ -130,9 +130,9 @@ def test_a_user_that_includes_the_password_is_not_shown() -> None:
 
 def test_a_property_that_ends_with_the_secret_is_not_shown(searcher: Searcher) -> None:
     """What stands between was lost, and the table fits as before; no mechanism follows."""
-    login, place, data = login_of("0-9-1", "PLAIN")
+    login, index, data = login_of("0-9-1", "PLAIN")
     property_at, at = data.index(b"Python") + 2, data.index(PASSWORD) + 7
-    assert searcher.leaks(login, place, resized("0-9-1", data[:property_at] + data[at:])) == []
+    assert searcher.leaks(login, index, resized("0-9-1", data[:property_at] + data[at:])) == []
 
 
 def test_a_login_in_an_extended_header_is_blanked(searcher: Searcher) -> None:
@@ -144,8 +144,8 @@ def test_a_login_in_an_extended_header_is_blanked(searcher: Searcher) -> None:
 
 def test_characters_are_not_read_as_method_numbers(searcher: Searcher) -> None:
     """A method frame that lacks all before the middle of a token, behind the login."""
-    login, place, data = login_of("0-9-1", "update-secret")
-    assert searcher.leaks(login, place, resized("0-9-1", data[:7] + data[50:])) == []
+    login, index, data = login_of("0-9-1", "update-secret")
+    assert searcher.leaks(login, index, resized("0-9-1", data[:7] + data[50:])) == []
 
 
 @pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1", "0-10"])
@@ -154,12 +154,12 @@ def test_a_zero_inserted_before_the_length_of_a_secret_does_not_show_it_as_the_l
 ) -> None:
     """The response is empty then, and its own bytes are a short string. Cut frames have no end that tells."""
     for login in (each for each in LOGINS.values() if each.version == version):
-        for place in login.secret_frames:
-            data = login.frames[place][1]
+        for index in login.secret_frames:
+            data = login.frames[index][1]
             lengths = [at for at in range(len(data) - 4) if data[at : at + 3] == bytes(3) and 4 < data[at + 3] < 32]
             changed = [data[:at] + b"\0" + data[at:] for at in lengths]
             damages = [(each, cut) for each in changed for cut in (None, *range(len(each) - 8, len(each)))]
-            assert not damages or searcher.leaking(login, place, damages) == []
+            assert not damages or searcher.leaking(login, index, damages) == []
 
 
 @pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1", "0-10"])
@@ -169,33 +169,33 @@ def test_a_response_spliced_into_the_mechanism_is_no_name(version: str, searcher
     secret = b"PT9BQ0VHSUtNT1FTVVdZXzE1"
     for of_version in (each for each in LOGINS.values() if each.version == version and each.mechanism == "PLAIN"):
         login = Login(version, "PLAIN", of_version.frames, of_version.secret_frames, secret)
-        (place,) = login.secret_frames
-        data = login.frames[place][1]
+        (index,) = login.secret_frames
+        data = login.frames[index][1]
         at = data.index(b"\x05PLAIN") + 1
-        for kept in range(5):
-            spliced = data[: at + kept] + secret + data[at + 9 :]
-            cuts = range(at + kept + 4, at + kept + len(secret))
-            assert searcher.leaking(login, place, [(spliced, cut) for cut in cuts]) == []
+        for retained in range(5):
+            spliced = data[: at + retained] + secret + data[at + 9 :]
+            cuts = range(at + retained + 4, at + retained + len(secret))
+            assert searcher.leaking(login, index, [(spliced, cut) for cut in cuts]) == []
 
 
 def test_two_zeros_in_a_response_to_a_challenge_make_it_no_plain_login(searcher: Searcher) -> None:
     """What is between them would be a user. PLAIN after an empty challenge begins with a zero, or with the user."""
     for login in (each for each in LOGINS.values() if each.mechanism == "SCRAM-SHA-256"):
-        for place in login.secret_frames:
-            data = login.frames[place][1]
+        for index in login.secret_frames:
+            data = login.frames[index][1]
             first = data.find(b"c=biws,")
             for at in range(first + 1, len(data) - 8) if first >= 0 else ():
                 zeros = bytearray(data)
                 zeros[at] = zeros[at + 5] = 0
-                assert searcher.leaks(login, place, bytes(zeros)) == [], at
+                assert searcher.leaks(login, index, bytes(zeros)) == [], at
 
 
 def test_bytes_inserted_into_a_secret_do_not_show_its_end_as_the_locale(searcher: Searcher) -> None:
     """Five bytes too many in the response, the last of them the length of the rest of the frame."""
-    login, place, data = login_of("0-9-1", "AMQPLAIN")
+    login, index, data = login_of("0-9-1", "AMQPLAIN")
     at = data.index(PASSWORD) + len(PASSWORD) - 4
     longer = resized("0-9-1", data[:at] + b"\0\0l\0\x0a" + data[at:])
-    assert searcher.leaks(login, place, longer) == []
+    assert searcher.leaks(login, index, longer) == []
 
 
 @pytest.mark.parametrize("frame_type", range(2, 9))
@@ -203,9 +203,9 @@ def test_bytes_inserted_into_a_secret_do_not_show_its_end_as_the_locale(searcher
 def test_a_login_in_another_frame_type_is_not_shown_as_payload(
     version: str, frame_type: int, searcher: Searcher
 ) -> None:
-    login, place, data = login_of(version, "PLAIN")
+    login, index, data = login_of(version, "PLAIN")
     data = bytes([frame_type]) + data[1:]
-    assert searcher.leaks(login, place, data) == []
+    assert searcher.leaks(login, index, data) == []
     client_login = Login(version, "PLAIN", ((CLIENT, login.frames[0][1]), (CLIENT, data)), (1,), login.secret)
     assert searcher.leaks(client_login, 1, data) == []  # the server's start was not captured
 
@@ -214,9 +214,9 @@ def test_a_login_in_another_frame_type_is_not_shown_as_payload(
 @pytest.mark.parametrize("method", [20, 21, 31])
 def test_a_response_read_as_a_method_of_another_class_is_not_shown(other: int, method: int, searcher: Searcher) -> None:
     """secure-ok of 0-8; bytes 7 to 10 of the frame are class and method."""
-    login, place, data = login_of("0-8", "RABBIT-CR-DEMO")
+    login, index, data = login_of("0-8", "RABBIT-CR-DEMO")
     assert data[7:11] == b"\0\x0a\0\x15"
-    assert searcher.leaks(login, place, data[:7] + bytes([0, other, 0, method]) + data[11:]) == []
+    assert searcher.leaks(login, index, data[:7] + bytes([0, other, 0, method]) + data[11:]) == []
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,6 @@ def test_a_response_read_as_another_frame_or_method_is_not_shown(
     version: str, mechanism: str, numbers: bytes, other: int, searcher: Searcher
 ) -> None:
     """sasl-response and secure-ok; bytes 8 to 10 of the frame say what it is."""
-    login, place, data = login_of(version, mechanism)
+    login, index, data = login_of(version, mechanism)
     assert data[8:11] == numbers
-    assert searcher.leaks(login, place, data[:10] + bytes([other]) + data[11:]) == []
+    assert searcher.leaks(login, index, data[:10] + bytes([other]) + data[11:]) == []

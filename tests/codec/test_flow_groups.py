@@ -44,25 +44,25 @@ def table_of(keys: np.ndarray, multipliers: tuple[int, int]) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def chosen() -> np.ndarray:
+def selected() -> np.ndarray:
     """Keys that share few slots of a table with known multipliers."""
     keys = keys_of(np.arange(1, 40 * COUNT))
     slots = slots_of(keys, *OURS)
     return keys[np.flatnonzero(slots < SLOTS // 32)[:COUNT]]
 
 
-def test_chosen_keys_crowd_one_table_and_spread_in_another(chosen: np.ndarray) -> None:
-    assert len(chosen) == COUNT
-    crowded = table_of(chosen, OURS)
+def test_selected_keys_crowd_one_table_and_spread_in_another(selected: np.ndarray) -> None:
+    assert len(selected) == COUNT
+    crowded = table_of(selected, OURS)
     assert crowded.max() < COUNT + SLOTS // 32, "all in one run of slots"
     for _ in range(5):
         others = (runs._multiplier(), runs._multiplier())
-        gaps = np.diff(table_of(chosen, others))
+        gaps = np.diff(table_of(selected, others))
         assert np.count_nonzero(gaps > 1) > COUNT // 8
 
 
-def test_flows_have_the_same_numbers_whatever_the_slots(chosen: np.ndarray) -> None:
-    twice = np.concatenate([chosen, chosen[::-1]])
+def test_flows_have_the_same_numbers_whatever_the_slots(selected: np.ndarray) -> None:
+    twice = np.concatenate([selected, selected[::-1]])
     skip = np.full(len(twice), TCP, np.int32)
     for _ in range(3):
         flow_of, flows = group_flows(twice, skip)

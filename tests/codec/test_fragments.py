@@ -48,14 +48,14 @@ def pieces(size: int = 8) -> list[bytes]:
     return [bytes(part) for part in fragment(IP(**V4, id=77) / tcp(), fragsize=size)]
 
 
-def piece(place: int, data: bytes, more: bool = True, number: int = 77, source: bytes = b"\n\0\0\t") -> bytes:
-    """One IPv4 fragment of a TCP datagram, written by hand: `place` in units of eight bytes, MF is 0x2000."""
-    flags = place | (0x2000 if more else 0)
+def piece(offset: int, data: bytes, more: bool = True, number: int = 77, source: bytes = b"\n\0\0\t") -> bytes:
+    """One IPv4 fragment of a TCP datagram, written by hand: `offset` in units of eight bytes, MF is 0x2000."""
+    flags = offset | (0x2000 if more else 0)
     size = 20 + len(data)
     return struct.pack(">BBHHHBBH4s4s", 0x45, 0, size, number, flags, 64, 6, 0, source, b"\n\0\0\2") + data
 
 
-def numbered(frame: bytes, number: int) -> Packet:
+def with_id(frame: bytes, number: int) -> Packet:
     """The IP packet of a frame with another identification, to be cut up."""
     packet: Packet = Ether(frame)[IP]
     packet.id, packet.flags = number, 0
@@ -79,7 +79,9 @@ def test_fragments_in_any_order_give_the_segment_to_the_packet_that_completes_it
 def test_datagrams_of_one_identification_come_one_after_the_other() -> None:
     """As of a sender that numbers nothing; copies of their fragments begin no datagram."""
     first, second = SEGMENT, SEGMENT[:4] + bytes(4) + SEGMENT[8:20] + bytes(8)  # another sequence number, other bytes
-    parts = [piece(place, data[8 * place : 8 * place + 16], place == 0) for data in (first, second) for place in (0, 2)]
+    parts = [
+        piece(offset, data[8 * offset : 8 * offset + 16], offset == 0) for data in (first, second) for offset in (0, 2)
+    ]
     packets = dissected(parts[0], parts[1], parts[1], parts[0], parts[2], parts[2], parts[3], parts[3], link=RAW)
     assert reasons(packets) == [WAITING, None, COPY, COPY, WAITING, COPY, None, COPY]
     assert [segment(packets, row)[2] for row in (1, 6)] == [0xFFFFFFF0, 0]
@@ -100,7 +102,7 @@ def test_fragments_in_tunnels_and_tunnels_in_fragments() -> None:
     outer = [
         bytes(Ether(**MACS) / part)
         for number, frame in enumerate(inside)
-        for part in fragment(numbered(frame, 1000 + number), fragsize=24)
+        for part in fragment(with_id(frame, 1000 + number), fragsize=24)
     ]  # and that cut again
     for data in (inside, outer):
         packets = dissected(*data)
@@ -207,7 +209,7 @@ def test_a_bounded_number_of_datagrams_wait(monkeypatch: pytest.MonkeyPatch) -> 
 def test_endless_fragments_take_bounded_memory() -> None:
     fragments, packet_no = Fragments(), 1
     for _ in range(8):
-        data = [piece(place % 3, bytes(8), number=packet_no + n) for n, place in enumerate(range(2000))]
+        data = [piece(offset % 3, bytes(8), number=packet_no + n) for n, offset in enumerate(range(2000))]
         block = np.frombuffer(bytearray(b"".join(data)), np.uint8)
         records = np.zeros(len(data), RECORD)
         records["cap_len"] = records["wire_len"] = 28
@@ -225,17 +227,17 @@ def test_endless_fragments_take_bounded_memory() -> None:
 
 # ---- a model, byte by byte ------------------------------------------------------------------------------------------
 
-Fragment = tuple[int, int, int, bool, int, bool]  # datagram, place, units, last and odd, variant, wrapped
+Fragment = tuple[int, int, int, bool, int, bool]  # datagram, offset, units, last and odd, variant, wrapped
 
 
 def model(packets: list[Fragment], known: int, buffers: int) -> Iterator[tuple[str, bytes]]:
     """What each fragment is, and the datagram that it completes."""
     stored: list[dict[str, Any]] = []
     added: list[tuple[int, tuple[int, int, bytes]]] = []
-    for no, (number, place, units, last, variant, _) in enumerate(packets):
+    for no, (number, offset, units, last, variant, _) in enumerate(packets):
         stored = [each for each in stored if each["no"] > no - known]
-        start, stop = place * 8, place * 8 + units * 8 - (3 if last else 0)
-        piece = number, place, variants()[variant][start:stop]
+        start, stop = offset * 8, offset * 8 + units * 8 - (3 if last else 0)
+        piece = number, offset, variants()[variant][start:stop]
         known_as = next((each for each in reversed(stored) if each["number"] == number), None)
         if known_as is not None and known_as["done"]:
             if any(each == piece and at > no - known for at, each in added):
@@ -270,12 +272,12 @@ def variants() -> list[bytes]:
 
 
 def packet(each: Fragment, version: int) -> bytes:
-    number, place, units, last, variant, wrapped = each
-    data = variants()[variant][place * 8 : place * 8 + units * 8 - (3 if last else 0)]
+    number, offset, units, last, variant, wrapped = each
+    data = variants()[variant][offset * 8 : offset * 8 + units * 8 - (3 if last else 0)]
     if version == 4:
-        inner = Ether(**MACS) / IP(**V4, id=number, flags=0 if last else "MF", frag=place, proto=6) / Raw(data)
+        inner = Ether(**MACS) / IP(**V4, id=number, flags=0 if last else "MF", frag=offset, proto=6) / Raw(data)
     else:
-        inner = Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrFragment(nh=6, id=number, m=not last, offset=place) / Raw(data)
+        inner = Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrFragment(nh=6, id=number, m=not last, offset=offset) / Raw(data)
     return bytes(OUTER / vxlan() / inner if wrapped else inner)
 
 

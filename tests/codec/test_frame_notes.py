@@ -72,7 +72,7 @@ PLAIN = {"shortstr": "text", "longstr": "text", "table": {"a": "text"}, "bit": T
 PLAIN |= dict.fromkeys(("octet", "short", "long", "longlong"), 1)
 CONTENT = [PUBLISH, header(3), frame(BODY, b"abc")]
 CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
-    "end octet": ([frame(METHOD, ACK[7:-1], end=b"\xcf"), ACK], [["frame-end"], []]),
+    "end byte": ([frame(METHOD, ACK[7:-1], end=b"\xcf"), ACK], [["frame-end"], []]),
     "size that hides frames": (
         [struct.pack(">BHI", BODY, 1, 3 * len(ACK)) + 3 * ACK + b"\0", ACK],
         [["frame-end"], [], [], [], ["frame-type"], []],
@@ -97,17 +97,17 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "tag U": ([declare(table(shortstr(b"a"), b"U\0\x01"))], [["ambiguous-tag"]]),
     "tag s in an array": ([declare(table(shortstr(b"a"), ARRAY_OF_S))], [["ambiguous-tag"]]),
     "tag s in headers": ([PUBLISH, header(0, b"\x20\0" + table(shortstr(b"a"), b"s\0\x01"))], [[], ["ambiguous-tag"]]),
-    "zero octet": ([declare(table(), queue=b"a\0b")], [["zero-byte"]]),
+    "zero byte": ([declare(table(), queue=b"a\0b")], [["zero-byte"]]),
     "not UTF-8": ([declare(table(), queue=b"\xc3")], [["not-utf8"]]),
-    "zero octet, not UTF-8": ([declare(table(), queue=b"\0\xc3")], [["zero-byte", "not-utf8"]]),
+    "zero byte, not UTF-8": ([declare(table(), queue=b"\0\xc3")], [["zero-byte", "not-utf8"]]),
     "UTF-8": ([declare(table(), queue="grün".encode())], [[]]),
-    "name of zero octet": ([declare(table(shortstr(b"a\0"), b"t\0"))], [["zero-byte"]]),
+    "name of zero byte": ([declare(table(shortstr(b"a\0"), b"t\0"))], [["zero-byte"]]),
     "name not UTF-8": ([declare(table(shortstr(b"\xff"), b"t\0"))], [["not-utf8"]]),
     "name in UTF-8": ([declare(table(shortstr("ü".encode()), b"t\0"))], [[]]),
     "long string of anything": ([declare(table(shortstr(b"a"), b"S", long_prefixed(b"\0\xff")))], [[]]),
     "property not UTF-8": ([PUBLISH, header(0, b"\x80\0" + shortstr(b"\xff"))], [[], ["not-utf8"]]),
     "ticket": ([declare(table(), ticket=1)], [["reserved-set"]]),
-    "low octet of the ticket": ([declare(table(), ticket=256)], [["reserved-set"]]),
+    "low byte of the ticket": ([declare(table(), ticket=256)], [["reserved-set"]]),
     "out-of-band": ([method(20, 10, shortstr(b"x"))], [["reserved-set"]]),
     "insist": ([method(10, 40, shortstr(b"/"), shortstr(b""), b"\x01")], [["reserved-set"]]),
     # passive, durable, auto-delete, internal, no-wait: the third and fourth are reserved in the text only
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "token": ([start_ok(b"PLAIN", b"\0\0eyJhbGciOiJ.eyJz-_dWIi.c2ln")], [["token-password"]]),
     "token of two parts": ([start_ok(b"PLAIN", b"\0\0eyJhbGciOiJ.eyJz")], [[]]),
     "token with a part of nothing": ([start_ok(b"PLAIN", b"\0\0eyJhbGciOiJ..c2ln")], [[]]),
-    "token of other octets": ([start_ok(b"PLAIN", b"\0\0eyJhbGciOiJ.ey z.c2ln")], [[]]),
+    "token of other bytes": ([start_ok(b"PLAIN", b"\0\0eyJhbGciOiJ.ey z.c2ln")], [[]]),
     "other text with dots": ([start_ok(b"PLAIN", b"\0\0a.b.c")], [[]]),
     "other mechanism": ([start_ok(b"EXTERNAL", b"\0user\0")], [[]]),
     "AMQPLAIN": ([start_ok(b"AMQPLAIN", login(b"secret"))], [[]]),
@@ -182,7 +182,7 @@ BEGUN = command(TRANSFER, FIRST_SEGMENT | SINGLE_FRAME)
 # Case -> version, frames, notes.
 OF_SESSIONS: dict[str, tuple[str, list[bytes], list[list[str]]]] = {
     "a command and its header": ("0-10", [POINT, BEGUN, header_of(PROPERTIES)], [[], [], []]),
-    "a frame of 11 octets": (
+    "a frame of 11 bytes": (
         "0-10", [POINT, POINT[:2] + b"\0\x0b" + POINT[4:11], *4 * [POINT]], [[], ["frame-short"], [], [], [], []]
     ),
     "reserved flags": ("0-10", [POINT, bytes([POINT[0] | 16]) + POINT[1:], POINT], [[], ["frame-flags"], []]),
@@ -204,7 +204,7 @@ OF_SESSIONS: dict[str, tuple[str, list[bytes], list[list[str]]]] = {
     "packing flags of no field": (
         "0-10", [POINT, command(SYNC[:-2] + b"\0\x80"), POINT], [[], ["undefined-flags"], []]
     ),
-    "a frame of 7 octets": ("1.0", [OPEN, b"\0\0\0\7\2\0\0", *3 * [OPEN]], [[], ["frame-short"], [], [], []]),
+    "a frame of 7 bytes": ("1.0", [OPEN, b"\0\0\0\7\2\0\0", *3 * [OPEN]], [[], ["frame-short"], [], [], []]),
     "an attach whose name does not fit": (
         "1.0", [OPEN, frame_1_0(bytes.fromhex("005312c00603a190616263"))], [[], ["values-broken"]]
     ),

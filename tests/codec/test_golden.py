@@ -1,4 +1,4 @@
-"""Every frame that tshark shows is in `frames`, with its place and its values, and nothing else is.
+"""Every frame that tshark shows is in `frames`, with its position and its values, and nothing else is.
 
 Expected rows come from tests/support/expected.py: tshark's goldens, and the bytes themselves as a second reader sees
 them. Where tshark is wrong a test of its own shows the bytes."""
@@ -41,7 +41,7 @@ def pairs(capture: Capture) -> list[tuple[ExpectedConnection, Connection]]:
     return [pair for pair in zip(connections, found, strict=True) if pair[0].version in (None, *golden.CLASSIC)]
 
 
-def place(row: dict[str, Any]) -> tuple[Any, ...]:
+def position(row: dict[str, Any]) -> tuple[Any, ...]:
     """What identifies a frame row, apart from the values it carries."""
     return (
         row["sender"], row["stream_offset"], row["size"], row["frame_type"], row["channel"], row["class_id"],
@@ -50,7 +50,7 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def expected_place(connection: ExpectedConnection, frame: ExpectedFrame) -> tuple[Any, ...]:
+def expected_position(connection: ExpectedConnection, frame: ExpectedFrame) -> tuple[Any, ...]:
     known = isinstance(frame.kind, int)
     return (
         connection.side(frame.sender), frame.offset, frame.size,
@@ -60,8 +60,8 @@ def expected_place(connection: ExpectedConnection, frame: ExpectedFrame) -> tupl
     )  # fmt: skip
 
 
-def in_stream_order(places: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return sorted(places, key=lambda found: found[:2])
+def in_stream_order(positions: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(positions, key=lambda found: found[:2])
 
 
 def resynchronised(connection: ExpectedConnection, row: dict[str, Any]) -> bool:
@@ -84,8 +84,8 @@ def test_frames_are_those_of_the_golden_and_nothing_else(capture: Capture) -> No
         rows = [row for row in rows if not resynchronised(reference, row)]
         # a frame type that no document defines is a span of unknown bytes, see the test of connection exceptions
         defined = [frame for frame in reference.frames if frame.kind in {*FRAME_TYPES, "AMQP"}]
-        expected_places = [expected_place(reference, frame) for frame in defined]
-        assert in_stream_order([place(row) for row in rows]) == in_stream_order(expected_places)
+        expected_positions = [expected_position(reference, frame) for frame in defined]
+        assert in_stream_order([position(row) for row in rows]) == in_stream_order(expected_positions)
 
 
 @of_its_own

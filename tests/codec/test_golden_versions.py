@@ -91,9 +91,9 @@ def test_frames_of_0_10_and_1_0_are_those_that_tshark_shows(file: str, streams: 
 
 def without_its_file(connection: Connection) -> tuple[Any, ...]:
     """A connection apart from the place of its packets in the capture."""
-    place = {"file", "capture_file", "packet_no", "first_packet_no"}
-    rows = [{key: value for key, value in row.items() if key not in place} for row in connection.rows]
-    facts = {name: fact for name, fact in connection.facts.items() if name not in place}
+    index = {"file", "capture_file", "packet_no", "first_packet_no"}
+    rows = [{key: value for key, value in row.items() if key not in index} for row in connection.rows]
+    facts = {name: fact for name, fact in connection.facts.items() if name not in index}
     return connection.first_ns, facts, rows
 
 

@@ -204,7 +204,7 @@ ATTACKS: dict[str, Callable[[int], Wire]] = {
     "methods, classic": feigned_sizes(struct.pack(">BHIHH", 1, 1, 0xFFF00, 50, 10), CLASSIC_HEADER),
     "sizes, 0-10": feigned_sizes(struct.pack(">BBHBBHI", 3, 3, 0xFFF0, 0, 1, 1, 0), SEGMENTED_HEADER),
     "sizes, 1.0": feigned_sizes(struct.pack(">IBBH", 0xFFF00, 2, 0, 1) + b"\0\x53\x14\xc0", DESCRIBED_HEADER),
-    "end octets": wrong_end_bytes,
+    "end bytes": wrong_end_bytes,
     "body at first, small segments": a_body_at_first(100),
     "body at first, large segments": a_body_at_first(1448),
     "table at first": a_table_at_first,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fuzz import PARTS
-from test_reassembly import FRAMES, OPENING, PLACES, STREAM, Capture, Segment, places
+from test_reassembly import FRAMES, OPENING, SPANS, STREAM, Capture, Segment, spans
 from wire import CLIENT, SERVER, Row
 
 from codec.net.layers import (
@@ -29,37 +29,37 @@ def accounted(capture: Capture) -> tuple[list[Row], Row]:
 
 
 def test_data_after_a_fin_is_read() -> None:
-    at = PLACES[9][0]
+    at = SPANS[9][0]
     fin = Segment(CLIENT, 0, STREAM[:at], FIN | ACK)
     rows, facts = accounted(Capture(segments=[*OPENING, fin, Segment(CLIENT, at, STREAM[at:])]))
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert (facts["tcp_end"], facts["tcp_end_by"]) == ("fin", "client")
 
 
 def test_a_reset_inside_a_frame_leaves_a_tail() -> None:
-    at, size = PLACES[6]
+    at, size = SPANS[6]
     cut = at + size // 2
     rows, facts = accounted(
         Capture(segments=[*OPENING, Segment(CLIENT, 0, STREAM[:cut]), Segment(CLIENT, cut, flags=RST)])
     )
-    assert places(rows) == PLACES[:6]
+    assert spans(rows) == SPANS[:6]
     assert facts["client"]["tail_bytes"] == cut - at
     assert (rows[-1]["status"], rows[-1]["error"]) == ("partial", "the capture ends inside a frame")
     assert facts["tcp_end"] == "rst"
 
 
 def test_data_after_a_reset_is_read() -> None:
-    at = PLACES[6][0]
+    at = SPANS[6][0]
     segments = [Segment(CLIENT, 0, STREAM[:at]), Segment(CLIENT, at, flags=RST), Segment(CLIENT, at, STREAM[at:])]
     rows, _ = accounted(Capture(segments=[*OPENING, *segments]))
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
 
 
 def test_both_sides_open_at_once() -> None:
     """RFC 9293 figure 8: two SYN cross, both are answered by a SYN with an acknowledgement."""
     opening = [Segment(side, 0, flags=flags) for flags in (SYN, SYN | ACK) for side in (CLIENT, SERVER)]
     rows, facts = accounted(Capture(segments=[*opening, Segment(CLIENT, 0, STREAM)]))
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert {row["sender"] for row in rows} == {"client"}
     assert facts["client"]["missing_bytes"] == facts["server"]["missing_bytes"] == 0
 
@@ -69,7 +69,7 @@ def test_segments_of_one_byte_and_of_the_largest_size(size: int) -> None:
     data = STREAM + b"".join(FRAMES[1:]) * 20
     segments = [Segment(CLIENT, at, data[at : at + size]) for at in range(0, len(data), size)]
     rows, _ = accounted(Capture(segments=[*OPENING, *segments]))
-    assert len(places(rows)) == len(FRAMES) + 20 * (len(FRAMES) - 1)
+    assert len(spans(rows)) == len(FRAMES) + 20 * (len(FRAMES) - 1)
     assert {row["status"] for row in rows} == {"ok"}
 
 
@@ -78,7 +78,7 @@ def test_segments_far_outside_any_window_are_skipped_and_reported(far: int) -> N
     stray = Segment(CLIENT, 500 + far, b"stray")
     segments = [Segment(CLIENT, 0, STREAM[:500]), stray, Segment(CLIENT, 500, STREAM[500:])]
     rows, facts = accounted(Capture(segments=[*OPENING, *segments]))
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert facts["limits"] == ["segment out of window"]
     assert facts["client"]["missing_bytes"] == 0
 
@@ -86,7 +86,7 @@ def test_segments_far_outside_any_window_are_skipped_and_reported(far: int) -> N
 @pytest.mark.parametrize("lost", [1 << 30, (1 << 31) - 5000, 1 << 31, (1 << 32) - (1 << 30)])
 def test_a_loss_larger_than_a_window_is_a_hole_once_both_sides_are_past_it(lost: int) -> None:
     """As in a ring of captures of which one is missing."""
-    at, size = PLACES[6]
+    at, size = SPANS[6]
     segments = [
         Segment(CLIENT, 0, STREAM[:at]),
         Segment(SERVER, 0, ack=lost + at),
@@ -95,14 +95,14 @@ def test_a_loss_larger_than_a_window_is_a_hole_once_both_sides_are_past_it(lost:
         Segment(CLIENT, lost + at + size, STREAM[at + size :]),
     ]
     rows, facts = accounted(Capture(segments=[*OPENING, *segments]))
-    assert places(rows) == [*PLACES[:6], *((lost + begin, length) for begin, length in PLACES[6:])]
+    assert spans(rows) == [*SPANS[:6], *((lost + begin, length) for begin, length in SPANS[6:])]
     assert [(row["offset"], row["size"]) for row in rows if row["frame_type"] == "gap"] == [(at, lost)]
     assert facts["client"]["missing_bytes"] == lost
     assert (facts["client"]["outside_bytes"], facts["limits"]) == (0, [])
 
 
 def test_data_before_the_acknowledgement_after_such_a_hole_is_skipped() -> None:
-    at, size = PLACES[6]
+    at, size = SPANS[6]
     lost = 1 << 30
     segments = [
         Segment(CLIENT, 0, STREAM[:at]),
@@ -111,7 +111,7 @@ def test_data_before_the_acknowledgement_after_such_a_hole_is_skipped() -> None:
         Segment(CLIENT, lost + at + size, STREAM[at + size :]),
     ]
     rows, facts = accounted(Capture(segments=[*OPENING, *segments]))
-    assert places(rows) == [*PLACES[:6], *((lost + begin, length) for begin, length in PLACES[7:])]
+    assert spans(rows) == [*SPANS[:6], *((lost + begin, length) for begin, length in SPANS[7:])]
     assert (facts["client"]["missing_bytes"], facts["client"]["outside_bytes"]) == (lost + size, size)
     assert facts["limits"] == ["segment out of window"]
 
@@ -120,7 +120,7 @@ def test_acknowledgements_of_what_was_never_sent_lose_nothing() -> None:
     lie = Segment(SERVER, 0, ack=len(STREAM) + 5000)
     between = [Segment(CLIENT, 0, STREAM[:700]), lie, replace(lie, ns=10**9), Segment(CLIENT, 700, STREAM[700:])]
     rows, facts = accounted(Capture(segments=[*OPENING, *between]))
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert facts["client"]["missing_bytes"] == 5000
 
 
@@ -133,7 +133,7 @@ def test_times_that_go_backwards_and_end_in_2106() -> None:
         rows, facts = accounted(capture)
     finally:
         capture.segments[0].ns = 1000
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert facts["opened_ts_ns"] == END_OF_2106
     assert facts["closed_ts_ns"] >= END_OF_2106
 
@@ -144,5 +144,5 @@ def test_a_syn_in_the_middle_of_everything() -> None:
     again = [Segment(CLIENT, 10**6, flags=SYN), Segment(CLIENT, 10**6, STREAM)]
     rows, facts = Capture(segments=[*first, *again]).decoded()
     assert [fact["client"]["payload_bytes"] for fact in facts] == [700, len(STREAM)]
-    before_syn = [place for place in PLACES if sum(place) <= 700]
-    assert places(rows) == sorted(before_syn + PLACES)
+    before_syn = [span for span in SPANS if sum(span) <= 700]
+    assert spans(rows) == sorted(before_syn + SPANS)

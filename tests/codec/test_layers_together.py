@@ -29,7 +29,7 @@ AGREES = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
 FRAME = b"\x82\x88\0\0\0\0" + AMQP  # the mask is zero
 
 
-def joined(*runs: Run) -> Run:
+def one_after_the_other(*runs: Run) -> Run:
     """Connections one after the other on the same addresses and ports, with other sequence numbers."""
     parts, data, packets = [], b"", 0
     for number, (segments, payload) in enumerate(runs):
@@ -79,7 +79,10 @@ def test_damaged_connections_have_the_same_rows(seed: int, tmp_path: Path) -> No
                 return segments, payload
 
     runs = [drawn() for _ in range(CONNECTIONS)]
-    runs = [joined(run, *(drawn() for _ in range(rng.randrange(1, 3)))) if rng.random() < 0.2 else run for run in runs]
+    runs = [
+        one_after_the_other(run, *(drawn() for _ in range(rng.randrange(1, 3)))) if rng.random() < 0.2 else run
+        for run in runs
+    ]
     one, other = of_each(runs, lambda: secrets(trials=False).open())
     assert other[1] == one[1]
     assert other[0] == one[0]
@@ -97,7 +100,9 @@ def test_connections_on_the_same_ports_have_the_layers_of_each() -> None:
     encrypted = wire_of([*forged.opening(), (CLIENT, forged.client.record(AMQP))]).arrays()
     clear = wire_of([(CLIENT, AMQP)]).arrays()
     kinds = [upgraded(), encrypted, clear, upgraded(), upgraded()]
-    one, other = of_each([joined(*kinds), upgraded(), encrypted, clear], lambda: KeyLog(b"".join(forged.lines())))
+    one, other = of_each(
+        [one_after_the_other(*kinds), upgraded(), encrypted, clear], lambda: KeyLog(b"".join(forged.lines()))
+    )
     transports = [facts["transport"] for _, facts in one[1]]
     of_kinds = ["websocket", "tls", "tcp", "websocket", "websocket"]
     assert transports == [*of_kinds, "websocket", "tls", "tcp"]

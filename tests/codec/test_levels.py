@@ -103,9 +103,9 @@ def test_machine_code_in_the_package_is_loaded_and_nothing_is_compiled(tmp_path:
         return ran.stdout.split()
 
     level = levels.LEVELS[-1]
-    place = tmp_path / "codec" / "machine_code" / level.name
+    index = tmp_path / "codec" / "machine_code" / level.name
     # 32-bit FNV-1a of "foobar", from the vectors that its authors publish.
-    assert printed(NUMBA_CACHE_DIR=str(place), **level.settings) == [str(0xBF9CF968), "0"]
+    assert printed(NUMBA_CACHE_DIR=str(index), **level.settings) == [str(0xBF9CF968), "0"]
     assert printed() == [str(0xBF9CF968), "1"]
     # other sources never run it
     source = tmp_path / "codec" / "variant" / "containers.py"

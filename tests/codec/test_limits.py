@@ -96,7 +96,7 @@ def limits(wire: Wire) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("made", "below", "above", "name"),
+    ("wire_of", "below", "above", "name"),
     [
         (tables, LIMITS.nesting_depth, LIMITS.nesting_depth + 1, "nesting depth"),
         (array, LIMITS.variant_bytes // 4 - 1000, LIMITS.variant_bytes // 4, "decoded value size"),
@@ -108,9 +108,9 @@ def limits(wire: Wire) -> list[str]:
         (hello, LIMITS.hello_bytes - 5, LIMITS.hello_bytes - 4, "hello size"),
     ],
 )
-def test_a_limit_that_is_reached_is_named(made: Callable[[int], Wire], below: int, above: int, name: str) -> None:
-    assert limits(made(below)) == []
-    assert limits(made(above)) == [name]
+def test_a_limit_that_is_reached_is_named(wire_of: Callable[[int], Wire], below: int, above: int, name: str) -> None:
+    assert limits(wire_of(below)) == []
+    assert limits(wire_of(above)) == [name]
 
 
 def test_a_message_above_the_limit_has_its_body_and_no_properties() -> None:

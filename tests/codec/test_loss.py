@@ -66,7 +66,7 @@ def flows() -> list[tuple[Flow, Decoded]]:
     return found
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(place, marks=pytest.mark.slow) for place in range(1, STEP))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(index, marks=pytest.mark.slow) for index in range(1, STEP))])
 def test_every_packet_lost_in_turn(first: int) -> None:
     tried = 0
     for flow, lossless in flows():
@@ -169,7 +169,7 @@ def test_a_hole_at_every_place(family: Callable[[], list[bytes]]) -> None:
             try:
                 check_loss(flow, lossless, keep)
             except AssertionError as error:
-                raise AssertionError(f"{size} octets lost at {start}: {error}") from error
+                raise AssertionError(f"{size} bytes lost at {start}: {error}") from error
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -197,11 +197,11 @@ def test_a_hole_longer_than_the_reorder_window(family: Callable[[], list[bytes]]
     if acknowledged:
         wire.add(SERVER, b"")
     rows, facts = wire.rows()
-    places = [(row["offset"], row["size"]) for row in rows if row["frame_type"] not in SPANS]
+    indices = [(row["offset"], row["size"]) for row in rows if row["frame_type"] not in SPANS]
     sizes = [len(data) for data in frames]
     ends = np.cumsum(sizes).tolist()
     first = list(zip([0, *ends], sizes, strict=False))
-    assert places == first + [(at + ends[-1] + lost - sizes[0], size) for at, size in first[1:]]
+    assert indices == first + [(at + ends[-1] + lost - sizes[0], size) for at, size in first[1:]]
     assert [row["size"] for row in rows if row["frame_type"] == "gap"] == [lost]
     assert facts["client"]["missing_bytes"] == lost
 

@@ -1,4 +1,4 @@
-"""A login whose fields are not where its mechanism has them: the password is not shown as the user, in any version."""
+"""A login whose fields are not where its mechanism has them: the password is not visible in any version."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CASES = [
 SECRETS = (PASSWORD, TOKEN, BASE64, base64.b64encode(b"alice:" + PASSWORD)[:16])
 
 
-def shown(logins: list[list[tuple[int, bytes]]]) -> tuple[bytes, list[str | None]]:
+def visible(logins: list[list[tuple[int, bytes]]]) -> tuple[bytes, list[str | None]]:
     """All that the tables have of these logins, and `connections.user` of each."""
     wires = []
     for frames in logins:
@@ -78,12 +78,12 @@ def shown(logins: list[list[tuple[int, bytes]]]) -> tuple[bytes, list[str | None
 def test_a_user_that_may_be_the_password_is_not_shown(version: str) -> None:
     logins = [login_frames(version, mechanism, response) for mechanism, _, response in CASES]
     logins += [login_frames(version, mechanism, b"", response) for mechanism, _, response in CASES]  # by its form alone
-    text, users = shown(logins)
+    text, users = visible(logins)
     assert [secret for secret in SECRETS if secret in text] == []
     assert {user for user in users if user} <= {"alice", "amqp://****@host"}
 
 
-SHOWN = {
+VISIBLE = {
     b"\0alice\0" + PASSWORD: "alice",
     b"Ursel\0Kurt\0xipj3plmq": "Kurt",  # RFC 4616, section 4
     b"guest\0guest\0guest": "guest",
@@ -99,6 +99,6 @@ SHOWN = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_other_users_are_shown(version: str) -> None:
-    logins = [login_frames(version, "PLAIN", response) for response in SHOWN]
-    logins += [login_frames(version, "PLAIN", b"", response) for response in SHOWN]
-    assert Counter(shown(logins)[1]) == Counter(2 * list(SHOWN.values()))
+    logins = [login_frames(version, "PLAIN", response) for response in VISIBLE]
+    logins += [login_frames(version, "PLAIN", b"", response) for response in VISIBLE]
+    assert Counter(visible(logins)[1]) == Counter(2 * list(VISIBLE.values()))

@@ -37,7 +37,7 @@ class Message:
     side: int
     at: int
     key: int = 1
-    place: int = 0
+    source: int = 0
     route: int = 0
     kind: int = TO_QUEUE
     digest: int = 0
@@ -55,7 +55,7 @@ class Message:
 
     @property
     def order(self) -> tuple[int, ...]:
-        return (self.key, self.side, self.place, self.at)
+        return (self.key, self.side, self.source, self.at)
 
 
 def rows(messages: list[Message]) -> Rows:
@@ -67,9 +67,9 @@ def rows(messages: list[Message]) -> Rows:
     return Rows(
         key=column([m.key for m in messages]),
         side=column([m.side for m in messages]),
-        source=column([m.place for m in messages]),
+        source=column([m.source for m in messages]),
         route=column([m.route for m in messages]),
-        queue_route=column([QUEUE_ROUTES.get(m.place, 0) for m in messages]),
+        queue_route=column([QUEUE_ROUTES.get(m.source, 0) for m in messages]),
         kind=column([m.kind for m in messages]),
         digest=column([m.digest for m in messages]),
         family=column([m.family for m in messages]),
@@ -100,7 +100,7 @@ def fits(publish: Message, delivery: Message) -> bool:
 
 def reachable(publishes: list[tuple[int, Message]], first: Message) -> tuple[list[tuple[int, Message]], bool]:
     """The publishes that can have come to the queue of `first`, and whether they fit loosely only."""
-    route = first.route or QUEUE_ROUTES.get(first.place, 0)
+    route = first.route or QUEUE_ROUTES.get(first.source, 0)
     exact = [(i, p) for i, p in publishes if p.route == route]
     if exact:
         return exact, False
@@ -126,12 +126,12 @@ def expected(messages: list[Message]) -> list[tuple[int, ...]]:
     """(first, publish, last, redeliveries, ambiguous) of each message, as `Pairs` has them."""
     found = [[NONE, NONE, NONE, 0, 0] for _ in messages]
     numbered = list(enumerate(messages))
-    for key, place in sorted({(m.key, m.place) for m in messages if m.side == DELIVERY}):
-        queue = [(i, m) for i, m in numbered if (m.side, m.key, m.place) == (DELIVERY, key, place)]
+    for key, source in sorted({(m.key, m.source) for m in messages if m.side == DELIVERY}):
+        queue = [(i, m) for i, m in numbered if (m.side, m.key, m.source) == (DELIVERY, key, source)]
         publishes, loosely = reachable([(i, m) for i, m in numbered if (m.side, m.key) == (PUBLISH, key)], queue[0][1])
         labels = {label_of(publishes, m) for _, m in queue}
         claimed = labels - {0} if len(labels) > 1 else set()
-        taken: set[int] = set()
+        used: set[int] = set()
         for label in sorted(labels, key=lambda label: (label == 0, label in COMMONS, label)):
             if label == 0:
                 own = [(i, p) for i, p in publishes if not {p.label, p.common} & claimed]
@@ -140,13 +140,13 @@ def expected(messages: list[Message]) -> list[tuple[int, ...]]:
             else:
                 own = [(i, p) for i, p in publishes if p.label == label]
             run = [(i, m) for i, m in queue if label_of(publishes, m) == label]
-            paired(found, messages, run, own, taken, loosely)
+            paired(found, messages, run, own, used, loosely)
     return [tuple(row) for row in found]
 
 
 def paired(
     found: list[list[int]], messages: list[Message], run: list[tuple[int, Message]], own: list[tuple[int, Message]],
-    taken: set[int], loosely: bool,
+    used: set[int], loosely: bool,
 ) -> None:  # fmt: skip
     """Deliveries that go by the same label, and the publishes that theirs may be among."""
     strangers = False
@@ -166,9 +166,9 @@ def paired(
             first = ready.pop(0)[2]
             found[first][3] += 1
         else:
-            fitting = [n for n, p in own if n not in taken and fits(p, m) and p.at <= now]
+            fitting = [n for n, p in own if n not in used and fits(p, m) and p.at <= now]
             if fitting:
-                taken.add(fitting[0])
+                used.add(fitting[0])
                 found[i][1] = fitting[0]
                 found[i][4] = int(loosely or sum(fits(p, m) for _, p in own) > 1)
             else:
@@ -203,7 +203,7 @@ deliveries = st.builds(
     side=st.just(DELIVERY),
     at=st.integers(0, 30),
     key=st.integers(1, 2),
-    place=st.sampled_from([11, 12]),
+    source=st.sampled_from([11, 12]),
     digest=st.integers(0, 2),
     family=st.sampled_from([CLASSIC, V1_0_FAMILY]),
     label=st.sampled_from(LABELS),
@@ -220,10 +220,10 @@ deliveries = st.builds(
 
 def routed(messages: list[Message], routes: tuple[int, int], origins: tuple[int, int]) -> list[Message]:
     """A queue's deliveries all have the same route and origin, or none has one (its number is made of both)."""
-    by_place = dict(zip(QUEUE_ROUTES, routes, strict=True))
+    by_source = dict(zip(QUEUE_ROUTES, routes, strict=True))
     origin = dict(zip(QUEUE_ROUTES, origins, strict=True))
     messages = [
-        replace(m, route=by_place[m.place], origin=origin[m.place], back=m.back if m.back >= m.at else -1)
+        replace(m, route=by_source[m.source], origin=origin[m.source], back=m.back if m.back >= m.at else -1)
         if m.side == DELIVERY
         else m
         for m in messages
@@ -245,13 +245,13 @@ def test_the_engine_follows_the_rules(
     columns = (pairs.first, pairs.publish, pairs.last, pairs.redeliveries, pairs.ambiguous)
     got = list(zip(*(column.tolist() for column in columns), strict=True))
     assert got == expected(messages)
-    taken = {publish for _, publish, *_ in got if publish != NONE}
-    assert {i for i, value in enumerate(pairs.paired.tolist()) if value} == taken
+    used = {publish for _, publish, *_ in got if publish != NONE}
+    assert {i for i, value in enumerate(pairs.paired.tolist()) if value} == used
 
 
 def test_a_label_distinguishes_equal_contents_in_any_order() -> None:
     published = [Message(PUBLISH, at, route=101, label=at, common=12) for at in (1, 2, 3)]
-    delivered = [Message(DELIVERY, 9 - label, place=11, label=label, common=12) for label in (3, 2, 1)]
+    delivered = [Message(DELIVERY, 9 - label, source=11, label=label, common=12) for label in (3, 2, 1)]
     pairs = pairs_of(rows(published + delivered))
     assert pairs.publish.tolist()[3:] == [2, 1, 0]
     assert pairs.ambiguous.tolist()[3:] == [0, 0, 0]
@@ -261,7 +261,7 @@ def test_a_label_distinguishes_equal_contents_in_any_order() -> None:
 def test_a_delivery_without_a_known_label_takes_no_publish_that_another_delivery_claims() -> None:
     """Publishes 1 and 2; the first was changed on its way."""
     published = [Message(PUBLISH, 1, route=101, label=1), Message(PUBLISH, 2, route=101, label=2)]
-    delivered = [Message(DELIVERY, 5, place=11, label=2), Message(DELIVERY, 6, place=11, label=3)]
+    delivered = [Message(DELIVERY, 5, source=11, label=2), Message(DELIVERY, 6, source=11, label=3)]
     for order in (delivered, [replace(m, at=11 - m.at) for m in reversed(delivered)]):
         pairs = pairs_of(rows(published + order))
         by_label = {m.label: pairs.publish[2 + n] for n, m in enumerate(order)}
@@ -272,8 +272,8 @@ def test_a_delivery_without_a_known_label_takes_no_publish_that_another_delivery
 def test_across_families_the_common_label_decides() -> None:
     published = [Message(PUBLISH, n, route=101, label=n, common=10 + n) for n in (1, 2)]
     delivered = [
-        Message(DELIVERY, 5, place=11, family=V1_0_FAMILY, label=8, common=12),
-        Message(DELIVERY, 6, place=11, family=V1_0_FAMILY, label=9, common=11),
+        Message(DELIVERY, 5, source=11, family=V1_0_FAMILY, label=8, common=12),
+        Message(DELIVERY, 6, source=11, family=V1_0_FAMILY, label=9, common=11),
     ]
     pairs = pairs_of(rows(published + delivered))
     assert (pairs.publish.tolist()[2:], pairs.ambiguous.tolist()[2:]) == ([1, 0], [0, 0])
@@ -282,7 +282,7 @@ def test_across_families_the_common_label_decides() -> None:
 
 def test_a_delivery_without_a_publish_makes_those_of_its_label_ambiguous() -> None:
     published = [Message(PUBLISH, n, route=101, label=n) for n in (1, 2)]
-    delivered = [Message(DELIVERY, 5 + n, place=11, label=label) for n, label in enumerate((1, 2, 2))]
+    delivered = [Message(DELIVERY, 5 + n, source=11, label=label) for n, label in enumerate((1, 2, 2))]
     pairs = pairs_of(rows(published + delivered))
     assert pairs.publish.tolist()[2:] == [0, 1, NONE]
     assert pairs.ambiguous.tolist()[2:] == [0, 1, 1]
@@ -292,8 +292,8 @@ def test_a_delivery_without_a_publish_makes_those_of_its_label_ambiguous() -> No
 def test_equal_messages_without_a_captured_requeue_are_redelivered_in_order(n: int) -> None:
     """Delivered once and again, and neither time is it known what became of them: each came again once."""
     published = [Message(PUBLISH, i, route=101) for i in range(n)]
-    delivered = [Message(DELIVERY, n + i, place=11, back=n + i, surely=False) for i in range(n)]
-    again = [Message(DELIVERY, 2 * n + i, place=11, again=True, back=2 * n + i, surely=False) for i in range(n)]
+    delivered = [Message(DELIVERY, n + i, source=11, back=n + i, surely=False) for i in range(n)]
+    again = [Message(DELIVERY, 2 * n + i, source=11, again=True, back=2 * n + i, surely=False) for i in range(n)]
     pairs = pairs_of(rows(published + delivered + again))
     assert pairs.redeliveries[n : 2 * n].tolist() == [1] * n
     assert pairs.first[2 * n :].tolist() == list(range(n, 2 * n))
@@ -302,15 +302,15 @@ def test_equal_messages_without_a_captured_requeue_are_redelivered_in_order(n: i
 def test_a_message_requeued_to_its_place_is_delivered_first_again() -> None:
     """Two wait; the first is refused three times in a row, and is the head of its queue each time."""
     published = [Message(PUBLISH, i, route=101) for i in range(2)]
-    delivered = [Message(DELIVERY, 5, place=11, back=7), Message(DELIVERY, 6, place=11, back=7)]
-    again = [Message(DELIVERY, 8 + 2 * i, place=11, again=True, back=9 + 2 * i) for i in range(3)]
-    pairs = pairs_of(rows([*published, *delivered, *again, Message(DELIVERY, 20, place=11, again=True)]))
+    delivered = [Message(DELIVERY, 5, source=11, back=7), Message(DELIVERY, 6, source=11, back=7)]
+    again = [Message(DELIVERY, 8 + 2 * i, source=11, again=True, back=9 + 2 * i) for i in range(3)]
+    pairs = pairs_of(rows([*published, *delivered, *again, Message(DELIVERY, 20, source=11, again=True)]))
     assert pairs.first.tolist()[2:] == [2, 3, 2, 2, 2, 2]
 
 
 def test_the_nth_publish_goes_with_the_nth_delivery_of_each_queue() -> None:
     published = [Message(PUBLISH, at, route=103, kind=TO_EXCHANGE) for at in (1, 2, 3)]
-    delivered = [Message(DELIVERY, at, place=place, route=103) for place in (11, 12) for at in (5, 6, 7)]
+    delivered = [Message(DELIVERY, at, source=source, route=103) for source in (11, 12) for at in (5, 6, 7)]
     pairs = pairs_of(rows(published + delivered))
     assert pairs.publish.tolist()[3:] == [0, 1, 2, 0, 1, 2]
     assert pairs.ambiguous.tolist()[3:] == [1] * 6
@@ -320,8 +320,8 @@ def test_the_nth_publish_goes_with_the_nth_delivery_of_each_queue() -> None:
 def test_the_cost_of_a_message_does_not_grow_with_equal_ones_on_its_queue(n: int) -> None:
     """All given back and delivered again, in the order of the queue: each finds its own."""
     published = [Message(PUBLISH, i, route=101) for i in range(n)]
-    delivered = [Message(DELIVERY, n + i, place=11, route=101, back=2 * n) for i in range(n)]
-    again = [Message(DELIVERY, 3 * n + i, place=11, route=101, again=True) for i in range(n)]
+    delivered = [Message(DELIVERY, n + i, source=11, route=101, back=2 * n) for i in range(n)]
+    again = [Message(DELIVERY, 3 * n + i, source=11, route=101, again=True) for i in range(n)]
     pairs = pairs_of(rows(published + delivered + again))
     assert (pairs.publish[n : 2 * n] == np.arange(n)).all()
     assert (pairs.first[2 * n :] == np.arange(n, 2 * n)).all()

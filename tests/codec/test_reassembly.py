@@ -38,7 +38,7 @@ def publish(number: int, size: int) -> list[bytes]:
 
 FRAMES = [HEADER, *(data for number in range(8) for data in publish(number, 20 + 97 * number))]
 STREAM = b"".join(FRAMES)
-PLACES = [(sum(map(len, FRAMES[:i])), len(data)) for i, data in enumerate(FRAMES)]
+SPANS = [(sum(map(len, FRAMES[:i])), len(data)) for i, data in enumerate(FRAMES)]
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Capture:
     first: tuple[int, int] = (7000, 1000)  # by direction
     segments: list[Segment] = field(default_factory=list)
 
-    def ids_for(self) -> tuple[np.ndarray, np.ndarray]:
+    def segments_and_payload(self) -> tuple[np.ndarray, np.ndarray]:
         """SEGMENTs, and their bytes."""
         payload, ns, numbered = b"", 0, []
         for i, segment in enumerate(self.segments):
@@ -79,7 +79,7 @@ class Capture:
     def decoded(self) -> tuple[list[Row], list[Row]]:
         decoder = Decoder()
         found: list[Row] = []
-        for batches in (decoder.feed(FLOW, *self.ids_for()), decoder.finish()):
+        for batches in (decoder.feed(FLOW, *self.segments_and_payload()), decoder.finish()):
             for batch in batches:
                 found += batch_rows(batch)
         return found, [facts.facts for facts in take_facts(decoder)]
@@ -88,7 +88,7 @@ class Capture:
 OPENING = [Segment(CLIENT, 0, flags=SYN), Segment(SERVER, 0, flags=SYN | ACK)]
 
 
-def places(rows: list[Row]) -> list[tuple[int, int]]:
+def spans(rows: list[Row]) -> list[tuple[int, int]]:
     return sorted((row["offset"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped"))
 
 
@@ -118,7 +118,7 @@ def test_order_copies_overlaps_and_wrap_change_nothing(sizes: list[int], random:
         again = max(0, min(segments[i].at, len(STREAM) - 60) - random.randrange(50))
         segments.insert(i, Segment(CLIENT, again, STREAM[again : again + random.randrange(2, 300)]))
     rows, (facts,) = Capture((first, 1000), OPENING + segments).decoded()
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert {row["status"] for row in rows} == {"ok"}
     assert facts["client"]["payload_bytes"] == len(STREAM)
     assert facts["client"]["missing_bytes"] == 0
@@ -132,14 +132,14 @@ def test_the_first_copy_of_a_byte_wins_and_a_different_one_is_counted() -> None:
     waiting = [Segment(CLIENT, 300, STREAM[300:400]), replace(late, at=310, data=b"\0" * 5)]
     rest = [Segment(CLIENT, 100, STREAM[100:300]), Segment(CLIENT, 400, STREAM[400:])]
     rows, (facts,) = Capture(segments=[*OPENING, Segment(CLIENT, 0, STREAM[:100]), late, *waiting, *rest]).decoded()
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     different = sum(STREAM[i] != 0 for i in range(310, 315))
     assert facts["conflicting_overlap_bytes"] == 20 + different
 
 
 def test_a_hole_is_declared_when_the_peer_acknowledged_past_it_and_a_bound_has_passed() -> None:
     """It is too late then for a copy of the missing bytes; without an acknowledgement the connection has to end."""
-    at, size = PLACES[4]  # a publish; the hole is this whole frame
+    at, size = SPANS[4]  # a publish; the hole is this whole frame
     lost = [Segment(CLIENT, 0, STREAM[:at]), Segment(CLIENT, at + size, STREAM[at + size :])]
     copy, answer = Segment(CLIENT, at, STREAM[at : at + size]), Segment(SERVER, 0, ack=len(STREAM), ns=1)
     in_time = [answer, replace(answer, ns=LIMITS.reorder_ns), copy]
@@ -148,7 +148,7 @@ def test_a_hole_is_declared_when_the_peer_acknowledged_past_it_and_a_bound_has_p
     end = [Segment(SERVER, 0, STREAM[:0], FIN | ACK, ack=at)]
     for between in (in_time, in_segments, unanswered):
         rows, (facts,) = Capture(segments=[*OPENING, *lost, *between, *end]).decoded()
-        assert places(rows) == [place for place in PLACES if place[0] != at]
+        assert spans(rows) == [span for span in SPANS if span[0] != at]
         (gap,) = [row for row in rows if row["frame_type"] == "gap"]
         assert (gap["offset"], gap["size"]) == (at, size)
         assert facts["client"]["missing_bytes"] == size
@@ -162,38 +162,38 @@ def test_data_captured_after_its_acknowledgement_is_not_lost(segments: int, ns: 
     early = [Segment(CLIENT, 0, STREAM[:200]), Segment(CLIENT, 300, STREAM[300:]), Segment(SERVER, 0, ack=len(STREAM))]
     between = [Segment(SERVER, 0, ack=len(STREAM), ns=ns)] * segments
     rows, (facts,) = Capture(segments=[*OPENING, *early, *between, late]).decoded()
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert facts["client"]["missing_bytes"] == 0
     assert facts["client"]["out_of_order_segments"] == 1
 
 
 def test_bytes_cut_by_the_snaplen_are_a_hole_when_later_data_comes() -> None:
-    at, size = PLACES[6]  # a body: 8 bytes of frame around it
+    at, size = SPANS[6]  # a body: 8 bytes of frame around it
     cut_short = Segment(CLIENT, at, STREAM[at : at + 20], wire=size)
     rows, (facts,) = Capture(
         segments=[*OPENING, Segment(CLIENT, 0, STREAM[:at]), cut_short, Segment(CLIENT, at + size, STREAM[at + size :])]
     ).decoded()
     torn = next(row for row in rows if row["offset"] == at and row["frame_type"] == "body")
     assert (torn["status"], torn["size"], torn["payload_size"], torn["digest"]) == ("partial", size, 20 - 7, None)
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert facts["client"]["missing_bytes"] == size - 20
 
 
 def test_keep_alives_are_neither_data_nor_retransmissions() -> None:
     alive = [Segment(CLIENT, len(STREAM) - 1), Segment(CLIENT, len(STREAM) - 1, b"\0")]
     rows, (facts,) = Capture(segments=[*OPENING, Segment(CLIENT, 0, STREAM), *alive]).decoded()
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert facts["client"]["retransmitted_bytes"] == 0
     assert facts["conflicting_overlap_bytes"] == 0
 
 
 def test_a_keep_alive_does_not_fill_in_what_the_snaplen_cut_off() -> None:
-    at, size = PLACES[6]
+    at, size = SPANS[6]
     cut_short = Segment(CLIENT, at, STREAM[at : at + 20], wire=size)
     alive = Segment(CLIENT, at + size - 1, b"\0")
     rest = Segment(CLIENT, at + size, STREAM[at + size :])
     whole, (facts,) = Capture(segments=[*OPENING, Segment(CLIENT, 0, STREAM[:at]), cut_short, alive, rest]).decoded()
-    assert places(whole) == PLACES
+    assert spans(whole) == SPANS
     assert [row["size"] for row in whole if row["frame_type"] == "gap"] == [size - 20]
     assert facts["client"]["missing_bytes"] == size - 20
 
@@ -203,7 +203,7 @@ def test_a_syn_may_carry_data_and_both_ends_consume_a_number() -> None:
     # the sequence number of a SYN is one before its data; the segment above says so by `at` 0
     end = [Segment(CLIENT, len(STREAM), flags=FIN | ACK), Segment(SERVER, 0, flags=FIN | ACK, ack=len(STREAM) + 1)]
     rows, (facts,) = Capture(segments=[*opening, Segment(CLIENT, 50, STREAM[50:]), *end]).decoded()
-    assert places(rows) == PLACES
+    assert spans(rows) == SPANS
     assert (facts["tcp_end"], facts["tcp_end_by"]) == ("fin", "client")
     assert facts["client"]["missing_bytes"] == 0
 
@@ -220,14 +220,14 @@ def test_a_new_syn_on_the_same_ports_is_another_connection() -> None:
     rows, facts = capture.decoded()
     assert [fact["tcp_end"] for fact in facts] == ["rst", "none"]
     assert [fact["client"]["frame_bytes"] for fact in facts] == [len(STREAM)] * 2
-    assert places(rows) == sorted(PLACES * 2)
+    assert spans(rows) == sorted(SPANS * 2)
 
 
 def test_the_version_of_a_capture_that_begins_in_the_middle_is_detected_from_its_frames() -> None:
-    at = PLACES[9][0] + 30  # inside a body
+    at = SPANS[9][0] + 30  # inside a body
     rows, (facts,) = Capture(segments=[Segment(CLIENT, at, STREAM[at:])]).decoded()
-    assert [(row["offset"] + at, row["size"]) for row in rows if row["frame_type"] != "skipped"] == PLACES[10:]
+    assert [(row["offset"] + at, row["size"]) for row in rows if row["frame_type"] != "skipped"] == SPANS[10:]
     (skipped,) = [row for row in rows if row["frame_type"] == "skipped"]
-    assert (skipped["offset"], skipped["size"]) == (0, PLACES[10][0] - at)
+    assert (skipped["offset"], skipped["size"]) == (0, SPANS[10][0] - at)
     assert not facts["syn_captured"]
     assert {row["known"] for row in rows} == {False}

@@ -295,8 +295,8 @@ def spared_and_held(events: list[Event]) -> Result:
             for message in [m for m in messages if e.first <= m[0].first <= (e.last or 0)]:
                 opening, marked, noted_outcome = message
                 spared = e.final == SPARES and marked > restored
-                held = noted_outcome == "presettled" and e.outcome not in ("presettled", "aborted")
-                if not (spared or held):
+                retained = noted_outcome == "presettled" and e.outcome not in ("presettled", "aborted")
+                if not (spared or retained):
                     found[1, opening.frame_no] = (e.outcome, 10 * e.frame_no, e.frame_no, e.transaction)
                     messages.remove(message)
     return found

@@ -87,9 +87,9 @@ def test_a_source_in_the_handshake_is_an_argument_of_the_method() -> None:
     known |= {name: known[name] | {"user"} for name in ("connection.start-ok", "connection.secure-ok")}
     known |= {name: known[name] | {"user", "mechanism"} for name in ("sasl-init", "sasl-response")}
     known["connection.secure-ok"] |= {"mechanism"}
-    places = [place for column in HANDSHAKE for place in arguments_of(column)]
-    assert [place for place in places if place.path[0] not in known[place.method]] == []
-    assert {place.sender for place in places if place.method == "open"} == {"client", "server"}
+    expected_arguments = [argument for column in HANDSHAKE for argument in arguments_of(column)]
+    assert [argument for argument in expected_arguments if argument.path[0] not in known[argument.method]] == []
+    assert {argument.sender for argument in expected_arguments if argument.method == "open"} == {"client", "server"}
 
 
 def test_limits_that_an_open_leaves_out_have_the_defaults_of_the_specification() -> None:
@@ -97,10 +97,10 @@ def test_limits_that_an_open_leaves_out_have_the_defaults_of_the_specification()
     (of_open,) = (entry for entry in facts("1.0")["composite_types"] if entry["name"] == "open")
     defaults = {field["name"].replace("-", "_"): field["default"] for field in of_open["fields"] if field["default"]}
     found = {
-        place.path[0]: str(place.default)
+        argument.path[0]: str(argument.default)
         for column in HANDSHAKE
-        for place in arguments_of(column)
-        if place.method == "open" and place.default is not None
+        for argument in arguments_of(column)
+        if argument.method == "open" and argument.default is not None
     }
     assert found == {name: str(default) for name, default in defaults.items() if name in found}
     assert found.keys() == {"channel_max", "max_frame_size"}

@@ -28,10 +28,10 @@ INVALID = {
     "surrogate": (b"\xed\xa0\x80", r"\xed\xa0\x80"),
     "pair of surrogates": (b"\xed\xa0\xbd\xed\xb8\x80", r"\xed\xa0\xbd\xed\xb8\x80"),
     "above U+10FFFF": (b"\xf4\x90\x80\x80", r"\xf4\x90\x80\x80"),
-    "five octets": (b"\xf8\x88\x80\x80\x80", r"\xf8\x88\x80\x80\x80"),
-    "never an octet": (b"\xfe\xff", r"\xfe\xff"),
+    "five bytes": (b"\xf8\x88\x80\x80\x80", r"\xf8\x88\x80\x80\x80"),
+    "never an byte": (b"\xfe\xff", r"\xfe\xff"),
     "beside UTF-8": ("é€😀".encode() + b"\xe9", r"é€😀\xe9"),
-    "beside a zero octet": (b"\0\xff", "\0\\xff"),
+    "beside a zero byte": (b"\0\xff", "\0\\xff"),
     "beside a backslash": (b"C:\\\xe9", r"C:\x5c\xe9"),
 }
 
@@ -84,9 +84,9 @@ def test_parts_of_addresses_and_server_names_are_text() -> None:
 )
 def test_a_server_name_shows_no_userinfo(name: str) -> None:
     """A client that takes a URI apart at the wrong '@', or not at all, asks for such a name."""
-    shown = server_name(name.encode())
-    assert shown is not None
-    assert (shown.startswith("****@mq.example"), "s3cret" in shown) == (True, False)
+    escaped = server_name(name.encode())
+    assert escaped is not None
+    assert (escaped.startswith("****@mq.example"), "s3cret" in escaped) == (True, False)
 
 
 def server_name(name: bytes) -> str | None:
@@ -95,8 +95,8 @@ def server_name(name: bytes) -> str | None:
     sni += len(name).to_bytes(2, "big") + name
     hello = b"\x03\x03" + bytes(32) + b"\0" + b"\0\x02\x13\x01" + b"\x01\0" + len(sni).to_bytes(2, "big") + sni
     message = b"\x01" + len(hello).to_bytes(3, "big") + hello
-    shown: str | None = hello_facts(b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message, b"")["sni"]
-    return shown
+    escaped: str | None = hello_facts(b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message, b"")["sni"]
+    return escaped
 
 
 # ---- URIs -----------------------------------------------------------------------------------------------------------

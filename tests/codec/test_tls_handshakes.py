@@ -42,8 +42,8 @@ SUITES_13 = [
 
 @pytest.mark.parametrize(("name", "suite"), SUITES_13)
 def test_suites_of_tls_1_3(name: str, suite: str) -> None:
-    chosen = settings(TLS13, cipherNames=[name])
-    rows, facts = decoded(conversation()[0], chosen, chosen)
+    selected = settings(TLS13, cipherNames=[name])
+    rows, facts = decoded(conversation()[0], selected, selected)
     assert_complete(rows, facts)
     assert facts["tls"]["cipher_suite"] == suite
 
@@ -54,8 +54,8 @@ def test_a_connection_that_began_before_the_capture_is_found_by_trial(name: str,
     """Each write is a flight: without the handshake and the `first` of them the frames are those of the rest in clear,
     as `test_tls` has it for OpenSSL."""
     payloads = list(conversation()[0])
-    chosen = settings(TLS13, cipherNames=[name])
-    flights, key_log = exchange(payloads, chosen, chosen)
+    selected = settings(TLS13, cipherNames=[name])
+    flights, key_log = exchange(payloads, selected, selected)
     handshake = len(flights) - len(payloads)
     rows, facts = without_beginning(flights, handshake + first).rows(Layers(KeyLog(key_log)))
     clear, _ = without_beginning(payloads, first).rows()
@@ -115,8 +115,8 @@ def test_keys_are_updated() -> None:
     payloads = list(conversation()[0])
     for at, way in ((40, SERVER), (30, CLIENT), (20, CLIENT), (10, SERVER)):
         payloads.insert(at, (way, KEY_UPDATE))
-    chosen = settings(TLS13)
-    assert_complete(*decoded(payloads, chosen, chosen))
+    selected = settings(TLS13)
+    assert_complete(*decoded(payloads, selected, selected))
 
 
 UPDATES = {
@@ -156,13 +156,13 @@ def test_the_server_asks_for_another_hello() -> None:
 @pytest.mark.parametrize("then_mac", [True, False])
 @pytest.mark.parametrize("mac", ["sha", "sha256", "sha384"])
 def test_the_mac_of_cbc_covers_the_plaintext_or_the_ciphertext(then_mac: bool, mac: str) -> None:
-    chosen = settings(TLS12, cipherNames=["aes256", "aes128"], macNames=[mac], useEncryptThenMAC=then_mac)
-    rows, facts = decoded(conversation()[0], chosen, chosen)
+    selected = settings(TLS12, cipherNames=["aes256", "aes128"], macNames=[mac], useEncryptThenMAC=then_mac)
+    rows, facts = decoded(conversation()[0], selected, selected)
     assert sent(rows) == all_frames()
     assert "CBC" in facts["tls"]["cipher_suite"]
 
 
 @pytest.mark.parametrize("extended", [True, False])
 def test_the_master_secret_is_extended_or_not(extended: bool) -> None:
-    chosen = settings(TLS12, useExtendedMasterSecret=extended)
-    assert_complete(*decoded(conversation()[0], chosen, chosen))
+    selected = settings(TLS12, useExtendedMasterSecret=extended)
+    assert_complete(*decoded(conversation()[0], selected, selected))

@@ -135,15 +135,15 @@ def test_trials_after_holes_are_paid_from_a_budget() -> None:
         tls.read(chunk(way, data))
     assert not tls.sides[CLIENT].stopped
     tls.read(chunk(CLIENT, -(1 << 20)))
-    taken, started = 0, time.process_time()
-    while not tls.sides[CLIENT].stopped and taken < 4 << 20:
+    used, started = 0, time.process_time()
+    while not tls.sides[CLIENT].stopped and used < 4 << 20:
         tls.read(chunk(CLIENT, b"\x17\x03\x03\x00\x40" * 2000))
-        taken += 10_000
+        used += 10_000
     spent = time.process_time() - started
     assert tls.sides[CLIENT].stopped
     assert tls.limits == TRIAL
     assert spent < 20
-    assert tls.budget <= LIMITS.trial_grace + LIMITS.trial_rate * (taken + sum(len(data) for _, data in flights))
+    assert tls.budget <= LIMITS.trial_grace + LIMITS.trial_rate * (used + sum(len(data) for _, data in flights))
 
 
 @pytest.mark.parametrize(("digits", "suites"), [(96, 1), (64, 4)], ids=["SHA-384", "SHA-256"])
@@ -240,14 +240,14 @@ HEADER = b"AMQP\0\0\x09\x01"
 Run = tuple[list[Sent], bytes]  # what is sent, the key log
 
 
-def after_hello(made: Callable[[Forged], Sent], early: bool = False) -> Run:
+def after_hello(result: Callable[[Forged], Sent], early: bool = False) -> Run:
     known = Forged()
-    return [known.hello(early), made(known)], b"".join(known.lines())
+    return [known.hello(early), result(known)], b"".join(known.lines())
 
 
-def after_opening(made: Callable[[Forged], bytes], way: int = CLIENT) -> Run:
+def after_opening(result: Callable[[Forged], bytes], way: int = CLIENT) -> Run:
     known = Forged()
-    return [*known.opening(), (way, made(known))], b"".join(known.lines())
+    return [*known.opening(), (way, result(known))], b"".join(known.lines())
 
 
 def sealed(content: bytes, kind: int = DATA, padding: int = 0) -> Callable[[Forged], bytes]:
@@ -406,8 +406,8 @@ def test_heads_of_records_after_a_hole_are_tried_within_the_budget(monkeypatch: 
         for _ in range(200):
             tls.read(chunk(CLIENT, b"\x17"))
         monkeypatch.undo()
-        taken = 40_200 + 2000
-        assert steps["open"] <= (LIMITS.trial_grace + LIMITS.trial_rate * taken) / TRIAL_BYTES
+        used = 40_200 + 2000
+        assert steps["open"] <= (LIMITS.trial_grace + LIMITS.trial_rate * used) / TRIAL_BYTES
 
 
 # ---- 0-RTT data ---------------------------------------------------------------------------------------------------
@@ -425,10 +425,10 @@ def early(*parts: bytes | int, accept: bool = True, cut: bool = False) -> tuple[
         if cut:
             tls = restore_tls(json.loads(json.dumps(save_tls(tls))))
     output += tls.read(chunk(*known.answer(accept))).contents()
-    return tls, joined(output)
+    return tls, merge_neighbours(output)
 
 
-def joined(output: list[tuple[int, bytes | int]]) -> list[tuple[int, bytes | int]]:
+def merge_neighbours(output: list[tuple[int, bytes | int]]) -> list[tuple[int, bytes | int]]:
     """Neighbours of one direction and kind together."""
     found: list[tuple[int, bytes | int]] = []
     for way, content in output:

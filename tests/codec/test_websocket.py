@@ -106,7 +106,7 @@ def test_a_frame_has_the_packet_that_completed_it() -> None:
     rows, _ = wire_of(
         [(CLIENT, REQUEST), (SERVER, ANSWER + b"\r\n"), *((w, frame(w, o)) for w, o in sent)], 1 << 16
     ).rows(Layers())
-    assert sorted(row["packet"] for row in rows) == sorted(place + 5 for _, _, place in frames)
+    assert sorted(row["packet"] for row in rows) == sorted(index + 5 for _, _, index in frames)
 
 
 def test_an_upgrade_in_the_syn() -> None:

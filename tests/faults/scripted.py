@@ -25,17 +25,17 @@ FAULTS: dict[str, tuple[list[Connection], str]] = {}
 def fault(cause: str, *versions: str) -> Callable[[Callable[[str], Any]], Callable[[str], Any]]:
     def add(function: Callable[[str], Any]) -> Callable[[str], Any]:
         for version in versions or ("0-9-1", "0-10", "1.0"):
-            made = function(version)
-            made = made if isinstance(made, list) else [made]
-            FAULTS[f"{function.__name__.replace('_', '-')}-{version}"] = made, cause
+            result = function(version)
+            result = result if isinstance(result, list) else [result]
+            FAULTS[f"{function.__name__.replace('_', '-')}-{version}"] = result, cause
         return function
 
     return add
 
 
-def opened(version: str, heartbeat: int = 0, **place: Any) -> Connection:
+def opened(version: str, heartbeat: int = 0, **options: Any) -> Connection:
     """A connection with a channel, session or link on which the client can publish; heartbeats are off."""
-    connection = Connection(version, **place)
+    connection = Connection(version, **options)
     if version == "1.0":
         return sender_link(begun(opened_1_0(connection)))
     if version == "0-10":

@@ -216,11 +216,11 @@ def test_progress_is_in_bytes_and_per_cent() -> None:
 def test_the_time_left_follows_from_the_last_part_that_was_done() -> None:
     """Of a phase: reading takes less time than decoding."""
     status, spark = console.Status("decoding", 10 * 1024**2, ("read", "decoded")), Tracker({1: (1, 2)})
-    shown = []
+    displayed = []
     for seconds, stages in ((1, {1: (1, 2)}), (2, {2: (0, 4)}), (12, {2: (1, 4)}), (22, {2: (1, 4)}), (60, {})):
         spark.stages = stages
-        shown.append(status.line(seconds, spark).partition(" s")[2])  # type: ignore[arg-type]
-    assert shown == [
+        displayed.append(status.line(seconds, spark).partition(" s")[2])  # type: ignore[arg-type]
+    assert displayed == [
         ", 5.0 MB of 10.0 MB read (50 %)",
         ", 0 B of 10.0 MB decoded (0 %)",
         ", 2.5 MB of 10.0 MB decoded (25 %), about 30 s left",

@@ -192,8 +192,8 @@ def test_connections_in_clear_are_cut_with_those_that_are_rewritten(tmp_path: Pa
     log = (str(tmp_path / "keys.txt"),)
     tables = tables_of([tmp_path / "two.pcap"], SecretFiles(log))
     frames = tables.frames("basic.publish")
-    chosen = {(frame["connection_id"], frame["frame_no"]) for frame in frames}
-    result = cut(tables, Choice(frames=chosen), tmp_path / "cut.pcapng", decrypted=True, key_logs=log)
+    selected = {(frame["connection_id"], frame["frame_no"]) for frame in frames}
+    result = cut(tables, Choice(frames=selected), tmp_path / "cut.pcapng", decrypted=True, key_logs=log)
     assert (result.connections, result.captures) == (2, ["two.pcap"])
     again = tables_of([tmp_path / "cut.pcapng"])
     assert [row["transport"] for row in again.rows["connections"]] == ["tcp", "tcp"]
@@ -214,9 +214,9 @@ def test_findings_comment_on_packets_in_clear(tmp_path: Path) -> None:
         "connection_id": connection, "frame_no": None, "capture_file": publish["capture_file"], "severity": "info",
         "packet_no": publish["packet_no"], "rule_id": "XX-01", "summary": "a publish",
     }  # fmt: skip
-    chosen = Choice({connection})
-    chosen.add("findings", tables.arrow("findings", [finding]))
-    cut(tables, chosen, tmp_path / "clear.pcapng", decrypted=True)
+    selected = Choice({connection})
+    selected.add("findings", tables.arrow("findings", [finding]))
+    cut(tables, selected, tmp_path / "clear.pcapng", decrypted=True)
     data = (tmp_path / "clear.pcapng").read_bytes()
     text = f"XX-01 info: a publish (packet {publish['packet_no']} of {path.name})".encode()
     assert data.count(text) == 1

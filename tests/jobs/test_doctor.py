@@ -41,14 +41,14 @@ def problems(found: Lines) -> list[str]:
 def tcp(sport: int, dport: int, flags: str, payload: bytes = b"", seq: int = 1, ack: int = 0) -> Packet:
     sides = [("10.0.0.1", sport), ("10.0.0.2", dport)]
     (source, _), (target, _) = sides if dport < sport else sides[::-1]
-    made = (
+    result = (
         Ether()
         / IP(src=source, dst=target)
         / TCP(sport=sport, dport=dport, flags=flags, seq=seq, ack=ack)
         / Raw(payload)
     )
-    made.time = 1_700_000_000
-    return made
+    result.time = 1_700_000_000
+    return result
 
 
 def written(directory: Path, packets: list[Packet]) -> Path:

@@ -64,10 +64,10 @@ def test_what_happened_includes_the_proof(session: Session, monkeypatch: pytest.
     monkeypatch.setattr(explaining, "MOST_EVENTS", (1, 2))
     (error,) = explaining.explain(session, "127.0.0.1:44684")
     assert error.frame_no == 11
-    shown = {event.frame_no: event.text for event in error.events}
-    assert "queue.declare queue missing" in shown[10]
-    assert "channel.close 404" in shown[11]
-    assert len([text for text in shown.values() if not text.endswith(" more")]) < 10
+    displayed = {event.frame_no: event.text for event in error.events}
+    assert "queue.declare queue missing" in displayed[10]
+    assert "channel.close 404" in displayed[11]
+    assert len([text for text in displayed.values() if not text.endswith(" more")]) < 10
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -119,10 +119,10 @@ def test_of_a_long_connection_the_first_and_last_events_are_shown(session: Sessi
     most = sum(explaining.MOST_EVENTS)
     assert row["n"] > most
     (answer,) = explaining.explain(session, str(row["connection_id"]))
-    shown = [event for event in answer.events if event.who or event.frame_no]
-    assert most <= len(shown) <= most + 3  # with those around the proof
+    displayed = [event for event in answer.events if event.who or event.frame_no]
+    assert most <= len(displayed) <= most + 3  # with those around the proof
     assert any(event.text.endswith(" more") for event in answer.events)
-    assert (shown[0].text, shown[-1].text) == ("connects", "ends TCP (FIN)")
+    assert (displayed[0].text, displayed[-1].text) == ("connects", "ends TCP (FIN)")
 
 
 def test_captures_are_decoded_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,11 +47,11 @@ def fired(audited: Audited) -> Fired:
     for row in sorted(audited.findings, key=lambda row: (row.frame_no is None, row.frame_no)):
         if row.connection_id is None or row.connection_id in of_port:
             values = row.asDict() | {"evidence": json.loads(row.evidence.toJson())}
-            found[of_port.get(row.connection_id) or place(row)][row.rule_id].append(values)
+            found[of_port.get(row.connection_id) or position_of(row)][row.rule_id].append(values)
     return found
 
 
-def place(row: Row) -> Key:
+def position_of(row: Row) -> Key:
     """The half of a case that a finding about a capture is of, counted from -1 downwards."""
     number, half = Path(row.capture_file).stem.split("-")
     return -1 - int(number), half

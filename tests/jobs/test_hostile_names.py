@@ -123,9 +123,9 @@ evidence = {{ observed = {shown} }}
 """
 
 
-def own_rule(when: str, shown: str) -> str:
+def own_rule(when: str, displayed: str) -> str:
     """A file of settings with a custom rule."""
-    return RULE.format(when=json.dumps(when), shown=json.dumps(shown))
+    return RULE.format(when=json.dumps(when), shown=json.dumps(displayed))
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -135,8 +135,8 @@ def test_a_custom_rule_touches_no_file(tmp_path: Path, condition: str) -> None:
     old, new, settings = folder / "old.csv", folder / "new", tmp_path / "audit.toml"
     old.write_text("content of another file\n1\n")
     text = condition.format(old=old, new=new, folder=folder)
-    for when, shown in ((text, "name"), ("true", text)):
-        settings.write_text(own_rule(when, shown))
+    for when, displayed in ((text, "name"), ("true", text)):
+        settings.write_text(own_rule(when, displayed))
         with pytest.raises(ConfigError, match="rule HOUSE-01: ") as refused:
             config.read(settings)
         assert "content of another file" not in str(refused.value)

@@ -37,8 +37,8 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> list[list[Path]]:
     todays = moved_in_time(capture, folder / TODAYS, int(time.time()) - 600 - began)
     found: list[list[Path]] = [[] for _ in range(BATCHES)]
     for path in (todays, *(golden.captures()[name].paths[0] for name in OTHERS)):
-        for place, piece in enumerate(rotated(path, folder / "rotated", FILES)):
-            found[place * BATCHES // FILES].append(piece)
+        for index, piece in enumerate(rotated(path, folder / "rotated", FILES)):
+            found[index * BATCHES // FILES].append(piece)
     return [random.Random(22).sample(batch, len(batch)) for batch in found]
 
 

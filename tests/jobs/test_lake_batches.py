@@ -59,7 +59,7 @@ def plain(rows: pa.Table, *without: str) -> list[str]:
     return sorted(map(str, rows.select([name for name in rows.column_names if name not in without]).to_pylist()))
 
 
-def in_one(captures: Iterable[Path], secrets: SecretFiles | None = None) -> Rows:
+def decoded_at_once(captures: Iterable[Path], secrets: SecretFiles | None = None) -> Rows:
     """The tables of one decode, made once for captures with the same bytes."""
     paths = [*captures]
     data = (OF_FILES, *(path.read_bytes() for path in paths))
@@ -104,12 +104,12 @@ def test_many_batches_give_the_rows_of_one_decode(tmp_path: Path, name: str) -> 
     pieces = list(rotated(capture, tmp_path / "captures", min(FILES, len(records(capture)[1]))))
     lake, draw = tmp_path / "lake", random.Random(name)
     names = draw.sample(range(1000), len(pieces))
-    pieces = [path.rename(path.with_name(f"{location}.pcap")) for path, location in zip(pieces, names, strict=True)]
+    pieces = [path.rename(path.with_name(f"{number}.pcap")) for path, number in zip(pieces, names, strict=True)]
     ends = [*sorted(draw.sample(range(1, len(pieces)), BATCHES - 1)), len(pieces)]
     for end in ends:
         (batch,) = ingest(lake, draw.sample(pieces[:end], end))
         assert batch["late_files"] == 0
-    compared(in_lake(lake), in_one(pieces))
+    compared(in_lake(lake), decoded_at_once(pieces))
 
 
 # ---- which captures are taken ---------------------------------------------------------------------------------------
@@ -144,15 +144,15 @@ def test_a_capture_is_taken_once(tmp_path: Path, pieces: list[Path]) -> None:
 
 
 def test_captures_of_a_batch_are_taken_by_their_times_whatever_their_names(tmp_path: Path, pieces: list[Path]) -> None:
-    renamed = [path.rename(path.with_name(f"{9 - location}.pcap")) for location, path in enumerate(pieces)]
+    renamed = [path.rename(path.with_name(f"{9 - number}.pcap")) for number, path in enumerate(pieces)]
     ingest(tmp_path / "lake", renamed)
-    compared(in_lake(tmp_path / "lake"), in_one(renamed))
+    compared(in_lake(tmp_path / "lake"), decoded_at_once(renamed))
 
 
 def test_a_backlog_is_taken_in_several_batches(tmp_path: Path, pieces: list[Path]) -> None:
     options = replace(UNSETTLED, batch_bytes=1)
     assert files(ingest(tmp_path / "lake", reversed(pieces), options)) == [1, 1, 1]
-    compared(in_lake(tmp_path / "lake"), in_one(pieces))
+    compared(in_lake(tmp_path / "lake"), decoded_at_once(pieces))
 
 
 def test_a_capture_that_is_being_written_is_taken_later(tmp_path: Path, pieces: list[Path]) -> None:
@@ -163,7 +163,7 @@ def test_a_capture_that_is_being_written_is_taken_later(tmp_path: Path, pieces: 
     assert files(ingest(lake, pieces, options)) == [2]
     os.utime(pieces[2], (now - 31, now - 31))
     assert files(ingest(lake, pieces, options)) == [1]
-    compared(in_lake(lake), in_one(pieces))
+    compared(in_lake(lake), decoded_at_once(pieces))
 
 
 def test_a_capture_that_grew_is_read_on_from_where_reading_ended(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_capture_that_grew_is_read_on_from_where_reading_ended(tmp_path: Path)
     ):
         growing.write_bytes(data)
         assert files(ingest(lake, [growing])) == [1]
-    compared(in_lake(lake), in_one([growing]))
+    compared(in_lake(lake), decoded_at_once([growing]))
     (row,) = captures(lake).values()
     assert (row["packets"], row["truncated"], row["batch"]) == (len(packets), False, 3)
 
@@ -200,7 +200,7 @@ def test_a_ring_buffer_file_that_is_overwritten_is_a_new_capture(tmp_path: Path,
     for piece in pieces:
         ring.write_bytes(piece.read_bytes())
         assert files(ingest(lake, [ring])) == [1]
-    compared(in_lake(lake), in_one(pieces))
+    compared(in_lake(lake), decoded_at_once(pieces))
 
 
 def test_a_late_capture_is_decoded_separately(tmp_path: Path, pieces: list[Path]) -> None:
@@ -210,7 +210,7 @@ def test_a_late_capture_is_decoded_separately(tmp_path: Path, pieces: list[Path]
     assert {name: row["late"] for name, row in captures(lake).items()} == {
         pieces[0].name: False, pieces[1].name: True, pieces[2].name: False,
     }  # fmt: skip
-    in_time, late = in_one([pieces[0], pieces[2]]), in_one([pieces[1]])
+    in_time, late = decoded_at_once([pieces[0], pieces[2]]), decoded_at_once([pieces[1]])
     compared(in_lake(lake), {name: in_time[name] + late[name] for name in in_time})
 
 
@@ -220,7 +220,7 @@ def test_a_broken_capture_is_a_row_and_the_others_are_decoded(tmp_path: Path, pi
     (batch,) = ingest(lake, [*pieces, broken])
     assert (batch["files"], batch["damaged_files"]) == (4, 1)
     assert "expected the magic number of pcap" in captures(lake)["broken.pcap"]["error"]
-    compared(in_lake(lake), in_one(pieces))
+    compared(in_lake(lake), decoded_at_once(pieces))
 
 
 def test_others_may_read_the_tables_but_not_the_states(tmp_path: Path, pieces: list[Path]) -> None:
@@ -295,7 +295,7 @@ def test_states_that_cannot_be_read_are_reported_and_connections_go_on(tmp_path:
     pq.write_table(rows.set_column(at, "octets", pa.array([b"of another release"] * len(rows), pa.binary())), damaged)
     (batch,) = ingest(lake, pieces[1:])
     assert batch["unread_states"] == 1
-    rest = in_one(pieces[1:])
+    rest = decoded_at_once(pieces[1:])
     compared(in_lake(lake), {name: before[name] + rest[name] for name in before})
 
 
@@ -319,12 +319,12 @@ def test_packets_are_cut_out_while_the_captures_are_there(
     assert pieces[1].name in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("taken", [2, 3], ids=["with open rows", "all"])
+@pytest.mark.parametrize("captures", [2, 3], ids=["with open rows", "all"])
 def test_other_readers_count_the_same(
-    tmp_path: Path, pieces: list[Path], monkeypatch: pytest.MonkeyPatch, taken: int
+    tmp_path: Path, pieces: list[Path], monkeypatch: pytest.MonkeyPatch, captures: int
 ) -> None:
     lake = tmp_path / "lake"
-    for end in range(1, taken + 1):
+    for end in range(1, captures + 1):
         ingest(lake, pieces[:end])
     log = Log(open_lake(str(lake)))
     sizes = read_rows(log.root, "messages", log.files("messages"), ["body_size"])["body_size"].to_pylist()
@@ -363,14 +363,16 @@ def test_the_first_lake_is_read_and_gets_the_columns_that_it_lacks(
     assert "channel_incarnation" not in since
     monkeypatch.setattr(sys.modules[__name__], "OF_FILES", (*OF_FILES, *since))
     before, names = in_lake(lake), ("batch", "packets", "ahead_files")
-    assert [len(before[name]) for name in OF_CONNECTIONS] == [len(in_one(pieces[:2])[name]) for name in OF_CONNECTIONS]
+    assert [len(before[name]) for name in OF_CONNECTIONS] == [
+        len(decoded_at_once(pieces[:2])[name]) for name in OF_CONNECTIONS
+    ]
     assert "ahead_files" not in {field.name for field in log.latest("batches").schema().fields}
     (batch,) = ingest(lake, pieces)
     assert (batch["batch"], batch["files"]) == (3, 1)
     if batch["unread_states"]:  # then the connection goes on as one that began in its middle
-        rest = in_one(pieces[2:])
+        rest = decoded_at_once(pieces[2:])
         compared(in_lake(lake), {name: before[name] + rest[name] for name in before})
     else:
-        compared(in_lake(lake), in_one(pieces))
+        compared(in_lake(lake), decoded_at_once(pieces))
     rows = deltalake.DeltaTable(lake / "batches").to_pyarrow_dataset().to_table(columns=list(names)).to_pylist()
     assert sorted(tuple(row[name] for name in names) for row in rows) == [(1, 16, None), (2, 17, None), (3, 17, 0)]

@@ -93,8 +93,8 @@ SmallLake = Callable[[Path], Path]
 @pytest.fixture(scope="module")
 def small_lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
     """Copies such a lake to a path."""
-    made = new_small_lake(tmp_path_factory.mktemp("small") / "lake")
-    return partial(shutil.copytree, made)
+    result = new_small_lake(tmp_path_factory.mktemp("small") / "lake")
+    return partial(shutil.copytree, result)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lake_work import LocalWork, rotated
-from test_lake_batches import compared, in_lake, in_one
+from test_lake_batches import compared, decoded_at_once, in_lake
 
 from codec.layers.tls_handshake import KeyLog
 from jobs.cli import main
@@ -81,7 +81,7 @@ def test_a_tls_connection_goes_on_where_its_secrets_are_carried(tmp_path: Path, 
     assert {path.relative_to(lake).parts[0] for path in holding} == {"states"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
     ingest(lake, pieces, key_log, carry=True)
-    compared(in_lake(lake), in_one(pieces, SecretFiles((str(key_log),))))
+    compared(in_lake(lake), decoded_at_once(pieces, SecretFiles((str(key_log),))))
     assert contents(lake) == ["amqp"]
 
 
@@ -94,7 +94,7 @@ def test_without_it_the_lake_holds_no_secret_and_the_rest_is_tls(tmp_path: Path,
         ingest(lake, pieces[:end], key_log, carry=False)
         assert with_secrets(lake, key_log) == set()
     assert contents(lake) == ["amqp", "tls"]
-    first, rest = in_one(pieces[:1], SecretFiles((str(key_log),))), in_one(pieces[1:])
+    first, rest = decoded_at_once(pieces[:1], SecretFiles((str(key_log),))), decoded_at_once(pieces[1:])
     compared(in_lake(lake), {table: first[table] + rest[table] for table in first})
 
 
@@ -107,7 +107,7 @@ def test_carried_secrets_are_deleted_by_the_first_batch_without_the_option(tmp_p
     log = Log(open_lake(str(lake)))
     assert read_rows(log.root, "states", log.files("states"), ["secrets"])["secrets"].to_pylist() == [False]
     assert with_secrets(lake, key_log) == set()
-    rest = in_one([other])
+    rest = decoded_at_once([other])
     compared(in_lake(lake), {table: before[table] + rest[table] for table in before})
 
 
@@ -115,7 +115,7 @@ def test_a_key_log_is_read_again_when_it_has_grown(tmp_path: Path) -> None:
     lake, key_log = tmp_path / "lake", tmp_path / "keys.txt"
     names = ("091_tls12", "091_tls13")
     expected = {
-        name: in_one([CAPTURES / f"{name}.pcap"], SecretFiles((str(CAPTURES / f"{name}.keylog.txt"),)))
+        name: decoded_at_once([CAPTURES / f"{name}.pcap"], SecretFiles((str(CAPTURES / f"{name}.keylog.txt"),)))
         for name in names
     }
     options = Options(settle=0, late_after=IN_TIME)

@@ -64,7 +64,7 @@ def test_a_rule_is_printed_with_all_its_fields(capsys: pytest.CaptureFixture[str
 def test_every_rule_says_why_it_matters_and_what_to_do() -> None:
     sentence = re.compile(r"[A-Z0-9].*\S\.")
     texts = {(rule.id, text) for rule in catalogue().values() for text in (rule.why, rule.remedy)}
-    assert {place for place in texts if not sentence.fullmatch(place[1]) or "  " in place[1]} == set()
+    assert {key for key in texts if not sentence.fullmatch(key[1]) or "  " in key[1]} == set()
     assert all(all(rule.settings.values()) for rule in catalogue().values())
 
 

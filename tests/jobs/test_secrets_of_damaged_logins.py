@@ -38,12 +38,12 @@ def pieces(secret: bytes) -> set[bytes]:
 
 
 def test_no_output_has_a_piece_of_a_secret(night: Path, tmp_path: Path) -> None:
-    chosen = list(connections())
+    selected = list(connections())
     sound = b"\n".join(data.replace(login.secret, b"\n") for login in logins() for _, data in login.frames)
-    fragments = {piece for login, _, _ in chosen for piece in pieces(login.secret) if piece not in sound}
+    fragments = {piece for login, _, _ in selected for piece in pieces(login.secret) if piece not in sound}
     assert len(fragments) > 100
     captured = (night / "captures" / WIRES).read_bytes()
     assert any(piece in captured for piece in fragments)
-    assert len(odd_connections(night)) > len(chosen)
+    assert len(odd_connections(night)) > len(selected)
     output = contents_of(night, tmp_path / "cut.pcapng")
     assert [piece for piece in sorted(fragments) if piece in output] == []

@@ -114,8 +114,8 @@ KEYED = [
 def test_errors_do_not_contain_the_secrets_of_a_uri(
     argv: str, expected: int, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = {"URI": uri, "SAMPLE": str(SAMPLES / next(iter(SAMPLE_COUNTS)))}
-    words = [re.sub("URI|SAMPLE", lambda found: places[found[0]], word) for word in argv.format(tmp=tmp_path).split()]
+    indices = {"URI": uri, "SAMPLE": str(SAMPLES / next(iter(SAMPLE_COUNTS)))}
+    words = [re.sub("URI|SAMPLE", lambda found: indices[found[0]], word) for word in argv.format(tmp=tmp_path).split()]
     code, error = complaint(words, capsys)
     assert (code, error.count("\n")) == (expected, 1)
     assert "bucket" in error

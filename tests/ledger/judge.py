@@ -51,15 +51,15 @@ class Verdict:
     counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     wrong: list[str] = field(default_factory=list)
 
-    def compare(self, column: str, stated: Any, found: Any, where: str, allowed: frozenset[Any] = frozenset()) -> None:
+    def compare(self, column: str, facts: Any, found: Any, where: str, allowed: frozenset[Any] = frozenset()) -> None:
         """Count one value; `allowed`: what else the wire may show."""
-        if found == stated or found in allowed:
+        if found == facts or found in allowed:
             self.counts[column]["equal"] += 1
         elif found in NOT_KNOWN:
             self.counts[column]["unknown"] += 1
         else:
             self.counts[column]["wrong"] += 1
-            self.wrong.append(f"{where}: {column} is {found!r}, the account says {stated!r}")
+            self.wrong.append(f"{where}: {column} is {found!r}, the account says {facts!r}")
 
     def text(self) -> str:
         width = max(map(len, self.counts), default=0)
@@ -251,9 +251,9 @@ def judge_deliveries(verdict: Verdict, client: Client, rows: list[Row], classic:
             allowed = OUTCOMES | {"unsettled"} if client.uncertain(index) else {"presettled", *taken_back}
             verdict.compare("delivery outcome", "unsettled", row["outcome"], where, frozenset(allowed))
         else:
-            stated, at = settled[event["id"], turn]
+            facts, at = settled[event["id"], turn]
             allowed = {"unsettled", *taken_back} if client.uncertain(at) else taken_back
-            verdict.compare("delivery outcome", stated, row["outcome"], where, frozenset(allowed))
+            verdict.compare("delivery outcome", facts, row["outcome"], where, frozenset(allowed))
     for marker, own in found.items() if whole else ():
         for row in own[seen[str(marker)] :]:  # arrived, but nobody looked at it; its library may give it back
             where = f"{marker} packet {row['packet_no']}, which its client did not see"

@@ -43,7 +43,7 @@ def annotated(annotations: dict[Any, Any], properties: dict[str, Any] | None = N
     return wire
 
 
-def stated(name: str, value: Any) -> Wire:
+def with_time(name: str, value: Any) -> Wire:
     return annotated({proton.symbol(name): value})
 
 
@@ -56,10 +56,10 @@ def scripts() -> dict[str, Wire]:
         "header, too large": classic({"timestamp_in_ms": 2**63 - 1}),
         "header, too small": classic({"timestamp_in_ms": -(2**63)}),
         "no header": classic(None),
-        "RabbitMQ": stated("x-opt-rabbitmq-received-time", now),
-        "Azure": stated("x-opt-enqueued-time", now),
+        "RabbitMQ": with_time("x-opt-rabbitmq-received-time", now),
+        "Azure": with_time("x-opt-enqueued-time", now),
         "RabbitMQ, header": annotated({}, {"timestamp_in_ms": proton.ulong(MS)}),
-        "text": stated("x-opt-enqueued-time", "yesterday"),
+        "text": with_time("x-opt-enqueued-time", "yesterday"),
     }
     locked = {"x-opt-sequence-number": 42, "x-opt-locked-until": now, "x-opt-enqueued-time": now}
     wires["Azure, session"] = annotated({proton.symbol(name): value for name, value in locked.items()}, group="s-1")
@@ -88,7 +88,7 @@ def test_what_is_no_time_is_null(written: LocalTables, script: str) -> None:
 
 
 def test_what_azure_service_bus_adds_is_in_the_properties(written: LocalTables) -> None:
-    ((properties, taken),) = written.rows("messages", "Azure, session", "properties", "broker_ts_ns")
+    ((properties, used),) = written.rows("messages", "Azure, session", "properties", "broker_ts_ns")
     annotations = properties["message_annotations"]
-    assert (properties["properties"]["group_id"], annotations["x-opt-sequence-number"], taken) == ("s-1", 42, NS)
+    assert (properties["properties"]["group_id"], annotations["x-opt-sequence-number"], used) == ("s-1", 42, NS)
     assert annotations["x-opt-locked-until"] == datetime.fromtimestamp(MS // 1000, UTC).replace(microsecond=714_000)

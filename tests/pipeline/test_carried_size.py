@@ -771,7 +771,7 @@ def test_distributed_transactions_in_pieces_end_as_in_one_go(found_in_pieces: di
 # ---- contents in pieces ----------------------------------------------------------------------------------------------
 
 
-def typed() -> Connection:
+def typed_queues() -> Connection:
     """Declarations, their answers and the consumers."""
     connection = Connection().handshake().open(1).open(2).client("queue.purge", 2, queue="forgotten when b is declared")
     for queue, queue_type in (("a", "quorum"), ("b", "classic")):
@@ -835,7 +835,7 @@ IN_PIECES: dict[str, Callable[[], Connection]] = {
     "queues": declaring,
     "subscriptions": unsubscribed,
     "distributed transactions": on_branches,
-    "types of queues": typed,
+    "types of queues": typed_queues,
     "returns": returned,
     "headers in frames": in_frames,
 }

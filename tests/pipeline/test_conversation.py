@@ -192,8 +192,8 @@ def replies(frames: list[dict[str, Any]], settled_at: int = 0) -> tuple[dict[int
     return found, left
 
 
-def of_0_10(sender: str, name: str, /, **said: Any) -> dict[str, Any]:
-    return {**performative(sender, name, **said), "version": "0-10", "frame_type": "command"}
+def of_0_10(sender: str, name: str, /, **answers: Any) -> dict[str, Any]:
+    return {**performative(sender, name, **answers), "version": "0-10", "frame_type": "command"}
 
 
 def flows(count: int) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ EVERY = [
 ]  # fmt: skip
 
 
-def numbers_of(path: Path, end: independent_tcp.Endpoint) -> list[int]:
+def packet_numbers(path: Path, end: independent_tcp.Endpoint) -> list[int]:
     """Numbers of the packets that a side sent or got."""
     return [packet.no for packet in independent_tcp.packets([path]) if end in (packet.source, packet.target)]
 
@@ -35,7 +35,7 @@ def test_a_connection_is_all_its_packets(name: str, tmp_path: Path) -> None:
     tables, all_of_them = tables_of([CAPTURES / name]), records(CAPTURES / name)
     for row in tables.rows["connections"][:3]:
         result = cut(tables, Choice({row["connection_id"]}), tmp_path / "cut.pcapng")
-        numbers = numbers_of(CAPTURES / name, (row["client_ip"], row["client_port"]))
+        numbers = packet_numbers(CAPTURES / name, (row["client_ip"], row["client_port"]))
         assert len(numbers) >= 3
         assert records(tmp_path / "cut.pcapng") == [all_of_them[number - 1] for number in numbers]
         assert (result.packets, result.connections, result.captures) == (len(numbers), 1, [name])

@@ -177,8 +177,8 @@ def test_fragments_are_put_together_to_packets_with_right_checksums(how: dict[st
 def test_copies_that_differ_are_blanked(tmp_path: Path) -> None:
     """A second copy of a packet with other bytes at the place of a method: nobody vouches for it."""
     packets = rightly_summed(BARE, 60)
-    place = next(i for i, (_, data) in enumerate(packets) if b"no.such.queue" in data)
-    packets.insert(place + 1, (packets[place][0], packets[place][1].replace(b"no.such.queue", b"my.secret.is.")))
+    index = next(i for i, (_, data) in enumerate(packets) if b"no.such.queue" in data)
+    packets.insert(index + 1, (packets[index][0], packets[index][1].replace(b"no.such.queue", b"my.secret.is.")))
     (tmp_path / "copies.pcap").write_bytes(pcap(packets))
     tables = tables_of([tmp_path / "copies.pcap"])
     assert tables.rows["connections"][0]["conflicting_overlap_bytes"] > 0

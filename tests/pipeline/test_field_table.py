@@ -334,9 +334,9 @@ def test_any_bytes_give_a_value(data: bytes, kind: int, version: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(SOUND) - 1), st.integers(0, 255))
-def test_one_byte_changed_gives_a_value(place: int, byte: int) -> None:
+def test_one_byte_changed_gives_a_value(index: int, byte: int) -> None:
     data = bytearray(SOUND)
-    data[place] = byte
+    data[index] = byte
     code, at, thing = decoded(bytes(data))
     assert isinstance(thing, dict)
     assert code != OK or at == len(data)

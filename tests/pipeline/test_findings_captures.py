@@ -34,7 +34,7 @@ VIOLATIONS: dict[str, set[str]] = {
 
 
 # Rules that tell of errors which a peer states.
-STATED = {"CH-09", "CL-08", "T10-52", "T10-56", "L10-23", "L10-40", "L10-62", "L10-87"}
+REPORTED = {"CH-09", "CL-08", "T10-52", "T10-56", "L10-23", "L10-40", "L10-62", "L10-87"}
 
 
 @pytest.mark.parametrize("name", golden.captures())
@@ -67,8 +67,8 @@ WITH_GOLDEN = [name for name in golden.captures() if (golden.CAPTURES / f"{name}
 
 
 def test_tshark_shows_errors_of_every_kind() -> None:
-    stated = [field for name in WITH_GOLDEN for _, field in stated_errors(name)]
-    assert {field: stated.count(field) for field in stated} == {
+    facts = [field for name in WITH_GOLDEN for _, field in stated_errors(name)]
+    assert {field: facts.count(field) for field in facts} == {
         "reply_code": 21, "amqp.execution.exception.error-code": 6, "amqp.performative.arguments.error": 12,
         "amqp.sasl.saslCode": 2,
     }  # fmt: skip
@@ -76,5 +76,5 @@ def test_tshark_shows_errors_of_every_kind() -> None:
 
 @pytest.mark.parametrize("name", WITH_GOLDEN)
 def test_every_error_that_a_peer_states_is_a_finding(audited: Audited, name: str) -> None:
-    reported = {row.packet_no for capture, row in audited.shipped if capture == name and row.rule_id in STATED}
+    reported = {row.packet_no for capture, row in audited.shipped if capture == name and row.rule_id in REPORTED}
     assert {packet_no for packet_no, _ in stated_errors(name)} <= reported

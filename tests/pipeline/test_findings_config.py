@@ -83,10 +83,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_rules_are_chosen_by_id_and_by_group() -> None:
     settings = Config({"CL-01": {"limit_seconds": 60}})
-    chosen = {rule.id: rule for rule in chosen_rules(["CL", "HS-08"], ["CL-04"], settings)}
-    assert {"CL-01", "CL-03", "HS-08"} <= chosen.keys()
-    assert not {"CL-04", "HS-09"} & chosen.keys()
-    assert chosen["CL-01"].parameters == {"limit_seconds": 60}
+    selected = {rule.id: rule for rule in chosen_rules(["CL", "HS-08"], ["CL-04"], settings)}
+    assert {"CL-01", "CL-03", "HS-08"} <= selected.keys()
+    assert not {"CL-04", "HS-09"} & selected.keys()
+    assert selected["CL-01"].parameters == {"limit_seconds": 60}
     with pytest.raises(ValueError, match="no rule CL-99"):
         chosen_rules(None, ["CL-99"], settings)
 

@@ -65,9 +65,9 @@ def test_own_rules_find_what_they_say(tables: Tables) -> None:
     ).collect()  # fmt: skip
     declared: dict[tuple[str, ...], str] = {}  # the first packet of each channel that declares a queue
     columns = ("frame.number", "_ws.col.Info", "tcp.stream", "amqp.channel", "amqp.method.arguments.queue")
-    for number, info, *place in fields(EXCEPTIONS, *columns, only="amqp.method.class == 50"):
-        if "Queue.Declare " in info and "." not in place[-1] and place[-1]:
-            declared.setdefault(tuple(place), number)
+    for number, info, *key in fields(EXCEPTIONS, *columns, only="amqp.method.class == 50"):
+        if "Queue.Declare " in info and "." not in key[-1] and key[-1]:
+            declared.setdefault(tuple(key), number)
     names = [row for row in found if row.rule_id == "HOUSE-01"]
     assert len(declared) > 3
     assert sorted(str(row.packet_no) for row in names) == sorted(declared.values())

@@ -20,7 +20,7 @@ from scenarios import seen_by_tshark
 from scenarios.by_hand import WRITTEN, lost_in_the_queue, published_again
 from scenarios.capture import Packet
 from scenarios.compared import FLOW_COLUMNS, differences
-from scenarios.decoded import at_place, population, write_scripts
+from scenarios.decoded import population, with_number, write_scripts
 from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Event, Script
 from scenarios.true_flows import Flows
 
@@ -88,13 +88,13 @@ def surest(count: int) -> list[Script]:
         for flow in Flows(script).all():
             if flow.row["match"] == "message-id" and script not in ranked.setdefault(spoken(flow.row), []):
                 ranked[spoken(flow.row)].append(script)
-    chosen: dict[int, Script] = {}
-    while len(chosen) < count:
+    selected: dict[int, Script] = {}
+    while len(selected) < count:
         for scripts in ranked.values():
             if scripts:
                 script = scripts.pop()
-                chosen.setdefault(script.number, script)
-    return list(chosen.values())[:count]
+                selected.setdefault(script.number, script)
+    return list(selected.values())[:count]
 
 
 def spoken(row: dict[str, Any]) -> tuple[str, str]:
@@ -139,7 +139,7 @@ def written(folder: Path) -> dict[str, list[Packet]]:
     lossy = surest(LOSSY_SCRIPTS)
     for first, share in LOSSY.items():
         random = Random(first)
-        mine = [at_place(script, first + place) for place, script in enumerate(lossy)]
+        mine = [with_number(script, first + position) for position, script in enumerate(lossy)]
         name = f"lossy-{first}.pcap"
         packets[name] = write_scripts(folder / name, mine, captured=lambda _: random.random() >= share)  # noqa: B023
     again = {number: published_again(number, repeats) for number, repeats in REPEATS.items()}

@@ -123,7 +123,7 @@ def couples(rows: list[Row]) -> dict[int, int]:
     }
 
 
-def numbered(count: int) -> list[Row]:
+def rows_with_sn(count: int) -> list[Row]:
     return [{"headers": {"sn": n}} for n in range(count)]
 
 
@@ -133,7 +133,7 @@ SHUFFLED = [(n * 89) % 142 for n in range(142)]  # 89 and 142 have no divisor in
 
 
 def test_a_unique_header_distinguishes_equal_bodies_in_any_order(tmp_path: Path) -> None:
-    messages = numbered(142)
+    messages = rows_with_sn(142)
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*(messages[n] for n in SHUFFLED))])
     assert couples(rows) == {n: at for at, n in enumerate(SHUFFLED)}
     assert {(row["match"], row["ambiguous"]) for row in rows} == {("fingerprint", False)}
@@ -142,7 +142,7 @@ def test_a_unique_header_distinguishes_equal_bodies_in_any_order(tmp_path: Path)
 def test_flows_of_one_key_are_made_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their columns take more memory than the messages. Two publishes have no delivery, one delivery no publish."""
     monkeypatch.setattr(flows, "FLOWS_TOGETHER", 2)
-    messages = numbered(9)
+    messages = rows_with_sn(9)
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages[:8]), consuming(*messages[:1:-1])])
     assert couples(rows) == {n: 8 - n for n in range(2, 8)}
     assert sorted((row["publish_frame_no"] is None, row["deliver_frame_no"] is None) for row in rows) == [
@@ -178,7 +178,7 @@ def test_headers_that_a_broker_adds_or_changes_are_not_part_of_the_label(sent: R
 
 def test_a_delivery_without_the_headers_of_a_publish_gets_the_remaining_one_and_is_ambiguous(tmp_path: Path) -> None:
     """Of three the second comes without its header: the only remaining one is its publish, or that was not captured."""
-    messages = numbered(3)
+    messages = rows_with_sn(3)
     seen = [messages[2], {"headers": {"other": 7}}, messages[0]]
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*seen)])
     assert couples(rows) == {0: 2, 1: 1, 2: 0}
@@ -252,7 +252,7 @@ def test_each_reader_of_a_stream_has_a_pair_of_its_own(declared_by: str, tmp_pat
     offset: Row = {"arguments": {"x-stream-offset": "first"}} if declared_by == "consume" else {}
     if declared_by == "declare":
         declared.add(CLIENT, method(V, "queue.declare", queue="q", durable=True, arguments={"x-queue-type": "stream"}))
-    messages = numbered(3)
+    messages = rows_with_sn(3)
     readers = [consuming(*messages, tag=f"c{n}", **offset) for n in range(3)]
     rows = flows_of(tmp_path / "a.pcap", [declared, publishing(*messages), *readers])
     assert Counter(row["publish_frame_no"] for row in rows) == dict.fromkeys(nth(rows, "publish"), 3)
@@ -260,7 +260,7 @@ def test_each_reader_of_a_stream_has_a_pair_of_its_own(declared_by: str, tmp_pat
 
 
 def test_each_message_of_an_ordinary_queue_has_one_reader(tmp_path: Path) -> None:
-    messages = numbered(3)
+    messages = rows_with_sn(3)
     rows = flows_of(tmp_path / "a.pcap", [publishing(*messages), consuming(*messages), consuming(*messages, tag="d")])
     assert sorted(row["match"] for row in rows) == ["fingerprint"] * 3 + ["none"] * 3
 

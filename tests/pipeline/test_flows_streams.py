@@ -85,7 +85,7 @@ def test_a_stream_that_was_deleted_begins_with_offset_0_again(tmp_path: Path) ->
     assert publishers[:2] == [publishers[0]] * 2
     assert publishers[2:] == [publishers[2]] * 2
     assert publishers[0] != publishers[2]
-    assert [place for place, _ in pairs(delivered)] == [0, 1, 0, 2]
+    assert [index for index, _ in pairs(delivered)] == [0, 1, 0, 2]
 
 
 def test_a_client_may_publish_what_it_read_from_a_stream_with_its_header(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from lake_support import stored
 from lake_work import LocalWork, moved_in_time, rotated
 from pcap_files import records
-from test_lake_batches import SECOND, UNSETTLED, Rows, captures, compared, in_lake, in_one, ingest
+from test_lake_batches import SECOND, UNSETTLED, Rows, captures, compared, decoded_at_once, in_lake, ingest
 
 from pipeline.lake import files, journal
 from pipeline.lake.batches import Ingest
@@ -71,7 +71,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path, R
     folder = tmp_path_factory.mktemp("begun")
     pieces = list(rotated(SESSION, folder / "captures", 3))
     ingest(folder / "lake", pieces[:1])
-    return pieces, folder / "lake", in_one(pieces)
+    return pieces, folder / "lake", decoded_at_once(pieces)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_the_last_batch_and_loses_nothing(tmp_path: Path, mon
     assert stored(lake, "frames") == there
     compared(in_lake(lake), before)
     ingest(lake, pieces)
-    compared(in_lake(lake), in_one(pieces))
+    compared(in_lake(lake), decoded_at_once(pieces))
 
 
 def in_days(lake: Path, pieces: list[Path], keep: Callable[[Log], files.FileCounts]) -> files.FileCounts:
@@ -132,7 +132,7 @@ def test_days_that_are_over_are_joined_while_batches_are_committed(tmp_path: Pat
     pieces, lake = list(rotated(SESSION, tmp_path / "captures", 4)), tmp_path / "lake"
     done = in_days(lake, pieces, files.compact)
     assert done.removed >= 2 * done.added > 0
-    compared(in_lake(lake), in_one(pieces))
+    compared(in_lake(lake), decoded_at_once(pieces))
 
 
 def test_old_days_are_dropped_while_batches_are_committed(tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_old_days_are_dropped_while_batches_are_committed(tmp_path: Path) -> Non
     pieces, lake = list(rotated(SESSION, tmp_path / "captures", 4)), tmp_path / "lake"
     assert in_days(lake, pieces, partial(files.expire, days=0)).removed
     began = int.from_bytes(records(pieces[2])[1][0][:4], "little") // 86400 * 86400
-    retained = [row for row in in_one(pieces)["frames"] if int(TS_NS.search(row)[1]) >= began * SECOND]  # type: ignore[index]
-    assert 0 < len(retained) < len(in_one(pieces)["frames"])
+    retained = [row for row in decoded_at_once(pieces)["frames"] if int(TS_NS.search(row)[1]) >= began * SECOND]  # type: ignore[index]
+    assert 0 < len(retained) < len(decoded_at_once(pieces)["frames"])
     assert in_lake(lake)["frames"] == sorted(retained)
 
 
@@ -156,7 +156,7 @@ def test_a_capture_dated_in_the_future_makes_no_capture_late_and_no_day_old(tmp_
     assert (batch["ahead_files"], batch["late_files"]) == (1, 0)
     (batch,) = ingest(lake, pieces)
     assert (batch["ahead_files"], batch["late_files"], batch["forgotten_connections"]) == (0, 0, 0)
-    mine, theirs = in_one(pieces), in_one([future])
+    mine, theirs = decoded_at_once(pieces), decoded_at_once([future])
     compared(in_lake(lake), {name: mine[name] + theirs[name] for name in mine})
     newest = files.newest_day(Log(open_lake(str(lake))))
     assert newest is not None
@@ -167,9 +167,9 @@ def test_a_clock_that_jumps_takes_no_capture_twice(tmp_path: Path) -> None:
     pieces, lake, now = list(rotated(SESSION, tmp_path / "captures", 2)), tmp_path / "lake", time.time_ns()
     os.utime(pieces[1], ns=(now + 3600 * SECOND, now + 3600 * SECOND))  # changed in an hour from now
     with Ingest.into(str(lake), LocalWork, replace(UNSETTLED, settle=30)) as ingesting:
-        taken = []
+        used = []
         for jump in (0, -7200, 10 * 365 * 86400, 0):
             ingesting.clock = lambda jump=jump: now + 60 * SECOND + jump * SECOND  # type: ignore[misc]
-            taken += [batch["files"] for batch in ingesting.batches([str(path) for path in pieces])]
-    assert taken == [2]
+            used += [batch["files"] for batch in ingesting.batches([str(path) for path in pieces])]
+    assert used == [2]
     assert len(captures(lake)) == 2

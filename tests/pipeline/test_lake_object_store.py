@@ -14,7 +14,7 @@ import pytest
 from lake_support import TABLES, changes, commit, numbers
 from lake_work import rotated
 from object_store import Store, object_store
-from test_lake_batches import compared, in_one, ingest, rows_in
+from test_lake_batches import compared, decoded_at_once, ingest, rows_in
 
 from pipeline.lake import files, journal
 from pipeline.lake.arrivals import find
@@ -106,7 +106,7 @@ def test_an_ingest_fills_it_with_the_rows_of_one_decode(store: Store, tmp_path: 
     for end in (1, 2):
         (batch,) = ingest(uri, pieces[:end])
         assert (batch["batch"], batch["files"]) == (end, 1)
-    compared(rows_in(Log(open_lake(uri), uri)), in_one(pieces))
+    compared(rows_in(Log(open_lake(uri), uri)), decoded_at_once(pieces))
 
 
 def test_checking_for_new_captures_is_one_listing(store: Store, tmp_path: Path) -> None:

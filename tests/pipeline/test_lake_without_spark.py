@@ -57,10 +57,10 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
 def lake(batches: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> Log:
     lake = str(tmp_path_factory.mktemp("lake") / "lake")
     for number, batch in enumerate(batches, 1):
-        taken = pipeline.ingest(
+        used = pipeline.ingest(
             no_session, batch, lake, settle=0, pair_within=FOREVER_S, forget_after=FOREVER_S, late_after=FOREVER_S
         )
-        assert [row["batch"] for row in taken] == [number]
+        assert [row["batch"] for row in used] == [number]
     return Log(open_lake(lake))
 
 

@@ -132,26 +132,26 @@ class Speaker:
     def __init__(self, version: str) -> None:
         self.version = version
 
-    def publisher(self, **place: Any) -> Connection:
+    def publisher(self, **options: Any) -> Connection:
         match self.version:
             case "1.0":
-                return sender_link(begun(opened_1_0(Connection("1.0", **place))))
+                return sender_link(begun(opened_1_0(Connection("1.0", **options))))
             case "0-10":
-                return session_0_10(**place)
-        return Connection(V, **place).handshake().open()
+                return session_0_10(**options)
+        return Connection(V, **options).handshake().open()
 
-    def consumer(self, window: int | None = None, **place: Any) -> Connection:
+    def consumer(self, window: int | None = None, **options: Any) -> Connection:
         match self.version:
             case "1.0":
-                return receiver_link(begun(opened_1_0(Connection("1.0", **place))), credit=window or 50)
+                return receiver_link(begun(opened_1_0(Connection("1.0", **options))), credit=window or 50)
             case "0-10":
-                connection = session_0_10(**place)
+                connection = session_0_10(**options)
                 subscription = {"queue": "q", "destination": "d", "accept_mode": 0, "acquire_mode": 0}
                 send_0_10(connection, "client", "message.subscribe", **subscription)
                 for unit, value in ((0, window or 0xFFFFFFFF), (1, 0xFFFFFFFF)):
                     send_0_10(connection, "client", "message.flow", destination="d", unit=unit, value=value)
                 return connection
-        return Connection(V, **place).handshake().open().consume(prefetch=window or 0)
+        return Connection(V, **options).handshake().open().consume(prefetch=window or 0)
 
     def message(self, sender: str, number: int, delivery: int = 0) -> bytes:
         """Message `number`; `delivery`: how many its consumer got before it."""
@@ -169,8 +169,8 @@ class Speaker:
                 )
                 return b"".join(packet.data for packet in blank.packets)
             case "0-10":
-                place = "" if sender == "client" else "d"
-                command = segment("message.transfer", {"destination": place, "accept-mode": 0, "acquire-mode": 0})
+                options = "" if sender == "client" else "d"
+                command = segment("message.transfer", {"destination": options, "accept-mode": 0, "acquire-mode": 0})
                 about = ("message.delivery-properties", {"routing-key": "q"})
                 return b"".join(content(command, header_0_10(about), body=text))
         arguments: dict[str, str | int]

@@ -43,9 +43,11 @@ def test_a_link_of_1_0_that_states_nothing(tmp_path: Path) -> None:
     assert (link["distribution_mode"], link["filters"]) == (None, None)
 
 
-@pytest.mark.parametrize(("stated", "expected"), [(0, "pre-acquired"), (1, "not-acquired")])
-def test_a_subscription_of_0_10_acquires_or_does_not(tmp_path: Path, stated: int, expected: str) -> None:
+@pytest.mark.parametrize(("acquire_mode", "expected"), [(0, "pre-acquired"), (1, "not-acquired")])
+def test_a_subscription_of_0_10_acquires_or_does_not(tmp_path: Path, acquire_mode: int, expected: str) -> None:
     connection = session_0_10()
-    send_0_10(connection, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=stated)
+    send_0_10(
+        connection, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=acquire_mode
+    )
     (link,) = links(tmp_path, done_0_10(connection, 0).fin())
     assert (link["acquire_mode"], link["distribution_mode"], link["filters"]) == (expected, None, None)

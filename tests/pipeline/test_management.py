@@ -37,7 +37,7 @@ def asked(message: proton.Message, node: str, cuts: tuple[int, ...] = ()) -> Wir
     return wire
 
 
-def of_type(kind: str, name: str, node: str = "$management") -> Wire:
+def created(kind: str, name: str, node: str = "$management") -> Wire:
     properties = {"operation": "CREATE", "type": kind, "name": name}
     return asked(proton.Message(id="r", reply_to="me", properties=properties), node)
 
@@ -57,10 +57,10 @@ def scripts() -> dict[str, Wire]:
         "queue": request("PUT", "/queues/a%2Fb", {}),
         "body of another path": request("PUT", "/queues/q", BINDING),
         "another node": request("PUT", "/queues/q", {}, node="q"),
-        "broker-j": of_type("org.apache.qpid.Queue", "jobs"),
-        "broker-j, exchange": of_type("org.apache.qpid.DirectExchange", "e"),
-        "another type": of_type("org.apache.qpid.VirtualHost", "v"),
-        "to a queue": of_type("org.apache.qpid.Queue", "jobs", node="q"),
+        "broker-j": created("org.apache.qpid.Queue", "jobs"),
+        "broker-j, exchange": created("org.apache.qpid.DirectExchange", "e"),
+        "another type": created("org.apache.qpid.VirtualHost", "v"),
+        "to a queue": created("org.apache.qpid.Queue", "jobs", node="q"),
         "reply": reply,
         **{name: declaring(*steps) for name, (steps, _) in DECLARED.items()},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pika.spec
 from encode_0_10 import message, one_frame
 from pika_frames import PUBLISH, method
-from test_order import flows, made, tables_of
+from test_order import flows, rows_of, tables_of
 from test_reassembly import Segment
 from wire import CLIENT, SERVER
 
@@ -26,7 +26,7 @@ def segments_of(*parts: tuple[int, bytes]) -> list[Segment]:
 
 def test_a_commit_proves_a_channel_with_transactions() -> None:
     """The first publish is in a transaction whose beginning is not known."""
-    tables = made(
+    tables = rows_of(
         segments_of(
             (CLIENT, PUBLISH), (CLIENT, COMMIT), (SERVER, COMMIT_OK),
             (CLIENT, PUBLISH), (CLIENT, ROLLBACK), (SERVER, ROLLBACK_OK),
@@ -39,21 +39,23 @@ def test_a_commit_proves_a_channel_with_transactions() -> None:
 
 
 def test_replies_without_their_requests_prove_a_channel_with_transactions() -> None:
-    assert [row["mode"] for row in made(segments_of((SERVER, COMMIT_OK), (SERVER, ROLLBACK_OK)))["channels"]] == ["tx"]
+    assert [row["mode"] for row in rows_of(segments_of((SERVER, COMMIT_OK), (SERVER, ROLLBACK_OK)))["channels"]] == [
+        "tx"
+    ]
     assert set(PROVES_MODE.values()) <= set(MODES.values())
 
 
 def test_an_acknowledgement_of_the_server_proves_a_channel_with_confirms() -> None:
     """Which publish is meant is not known: those before the capture were numbered as well."""
     parts = [(CLIENT, PUBLISH), (SERVER, method(pika.spec.Basic.Ack(41))), (CLIENT, PUBLISH)]
-    tables = made(segments_of(*parts, (SERVER, method(pika.spec.Basic.Ack(42)))))
+    tables = rows_of(segments_of(*parts, (SERVER, method(pika.spec.Basic.Ack(42)))))
     assert [(row["delivery_tag"], row["outcome"]) for row in tables["messages"]] == [(None, "unknown")] * 2
     assert [row["mode"] for row in tables["channels"]] == ["confirm"]
 
 
 def test_a_commit_on_a_channel_with_confirms_is_an_error_of_the_client() -> None:
     select = (CLIENT, method(pika.spec.Channel.Open()) + method(pika.spec.Confirm.Select()))
-    tables = made(segments_of(select, (CLIENT, COMMIT), (CLIENT, PUBLISH), (SERVER, method(pika.spec.Basic.Ack(1)))))
+    tables = rows_of(segments_of(select, (CLIENT, COMMIT), (CLIENT, PUBLISH), (SERVER, method(pika.spec.Basic.Ack(1)))))
     assert [row["mode"] for row in tables["channels"]] == ["confirm"]
     assert [row["outcome"] for row in tables["messages"]] == ["confirmed"]
 
@@ -63,7 +65,7 @@ def test_a_commit_proves_a_session_of_0_10_with_transactions() -> None:
     commit, rollback = one_frame("tx.commit", {}, 1), one_frame("tx.rollback", {}, 1)
     known = one_frame("session.command-point", {"command-id": 7, "command-offset": 0}, 1)
     done = [one_frame("session.completed", {"commands": [(7, last)]}, 1) for last in (8, 10)]
-    tables = made(
+    tables = rows_of(
         segments_of(
             (CLIENT, known + transfer + commit), (SERVER, done[0]), (CLIENT, transfer + rollback), (SERVER, done[1])
         )
@@ -85,7 +87,7 @@ def test_the_transaction_of_a_delivery_is_unknown_where_its_last_acknowledgement
     segments = segments_of(*parts)
     for lost, transaction, outcome in ((None, "committed", "acked"), (6, None, "unknown")):
         captured = [segment for i, segment in enumerate(segments) if i != lost]
-        (message,) = made(captured)["messages"]
+        (message,) = rows_of(captured)["messages"]
         assert (message["transaction"], message["outcome"]) == (transaction, outcome)
 
 

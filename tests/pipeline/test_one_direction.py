@@ -8,7 +8,7 @@ from typing import Any
 import pika.spec
 import pytest
 from pika_frames import PUBLISH, method
-from test_order import flows, made, tables_of
+from test_order import flows, rows_of, tables_of
 from test_reassembly import HEADER, OPENING, Segment
 from wire import CLIENT, SERVER
 
@@ -82,7 +82,7 @@ def of_client(*parts: tuple[bytes, int]) -> list[Segment]:
 
 
 def outcomes(segments: list[Segment]) -> list[str]:
-    rows = sorted(made(segments)["messages"], key=lambda row: row["first_frame_no"])
+    rows = sorted(rows_of(segments)["messages"], key=lambda row: row["first_frame_no"])
     return [row["outcome"] for row in rows]
 
 
@@ -102,14 +102,14 @@ def test_a_silent_peer_has_settled_nothing() -> None:
     """The client acknowledges no byte of the server: it did not send any."""
     segments = of_client((OPEN_CONFIRM, 500), (PUBLISH, 500), (PUBLISH, 500))
     assert outcomes(segments) == ["unsettled", "unsettled"]
-    assert not [row for row in made(segments)["frames"] if row["frame_type"] == "gap"]
+    assert not [row for row in rows_of(segments)["frames"] if row["frame_type"] == "gap"]
 
 
 def test_bytes_acknowledged_before_a_direction_begins_are_missing() -> None:
     """The server's direction begins at 700; the client has acknowledged 500, then 700."""
     reply = Segment(SERVER, 700, method(pika.spec.Basic.Ack(2)), ack=len(OPEN_CONFIRM) + 2 * len(PUBLISH))
     segments = [*of_client((OPEN_CONFIRM, 500), (PUBLISH, 600), (PUBLISH, 700)), reply]
-    gaps = [row for row in made(segments)["frames"] if row["frame_type"] == "gap"]
+    gaps = [row for row in rows_of(segments)["frames"] if row["frame_type"] == "gap"]
     assert [(row["sender"], row["size"]) for row in gaps] == [("server", 200)]
     assert outcomes(segments) == ["unknown", "confirmed"]
 
@@ -118,4 +118,4 @@ def test_a_late_segment_is_the_beginning_of_its_direction() -> None:
     """It is captured after its acknowledgement: nothing is missing."""
     reply = Segment(SERVER, 500, method(pika.spec.Basic.Ack(1)), ack=len(OPEN_CONFIRM) + len(PUBLISH))
     segments = [*of_client((OPEN_CONFIRM, 500), (PUBLISH, 521)), reply]
-    assert not [row for row in made(segments)["frames"] if row["frame_type"] == "gap"]
+    assert not [row for row in rows_of(segments)["frames"] if row["frame_type"] == "gap"]

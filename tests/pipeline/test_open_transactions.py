@@ -33,7 +33,7 @@ def declaring() -> list[dict[str, object]]:
     return [*frames, performative("client", "transfer", handle=1, delivery_id=1, **declare)]
 
 
-def numbered(arguments: dict[str, object], numbers: np.ndarray) -> pa.StructArray:
+def with_numbers(arguments: dict[str, object], numbers: np.ndarray) -> pa.StructArray:
     """The same VARIANT for each of `numbers`, which stand in it where FIRST is."""
     value, metadata = encode(arguments)
     data = np.tile(np.frombuffer(value, np.uint8), (len(numbers), 1))
@@ -60,7 +60,7 @@ def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
         size = min(BATCH, count - first)
         numbers = FIRST + first + np.arange(size)
         frame_no = len(begun) + 1 + 2 * first + np.arange(2 * size)
-        parts = [numbered(model["arguments"], numbers) for model in models]
+        parts = [with_numbers(model["arguments"], numbers) for model in models]
         arguments = pa.concat_arrays(parts).take(pa.array(np.arange(2 * size).reshape(2, size).T.reshape(-1)))
         columns = {name: rows[name].combine_chunks().slice(0, 2 * size) for name in FRAMES.names}
         columns |= {"frame_no": pa.array(frame_no), "ts_ns": pa.array(frame_no * 1000), "arguments": arguments}
@@ -74,8 +74,8 @@ def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
     ]
     rows = table(ends)
     for name, step in (("frame_no", 1), ("ts_ns", 1000)):
-        places = pa.array([step * last, step * (last + 1)])
-        rows = rows.set_column(FRAMES.get_field_index(name), FRAMES.field(name), places)
+        indices = pa.array([step * last, step * (last + 1)])
+        rows = rows.set_column(FRAMES.get_field_index(name), FRAMES.field(name), indices)
     yield from rows.combine_chunks().to_batches()
 
 

@@ -100,8 +100,8 @@ Move = Callable[[np.ndarray, int, int], np.ndarray]  # segments, a direction, ho
 def moved_by_packets(segments: np.ndarray, direction: int, packets: int) -> np.ndarray:
     """A direction so many packets of the connection earlier (negative) or later; order within it as it was. All come
     at once, so that no wait takes too long."""
-    places = np.arange(len(segments)) + np.where(segments["direction"] == direction, packets + 0.5, 0)
-    moved = segments[np.argsort(places, kind="stable")]
+    indices = np.arange(len(segments)) + np.where(segments["direction"] == direction, packets + 0.5, 0)
+    moved = segments[np.argsort(indices, kind="stable")]
     moved["order_ns"] = segments["order_ns"].min()
     return moved
 
@@ -143,8 +143,8 @@ def assert_same(name: str, move: Move, direction: int, by: int) -> None:
         changed = np.flatnonzero((rows != found).any(axis=1))
         if not len(changed):
             continue
-        places = [(row[R.CONNECTION], row[R.DIRECTION], row[R.OFFSET], row[R.SIZE]) for row in rows]
-        order = [places.index((row[R.CONNECTION], row[R.DIRECTION], row[R.OFFSET], row[R.SIZE])) for row in found]
+        indices = [(row[R.CONNECTION], row[R.DIRECTION], row[R.OFFSET], row[R.SIZE]) for row in rows]
+        order = [indices.index((row[R.CONNECTION], row[R.DIRECTION], row[R.OFFSET], row[R.SIZE])) for row in found]
         assert (np.delete(rows[order], RUNNING, axis=1) == np.delete(found, RUNNING, axis=1)).all(), what
         for first, second in combinations(changed.tolist(), 2):
             if order[first] > order[second]:
@@ -209,8 +209,8 @@ def test_a_confirm_that_was_captured_before_its_publish_comes_after_it() -> None
     assert names([OPENING[0], handshake_ends, START, SENT, OPENING[1], STARTED, CONFIRMED]) == NAMES
 
 
-def made(segments: list[Segment]) -> dict[str, list[Row]]:
-    return tables_of([(FLOW, *Capture(segments=segments).ids_for())])
+def rows_of(segments: list[Segment]) -> dict[str, list[Row]]:
+    return tables_of([(FLOW, *Capture(segments=segments).segments_and_payload())])
 
 
 def tables_of(
@@ -232,7 +232,7 @@ def test_a_latency_is_not_known_where_the_answer_was_captured_first() -> None:
     """Times are those of the capture, which here are of two clocks; what became of the message is known."""
     for early, known in ((False, True), (True, False)):
         segments = [STARTED, CONFIRMED, START, SENT] if early else [START, STARTED, SENT, CONFIRMED]
-        tables = made([*OPENING, *segments])
+        tables = rows_of([*OPENING, *segments])
         (message,) = tables["messages"]
         (reply,) = (method for method in tables["methods"] if method["reply_frame_no"] is not None)
         assert message["outcome"] == "confirmed"
@@ -245,7 +245,7 @@ def test_a_message_whose_settlement_was_captured_too_early_is_unknown() -> None:
     """That nobody settled it would be wrong. One that is sent when all is in order again is unsettled."""
     heartbeat = Segment(SERVER, CONFIRMED.at + len(ACKED), ack=CONFIRMED.ack, ns=LATER)
     another = Segment(CLIENT, SENT.at + len(PUBLISH), PUBLISH, ack=CONFIRMED.at + len(ACKED), ns=LATER + 1000)
-    tables = made([*OPENING, START, STARTED, CONFIRMED, heartbeat, SENT, another])
+    tables = rows_of([*OPENING, START, STARTED, CONFIRMED, heartbeat, SENT, another])
     assert [(message["delivery_tag"], message["outcome"]) for message in tables["messages"]] == [
         (1, "unknown"),
         (2, "unsettled"),
@@ -356,7 +356,7 @@ def test_a_loss_comes_after_what_the_peer_sent_before_the_last_of_its_bytes() ->
     publishes = [Segment(CLIENT, BEGUN + i * len(PUBLISH), PUBLISH, ack=at) for i, at in enumerate(confirms)]
     third = method(pika.spec.Basic.Ack(3))
     confirmed = Segment(SERVER, confirms[2], third, ack=BEGUN + 3 * len(PUBLISH))
-    tables = made([*OPENING, START, STARTED, *publishes, confirmed])
+    tables = rows_of([*OPENING, START, STARTED, *publishes, confirmed])
     frames = sorted(tables["frames"], key=lambda row: row["frame_no"])
     order = [row["name"] or row["frame_type"] for row in frames if row["frame_type"] != "header"]
     assert order[3:] == ["basic.publish", "basic.publish", "gap", "basic.publish", "basic.ack"]
@@ -385,7 +385,7 @@ def test_a_request_before_the_detection_gets_its_reply() -> None:
     cancel = method(pika.spec.Basic.Cancel("t"))
     cancel_ok = method(pika.spec.Basic.CancelOk("t"))
     both = consume_ok + method(pika.spec.Basic.ConsumeOk("u"))
-    tables = made(
+    tables = rows_of(
         [
             Segment(CLIENT, 0, consume),
             Segment(SERVER, 0, both, ack=len(consume)),

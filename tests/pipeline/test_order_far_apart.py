@@ -34,18 +34,18 @@ MORE = [*CAPTURES, "010_sessions.pcap", "10_qpidd_outcomes_drain.pcap", "10_mid_
 LOGGED_IN = 16  # packets
 APART = LIMITS.ack_ns + 2 * SECOND
 OF_A_MESSAGE = ("packet_no", "operation", "channel", "exchange", "routing_key", "link", "body_sha256")
-Made = dict[str, list[Row]]
+Rows = dict[str, list[Row]]
 
 
 def stalled(segments: np.ndarray, direction: int, seed: int, first: int = 0) -> np.ndarray:
     """A packet every two seconds; behind the `first` ones those of a direction are stuck for a while again and again,
     then come at once."""
-    chosen = random.Random(seed)
+    selected = random.Random(seed)
     times = np.arange(len(segments)) * 2.0
     at = first
     while at < len(segments):
-        at += chosen.randrange(1, 12)
-        end = at + chosen.randrange(2, 30)
+        at += selected.randrange(1, 12)
+        end = at + selected.randrange(2, 30)
         stuck = np.flatnonzero(segments["direction"] == direction)
         stuck = stuck[(stuck >= at) & (stuck < end)]
         times[stuck] = np.maximum(times[stuck], 2.0 * end - 0.5)
@@ -56,16 +56,16 @@ def stalled(segments: np.ndarray, direction: int, seed: int, first: int = 0) -> 
     return moved
 
 
-def messages(tables: Made) -> dict[tuple[object, ...], list[Row]]:
+def messages(tables: Rows) -> dict[tuple[object, ...], list[Row]]:
     found = defaultdict[tuple[object, ...], list[Row]](list)
     for message in tables["messages"]:
         found[tuple(message[name] for name in OF_A_MESSAGE)].append(message)
     return found
 
 
-def assert_nothing_wrong(was: Made, made: Made, what: str) -> Counter[str]:
+def assert_nothing_wrong(was: Rows, result: Rows, what: str) -> Counter[str]:
     """No message has another outcome than it had, but `unknown`, nor another transaction; the outcomes."""
-    before, now = messages(was), messages(made)
+    before, now = messages(was), messages(result)
     outcomes = Counter[str]()
     for key, those in now.items():
         true = [message["outcome"] for message in before.get(key, [])]
@@ -81,12 +81,12 @@ def assert_nothing_wrong(was: Made, made: Made, what: str) -> Counter[str]:
     return outcomes
 
 
-def made(flow: bytes, data: np.ndarray, *orders: np.ndarray, log: KeyLog | None = None) -> list[Made]:
+def tables_in_orders(flow: bytes, data: np.ndarray, *orders: np.ndarray, log: KeyLog | None = None) -> list[Rows]:
     """The tables of each order of a flow's segments, decoded together as those of clients with other addresses: that
     takes hardly longer than one. A message knows the packet that settled it, which no order changes."""
     captured = [(flow[:31] + bytes([number]) + flow[32:], order, data) for number, order in enumerate(orders, 1)]
     tables = tables_of(captured, Layers(log) if log else None)
-    found: list[Made] = [defaultdict(list) for _ in orders]
+    found: list[Rows] = [defaultdict(list) for _ in orders]
     of_connection = {
         row["connection_id"]: found[max(ip_address(row[side]).packed[-1] for side in ("client_ip", "server_ip")) - 1]
         for row in tables["connections"]
@@ -118,9 +118,9 @@ def test_no_outcome_is_wrong_where_directions_are_far_apart(name: str) -> None:
 
 def assert_none_wrong(
     flow: bytes, segments: np.ndarray, data: np.ndarray, moved: dict[str, np.ndarray], log: KeyLog | None = None
-) -> Made:
+) -> Rows:
     """No order gives another outcome than the captured one, whose tables are returned."""
-    was, *those = made(flow, data, segments, *moved.values(), log=log)
+    was, *those = tables_in_orders(flow, data, segments, *moved.values(), log=log)
     for what, tables in zip(moved, those, strict=True):
         assert_nothing_wrong(was, tables, what)
     return was
@@ -168,9 +168,9 @@ def captured(*steps: tuple[int, bytes], late: int | None = None, stuck: range | 
     return [*OPENING, *(segment for _, segment in found)]
 
 
-def of(segments: list[Segment]) -> Made:
-    ordered, data = Capture(segments=segments).ids_for()
-    (tables,) = made(FLOW, data, ordered)
+def of(segments: list[Segment]) -> Rows:
+    ordered, data = Capture(segments=segments).segments_and_payload()
+    (tables,) = tables_in_orders(FLOW, data, ordered)
     return tables
 
 
@@ -278,7 +278,7 @@ def test_frames_of_both_sides_are_noted() -> None:
     segments = captured(*TWICE_OPEN[:4], (SERVER, HEARTBEAT), late=CLIENT)
     segments.insert(-2, Segment(SERVER, sum(len(data) for side, data in TWICE_OPEN[:4] if side == SERVER) + 8,
                                 ack=len(HEADER + OPEN + SELECT), ns=APART))  # fmt: skip
-    for batches in (decoder.feed(FLOW, *Capture(segments=segments).ids_for()), decoder.finish()):
+    for batches in (decoder.feed(FLOW, *Capture(segments=segments).segments_and_payload()), decoder.finish()):
         for batch in batches:
             notes |= {
                 row["name"] or row["frame_type"]: row["notes"]

@@ -202,8 +202,8 @@ def test_silence_is_compared_with_the_interval_agreed_on(ended: Tables) -> None:
 
 def test_a_condition_on_frames_chooses_connections_to_look_for_silence_in(ended: Tables) -> None:
     """Other frames on them are no silence."""
-    every, chosen = (points(plots.heartbeats(ended, where)) for where in (None, "name = 'basic.deliver'"))
-    assert sorted(map(str, chosen)) == sorted(map(str, every))
+    every, selected = (points(plots.heartbeats(ended, where)) for where in (None, "name = 'basic.deliver'"))
+    assert sorted(map(str, selected)) == sorted(map(str, every))
     assert "no connection agreed on heartbeats" in svg(plots.heartbeats(ended, "name = 'basic.nack'"))
 
 

@@ -34,12 +34,12 @@ def audited(fail_on: str = "violation", text: str = "billing", begun_before: boo
     named = [{**group(FINDINGS, "named", "x", 1), "rule_id": name, "application": text} for name in BROKEN]
     identities = [identity(name, severity, client_product=text) for name, severity in BROKEN.items()]
     groups = {"rules": rows, "checkable": [kind], "named": named, "identities": identities}
-    place = {"user": "guest", "vhost": "/", "client_product": text, "entities": None}
+    client = {"user": "guest", "vhost": "/", "client_product": text, "entities": None}
     facts = replace(
         facts,
         groups={**facts.groups, **{name: Groups(of, len(of)) for name, of in groups.items()}},
-        examples={name: [{**finding(name, "x"), **place}] for name in BROKEN},
-        firsts={key(identity(name, client_product=text)): {**finding(name, "x"), **place} for name in BROKEN},
+        examples={name: [{**finding(name, "x"), **client}] for name in BROKEN},
+        firsts={key(identity(name, client_product=text)): {**finding(name, "x"), **client} for name in BROKEN},
     )
     before = Previous({key(identity("CH-09", client_product=text)): {}, GONE["key"]: GONE})
     found = compare(facts.groups["identities"], before)

@@ -91,10 +91,10 @@ def drawn_once() -> Iterator[None]:
     draw = charts.svg
 
     def drawn(chart: Any, label: str) -> Markup:
-        place = (json.dumps(chart), label)
-        if place not in drawings:
-            drawings[place] = draw(chart, label)
-        return drawings[place]
+        key = (json.dumps(chart), label)
+        if key not in drawings:
+            drawings[key] = draw(chart, label)
+        return drawings[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "svg", drawn)

@@ -66,7 +66,7 @@ def by_consumer(decoded: Decoded, summary: DataFrame, *columns: str) -> Iterator
     """(script, peer, channel, consumer) and those columns of each row of a summary."""
     rows = summary.select("connection_id", "channel", "link", *columns).collect()
     for connection_id, channel, link, *values in rows:
-        yield (*decoded.place_of[connection_id], channel, link), values
+        yield (*decoded.origin_of[connection_id], channel, link), values
 
 
 def test_backlog_is_the_messages_that_the_script_does_not_settle(played: list[Script], decoded: Decoded) -> None:
@@ -100,18 +100,18 @@ def test_consumers_did_what_the_script_says(played: list[Script], decoded: Decod
 
 def test_rates_are_those_of_the_script(played: list[Script], decoded: Decoded) -> None:
     """Messages and bytes, in and out, by connection, exchange, queue and address."""
-    places = ["connection_id", "exchange", "queue", "address"]
-    summary = pipeline.rates(decoded.tables, every=f"{INTERVAL_US} microseconds", by=places)
-    rows = summary.select(F.unix_micros("ts"), *places, *RATES).collect()
+    indices = ["connection_id", "exchange", "queue", "address"]
+    summary = pipeline.rates(decoded.tables, every=f"{INTERVAL_US} microseconds", by=indices)
+    rows = summary.select(F.unix_micros("ts"), *indices, *RATES).collect()
     found = {
-        (decoded.place_of[connection_id][0], 1000 * ts, decoded.place_of[connection_id][1], *place): numbers
+        (decoded.origin_of[connection_id][0], 1000 * ts, decoded.origin_of[connection_id][1], *position): numbers
         for ts, connection_id, *rest in rows
-        for place, numbers in [(rest[:3], rest[3:])]
+        for position, numbers in [(rest[:3], rest[3:])]
     }
     assert found == {
-        (script.number, *place): numbers
+        (script.number, *position): numbers
         for script in played
-        for place, numbers in sums.rates(script, 1000 * INTERVAL_US).items()
+        for position, numbers in sums.rates(script, 1000 * INTERVAL_US).items()
     }
     assert len({key[1] for key in found}) > 100
 

@@ -31,9 +31,9 @@ if sys.argv[2] == "killed":
 """
 
 
-def with_scratch(place: Path, end: str) -> str:
-    """The directory that a process made in `place`, before it came to its `end`."""
-    words = [sys.executable, "-c", DIES_WITH_SCRATCH, str(place), end]
+def with_scratch(parent: Path, end: str) -> str:
+    """The directory that a process made in `parent`, before it came to its `end`."""
+    words = [sys.executable, "-c", DIES_WITH_SCRATCH, str(parent), end]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, umask=0)
     assert ran.returncode == (-signal.SIGKILL if end == "killed" else 0)
     return ran.stdout.strip()
@@ -73,12 +73,12 @@ def test_scratch_goes_where_spark_would_put_it(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv(scratch.LOCAL_DIRS, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text(f"# ours\nspark.master x\nspark.local.dir   {tmp_path}/defaults\n")
-    places = {"defaults": {}, "conf": {"spark.local.dir": f"{tmp_path}/conf"}}
-    for name, conf in places.items():
+    parents = {"defaults": {}, "conf": {"spark.local.dir": f"{tmp_path}/conf"}}
+    for name, conf in parents.items():
         assert Path(scratch.directories(conf)).parent == tmp_path / name
     monkeypatch.setenv(scratch.LOCAL_DIRS, f"{tmp_path}/one,{tmp_path}/two")
-    made = [Path(directory) for directory in scratch.directories(places["conf"]).split(",")]
-    assert [directory.parent.name for directory in made] == ["one", "two"]
+    result = [Path(directory) for directory in scratch.directories(parents["conf"]).split(",")]
+    assert [directory.parent.name for directory in result] == ["one", "two"]
     scratch.private.cache_clear()
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from scapy.layers.inet import fragment
 from scapy.layers.l2 import Ether
-from test_fragments import WAITING, numbered
+from test_fragments import WAITING, with_id
 from test_source import accounts
 from test_source import rows as read
 
@@ -200,12 +200,12 @@ def test_fragments_of_one_datagram_in_two_files(tmp_path: Path) -> None:
     before: list[Record] = []
     behind: list[Record] = []
     for number, (ns, link, data) in enumerate(records(name), 1):
-        parts = [(ns, link, bytes(Ether(**MACS) / part)) for part in fragment(numbered(data, number), fragsize=200)]
+        parts = [(ns, link, bytes(Ether(**MACS) / part)) for part in fragment(with_id(data, number), fragsize=200)]
         before += parts if number < torn.no else parts[:1] if number == torn.no else []
         behind += parts if number > torn.no else parts[1:] if number == torn.no else []
-    in_one = write(tmp_path / "one.pcap", before + behind)
-    assert values(decode([in_one]), *WHAT, *WHEN) == values(decoded(name), *WHAT, *WHEN)
-    (together,) = accounts(read(TcpRunsReader, in_one))
+    one_file = write(tmp_path / "one.pcap", before + behind)
+    assert values(decode([one_file]), *WHAT, *WHEN) == values(decoded(name), *WHAT, *WHEN)
+    (together,) = accounts(read(TcpRunsReader, one_file))
     both = write(tmp_path / "1.pcap", before), write(tmp_path / "2.pcap", behind)
     waiting = [account["skipped"].get(WAITING, 0) for account in accounts(read(TcpRunsReader, *both))]
     assert sum(waiting) == together["skipped"][WAITING] + 1  # none completes it

@@ -210,7 +210,7 @@ def in_frames(kind: int, payload: bytes, cuts: tuple[int, ...], channel: int = 1
     )
 
 
-OCTETS, NO_LIMIT = 1, 2**32 - 1  # unit and value of message.flow
+BYTES, NO_LIMIT = 1, 2**32 - 1  # unit and value of message.flow
 # Header and body of `transfer`: all but the headers of its three frames, and the payload of the first.
 BYTES_OF_TRANSFER = len(transfer("d")) - len(segment("message.transfer", {"destination": "d", "accept-mode": 0})) - 36
 
@@ -361,14 +361,14 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, control("session.completed", commands=[(0, 4)]))
     wire.add(SERVER, control("execution.exception", error_code=542, command_id=4))  # illegal-state
 
-    stated = header(("message.message-properties", {"content-length": 3}))
+    facts = header(("message.message-properties", {"content-length": 3}))
     wire = wires["no body"] = opened()
-    wire.add(CLIENT, frame(1, command, 1, FIRST_SEGMENT | 3) + frame(2, stated, 1, LAST_SEGMENT | 3))
+    wire.add(CLIENT, frame(1, command, 1, FIRST_SEGMENT | 3) + frame(2, facts, 1, LAST_SEGMENT | 3))
 
     # Of credit, commands one packet after the other: the client's subscribe is packet 5.
     wire = wires["window"] = subscribed(opened(), "q")
     wire.add(CLIENT, flow(2))  # no bytes yet
-    wire.add(CLIENT, flow(NO_LIMIT, OCTETS))
+    wire.add(CLIENT, flow(NO_LIMIT, BYTES))
     wire.add(SERVER, transfer("d"))
     wire.add(SERVER, transfer("d"))  # packet 9: none left
     wire.add(CLIENT, control("message.accept", transfers=[(0, 1)]))
@@ -379,26 +379,26 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, control("session.completed", commands=[(3, 3)]))  # packet 15: one
     wire.add(CLIENT, control("message.stop", destination="d"))  # packet 16
     wire.add(CLIENT, control("session.completed", commands=[(0, 3)]))  # of before: nothing
-    wire.add(CLIENT, flow(NO_LIMIT, OCTETS))
+    wire.add(CLIENT, flow(NO_LIMIT, BYTES))
     wire.add(CLIENT, flow(NO_LIMIT))  # packet 19
     wire.add(SERVER, transfer("d"))
     wire.add(CLIENT, control("message.cancel", destination="d"))
 
     wire = wires["credit"] = subscribed(opened(), "q")
     wire.add(CLIENT, control("message.set-flow-mode", destination="d", flow_mode=0))
-    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, OCTETS))  # packet 7
+    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, BYTES))  # packet 7
     wire.add(SERVER, transfer("d"))  # packet 8: none left
     wire.add(CLIENT, control("session.completed", commands=[(0, 0)]))  # nothing comes back
     wire.add(CLIENT, flow(2))  # packet 10
     wire.add(CLIENT, control("message.set-flow-mode", destination="d", flow_mode=1))  # packet 11: all is gone
     wire.add(CLIENT, flow(1))
-    wire.add(CLIENT, flow(NO_LIMIT, OCTETS))  # packet 13
+    wire.add(CLIENT, flow(NO_LIMIT, BYTES))  # packet 13
     wire.add(SERVER, transfer("d"))  # packet 14: none left
     wire.add(CLIENT, control("session.completed", commands=[(0, 1)]))  # packet 15: one
     wire.add(CLIENT, control("session.detach", name=b"s"))
 
-    wire = wires["octets"] = subscribed(opened(), "q")
-    wire.add(CLIENT, flow(10) + flow(BYTES_OF_TRANSFER, OCTETS))  # packet 6
+    wire = wires["bytes"] = subscribed(opened(), "q")
+    wire.add(CLIENT, flow(10) + flow(BYTES_OF_TRANSFER, BYTES))  # packet 6
     wire.add(SERVER, transfer("d"))  # packet 7: none left
     wire.add(CLIENT, control("session.completed", commands=[(0, 0)]))  # packet 8
     wire.add(SERVER, transfer("d"))  # packet 9: none left, and nothing more comes
@@ -407,10 +407,10 @@ def scripts() -> dict[str, Wire]:
 
     # What was sent before the stop had come to the server is not owed to it.
     wire = wires["crossing"] = subscribed(opened(), "q")
-    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, BYTES))  # packet 6
     wire.add(CLIENT, control("message.stop", destination="d"))  # packet 7
     wire.add(SERVER, transfer("d") + transfer("d"))
-    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, OCTETS))  # packet 9
+    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, BYTES))  # packet 9
     wire.add(SERVER, transfer("d"))  # packet 10: none left
     wire.add(CLIENT, control("message.cancel", destination="d"))  # packet 11
     wire.add(SERVER, transfer("d"))
@@ -418,26 +418,26 @@ def scripts() -> dict[str, Wire]:
     # The client's commands are 0 (subscribe), 1 and 2 (flow), 3 (flush), and what follows.
     flush = control("message.flush", destination="d")
     wire = wires["flush"] = subscribed(opened(), "q")
-    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, BYTES))  # packet 6
     wire.add(SERVER, transfer("d"))
     wire.add(CLIENT, flush)
     wire.add(SERVER, transfer("d"))  # as long as the flush is not completed
     wire.add(SERVER, control("session.completed", commands=[(0, 3)]))  # packet 10: nothing is left
     wire.add(CLIENT, control("session.completed", commands=[(0, 1)]))  # of before: nothing
-    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, OCTETS))  # packet 12
+    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, BYTES))  # packet 12
     wire.add(SERVER, transfer("d"))  # packet 13: none left
     wire.add(CLIENT, control("message.cancel", destination="d"))  # packet 14
 
     wire = wires["flush, then flow"] = subscribed(opened(), "q")
-    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
-    wire.add(CLIENT, flush + flow(2) + flow(NO_LIMIT, OCTETS))
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, BYTES))  # packet 6
+    wire.add(CLIENT, flush + flow(2) + flow(NO_LIMIT, BYTES))
     wire.add(SERVER, control("session.completed", commands=[(0, 3)]))  # two are left, of five and two
     wire.add(SERVER, transfer("d"))
     wire.add(SERVER, transfer("d"))  # packet 10: none left
     wire.add(CLIENT, control("message.cancel", destination="d"))  # packet 11
 
     wire = wires["flush without completion"] = subscribed(opened(), "q")
-    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, BYTES))  # packet 6
     wire.add(CLIENT, flush)
     wire.add(SERVER, control("session.completed", commands=[(0, 2)]))
     wire.add(CLIENT, control("message.cancel", destination="d"))
@@ -739,7 +739,7 @@ def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing
     [
         ("window", (7 - 5) + (11 - 9) + (15 - 14) + (19 - 16)),
         ("credit", (7 - 5) + (10 - 8) + (13 - 11) + (15 - 14)),
-        ("octets", (6 - 5) + (8 - 7) + (11 - 9)),
+        ("bytes", (6 - 5) + (8 - 7) + (11 - 9)),
         ("crossing", (6 - 5) + (9 - 7) + (11 - 10)),
         ("flush", (6 - 5) + (12 - 10) + (14 - 13)),
         ("flush, then flow", (6 - 5) + (11 - 10)),

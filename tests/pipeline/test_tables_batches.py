@@ -65,7 +65,7 @@ def decoded(with_captures: bool) -> pa.Table:
     return in_order(pa.concat_tables([by_hand, captured]))
 
 
-def made(size: int, with_captures: bool) -> dict[str, list[str]]:
+def ids_in_batches(size: int, with_captures: bool) -> dict[str, list[str]]:
     """Rows of tables as text, of batches of `size` rows."""
     found = {name: list[str]() for name in WORKER_TABLES}
     rows = TableRows(config(payload=True))
@@ -76,7 +76,7 @@ def made(size: int, with_captures: bool) -> dict[str, list[str]]:
 
 @cache
 def at_once(with_captures: bool) -> dict[str, list[str]]:
-    return made(decoded(with_captures).num_rows, with_captures)
+    return ids_in_batches(decoded(with_captures).num_rows, with_captures)
 
 
 @pytest.mark.parametrize(("size", "waiting_bytes", "with_captures"), SIZES)
@@ -91,7 +91,7 @@ def test_rows_are_the_same(
         monkeypatch.setattr(conversation, "MEMORY_BYTES", 0)  # all that waits is in files
     if waiting_bytes is not None:
         monkeypatch.setattr(conversation, "WAITING_BYTES", waiting_bytes)
-    assert made(size, with_captures) == expected
+    assert ids_in_batches(size, with_captures) == expected
 
 
 def test_texts_of_earlier_connections_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_texts_of_earlier_connections_are_dropped(monkeypatch: pytest.MonkeyPatc
     expected = at_once(False)
     monkeypatch.setattr(states, "MOST_TEXTS", 1)
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
-    assert made(7, False) == expected
+    assert ids_in_batches(7, False) == expected
 
 
 def outstanding(count: int) -> Script:
@@ -134,16 +134,16 @@ def in_batches(*batches: pa.Table) -> dict[str, list[str]]:
     return {name: sorted(texts) for name, texts in found.items()}
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(place, marks=pytest.mark.slow) for place in (1, 2))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(index, marks=pytest.mark.slow) for index in (1, 2))])
 def test_connections_with_equal_attributes_are_distinguished(first: int) -> None:
     """Numbers of frames, channels and messages are equal in both, and a batch may hold the end of the one and the
     beginning of the other."""
     for rows in twins().values():
-        in_one = in_batches(rows)
-        assert len(in_one["connections"]) == 2
+        in_one_batch = in_batches(rows)
+        assert len(in_one_batch["connections"]) == 2
         step = 1 + len(rows) // 60
         for cut in range(len(rows) // 2 + first * step, len(rows), 3 * step):
-            assert in_batches(rows.slice(0, cut), rows.slice(cut)) == in_one, cut
+            assert in_batches(rows.slice(0, cut), rows.slice(cut)) == in_one_batch, cut
 
 
 def test_above_the_limit_the_oldest_messages_are_written_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

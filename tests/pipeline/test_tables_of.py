@@ -62,10 +62,10 @@ def apart() -> list[list[str]]:
     groups = list[tuple[list[str], set[bytes]]]()
     for name in CAPTURES:
         flows = set(runs(name)["flow"].drop_null().to_pylist())
-        for names, taken in groups:
-            if not flows & taken:
+        for names, used in groups:
+            if not flows & used:
                 names.append(name)
-                taken |= flows
+                used |= flows
                 break
         else:
             groups.append(([name], flows))

@@ -41,7 +41,7 @@ def both_ways(thing: Any) -> tuple[bytes, bytes]:
     return encoded
 
 
-def taken(w: v.Writer) -> tuple[bytes, bytes]:
+def value_and_metadata(w: v.Writer) -> tuple[bytes, bytes]:
     """The value and metadata written last."""
     p = w.positions
     return (
@@ -56,7 +56,7 @@ def written(put: Any, *arguments: Any) -> Any:
     v.begin(w)
     put(w, *arguments)
     assert v.finish(w) == v.OK
-    return spark_value(*taken(w))
+    return spark_value(*value_and_metadata(w))
 
 
 def put_key(w: v.Writer, name: bytes) -> None:
@@ -255,7 +255,7 @@ def test_of_equal_keys_the_last_wins() -> None:
                 v.put_int(w, i)
         v.end_object(w)
         assert v.finish(w) == v.OK
-        assert spark_value(*taken(w)) == {"other": repeats - 1, "same": repeats - 1, "x": repeats - 1}
+        assert spark_value(*value_and_metadata(w)) == {"other": repeats - 1, "same": repeats - 1, "x": repeats - 1}
 
 
 def test_nested_objects_share_their_keys() -> None:
@@ -282,7 +282,7 @@ def test_values_follow_each_other_in_the_heaps() -> None:
         v.put_int(w, i)
         v.end_object(w)
         assert v.finish(w) == v.OK
-        assert spark_value(*taken(w)) == {f"k{i % 3}": i}
+        assert spark_value(*value_and_metadata(w)) == {f"k{i % 3}": i}
 
 
 def test_the_hash_table_survives_the_end_of_its_generations() -> None:
@@ -295,7 +295,7 @@ def test_the_hash_table_survives_the_end_of_its_generations() -> None:
         v.put_null(w)
         v.end_object(w)
         assert v.finish(w) == v.OK
-        assert spark_value(*taken(w)) == {"a": None}
+        assert spark_value(*value_and_metadata(w)) == {"a": None}
     assert w.positions[cells.GENERATION] == 3
 
 
@@ -316,9 +316,9 @@ def test_known_keys_give_the_same_object_whatever_was_reserved(present: list[int
         v.put_int(w, number)
     v.end_known_object(w, keys, 0)
     assert v.finish_known(w, keys, 0) == v.OK
-    assert spark_value(*taken(w)) == {KEY_SETS[0][i]: i for i in present}
+    assert spark_value(*value_and_metadata(w)) == {KEY_SETS[0][i]: i for i in present}
     by_hand = both_ways({KEY_SETS[0][i]: i for i in present})[0]
-    assert len(taken(w)[0]) == len(by_hand)
+    assert len(value_and_metadata(w)[0]) == len(by_hand)
 
 
 def test_known_keys_and_others_in_one_value() -> None:
@@ -338,7 +338,7 @@ def test_known_keys_and_others_in_one_value() -> None:
     v.end_object(w)
     v.end_known_object(w, keys, 0)
     assert v.finish_known(w, keys, 0) == v.OK
-    value, metadata = taken(w)
+    value, metadata = value_and_metadata(w)
     assert spark_value(value, metadata) == {"zeta": 1, "mid": {"new": None, "alpha": None}}
     assert metadata.count(b"alpha") == 1
 
@@ -387,12 +387,12 @@ def test_a_full_heap_is_reported_and_never_overrun() -> None:
             assert not large.value[value_room:].any()
             assert not large.metadata[metadata_room:].any()
             if value_room == 1000 and metadata_room == 1000:
-                assert (code, taken(w)) == (v.OK, (expected_value, expected_metadata))
+                assert (code, value_and_metadata(w)) == (v.OK, (expected_value, expected_metadata))
             else:
                 assert code == v.FULL
                 full += 1
                 v.rollback(w)
-                assert taken(w) == (b"", b"")
+                assert value_and_metadata(w) == (b"", b"")
     assert full == len(expected_value) + len(expected_metadata)
 
 
@@ -402,7 +402,7 @@ def test_a_writer_enlarged_until_it_fits_keeps_what_was_finished() -> None:
     for _ in range(3):
         while build_sample(w) == v.FULL:
             w = v.enlarge(w)
-        finished.append(taken(w))
+        finished.append(value_and_metadata(w))
     assert finished == [both_ways(SAMPLE)] * 3
     ends = int(w.positions[v.VALUE]), int(w.positions[v.METADATA])
     assert bytes(w.value[: ends[0]]) == 3 * finished[0][0]
@@ -426,7 +426,7 @@ def test_a_value_above_the_limit_is_too_large(monkeypatch: pytest.MonkeyPatch) -
     assert v.error_code(w) == v.TOO_LARGE
     assert v.finish(w) == v.TOO_LARGE
     v.rollback(w)
-    assert taken(w) == (b"", b"")
+    assert value_and_metadata(w) == (b"", b"")
 
 
 def test_nesting_beyond_the_stack_is_too_deep() -> None:

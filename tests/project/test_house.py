@@ -7,7 +7,6 @@ import graphlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +31,7 @@ RUNTIME = {
 # Packages that are not named as what is imported from them.
 DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
 FRONT = ROOT / "wirehare.py"  # beside the floors: what notebooks import
+TESTS = sorted(path for folder in ("tests", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py"))
 SOURCES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -114,15 +114,18 @@ def package(path: Path) -> str:
     return "/".join(path.relative_to(ROOT).parts[:2])
 
 
-def names_in(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """(name, line, whether it is a function or a class) of what a source file names."""
+@cache
+def names_in(path: Path) -> list[tuple[str, int, bool]]:
+    """(name, line, whether it is a function or a class) of what a source file names; tests have sentences as names."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name, node.lineno, True
+            found.append((node.name, node.lineno, True))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id, node.lineno, False
+            found.append((node.id, node.lineno, False))
         elif isinstance(node, ast.arg):
-            yield node.arg, node.lineno, False
+            found.append((node.arg, node.lineno, False))
+    return [each for each in found if not each[0].startswith("test_")]
 
 
 def banned_names(path: Path) -> list[str]:
@@ -140,7 +143,7 @@ def test_names_are_those_of_the_table_of_words() -> None:
     assert len(words("no variable")) >= 10
     found = [
         f"{path.relative_to(ROOT)}:{line} {name}"
-        for path in SOURCES
+        for path in [*SOURCES, *TESTS]
         for name, line, defined in names_in(path)
         if (defined and name in words("not")) or "octet" in name.lower()
     ]
@@ -149,7 +152,7 @@ def test_names_are_those_of_the_table_of_words() -> None:
 
 def test_no_variable_has_a_banned_name() -> None:
     waiting = packages_to_rename()
-    assert [name for path in SOURCES if package(path) not in waiting for name in banned_names(path)] == []
+    assert [name for path in [*SOURCES, *TESTS] if package(path) not in waiting for name in banned_names(path)] == []
     assert {package(path) for path in SOURCES if banned_names(path)} == waiting, (
         "a package that is renamed is not listed"
     )

@@ -44,7 +44,7 @@ LINES = [
 ]
 
 
-MADE = {
+REPLACEMENTS = {
     "make demo": "grep -q 'wirehare nightly samples --output out --overwrite --report out.html' Makefile",
     "make kernels": "grep -q '^kernels:' Makefile",
 }
@@ -81,7 +81,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
             (folder / name).symlink_to(entry)
     script = ""
     for number, line in enumerate(LINES):
-        command = MADE.get(line.partition("#")[0].strip(), line)
+        command = REPLACEMENTS.get(line.partition("#")[0].strip(), line)
         script += (
             f"{{\n{command}\n}} >{results}/{number}.out 2>{results}/{number}.err\necho $? >{results}/{number}.code\n"
         )
@@ -108,7 +108,7 @@ def test_every_line_runs_in_one_shell_from_top_to_bottom(shell: Shell) -> None:
 
 def test_the_shell_runs_all_commands_of_the_readme() -> None:
     assert {shlex.split(line)[0] for line in LINES} == {"make", "source", "wirehare", "spark-submit"}
-    assert {line.partition("#")[0].strip() for line in LINES if line.startswith("make")} == set(MADE)
+    assert {line.partition("#")[0].strip() for line in LINES if line.startswith("make")} == set(REPLACEMENTS)
 
 
 def test_the_readme_fits_on_four_screens() -> None:
@@ -130,8 +130,8 @@ def test_the_demo_prints_the_documented_output(shell: Shell) -> None:
     """As a decode of the same captures does; and `explain` says what is shown."""
     output, why = blocks(README, "text")
     assert output in shell.run("wirehare decode").out
-    said = shell.run("wirehare explain").out
-    assert [line for line in why.replace("...", "").splitlines() if line.partition("file://")[0] not in said] == []
+    answers = shell.run("wirehare explain").out
+    assert [line for line in why.replace("...", "").splitlines() if line.partition("file://")[0] not in answers] == []
     out = str(shell.folder / "out")
     captures = location(out).child("captures").dataset().to_table().to_pylist()
     with open_tables(out) as session:

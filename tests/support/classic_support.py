@@ -38,7 +38,7 @@ def long_prefixed(data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + data
 
 
-def padded(data: bytes) -> np.ndarray:
+def with_padding(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(PAD + data + PAD), np.uint8)
 
 
@@ -51,7 +51,7 @@ def method_fits(version: str, name: str, data: bytes) -> bool:
     """The result of `check_method` for these argument bytes."""
     method = method_named(version, name)
     payload = struct.pack(">HH", method.class_id, method.method_id) + data
-    buf, end, t, code = padded(payload), len(PAD) + len(payload), classic_tables(), VERSIONS.index(version)
+    buf, end, t, code = with_padding(payload), len(PAD) + len(payload), classic_tables(), VERSIONS.index(version)
     return bool(check_method(buf, len(PAD), end, t, code, classify_method(buf, len(PAD), end, t, code)))
 
 
@@ -59,7 +59,7 @@ def header_fits(version: str, class_id: int, data: bytes) -> bool:
     """The result of `check_header` for these bytes from the property flags on."""
     payload = struct.pack(">HHQ", class_id, 0, 5) + data
     end = len(PAD) + len(payload)
-    return bool(check_header(padded(payload), len(PAD), end, classic_tables(), VERSIONS.index(version)))
+    return bool(check_header(with_padding(payload), len(PAD), end, classic_tables(), VERSIONS.index(version)))
 
 
 def read(w: Writer) -> Any:
@@ -71,7 +71,7 @@ def arguments(version: str, name: str, data: bytes, w: Writer | None = None) -> 
     """Code, offset from the first argument, and what Spark reads."""
     method = method_named(version, name)
     payload = struct.pack(">HH", method.class_id, method.method_id) + data
-    buf, start, end = padded(payload), len(PAD), len(PAD) + len(payload)
+    buf, start, end = with_padding(payload), len(PAD), len(PAD) + len(payload)
     t, code_of = classic_tables(), VERSIONS.index(version)
     index = classify_method(buf, start, end, t, code_of)
     w = w or new_writer(1 << 16)
@@ -84,7 +84,7 @@ def arguments(version: str, name: str, data: bytes, w: Writer | None = None) -> 
 def properties(version: str, class_id: int, data: bytes) -> Decoded:
     """Code, offset from the property flags, and what Spark reads."""
     header = struct.pack(">HHQ", class_id, 0, 5)
-    buf, start, end = padded(header + data), len(PAD), len(PAD) + 12 + len(data)
+    buf, start, end = with_padding(header + data), len(PAD), len(PAD) + 12 + len(data)
     t, code_of, w = classic_tables(), VERSIONS.index(version), new_writer()
     code, at = decode_properties(buf, start + 12, end, t, code_of, class_id, w)
     assert check_header(buf, start, end, t, code_of) or code != OK

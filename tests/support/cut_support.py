@@ -77,8 +77,8 @@ class Tables:
     def __call__(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
         rows = self.rows[table]
         if keys is not None:
-            chosen = {tuple(key.values()) for key in keys.to_pylist()}
-            rows = [row for row in rows if tuple(row[name] for name in keys.column_names) in chosen]
+            selected = {tuple(key.values()) for key in keys.to_pylist()}
+            rows = [row for row in rows if tuple(row[name] for name in keys.column_names) in selected]
         return self.arrow(table, rows).select(list(columns))
 
     def arrow(self, table: str, rows: list[dict[str, Any]]) -> pa.Table:
@@ -105,8 +105,8 @@ class Tables:
 def tables_of(paths: Iterable[Path], secrets: SecretFiles | None = None) -> Tables:
     """What decoding these captures gives, as far as a cut needs it; `secrets` as for `decode_runs`."""
     batches = in_flow_order(runs(list(paths))).combine_chunks().to_batches(max_chunksize=64)
-    made = decode_runs(payload=True, secrets=secrets)(iter(batches))
-    decoded = rows_of(pa.Table.from_batches(made, schema=DECODED))
+    result = decode_runs(payload=True, secrets=secrets)(iter(batches))
+    decoded = rows_of(pa.Table.from_batches(result, schema=DECODED))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TYPES}
     for row in decoded:
         facts = row["facts"] if row["kind"] == "connection" else row["arguments"]
@@ -145,8 +145,8 @@ def tshark(path: Path, *arguments: str) -> list[str]:
 
 def fields(path: Path, *names: str, only: str = "") -> list[list[str]]:
     """Fields of every packet as tshark shows them; of the packets that a display filter passes."""
-    chosen = [part for name in names for part in ("-e", name)]
-    lines = tshark(path, *(["-Y", only] if only else []), "-T", "fields", *chosen)
+    selected = [part for name in names for part in ("-e", name)]
+    lines = tshark(path, *(["-Y", only] if only else []), "-T", "fields", *selected)
     return [line.split("\t") for line in lines]
 
 

@@ -130,8 +130,8 @@ def in_order(rows: pa.Table) -> pa.Table:
 
 def packed_tables(rows: pa.Table, config: Config) -> list[tuple[str, bytes]]:
     """The tables of DECODED rows as rows of `codec.tables.PACKED`."""
-    made = TableRows(config).rows(in_order(rows).to_batches())
+    result = TableRows(config).rows(in_order(rows).to_batches())
     accounts = rows.filter(pc.equal(rows["kind"], "capture"))["arguments"].to_pylist()
     texts = pa.record_batch({"account": [json.dumps(variant_value(**each)) for each in accounts]})
-    found = [(table, packed(batch)) for table, batch in made if batch.num_rows]
+    found = [(table, packed(batch)) for table, batch in result if batch.num_rows]
     return [*found, *([("accounts", packed(texts))] if accounts else [])]

@@ -126,8 +126,8 @@ def expected(name: str) -> tuple[ExpectedConnection, ...]:
     origin = golden.captures()[source]
     in_tshark = frames_in_tshark(origin)
     found = []
-    for place, (here, there) in enumerate(zip(captured(name), captured(source), strict=True)):
-        views = {end: in_tshark.get((place, end), []) for end in there.halves}
+    for index, (here, there) in enumerate(zip(captured(name), captured(source), strict=True)):
+        views = {end: in_tshark.get((index, end), []) for end in there.halves}
         content = content_of(there, any(views.values()))
         frames: list[ExpectedFrame] = []
         unframed: list[GoldenFrame] = []

@@ -338,17 +338,17 @@ def main() -> int:
         "--largest", type=float, default=float("inf"), help="with --captures: those of up to so many bytes"
     )
     parser.add_argument("--captures", action="store_true", help="all captures of the tests as they are, and no other")
-    chosen = parser.parse_args()
-    if chosen.captures:
-        number, digest = sound(chosen.largest)
+    selected = parser.parse_args()
+    if selected.captures:
+        number, digest = sound(selected.largest)
         print(f"{number:,} inputs, captures as they are\ndigest of rows, values and facts: {digest}")
         return 0
-    tally = fuzz(chosen.seed, chosen.inputs, chosen.seconds * (1 - OF_LOGINS), chosen.keep)
-    print(f"seed {chosen.seed}: {tally.inputs.total():,} inputs {dict(tally.inputs)}, {tally.rows:,} frames")
+    tally = fuzz(selected.seed, selected.inputs, selected.seconds * (1 - OF_LOGINS), selected.keep)
+    print(f"seed {selected.seed}: {tally.inputs.total():,} inputs {dict(tally.inputs)}, {tally.rows:,} frames")
     print(f"{tally.all_rows:,} rows of all tables")
     print(f"frames by status: {dict(tally.statuses)}; slowest input {tally.slowest:.2f} s of processor time")
     print(f"digest of rows, values and facts: {tally.digest.hexdigest()}")
-    tried, leaks = fuzz_logins(chosen.seed, chosen.inputs, chosen.seconds * OF_LOGINS)
+    tried, leaks = fuzz_logins(selected.seed, selected.inputs, selected.seconds * OF_LOGINS)
     print(f"{tried:,} damaged logins")
     failures = tally.failures + leaks
     print(f"failures: {len(failures)}")

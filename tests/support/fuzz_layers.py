@@ -177,8 +177,8 @@ def sealed(rng: random.Random, sealer: Sealer, data: bytes) -> Iterator[bytes]:
 
 def odd_one(rng: random.Random, known: Forged) -> Sent:
     """Records in clear that have no place here."""
-    made = (
+    result = (
         record(ALERT, b"\x01\x00"), record(CHANGE_CIPHER_SPEC, b"\x01"), record(HANDSHAKE, b""), record(DATA, b""),
         record(HANDSHAKE, bytes(4)), record(DATA, rng.randbytes(40)), known.hello()[1], known.answer()[1],
     )  # fmt: skip
-    return rng.choice((CLIENT, SERVER)), rng.choice(made) * rng.choice((1, 1, 3, 50))
+    return rng.choice((CLIENT, SERVER)), rng.choice(result) * rng.choice((1, 1, 3, 50))

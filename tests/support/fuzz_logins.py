@@ -21,26 +21,26 @@ def inputs(rng: random.Random) -> Iterator[tuple[Login, int, list[Damaged]]]:
     every = logins()
     while True:
         login = rng.choice(every)
-        place, other = rng.choice(login.secret_frames), rng.choice(rng.choice(every).frames)[1]
-        changed = list(damaged(login, place, rng, other, spliced=1000))
-        chosen = rng.sample(changed, BATCH)
-        yield login, place, [(data, rng.choice((None, rng.randint(1, max(1, len(data) - 1))))) for data in chosen]
+        index, other = rng.choice(login.secret_frames), rng.choice(rng.choice(every).frames)[1]
+        changed = list(damaged(login, index, rng, other, spliced=1000))
+        selected = rng.sample(changed, BATCH)
+        yield login, index, [(data, rng.choice((None, rng.randint(1, max(1, len(data) - 1))))) for data in selected]
 
 
 def fuzz_logins(seed: int, count: int, seconds: float) -> tuple[int, list[str]]:
     """Try inputs until `count` of them or `seconds` are over: how many, and those that show a piece of the secret."""
     searcher, started, tried = Searcher(), time.monotonic(), 0
     failures: list[str] = []
-    for login, place, changed in inputs(random.Random(f"logins {seed}")):
+    for login, index, changed in inputs(random.Random(f"logins {seed}")):
         if tried >= count or time.monotonic() - started > seconds:
             break
         changed = changed[: count - tried]
         tried += len(changed)
-        if searched(searcher, login, place, changed):  # which of them?
-            which = f"login {login.version} {login.mechanism}, frame {place}"
-            one_by_one = [(each, searched(searcher, login, place, [each])) for each in changed]
+        if searched(searcher, login, index, changed):  # which of them?
+            which = f"login {login.version} {login.mechanism}, frame {index}"
+            one_by_one = [(each, searched(searcher, login, index, [each])) for each in changed]
             named = [
-                f"{which}: {leaks[:3]} of {captured} octets of {data.hex()}"
+                f"{which}: {leaks[:3]} of {captured} bytes of {data.hex()}"
                 for (data, captured), leaks in one_by_one
                 if leaks
             ]
@@ -48,10 +48,10 @@ def fuzz_logins(seed: int, count: int, seconds: float) -> tuple[int, list[str]]:
     return tried, failures
 
 
-def searched(searcher: Searcher, login: Login, place: int, changed: list[Damaged]) -> list[str]:
+def searched(searcher: Searcher, login: Login, index: int, changed: list[Damaged]) -> list[str]:
     """Pieces of the secret that were found, or the error."""
     try:
-        return searcher.leaking(login, place, changed)
+        return searcher.leaking(login, index, changed)
     except Exception as error:
         return [f"{type(error).__name__}: {error}"]
 
@@ -61,9 +61,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--inputs", type=int, default=10**9, help="at most so many")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    chosen = parser.parse_args()
-    tried, failures = fuzz_logins(chosen.seed, chosen.inputs, chosen.seconds)
-    print(f"seed {chosen.seed}: {tried:,} damaged logins, failures: {len(failures)}")
+    selected = parser.parse_args()
+    tried, failures = fuzz_logins(selected.seed, selected.inputs, selected.seconds)
+    print(f"seed {selected.seed}: {tried:,} damaged logins, failures: {len(failures)}")
     for line in failures[:20]:
         print(f"  {line}")
     return 1 if failures else 0

@@ -89,11 +89,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--inputs", type=int, default=INPUTS, help=f"for compiled kernels ({INPUTS})")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    chosen = parser.parse_args()
-    seed = ("--seed", str(chosen.seed))
-    checked = max(INTERPRETED, chosen.inputs // CHECKED_SHARE)
+    selected = parser.parse_args()
+    seed = ("--seed", str(selected.seed))
+    checked = max(INTERPRETED, selected.inputs // CHECKED_SHARE)
     with ThreadPoolExecutor(1) as other_core:
-        compiled = other_core.submit(fuzzed, "compiled", *seed, "--inputs", str(max(INTERPRETED, chosen.inputs)))
+        compiled = other_core.submit(fuzzed, "compiled", *seed, "--inputs", str(max(INTERPRETED, selected.inputs)))
         some = ("--captures", "--largest", str(INTERPRETED_BYTES))
         require_equal(fuzzed("compiled", *some), fuzzed("interpreted", *some), "small captures")
         require_equal(fuzzed("compiled", "--captures"), fuzzed("bounds-checked", "--captures"), "captures")
@@ -107,7 +107,7 @@ def main() -> None:
     for mode, found in rounds.items():
         common = found.after.keys() & every.after.keys()
         for number in sorted(common):
-            require_equal(found.after[number], every.after[number], f"{mode}, seed {chosen.seed}, input {number}")
+            require_equal(found.after[number], every.after[number], f"{mode}, seed {selected.seed}, input {number}")
         print(f"the rows of {max(common):,} inputs are those of {mode} kernels")
 
 

@@ -72,8 +72,10 @@ def tables(inputs: Sequence[list[Run]], payload: bool = False, secrets: SecretFi
 
 def table_of(rows: Rows, table: str, *columns: str) -> pa.Table:
     """Some columns of a table."""
-    chosen = [batch.select(columns) for batch in rows[table]]
-    return pa.Table.from_batches(chosen) if chosen else pa.table({name: pa.array([], pa.int64()) for name in columns})
+    selected = [batch.select(columns) for batch in rows[table]]
+    return (
+        pa.Table.from_batches(selected) if selected else pa.table({name: pa.array([], pa.int64()) for name in columns})
+    )
 
 
 def check(rows: Rows) -> None:

@@ -181,8 +181,8 @@ def differs(node: Node, value: Any, where: str) -> Iterator[str]:
         children = node.get("c", [])
         if len(children) != len(value):
             yield f"{where} has {len(value)} elements, tshark shows {len(children)}"
-        for place, (child, element) in enumerate(zip(children, value, strict=False)):
-            yield from differs(child, element, f"{where}[{place}]")
+        for index, (child, element) in enumerate(zip(children, value, strict=False)):
+            yield from differs(child, element, f"{where}[{index}]")
     elif not same_scalar(node, value):
         yield f"{where} is {value!r}, tshark shows {node!r}"
 

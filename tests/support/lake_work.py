@@ -73,9 +73,9 @@ def rotated(capture: Path, directory: Path, number: int) -> Iterator[Path]:
 def moved_in_time(capture: Path, to: Path, seconds: int) -> Path:
     """The capture with all packets so much later."""
     header, packets = records(capture)
-    for location, record in enumerate(packets):
+    for index, record in enumerate(packets):
         stamp = int.from_bytes(record[:4], "little") + seconds
-        packets[location] = stamp.to_bytes(4, "little") + record[4:]
+        packets[index] = stamp.to_bytes(4, "little") + record[4:]
     to.write_bytes(header + b"".join(packets))
     return to
 

@@ -173,18 +173,18 @@ def lengths(data: bytes) -> Iterator[bytes]:
 
 def types(data: bytes, version: str) -> Iterator[bytes]:
     """Every frame type; methods by their numbers, controls, descriptors, constructors; and two of them at once."""
-    places = {"0-10": (0, 1, 5, 12, 13, 14), "1.0": (4, 5, 8, 9, 10, 11, 14)}.get(version, (0, 1, 2, 8, 10))
-    for at in places:
+    indices = {"0-10": (0, 1, 5, 12, 13, 14), "1.0": (4, 5, 8, 9, 10, 11, 14)}.get(version, (0, 1, 2, 8, 10))
+    for at in indices:
         for byte in range(256):
             yield data[:at] + bytes([byte]) + data[at + 1 :]
     for kind in range(10):
         for byte in range(96):
             yield (
-                data[: places[1]]
+                data[: indices[1]]
                 + bytes([kind])
-                + data[places[1] + 1 : places[-1]]
+                + data[indices[1] + 1 : indices[-1]]
                 + bytes([byte])
-                + data[places[-1] + 1 :]
+                + data[indices[-1] + 1 :]
             )
 
 
@@ -208,9 +208,9 @@ def splices(rng: random.Random, data: bytes, other: bytes) -> bytes:
     return data
 
 
-def damaged(login: Login, place: int, rng: random.Random, other: bytes, spliced: int = 300) -> Iterator[bytes]:
-    """The frame at `place`, damaged in every way; with its own size as damaged, and made true again."""
-    data = login.frames[place][1]
+def damaged(login: Login, index: int, rng: random.Random, other: bytes, spliced: int = 300) -> Iterator[bytes]:
+    """The frame at `index`, damaged in every way; with its own size as damaged, and made true again."""
+    data = login.frames[index][1]
     for ways in (flips(data), lengths(data), types(data, login.version)):
         yield from ways
     for _ in range(spliced):
@@ -226,11 +226,11 @@ def copies_nothing(login: Login, data: bytes, other: bytes, changed: bytes) -> b
     return not any(piece in other or changed.count(piece) > data.count(piece) for piece in pieces(login))
 
 
-def conversation(login: Login, place: int, data: bytes, captured: int | None = None) -> Wire:
-    """The login with `bytes` for the frame at `place`, of which `captured` are in the snaplen."""
+def conversation(login: Login, index: int, data: bytes, captured: int | None = None) -> Wire:
+    """The login with `bytes` for the frame at `index`, of which `captured` are in the snaplen."""
     wire = Wire()
     for i, (direction, frame) in enumerate(login.frames):
-        wire.add(direction, data if i == place else frame, captured=captured if i == place else None)
+        wire.add(direction, data if i == index else frame, captured=captured if i == index else None)
     return wire
 
 
@@ -251,18 +251,18 @@ class Searcher:
     def __init__(self) -> None:
         self.decoder = Decoder(keep_payload=True)
 
-    def leaks(self, login: Login, place: int, data: bytes, captured: int | None = None) -> list[str]:
-        """Where a piece appears when the frame at `place` has become `bytes`, of which `captured` are in the snaplen:
+    def leaks(self, login: Login, index: int, data: bytes, captured: int | None = None) -> list[str]:
+        """Where a piece appears when the frame at `index` has become `bytes`, of which `captured` are in the snaplen:
         columns, facts, or 'redacted'."""
-        outputs = self.outputs(conversation(login, place, data, captured))
+        outputs = self.outputs(conversation(login, index, data, captured))
         outputs["redacted"] = redacted(login.version, data[:captured])
         secrets = pieces(login)
         return [f"{name}: {piece!r}" for name, text in outputs.items() for piece in secrets if piece in text]
 
-    def leaking(self, login: Login, place: int, changed: Sequence[Damaged]) -> list[str]:
+    def leaking(self, login: Login, index: int, changed: Sequence[Damaged]) -> list[str]:
         """The same for many at once, in every column of every table, and what each of them redacted leaves."""
         secrets = pieces(login)
-        connections = [conversation(login, place, *each) for each in changed]
+        connections = [conversation(login, index, *each) for each in changed]
         rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in connections], payload=True)
         fuzz_tables.check(rows)
         found = []

@@ -91,9 +91,9 @@ def decoded(flow: Flow, keep: np.ndarray | None = None) -> list[Decoded]:
         for connection, directions in zip(ended.connections["connection_id"], ended.directions, strict=True)
     ]
     for connection_id, directions in concluded:
-        frames, places = found.get(connection_id, []), numbers.get(connection_id, {})
-        named = [f._replace(content=None if f.content is None else places[f.content][1]) for f in frames]
-        assert all(f.content is None or places[f.content][0] == f.direction for f in frames)
+        frames, indices = found.get(connection_id, []), numbers.get(connection_id, {})
+        named = [f._replace(content=None if f.content is None else indices[f.content][1]) for f in frames]
+        assert all(f.content is None or indices[f.content][0] == f.direction for f in frames)
         ledgers = [{name: int(counted[name]) for name in LEDGER} for counted in directions]
         result.append(Decoded(named, ledgers))
     return result
@@ -173,7 +173,7 @@ class Loss:
 
     def check(self) -> None:
         self.holes = runs_of(~self.there)
-        self.places = {f.offset: f for f in self.complete if f.kind not in SPANS}
+        self.by_offset = {f.offset: f for f in self.complete if f.kind not in SPANS}
         self.found = {f.offset: f for f in self.remaining if f.kind not in SPANS}
         self.opaque = any(f.kind in ("tls", "foreign") for f in (*self.complete, *self.remaining))
         self.check_bytes()
@@ -210,12 +210,12 @@ class Loss:
 
     def check_frames(self) -> None:
         for frame in self.found.values():
-            assert frame.offset in self.places, ("invented", frame)
-            origin = self.places[frame.offset]
+            assert frame.offset in self.by_offset, ("invented", frame)
+            origin = self.by_offset[frame.offset]
             assert (frame.size, frame.kind) == (origin.size, origin.kind)
             assert frame.content in (origin.content, None)
         synced = {0} | {f.offset + f.size for f in self.found.values()}
-        for frame in self.places.values():
+        for frame in self.by_offset.values():
             if frame.offset in self.found:
                 continue
             if self.intact(frame):
@@ -231,14 +231,14 @@ class Loss:
         up to the next hole."""
         last = max((at + size for at, size in self.holes if at <= frame.offset), default=0)
         after = min((at for at, _ in self.holes if at > frame.offset), default=len(self.there))
-        stretch = [f for f in self.places.values() if last <= f.offset and f.offset + f.size <= after]
+        stretch = [f for f in self.by_offset.values() if last <= f.offset and f.offset + f.size <= after]
         proven = [f.offset for f in stretch if f.kind not in WEAK and f.status == "ok"]
         if not self.named and len(proven) < 2:
             return True
         return last > 0 and all(at > frame.offset for at in proven)
 
     def check_values(self, frame: Frame) -> None:
-        origin = self.places[frame.offset]
+        origin = self.by_offset[frame.offset]
         if frame == origin:
             return
         assert frame[:4] == origin[:4]

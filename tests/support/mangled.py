@@ -27,10 +27,10 @@ def seeds() -> list[tuple[int, bytes]]:
     packet = bytes(Ether(**MACS) / IP(src="10.0.0.9", dst="10.0.0.2") / TCP() / Raw(bytes(30)))
     parts = [
         bytes(
-            Ether(**MACS) / IP(src="10.0.0.9", dst="10.0.0.2", id=n, flags=more, frag=place, proto=6) / Raw(bytes(16))
+            Ether(**MACS) / IP(src="10.0.0.9", dst="10.0.0.2", id=n, flags=more, frag=index, proto=6) / Raw(bytes(16))
         )
         for n in range(2)
-        for more, place in (("MF", 0), (0, 2), ("MF", 1))
+        for more, index in (("MF", 0), (0, 2), ("MF", 1))
     ]
     wrapped = [(wrap.link, wrap(packet)) for wrap in WRAPS.values()]
     return wrapped + [(wrap.link, wrap(part)) for wrap in WRAPS.values() if wrap.inside == FRAME for part in parts]

@@ -55,12 +55,12 @@ def connections() -> Iterator[tuple[Login, int, bytes]]:
     """A login, which of its frames is damaged, and what it becomes."""
     rng = random.Random(0)
     for login in logins():
-        for place in login.secret_frames:
-            sound = login.frames[place][1]
-            ways = list(damaged(login, place, rng, b"", 20))
+        for index in login.secret_frames:
+            sound = login.frames[index][1]
+            ways = list(damaged(login, index, rng, b"", 20))
             rng.shuffle(ways)
             telling = (data for data in ways if copies_nothing(login, sound, b"", data))
-            yield from ((login, place, data) for data in islice(telling, OF_EACH))
+            yield from ((login, index, data) for data in islice(telling, OF_EACH))
 
 
 def rewritten(sample: str, clock: Callable[[int], int]) -> bytes:

@@ -55,10 +55,10 @@ def everywhere(text: str, rows: int = 1, examples: int = 0, rules: int = 1) -> F
     groups["named"] = Groups([group(FINDINGS, "named", text, 3, rule_id=name) for name in ids], rules)
     groups["affected"] = Groups([group(AFFECTED, "affected", "violation", 3)], 1)
     examples_of = {name: [finding(name, text) for _ in range(examples)] for name in ids}
-    shown = plain_text(text, 300)
+    label = plain_text(text, 300)
     event = Event(T0_NS, "client", text, 1, 2)
-    answer = Answer(f"{shown} -> 10.0.0.2:5672", "error", True, f"It said {shown}.", 1, text, T0_NS, T0_NS, 1, 2, 3,
-                    (event, replace(event, ts_ns=T0_NS + 10**9)), (shown,), ids, (shown,))  # fmt: skip
+    answer = Answer(f"{label} -> 10.0.0.2:5672", "error", True, f"It said {label}.", 1, text, T0_NS, T0_NS, 1, 2, 3,
+                    (event, replace(event, ts_ns=T0_NS + 10**9)), (label,), ids, (label,))  # fmt: skip
     return Facts(groups, examples_of, T0_NS, T0_NS + 60 * 10**9, {}, [answer] * rows, 10 * rows)
 
 

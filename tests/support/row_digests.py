@@ -262,14 +262,14 @@ def rows_of_all(found: Mapping[str, Path], payload: bool, with_findings: bool = 
     """The tables of all captures, by name; with the findings if they are wanted."""
     with tempfile.TemporaryDirectory() as folder:
         directories = {name: Path(folder, name) for name in found}
-        made = dict[str, Tables]()
+        result = dict[str, Tables]()
         for name, path in found.items():
             write_tables(path, directories[name], payload)
-            made[name] = tables_in(directories[name], path.parent)
+            result[name] = tables_in(directories[name], path.parent)
         if with_findings:
             for name, findings in findings_of(directories, found, find_here).items():
-                made.setdefault(name, {})[FINDINGS] = findings
-    return made
+                result.setdefault(name, {})[FINDINGS] = findings
+    return result
 
 
 def identity(row: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -311,9 +311,9 @@ def rows_file(rows: Path, payload: bool, name: str, table: str) -> Path:
 def make(file: Path, found: Mapping[str, Path], rows: Path | None) -> int:
     of_payload = {}
     for payload in (False, True):
-        made = rows_of_all(found, payload)
-        of_payload[payload] = {name: digests(tables) for name, tables in made.items()}
-        for name, tables in made.items() if rows else ():
+        result = rows_of_all(found, payload)
+        of_payload[payload] = {name: digests(tables) for name, tables in result.items()}
+        for name, tables in result.items() if rows else ():
             for table, own in tables.items():
                 path = rows_file(rows or Path(), payload, name, table)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -379,8 +379,8 @@ def main() -> int:
         if given.rows:
             shutil.rmtree(given.rows, ignore_errors=True)
         return make(given.file, found, given.rows)
-    chosen = {name: path for name, path in found.items() if fnmatch.fnmatch(name, given.only)}
-    return check(given.file, chosen, given.rows, given.lines, given.only == "*")
+    selected = {name: path for name, path in found.items() if fnmatch.fnmatch(name, given.only)}
+    return check(given.file, selected, given.rows, given.lines, given.only == "*")
 
 
 if __name__ == "__main__":

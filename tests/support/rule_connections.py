@@ -102,9 +102,9 @@ def send_0_10(connection: Connection, sender: str, method: str, /, **fields: Any
     return connection.data(sender, one_frame(method, given, CHANNEL))
 
 
-def session_0_10(**place: Any) -> Connection:
-    """From the protocol header to a session without commands; `place`: as of a Connection."""
-    connection = opened_0_10(Connection("0-10", **place))
+def session_0_10(**options: Any) -> Connection:
+    """From the protocol header to a session without commands; `options`: as of a Connection."""
+    connection = opened_0_10(Connection("0-10", **options))
     send_0_10(connection, "client", "session.attach", name=b"s")
     send_0_10(connection, "server", "session.attached", name=b"s")
     for side in SIDES:

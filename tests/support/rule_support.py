@@ -2,7 +2,7 @@
 
     connection = Connection().handshake().open(1)
     connection.client("basic.publish", routing_key="q").content(b"x")      # methods of the version, by name
-    connection.wait(3).server_octets(b"...").lose("client", 20).close().fin("client")
+    connection.wait(3).server_bytes(b"...").lose("client", 20).close().fin("client")
 
 Connections are of 0-9-1 where no version is named, inside `speaking("0-8")` of that one.
 
@@ -335,10 +335,10 @@ def write_cases(path: Path, cases: Iterable[Case]) -> dict[int, Key]:
     return owner
 
 
-def address(place: int | str, network: int) -> bytes:
-    if isinstance(place, str):
-        return ipaddress.IPv4Address(place).packed
-    return bytes([127, network >> 8, network & 255, place])
+def address(host: int | str, network: int) -> bytes:
+    if isinstance(host, str):
+        return ipaddress.IPv4Address(host).packed
+    return bytes([127, network >> 8, network & 255, host])
 
 
 def ip_packet(connection: Connection, packet: Packet, network: int, port: int) -> tuple[bytes, int]:

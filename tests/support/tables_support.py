@@ -179,7 +179,7 @@ class Script:
 
     def rows(self, connection_id: int) -> list[dict[str, Any]]:
         end = T0 + STEP * (len(self.frames) + 1)
-        stated = {
+        facts = {
             "client_ip": "10.0.0.1",
             "opened_ts_ns": T0,
             "closed_ts_ns": end,
@@ -192,7 +192,7 @@ class Script:
             "ts_ns": T0,
             "version": self.version,
             "version_known": True,
-            "facts": stated,
+            "facts": facts,
         }
         return [{"connection_id": connection_id, **row} for row in (*self.frames, connection)]
 

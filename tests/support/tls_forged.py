@@ -48,9 +48,9 @@ class Sealer:
 
     def update(self) -> bytes:
         """A KeyUpdate, after which the next secret counts (section 7.2)."""
-        made = self.record(KEY_UPDATE, HANDSHAKE)
+        result = self.record(KEY_UPDATE, HANDSHAKE)
         self.use(expand(self._secret, b"traffic upd", 32))
-        return made
+        return result
 
 
 def record(kind: int, body: bytes) -> bytes:
@@ -122,12 +122,12 @@ def key_line(label: str, random: bytes, secret: bytes) -> bytes:
 
 def wrong_lines(lines: Iterable[bytes], number: int = 0) -> list[bytes]:
     """The same labels and client randoms with other secrets of the same sizes."""
-    made = []
+    result = []
     for line in lines:
         label, random, secret = line.split()
         other = hashlib.shake_256(secret + number.to_bytes(4, "big")).digest(len(secret) // 2)
-        made.append(b" ".join((label, random, other.hex().encode())) + b"\n")
-    return made
+        result.append(b" ".join((label, random, other.hex().encode())) + b"\n")
+    return result
 
 
 def secrets_capture(lines: Iterable[bytes]) -> bytes:

@@ -30,7 +30,7 @@ def certificate(curve: bool = False, not_after: datetime.datetime = NOT_AFTER) -
     """A self-signed certificate of CN=mq.example and its key, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1()) if curve else rsa.generate_private_key(65537, 2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mq.example")])
-    made = (
+    result = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -43,7 +43,7 @@ def certificate(curve: bool = False, not_after: datetime.datetime = NOT_AFTER) -
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return private + made.public_bytes(serialization.Encoding.PEM)
+    return private + result.public_bytes(serialization.Encoding.PEM)
 
 
 @dataclass

@@ -130,7 +130,7 @@ def conversation(name: str) -> tuple[tuple[bool, Frame], ...]:
     return tuple(found)
 
 
-def numbered(conversation: Sequence[tuple[bool, Frame]], step: int, start: int = 0) -> list[tuple[bool, Frame]]:
+def at_steps(conversation: Sequence[tuple[bool, Frame]], step: int, start: int = 0) -> list[tuple[bool, Frame]]:
     """The same, one packet each `step` nanoseconds: so two of them are mixed packet by packet."""
     return [(sent, (start + i * step, ip)) for i, (sent, (_, ip)) in enumerate(conversation)]
 
@@ -174,7 +174,7 @@ def together(streams: Sequence[Sequence[tuple[bool, Frame]]], wrap: Wrap, prefix
 
 
 def mixed(*versions: str) -> list[list[tuple[bool, Frame]]]:
-    return [numbered(conversation(CAPTURES[name]), 10_000, 10**9 + 100 * n) for n, name in enumerate(versions)]
+    return [at_steps(conversation(CAPTURES[name]), 10_000, 10**9 + 100 * n) for n, name in enumerate(versions)]
 
 
 @pytest.mark.parametrize("prefix", [0, 12], ids=["from the SYN", "mid-stream"])

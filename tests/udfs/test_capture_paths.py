@@ -220,7 +220,7 @@ def test_compressed_captures_are_planned_by_their_uncompressed_size(
         raise RuntimeError("no Spark")
 
     monkeypatch.setattr(decode, "start", start)
-    monkeypatch.setattr("pipeline.tables.decoding.decoded_locally", lambda places: False)
+    monkeypatch.setattr("pipeline.tables.decoding.decoded_locally", lambda locations: False)
     assert main(["decode", str(tmp_path), "--output", str(tmp_path / "out")]) == 4
     assert sizes == [84]
 
@@ -229,8 +229,8 @@ def test_a_scheme_may_be_spelled_in_capital_letters(tree: Path) -> None:
     """RFC 3986 section 3.1."""
     uri = (tree / "a.pcap").as_uri()
     assert [file.uri for file in resolve([uri.replace("file", "FILE", 1), uri])] == [uri]
-    places = [locate(f"{scheme}://bucket/a.pcap?region=x") for scheme in ("s3", "S3", "s3a", "S3A")]
-    assert {place.uri("bucket/b.pcap") for place in places} == {"s3://bucket/b.pcap?region=x"}
+    locations = [locate(f"{scheme}://bucket/a.pcap?region=x") for scheme in ("s3", "S3", "s3a", "S3A")]
+    assert {location.uri("bucket/b.pcap") for location in locations} == {"s3://bucket/b.pcap?region=x"}
 
 
 @pytest.fixture

@@ -137,9 +137,9 @@ def times(found: Flows) -> list[int]:
 @pytest.mark.parametrize("name", CAPTURES)
 def test_a_capture_in_pieces_gives_the_rows_of_one_decode(name: str) -> None:
     files, found = flows(name)
-    chosen = random.Random(name)
-    cuts = [[time] for time in chosen.sample(times(found), CUTS)]
-    cuts.append(sorted(chosen.sample(times(found), PIECES - 1)))
+    selected = random.Random(name)
+    cuts = [[time] for time in selected.sample(times(found), CUTS)]
+    cuts.append(sorted(selected.sample(times(found), PIECES - 1)))
     check_pieces(files, found, cuts)
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pcap_files import pcap
 from scapy.layers.inet import IP, fragment
 from scapy.layers.l2 import Ether
-from test_fragments import COPY, FRAGMENTS, WAITING, Fragment, limits, numbered, packet
+from test_fragments import COPY, FRAGMENTS, WAITING, Fragment, limits, packet, with_id
 from test_layers import V4, tcp
 from test_source import accounts, exploded, rows
 from test_tunnels import BARE, bare_frames, frames
@@ -32,7 +32,7 @@ def cut_up(path: Path, size: int, rng: random.Random) -> list[tuple[int, bytes]]
     """The packets of a capture in fragments of `size`, those of a datagram shuffled, some of them twice."""
     packets = []
     for number, (ns, _, data) in enumerate(independent_tcp.records(path)):
-        parts = [(ns, bytes(Ether(**MACS) / part)) for part in fragment(numbered(data, number + 1), fragsize=size)]
+        parts = [(ns, bytes(Ether(**MACS) / part)) for part in fragment(with_id(data, number + 1), fragsize=size)]
         rng.shuffle(parts)
         packets += [copy for part in parts for copy in [part] * rng.choice([1, 1, 1, min(2, len(parts))])]
     return packets

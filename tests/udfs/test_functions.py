@@ -77,8 +77,8 @@ def as_single(row: Row) -> Row:
         notes = [note for note in row["notes"] or () if note != "orphan-content"]
         expected |= {"error": None, "notes": notes or None}
     if row["frame_type"] == "command" and row["arguments"]:
-        place = "own_command_id" if "own_command_id" in row["arguments"] else "command_id"
-        expected["arguments"] = {key: value for key, value in row["arguments"].items() if key != place}
+        index = "own_command_id" if "own_command_id" in row["arguments"] else "command_id"
+        expected["arguments"] = {key: value for key, value in row["arguments"].items() if key != index}
     if row["name"] == "transfer" and row["content_frame_no"] != row["frame_no"]:
         expected |= {"properties": None, "body_size": None}
     return expected

@@ -38,7 +38,7 @@ def stored(sql: SparkSession) -> DataFrame:
     """Somebody's table: frames of two versions, and some that are none, in more than one partition."""
     header = classic_frames.protocol_header("0-9")
     rows = [(ACK, "0-9-1"), (header, "0-9"), (b"junk", "0-9-1"), (None, "0-9-1"), (ACK, None)] * 20
-    table = sql.createDataFrame(rows, "octets binary, version string").repartition(3)
+    table = sql.createDataFrame(rows, "data binary, version string").repartition(3)
     table.createOrReplaceTempView("stored")
     return table
 
@@ -51,8 +51,8 @@ def test_every_example_gives_the_documented_result(sql: SparkSession) -> None:
 def test_frames_of_a_table_in_one_query(sql: SparkSession, stored: DataFrame) -> None:
     found = sql.sql(
         """SELECT f.name, f.status, f.arguments:delivery_tag::bigint AS tag, f.arguments:revision::int AS revision,
-                  amqp_version(octets) AS spoken, count(*) AS n
-           FROM (SELECT octets, amqp_frame(octets, version) AS f FROM stored) GROUP BY ALL ORDER BY ALL"""
+                  amqp_version(data) AS spoken, count(*) AS n
+           FROM (SELECT data, amqp_frame(data, version) AS f FROM stored) GROUP BY ALL ORDER BY ALL"""
     ).collect()
     columns = ("name", "status", "tag", "revision", "spoken", "n")
     assert [tuple(row[name] for name in columns) for row in found] == [

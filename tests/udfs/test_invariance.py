@@ -75,7 +75,7 @@ def assert_same_rows(decoded: pa.Table, name: str) -> None:
     found = frame_rows(decoded)
     if not found.equals(reference(name)):
         assert rows_of(found) == rows_of(reference(name))
-        raise AssertionError("the same values in other octets")
+        raise AssertionError("the same values in other bytes")
 
 
 @featured
@@ -108,7 +108,7 @@ def test_batches_cut_anywhere_change_no_row(name: str, seed: int, split_bytes: i
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_order_of_rotated_files_changes_no_row(order: tuple[int, ...]) -> None:
     paths = golden.captures()[ROTATED].paths
-    shuffled = runs([paths[place] for place in order])
+    shuffled = runs([paths[index] for index in order])
     assert_same_rows(decode_table(in_flow_order(shuffled)), ROTATED)
 
 

@@ -34,12 +34,12 @@ def conversation(name: str = AMQP) -> tuple[tuple[Sent, ...], Frames]:
     connection = max(expected(name), key=lambda each: len(each.frames))
     halves = connection.captured.halves.values()
     packets = sorted({packet.no: packet for half in halves for packet in half.arrival if packet}.items())
-    place = {number: at for at, (number, _) in enumerate(packets)}
+    index = {number: at for at, (number, _) in enumerate(packets)}
     payloads = tuple(
         (CLIENT if packet.source == connection.client else SERVER, packet.payload) for _, packet in packets
     )
     frames = [
-        (CLIENT if frame.sender == connection.client else SERVER, frame.size, place[frame.packet.no])
+        (CLIENT if frame.sender == connection.client else SERVER, frame.size, index[frame.packet.no])
         for frame in connection.frames
     ]
     return payloads, frames
@@ -158,7 +158,7 @@ def test_a_frame_has_the_packet_that_completed_its_record() -> None:
         len(flights) - len(payloads) - 1
     )  # what follows the handshake is one flight for each write, and the alert
     assert first >= 2
-    packets = sorted(handshake + place + 3 for _, _, place in frames)  # SYN and SYN-ACK are the first two packets
+    packets = sorted(handshake + index + 3 for _, _, index in frames)  # SYN and SYN-ACK are the first two packets
     assert sorted(row["packet"] for row in rows) == packets
 
 
@@ -293,9 +293,9 @@ def test_records_after_a_hole_are_decrypted_again(version: ssl.TLSVersion, ciphe
     flights = peers.exchange(payloads)
     rows, facts = wire_of(flights, 1 << 16).without(lost).rows(Layers(KeyLog(peers.key_log)))
     handshake = len(flights) - len(payloads) - 1
-    gone = {place - handshake for place in lost}
+    gone = {index - handshake for index in lost}
     remaining = sorted(
-        ("client" if way == CLIENT else "server", size) for way, size, place in frames if place not in gone
+        ("client" if way == CLIENT else "server", size) for way, size, index in frames if index not in gone
     )
     seen = sorted((row["sender"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped"))
     assert seen == remaining
@@ -311,13 +311,13 @@ def test_a_hole_inside_a_record_loses_only_that_record(version: ssl.TLSVersion, 
     payloads, frames = conversation()
     peers = Peers(version, ciphers)
     flights = peers.exchange(payloads)
-    places = [at for at, (_, data) in enumerate(flights) for _ in range(0, len(data), 100)]
+    indices = [at for at, (_, data) in enumerate(flights) for _ in range(0, len(data), 100)]
     handshake = len(flights) - len(payloads) - 1
     large = next(at for at, (_, data) in enumerate(flights) if at > handshake + 3 and len(data) > 150)
-    wire = wire_of(flights, 100).without({places.index(large) + 1})
+    wire = wire_of(flights, 100).without({indices.index(large) + 1})
     rows, _ = wire.rows(Layers(KeyLog(peers.key_log)))
     remaining = sorted(
-        ("client" if way == CLIENT else "server", size) for way, size, place in frames if place != large - handshake
+        ("client" if way == CLIENT else "server", size) for way, size, index in frames if index != large - handshake
     )
     assert (
         sorted((row["sender"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped")) == remaining

@@ -101,9 +101,9 @@ def test_pieces_give_the_rows_of_one_decode(name: str) -> None:
     wire, log = WIRES[name]
     rows, facts = in_one_piece(wire, log)
     draw = random.Random(name)
-    places = range(1, len(wire.segments))
-    cuts = [[place] for place in draw.sample(places, min(CUTS, len(places)))]
-    cuts += [sorted(draw.sample(places, min(count, len(places)))) for count in (5, 9)]
+    indices = range(1, len(wire.segments))
+    cuts = [[index] for index in draw.sample(indices, min(CUTS, len(indices)))]
+    cuts += [sorted(draw.sample(indices, min(count, len(indices)))) for count in (5, 9)]
     for some in cuts:
         found, known, _ = pieces(wire, log, some)
         assert found.equals(rows), some

@@ -24,8 +24,8 @@ def decoded(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Frames, and the facts of connections, for which the ledger holds."""
     path = golden.CAPTURES / f"{name}.pcapng"
     runs = decoding.in_flow_order(decoding.runs([path]))
-    made = decode_runs(secrets=SecretFiles((), (str(path),)))(iter(runs.to_batches()))
-    rows = decoding.rows_of(pa.Table.from_batches(made))
+    result = decode_runs(secrets=SecretFiles((), (str(path),)))(iter(runs.to_batches()))
+    rows = decoding.rows_of(pa.Table.from_batches(result))
     facts = [row["facts"] for row in rows if row["kind"] == "connection"]
     for fact in facts:
         for side in ("client", "server"):

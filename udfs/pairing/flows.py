@@ -43,7 +43,7 @@ from udfs.pairing.parts import Points, Stalled, parts_of, stalled_of
 from udfs.sink.parquet import write_folders
 
 # Sides that are no messages: the `rpc_latency_ns` of a request (connection_id, frame_no); the publish of a delivery
-# from a stream (`udfs.pairing.streams.PlaceMessages`); the times in which nothing was sent (`udfs.pairing.stalls`).
+# from a stream (`udfs.pairing.streams.OrderInStreams`); the times in which nothing was sent (`udfs.pairing.stalls`).
 RPC_REPLY, IN_STREAM, STALLED = 3, 4, 5
 # Columns of messages that the kernel does not need. `identity`: a hash that identifies the message; `by_id`: its key is
 # a message-id; `lossy`: bytes are lost, so that the match is not certain; `taken_ns`: when the broker took it, as it

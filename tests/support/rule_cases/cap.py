@@ -117,9 +117,9 @@ def complete() -> Connection:
     return Connection().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
 
 
-def translated(**place: Any) -> Connection:
+def translated(**options: Any) -> Connection:
     """Other connections have other sequence numbers."""
-    return Connection(**place).handshake().open(1).publish(bytes(sum(V.encode())), delivery_mode=1).close()
+    return Connection(**options).handshake().open(1).publish(bytes(sum(V.encode())), delivery_mode=1).close()
 
 
 ONE, OTHER, THIRD = ((sum(V.encode()) << 20, second << 28) for second in (5, 6, 7))

@@ -45,8 +45,10 @@ HEADER, PROPERTIES_SECTION = 0x70, 0x73
 ID = "0af76519-16cd-43dd-8448-eb211c80319c"
 
 
-def opened(version: str, **place: Any) -> Connection:
-    return opened_0_10(Connection(version, **place)) if version == "0-10" else opened_1_0(Connection(version, **place))
+def opened(version: str, **options: Any) -> Connection:
+    return (
+        opened_0_10(Connection(version, **options)) if version == "0-10" else opened_1_0(Connection(version, **options))
+    )
 
 
 def done(connection: Connection) -> Connection:
@@ -60,8 +62,8 @@ def beat(connection: Connection, sender: str = "client") -> Connection:
     return connection.data(sender, EMPTY_FRAME)
 
 
-def idle(version: str, **place: Any) -> Connection:
-    return done(opened(version, **place))
+def idle(version: str, **options: Any) -> Connection:
+    return done(opened(version, **options))
 
 
 def consuming(version: str) -> Connection:
@@ -77,16 +79,16 @@ def published_0_10(connection: Connection, body: bytes = b"x", last: int = 0) ->
     return done_0_10(connection, last)
 
 
-def published(version: str, body: bytes = b"x", **place: Any) -> Connection:
+def published(version: str, body: bytes = b"x", **options: Any) -> Connection:
     """The client publishes a message, which is settled."""
     if version == "0-10":
-        return done(published_0_10(session_0_10(**place), body))
-    connection = transfer(sender_link(opened_link(**place)), "client", 0, 0, payload=data_section(body))
+        return done(published_0_10(session_0_10(**options), body))
+    connection = transfer(sender_link(opened_link(**options)), "client", 0, 0, payload=data_section(body))
     return done(accepted(connection, "server", True, 0))
 
 
-def opened_link(**place: Any) -> Connection:
-    return begun(opened("1.0", **place))
+def opened_link(**options: Any) -> Connection:
+    return begun(opened("1.0", **options))
 
 
 def without(connection: Connection, packets: int) -> Connection:
@@ -133,13 +135,13 @@ def strayed(version: str) -> Connection:
 
 
 def plain(
-    version: str, user: bytes = b"u", password: bytes = b"p", offered: tuple[str, ...] = ("PLAIN",), **place: Any
+    version: str, user: bytes = b"u", password: bytes = b"p", offered: tuple[str, ...] = ("PLAIN",), **options: Any
 ) -> Connection:
-    return done(logged_in(version, "PLAIN", b"\0" + user + b"\0" + password, offered, **place))
+    return done(logged_in(version, "PLAIN", b"\0" + user + b"\0" + password, offered, **options))
 
 
-def logged_in(version: str, mechanism: str, response: bytes, offered: tuple[str, ...], **place: Any) -> Connection:
-    connection = Connection(version, **place)
+def logged_in(version: str, mechanism: str, response: bytes, offered: tuple[str, ...], **options: Any) -> Connection:
+    connection = Connection(version, **options)
     if version == "0-10":
         started = {"mechanisms": ("str16", list(offered))}
         return opened_0_10(connection, start=started, start_ok={"mechanism": mechanism, "response": response})
@@ -169,14 +171,14 @@ def asked(first: str, then: str, at: float) -> list[Connection]:
 
 def login(version: str, product: str | None, user: bytes, client: int) -> Connection:
     """A login of a product."""
-    place: dict[str, Any] = {"client": client, "at": client}
+    options: dict[str, Any] = {"client": client, "at": client}
     response = b"\0" + user + b"\0secret"
     if version == "0-10":
         own = {**PROPERTIES, "product": ("str16", product)}
         start_ok = {"client_properties": own, "mechanism": "PLAIN", "response": response}
         start = {"mechanisms": ("str16", ["PLAIN"])}
-        return done(opened_0_10(Connection(version, **place), start=start, start_ok=start_ok))
-    connection = sasl(Connection(version, **place), mechanism="PLAIN", offered=("PLAIN",), response=response)
+        return done(opened_0_10(Connection(version, **options), start=start, start_ok=start_ok))
+    connection = sasl(Connection(version, **options), mechanism="PLAIN", offered=("PLAIN",), response=response)
     own_1_0 = {proton.symbol("product"): product}
     return done(both_open(connection, client=own_1_0))
 

@@ -28,9 +28,9 @@ def closed(connection: Connection) -> Connection:
     return closed_0_10(connection)
 
 
-def framed(*frames: bytes, done: int | None = 0, **place: Any) -> Connection:
+def framed(*frames: bytes, done: int | None = 0, **options: Any) -> Connection:
     """A session whose client sends these frames."""
-    connection = session_0_10(**place).client_bytes(b"".join(frames))
+    connection = session_0_10(**options).client_bytes(b"".join(frames))
     return closed(connection if done is None else done_0_10(connection, done))
 
 

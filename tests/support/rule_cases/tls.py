@@ -17,9 +17,9 @@ EXPIRED, SOON = (datetime.datetime(2023, 11, day, tzinfo=datetime.UTC) for day i
 def encrypted(old: bool = False, **peers: object) -> Connection:
     """TLS 1.2; `old`: the ServerHello says TLS 1.0 instead (its bytes 9 and 10, behind the heads of the record and of
     the message)."""
-    made = Peers(**{"version": ssl.TLSVersion.TLSv1_2, "curve": True, **peers})  # type: ignore[arg-type]
+    result = Peers(**{"version": ssl.TLSVersion.TLSv1_2, "curve": True, **peers})  # type: ignore[arg-type]
     connection = Connection()
-    for number, (way, data) in enumerate(made.exchange([(CLIENT, b"AMQP\0\0\x09\x01")])):
+    for number, (way, data) in enumerate(result.exchange([(CLIENT, b"AMQP\0\0\x09\x01")])):
         patched = data[:9] + b"\x03\x01" + data[11:] if old and number == 1 else data
         connection.data("client" if way == CLIENT else "server", patched)
     return connection.fin("client")

@@ -56,10 +56,10 @@ def connections(script: Script) -> list[dict[str, Any]]:
 
 
 def messages(script: Script) -> list[dict[str, Any]]:
-    by_place = {(row["peer"], row["ts_ns"], row["operation"]): row for row in truth.messages(script)}
+    by_origin = {(row["peer"], row["ts_ns"], row["operation"]): row for row in truth.messages(script)}
     found = []
     for index, event in enumerate(script.events):
-        row = by_place.get((event.peer, event.at, event.kind))
+        row = by_origin.get((event.peer, event.at, event.kind))
         if row is None or event.message is None:
             continue
         found.append(

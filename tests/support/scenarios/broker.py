@@ -14,14 +14,14 @@ from scenarios.script import Consumer, Death, Event, Message, Peer, Queue, Scrip
 
 OPENING_NS = 1_000_000  # between the start of a script and its first event, for connections to open
 STEP_NS = 1_000
-Place = tuple[int, int]  # peer, channel
+ChannelKey = tuple[int, int]  # peer, channel
 
 
 @dataclass
 class Copy:
-    """A message in a queue; copies leave the queue in the order of `place`."""
+    """A message in a queue; copies leave the queue in the order of `position`."""
 
-    place: int
+    position: int
     of: int
     message: Message
     exchange: str
@@ -41,10 +41,12 @@ class Broker:
     clock: int = 0
     copies: int = 0
     ready: dict[tuple[str, str], list[Copy]] = field(default_factory=dict)
-    open: dict[Place, list[tuple[int, Copy, str]]] = field(default_factory=dict)  # unsettled deliveries
-    unconfirmed: dict[Place, list[int]] = field(default_factory=dict)
-    uncommitted: dict[Place, list[int]] = field(default_factory=dict)  # publishes of a transaction
-    settling: dict[Place, list[tuple[list[int], str]]] = field(default_factory=dict)  # settlements of a transaction
+    open: dict[ChannelKey, list[tuple[int, Copy, str]]] = field(default_factory=dict)  # unsettled deliveries
+    unconfirmed: dict[ChannelKey, list[int]] = field(default_factory=dict)
+    uncommitted: dict[ChannelKey, list[int]] = field(default_factory=dict)  # publishes of a transaction
+    settling: dict[ChannelKey, list[tuple[list[int], str]]] = field(
+        default_factory=dict
+    )  # settlements of a transaction
     slow: dict[int, int] = field(default_factory=dict)  # peer -> publish that is not complete
     sent: dict[tuple[int, int, str], int] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
@@ -99,8 +101,8 @@ class Broker:
     def end_transaction(self, peer: int, channel: int, commit: bool) -> None:
         if self.peers[peer].channel(channel).mode != "tx" or not self.speaks(peer):
             return
-        place = (peer, channel)
-        publishes, settlements = self.uncommitted.pop(place, []), self.settling.pop(place, [])
+        key = (peer, channel)
+        publishes, settlements = self.uncommitted.pop(key, []), self.settling.pop(key, [])
         self.note("commit" if commit else "rollback", peer, channel)
         if commit:
             for index in publishes:
@@ -198,15 +200,15 @@ class Broker:
 
     def arrived(self, index: int) -> None:
         event = self.events[index]
-        place = (event.peer, event.channel)
+        key = (event.peer, event.channel)
         mode = self.peers[event.peer].channel(event.channel).mode
         if mode == "tx":
-            self.uncommitted.setdefault(place, []).append(index)
+            self.uncommitted.setdefault(key, []).append(index)
             return
         if index not in self.refused:
             self.route(index)
         if mode == "confirm":
-            self.unconfirmed.setdefault(place, []).append(index)
+            self.unconfirmed.setdefault(key, []).append(index)
 
     def route(self, index: int) -> None:
         event = self.events[index]
@@ -231,7 +233,7 @@ class Broker:
         ]
         for queue in targets:
             self.copies += 1
-            self.ready.setdefault((vhost, queue.name), []).append(replace(copy, place=self.copies))
+            self.ready.setdefault((vhost, queue.name), []).append(replace(copy, position=self.copies))
         return bool(targets)
 
     def head(self, peer: int, queue: str) -> Copy | None:
@@ -244,7 +246,7 @@ class Broker:
         remaining = len(self.ready.get((self.peers[peer].vhost, consumer.queue), []))
         index = self.note(
             kind, peer, channel, at=at, end=end, message=copy.message, parts=parts, exchange=copy.exchange,
-            routing_key=copy.routing_key, of=copy.of, copy=copy.place, queue=consumer.queue, consumer=consumer.tag,
+            routing_key=copy.routing_key, of=copy.of, copy=copy.position, queue=consumer.queue, consumer=consumer.tag,
             no_ack=consumer.no_ack, tag=self.next_tag(peer, channel, "server"), redelivered=copy.redelivered,
             x_death=copy.x_death, deliveries=copy.deliveries, remaining=remaining,
         )  # fmt: skip
@@ -273,7 +275,7 @@ class Broker:
             return
         waiting = self.ready.setdefault((vhost, queue), [])
         waiting.append(copy)
-        waiting.sort(key=lambda copy: copy.place)
+        waiting.sort(key=lambda copy: copy.position)
 
     def queue(self, name: str) -> Queue:
         return next(queue for queue in self.queues if queue.name == name)

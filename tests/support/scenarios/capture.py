@@ -93,7 +93,7 @@ def packets(script: Script) -> list[Packet]:
         for part, (data, at) in enumerate(zip(frames, times(event.at, event.end, event.parts), strict=True)):
             found.append(packet(at, sender, data, part))
         found += [packet(event.end + ANSWER_NS, *step) for step in wire.answers(event)]
-    return numbered(sorted(found, key=lambda packet: packet.at))
+    return with_sequence_numbers(sorted(found, key=lambda packet: packet.at))
 
 
 def opened(script: Script, number: int, steps: Iterable[tuple[str, bytes]], clock: int) -> Iterator[Packet]:
@@ -117,7 +117,7 @@ def times(at: int, end: int, parts: int) -> list[int]:
     return [at] if parts == 1 else [at, *(at + (end - at) * n // (parts - 1) | 1 for n in range(1, parts - 1)), end]
 
 
-def numbered(ordered: list[Packet]) -> list[Packet]:
+def with_sequence_numbers(ordered: list[Packet]) -> list[Packet]:
     """With sequence and acknowledgement numbers."""
     seq: dict[tuple[int, str], int] = {}
     done = []
@@ -146,10 +146,10 @@ def disturbed(ordered: list[Packet], random: Random) -> list[Packet]:
     moved = acknowledged(sorted(moved, key=lambda packet: packet.at))
     again = [replace(packet, at=packet.at + 250_000) for packet in moved if packet.data and random.random() < 0.1]
     arranged = sorted([*moved, *again], key=lambda packet: packet.at)
-    for place in range(len(arranged) - 1):
-        one, other = arranged[place : place + 2]
+    for index in range(len(arranged) - 1):
+        one, other = arranged[index : index + 2]
         if one.peer != other.peer and random.random() < 0.2:
-            arranged[place : place + 2] = [other, one]
+            arranged[index : index + 2] = [other, one]
     return arranged
 
 

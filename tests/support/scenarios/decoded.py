@@ -33,7 +33,7 @@ def population() -> tuple[Script, ...]:
     )  # fmt: skip
     @given(scripts())
     def collect(script: Script) -> None:
-        found.append(at_place(script, len(found)))
+        found.append(with_number(script, len(found)))
 
     collect()
     return tuple(found)
@@ -42,19 +42,19 @@ def population() -> tuple[Script, ...]:
 def busiest(count: int) -> list[Script]:
     """First those that together show all that happens in any version, then those in which most happens, each version in
     its turn (Hypothesis likes what is simple); numbered from 0."""
-    chosen: dict[int, Script] = {}
+    selected: dict[int, Script] = {}
     covered: set[tuple[str, str]] = set()
     while True:
         best = max(population(), key=lambda script: len(features(script) - covered))
         if features(best) <= covered:
             break
-        chosen[best.number] = best
+        selected[best.number] = best
         covered |= features(best)
     ranked = {version: sorted(population(), key=partial(busy, version=version)) for version in VERSIONS}
-    while len(chosen) < count:
-        best = ranked[VERSIONS[len(chosen) % len(VERSIONS)]].pop()
-        chosen.setdefault(best.number, best)
-    return [at_place(script, number) for number, script in enumerate(chosen.values())][:count]
+    while len(selected) < count:
+        best = ranked[VERSIONS[len(selected) % len(VERSIONS)]].pop()
+        selected.setdefault(best.number, best)
+    return [with_number(script, number) for number, script in enumerate(selected.values())][:count]
 
 
 @cache
@@ -80,7 +80,7 @@ def busy(script: Script, version: str) -> int:
     return sum((event.kind in counted) + 3 * event.redelivered + 3 * len(event.x_death) for event in mine)
 
 
-def at_place(script: Script, number: int) -> Script:
+def with_number(script: Script, number: int) -> Script:
     """The same script at broker `number`, as much later."""
     later = (number - script.number) * APART_NS
     events = tuple(replace(event, at=event.at + later, end=event.end + later) for event in script.events)
@@ -109,7 +109,7 @@ class Decoded:
         pipeline.write(LocalProcesses(1), str(folder), str(folder / "tables"))
         self.tables = pipeline.load(spark, str(folder / "tables"))
         numbers = {script.server: script.number for script in played}
-        self.place_of: dict[int, tuple[int, int]] = {
+        self.origin_of: dict[int, tuple[int, int]] = {
             row.connection_id: (numbers[f"{row.server_ip}:{row.server_port}"], row.client_port - FIRST_CLIENT_PORT)
             for row in self.tables.connections.select(
                 "connection_id", "server_ip", "server_port", "client_port"
@@ -123,7 +123,7 @@ class Decoded:
             self.collected[table] = [row.asDict() for row in getattr(self.tables, table).select(*columns).collect()]
         rows = []
         for row in self.collected[table]:
-            number, peer = self.place_of[row["connection_id"]]
+            number, peer = self.origin_of[row["connection_id"]]
             if number == script:
                 rows.append({"peer": peer, **{name: row[name] for name in columns if name != "connection_id"}})
         return rows
@@ -138,7 +138,7 @@ class Decoded:
         for row in self.collected["message_flows"]:
             if self.number_of[row["server"]] == script:
                 peers = {
-                    f"{side}_peer": self.place_of.get(row[f"{side}_connection_id"], (0, None))[1]
+                    f"{side}_peer": self.origin_of.get(row[f"{side}_connection_id"], (0, None))[1]
                     for side in ("publish", "deliver")
                 }
                 found.append({**peers, **{name: row[name] for name in columns}})

@@ -53,7 +53,7 @@ def messages(name: str) -> list[Seen]:
     for row in frames(name):
         fields = flat(row["f"])
         stream, channel, at = row["stream"], fields.get("channel", "0"), nanoseconds(row["time"])
-        place = (stream, row["srcport"], channel)
+        key = (stream, row["srcport"], channel)
         method = row["kind"].rpartition(".")[2]
         if "Consume (20)" in method:
             consumed[(stream, channel, fields.get("consumer_tag") or "")] = fields["queue"]
@@ -72,19 +72,19 @@ def messages(name: str) -> list[Seen]:
                 operation, stream, at, at, fields.get("exchange") or "", fields.get("routing_key") or "", queue,
                 fields.get("redelivered") == "1",
             )  # fmt: skip
-            current[place] = seen
+            current[key] = seen
             found.append(seen)
             if operation == "publish":
                 open_publishes[(stream, channel)].append(seen)
-        elif "Content header" in row["kind"] and place in current:
-            seen = current[place]
+        elif "Content header" in row["kind"] and key in current:
+            seen = current[key]
             seen.end = at
             seen.body_size = int(fields["body-size"])
             for name_ in ("correlation_id", "message_id", "reply_to"):
                 setattr(seen, name_, fields.get(name_))
-        elif "Content body" in row["kind"] and place in current:
-            current[place].end = at
-            current[place].body += fields["payload"].replace(":", "")
+        elif "Content body" in row["kind"] and key in current:
+            current[key].end = at
+            current[key].body += fields["payload"].replace(":", "")
     return found
 
 
@@ -113,15 +113,15 @@ def flows(name: str) -> list[tuple[int | None, int | None, int]]:
             else:
                 known.append([seen])
     found: list[tuple[int | None, int | None, int]] = [(seen.end, None, 0) for seen in unpaired]
-    taken: set[int] = set()
+    used: set[int] = set()
     for (_, *key), delivered in pairs.items():
         candidates = published[tuple(key)]
-        for place, group in enumerate(delivered):
-            publish = candidates[place] if place < len(candidates) else None
+        for position, group in enumerate(delivered):
+            publish = candidates[position] if position < len(candidates) else None
             if publish is not None:
-                taken.add(id(publish))
+                used.add(id(publish))
             found.append((publish.end if publish else None, group[0].begun, len(group) - 1))
-    found += [(p.end, None, 0) for group in published.values() for p in group if id(p) not in taken]
+    found += [(p.end, None, 0) for group in published.values() for p in group if id(p) not in used]
     return sorted(found, key=in_time)
 
 

@@ -107,26 +107,26 @@ def refuse(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None
 
 
 def _settle(broker: Broker, a: int, b: int, multiple: bool, outcome: str) -> None:
-    able = [place for place, opened in broker.open.items() if opened]
+    able = [key for key, opened in broker.open.items() if opened]
     if able:
         broker.settle(*able[a % len(able)], b, multiple, outcome)
 
 
 def confirm(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None:
-    able = [place for place, waiting in broker.unconfirmed.items() if waiting]
+    able = [key for key, waiting in broker.unconfirmed.items() if waiting]
     if able:
         peer, channel = able[a % len(able)]
         broker.confirm(peer, channel, b, flag)
 
 
 def end_transaction(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None:
-    able = [place for place in {**broker.uncommitted, **broker.settling} if place[0] not in broker.gone]
+    able = [key for key in {**broker.uncommitted, **broker.settling} if key[0] not in broker.gone]
     if able:
         broker.end_transaction(*able[a % len(able)], commit=flag)
 
 
 def expire(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None:
-    able = [place for place, waiting in broker.ready.items() if waiting and place[1] in ("a", "b")]
+    able = [key for key, waiting in broker.ready.items() if waiting and key[1] in ("a", "b")]
     if able:
         broker.expire(*able[a % len(able)], ("expired", "maxlen")[b % 2])
 

@@ -37,7 +37,7 @@ def peers(draw: Any, versions: tuple[str, ...] = VERSIONS) -> tuple[Peer, ...]:
         spoken = draw(version)
         channels = tuple(Channel(n + 1, draw(modes(spoken))) for n in range(draw(st.integers(1, 2))))
         found.append(Peer(spoken, draw(vhost), channels, captured=draw(st.integers(0, 4)) > 0))
-    for place in sorted({peer.vhost for peer in found}):
+    for index in sorted({peer.vhost for peer in found}):
         for queue in ("a", "b", "graveyard"):
             spoken = draw(version)
             if queue == "graveyard" and spoken == "0-10":
@@ -46,9 +46,9 @@ def peers(draw: Any, versions: tuple[str, ...] = VERSIONS) -> tuple[Peer, ...]:
                 consumer = Consumer(f"{queue}-{n}", queue, no_ack=draw(st.integers(0, 4)) == 0)
                 mode = "tx" if draw(st.integers(0, 4)) == 0 else "none"
                 prefetch = 0 if consumer.no_ack else draw(st.sampled_from((0, 0, 1, 2)))
-                found.append(Peer(spoken, place, (Channel(1, mode, (consumer,), prefetch),)))
+                found.append(Peer(spoken, index, (Channel(1, mode, (consumer,), prefetch),)))
         spoken = draw(st.sampled_from([v for v in versions if v.startswith(("0-8", "0-9"))] or ["0-9-1"]))
-        found.append(Peer(spoken, place, (Channel(1, "none", (Consumer("r", "replies", True),)), Channel(2))))
+        found.append(Peer(spoken, index, (Channel(1, "none", (Consumer("r", "replies", True),)), Channel(2))))
     return tuple(found)
 
 

@@ -21,8 +21,8 @@ def rates(script: Script, every_ns: int) -> dict[tuple[Any, ...], list[int]]:
     found: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for row in messages(script):
         if row["operation"] != "return":
-            place = (row["peer"], row["exchange"], row["queue"], row["address"])
-            counted = found[(row["ts_ns"] // every_ns * every_ns, *place)]
+            key = (row["peer"], row["exchange"], row["queue"], row["address"])
+            counted = found[(row["ts_ns"] // every_ns * every_ns, *key)]
             first = 0 if row["operation"] == "publish" else 2
             counted[first] += 1
             counted[first + 1] += row["body_size"]
@@ -89,9 +89,9 @@ def exhausted(script: Script, consumer: Consumer, opened: list[tuple[int, int]])
         return waited
     ends = [at for at, _ in opened[1:]]
     ends += [event.at for event in script.events if event.kind == "close" and event.peer == number]
-    for place, (at, number_open) in enumerate(opened):
+    for key, (at, number_open) in enumerate(opened):
         if number_open >= limit:
-            if place == len(ends):
+            if key == len(ends):
                 return UNKNOWN
-            waited += ends[place] - at
+            waited += ends[key] - at
     return waited

@@ -84,14 +84,14 @@ class Flows:
         if len(routes) > 1 and any(self.version(index) == "1.0" for index in deliveries):
             return False
         for route in routes:
-            taken = [p for p in group if self.route(p) == route and not self.refused(p)]
+            used = [p for p in group if self.route(p) == route and not self.refused(p)]
             by_queue: dict[str | None, list[int | None]] = defaultdict(list)
             for index in sorted(deliveries):
                 event = self.events[index]
                 assert event.of is not None
                 if self.route(event.of) == route:
                     by_queue[event.queue].append(event.of)
-            if any(of != taken[: len(of)] for of in by_queue.values()):
+            if any(of != used[: len(of)] for of in by_queue.values()):
                 return False
         return True
 

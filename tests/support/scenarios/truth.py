@@ -39,20 +39,20 @@ def fates(script: Script) -> dict[int, Fate]:
     pending: dict[tuple[int, int], list[tuple[tuple[int, ...], str]]] = defaultdict(list)
     published: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, event in enumerate(script.events):
-        place, peer = (event.peer, event.channel), script.peers[event.peer]
+        key, peer = (event.peer, event.channel), script.peers[event.peer]
         if event.kind == "publish" and peer.waits(event.channel):
-            published[place].append(index)
+            published[key].append(index)
         elif event.kind == "settle" and peer.waits(event.channel, event.outcome):
-            pending[place].append((event.about, event.outcome))
+            pending[key].append((event.about, event.outcome))
         elif event.kind in ("confirm", "settle"):
             for which in event.about:
                 found[which] = Fate(event.outcome, event.at)
         elif event.kind in ("commit", "rollback"):
             done = "committed" if event.kind == "commit" else "rolled-back"
-            for which in published.pop(place, []):
+            for which in published.pop(key, []):
                 answered = Fate("confirmed", event.end + ANSWER_NS, done)
                 found[which] = Fate(found[which].outcome, None, done) if peer.classic else answered
-            for about, outcome in pending.pop(place, []):
+            for about, outcome in pending.pop(key, []):
                 for which in about:
                     if event.kind == "commit":
                         found[which] = Fate(outcome, event.at, done)
@@ -60,20 +60,20 @@ def fates(script: Script) -> dict[int, Fate]:
                         found[which] = Fate(found[which].outcome, None, done)
         elif event.kind == "close" and peer.version != "0-10":  # ends its channels, in 1.0 control links (part 4, 4.1)
             for channel in peer.channels:
-                place = (event.peer, channel.number)
-                for which in published.pop(place, []):
+                key = (event.peer, channel.number)
+                for which in published.pop(key, []):
                     accepted = not peer.classic and accepts_at_once(script, channel.number)
                     outcome, at = ("confirmed", event.at) if accepted else (found[which].outcome, None)
                     found[which] = Fate(outcome, at, "rolled-back")
-                for about, _ in pending.pop(place, []):
+                for about, _ in pending.pop(key, []):
                     for which in about:
                         found[which] = Fate(found[which].outcome, None, "rolled-back")
         elif event.kind == "close":  # a branch outlives its session
             for channel in peer.channels:
-                place = (event.peer, channel.number)
+                key = (event.peer, channel.number)
                 if peer.channel(channel.number).mode == "tx" and by_branch(script, channel.number):
-                    open_work = [which for about, _ in pending.pop(place, []) for which in about]
-                    for which in (*published.pop(place, []), *open_work):
+                    open_work = [which for about, _ in pending.pop(key, []) for which in about]
+                    for which in (*published.pop(key, []), *open_work):
                         found[which] = Fate("unknown")
     for event in script.events:
         if event.kind == "return" and event.of is not None:

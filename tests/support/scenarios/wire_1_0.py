@@ -255,8 +255,8 @@ class WireV1_0:
         width = -(-len(sections) // event.parts)
         pieces = [sections[at : at + width] for at in range(0, len(sections), width)]
         frames = []
-        for place, piece in enumerate(pieces):
-            known, more = delivery_id if place == 0 else None, place < len(pieces) - 1
+        for index, piece in enumerate(pieces):
+            known, more = delivery_id if index == 0 else None, index < len(pieces) - 1
             frames.append(self.transfer(number, handle, known, piece, event.no_ack, more, state))
         return frames
 
