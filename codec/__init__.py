@@ -10,7 +10,6 @@ In the order of the data:
     framing        the ordered bytes of a connection -> rows of frames
     amqp           the way in: segments of many connections, or some bytes -> batches of rows
     conversation   frames -> channels, sessions, links, messages and their outcomes
-    checks         what performatives, controls and commands do out of order
     pairing        which delivery is of which publish, across connections
 
 Under all of them: `compiler` (kernels), `hashes`, `variant` (values of frames), and the modules of this folder, of

@@ -815,6 +815,32 @@ STALL = Table("stall", "stall as workers collect it: columns of stalls, and `sin
     Column("since_ns", LONG, "since when it lasts; null: it is over", unit=EPOCH_NS),
 ))  # fmt: skip
 
+ODDITIES = Table(
+    "oddities", "something in a session or on a link of 0-10 or 1.0 that its protocol does not allow, or an answer "
+    "that is late or lacking: which frame, by which side, and what would be right", (
+    Column("connection_id", LONG, "TCP connection"),
+    Column("frame_no", LONG, "frame that is odd, or that was not answered", dictionary=False),
+    Column("ts", TIMESTAMP, "when that was noticed", dictionary=False),
+    Column("ts_ns", LONG, "the same in ns since 1970-01-01 UTC", unit=EPOCH_NS, dictionary=False),
+    Column("version", STRING, "AMQP version"),
+    Column("side", STRING, "'client' or 'server': the one that is odd, or that did not answer"),
+    Column("channel", INT, "channel number, as in channels; null: about the connection"),
+    Column("channel_incarnation", LONG, "which incarnation of the channel number, see channels"),
+    Column("name", STRING, "what is odd: 'no-credit' 'delivery-id-order' 'detach-unanswered' ...; `wirehare rules` "
+           "lists the rules, each of which names the oddity that breaks it"),
+    Column("observed", LONG, "the number that is odd", dictionary=False),
+    Column("expected", LONG, "the number in its place, or the limit", dictionary=False),
+    Column("about_frame_no", LONG, "frame that begins the link or message it is about", dictionary=False),
+    Column("waited_ns", LONG, "how long an answer took, more than a second, or had not come at the end; ns", unit=NS,
+           dictionary=False),
+    Column("missing", STRINGS, "of 'required-missing', names of the fields that are left out"),
+))  # fmt: skip
+
+ODDITY = Table("oddity", "oddity as workers collect it: columns of oddities, and `since_ns`", (
+    *(column for column in ODDITIES.columns if column.type != TIMESTAMP),
+    Column("since_ns", LONG, "since when the answer is awaited; null: it is not", unit=EPOCH_NS),
+))  # fmt: skip
+
 MESSAGE_FLOWS = Table(
     "message_flows",
     "pair of a publish and a delivery of its message from one queue, across connections and "
@@ -939,7 +965,8 @@ RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        CAPTURES, FRAMES, STREAMS, CONNECTIONS, CHANNELS, LINKS, METHODS, MESSAGES, STALLS, MESSAGE_FLOWS,
+        CAPTURES, FRAMES, STREAMS, CONNECTIONS, CHANNELS, LINKS, METHODS, MESSAGES, STALLS, ODDITIES,
+        MESSAGE_FLOWS,
     )
 }  # fmt: skip
 # What is derived from the others; workers make the other tables from the frames of one connection.

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from jobs import report
-from jobs.terminal.console import step
+from jobs.terminal.console import print_status, step
 from jobs.terminal.running import NO_SPACE, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ exit codes:
 """
 
 EXIT_STATUSES = report.EXIT_STATUSES
+WITHOUT_ODDITIES = (
+    "no table oddities, as of an earlier release: rules about sessions and links of 0-10 and 1.0 find nothing; "
+    "decode the captures again for them"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +95,8 @@ def write_findings(arguments: argparse.Namespace, source: Location, stage: Locat
 
     def find() -> None:
         with files_here(source, arguments.tables, span) as files:
+            if files["methods"] and not files["oddities"]:
+                print_status(f"{source.display_name}: {WITHOUT_ODDITIES}")
             found = findings_in(files, span_conditions(span), config=config, run=running)
         write_rows(stage, FINDINGS, found.to_batches())
 

@@ -289,7 +289,7 @@ def one_variant(arguments: dict[str, object]) -> pa.StructArray:
 def warm_pairing() -> None:
     """Compile the pairing engine, with a delivery from a stream that was dead-lettered before, and the growth of its
     tables."""
-    from codec.hashes.maps import FIRST_ENTRIES, new_map, with_room
+    from codec.hashes.maps import FIRST_SLOTS, new_map, with_room
     from codec.pairing.intervals import Intervals
     from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
@@ -315,7 +315,7 @@ def warm_pairing() -> None:
     partitioned = [*partitioner(messages_to_pair(rows)), *partitioner(messages_to_pair(nothing))]
     partitioned += OrderInStreams(partitioner)(in_streams)
     list(PairMessages(table_of("flows", ("flow_id", LONG)))(iter(partitioned)))
-    with_room(new_map(), FIRST_ENTRIES)
+    with_room(new_map(), FIRST_SLOTS)
     one = np.ones(1, np.int64)
     Intervals.of(one, one, one).last_begun(one, one)
 
@@ -355,15 +355,12 @@ def tell(names: list[str], done: threading.Event) -> None:
 def compile_second_half() -> None:
     """What the second process compiles; the other one reads on its stdout how far it is."""
     from codec.compiler.linking import lowered
-    from udfs.conversation.checks import load_kernels
-    from udfs.conversation.roles import SESSION_VERSIONS
 
     done = threading.Event()
     telling = threading.Thread(target=tell, args=(lowered, done))
     telling.start()
     warm_values()
     warm_pairing()
-    load_kernels(SESSION_VERSIONS)
     done.set()
     telling.join()
 

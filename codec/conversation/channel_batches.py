@@ -30,7 +30,7 @@ from codec.conversation.states import (
     new_indices,
     owners,
 )
-from codec.hashes.maps import clear, put
+from codec.hashes.maps import KEY, SLOTS, VALUE, clear, has_entry, put
 
 NO_FRAME = np.iinfo(np.int64).max
 CELLS = S.CELLS  # of `State.numbers`
@@ -130,10 +130,10 @@ def save_connection(s, r, j):
     for i in range(numbers[S.TOUCHED]):
         r.slots[ends[OF_SLOTS] + i] = s.slots[s.touched[i]]
     ends[OF_SLOTS] += numbers[S.TOUCHED]
-    for i in range(len(table.keys)):
-        if table.epochs[i] == table.used[1]:
-            r.keys[ends[OF_KEYS]] = table.keys[i]
-            r.values[ends[OF_VALUES]] = table.values[i]
+    for i in range(table.used[SLOTS], 2 * table.used[SLOTS]):
+        if has_entry(table, i):
+            r.keys[ends[OF_KEYS]] = table.entries[i, KEY]
+            r.values[ends[OF_VALUES]] = table.entries[i, VALUE]
             ends[OF_KEYS] += 1
             ends[OF_VALUES] += 1
     _save(s.request_queues, r.request_queues, ends, OF_REQUEST_QUEUES, numbers[S.REQUEST_QUEUES])

@@ -10,30 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
-from codec.conversation.session_lookup import (
+from codec.conversation.session_lookup import SECOND_NS
+from codec.conversation.session_state import (
     ATTACHED,
     BEGUN,
-    DESTINATION,
-    HANDLE,
-    KIND_SHIFT,
-    NAMED,
-    SECOND_NS,
-    SESSION_SHIFT,
-    SIDE_SHIFT,
-    UNOPENED,
-    WAITING,
-)
-from codec.conversation.session_state import (
+    BRANCH,
     CELLS,
     COUNT,
+    DELIVERY,
+    DESTINATION,
     FIRST,
+    FLUSH,
+    HANDLE,
+    KIND_SHIFT,
     KINDS,
+    NAMED,
     NONE,
+    OF_LINK,
     PLACES,
+    RESULT,
+    SESSION_SHIFT,
+    SIDE_SHIFT,
     STARTED,
     SUBSCRIPTION,
+    TAG,
+    TRANSACTION,
+    UNOPENED,
+    WAITING,
     SessionRecords,
     growth,
+    is_old_tag,
 )
 from codec.conversation.session_tracker import follow
 from codec.conversation.states import (
@@ -46,7 +52,7 @@ from codec.conversation.states import (
     new_indices,
     owners,
 )
-from codec.hashes.maps import clear, put
+from codec.hashes.maps import KEY, SLOTS, VALUE, clear, has_entry, put
 
 PARTS = {"numbers": NUMBERS, "keys": NUMBERS, "values": NUMBERS, **KINDS}
 (
@@ -104,7 +110,7 @@ def _with_texts(parts: Parts, texts: Sequence[Integers]) -> Parts:
 
 def _of_text(keys: Integers) -> NDArray[np.bool_]:
     """Which keys contain the number of a text."""
-    found: NDArray[np.bool_] = np.isin(keys >> KIND_SHIFT, (DESTINATION, ATTACHED, NAMED))
+    found: NDArray[np.bool_] = np.isin(keys >> KIND_SHIFT, (DESTINATION, ATTACHED, NAMED, BRANCH, TRANSACTION))
     return found
 
 
@@ -153,10 +159,10 @@ def save_connection(s, r, j):
     if s.numbers[STARTED]:
         for i in range(CELLS):
             r.numbers[first[OF_NUMBERS] + i] = s.numbers[i]
-        for i in range(len(table.keys)):
-            if table.epochs[i] == table.used[1]:
-                r.keys[first[OF_KEYS] + at] = table.keys[i]
-                r.values[first[OF_VALUES] + at] = table.values[i]
+        for i in range(table.used[SLOTS], 2 * table.used[SLOTS]):
+            if has_entry(table, i) and not is_old_tag(table, i):
+                r.keys[first[OF_KEYS] + at] = table.entries[i, KEY]
+                r.values[first[OF_VALUES] + at] = table.entries[i, VALUE]
                 at += 1
     last[OF_NUMBERS] = first[OF_NUMBERS] + (CELLS if s.numbers[STARTED] else 0)
     last[OF_KEYS] = first[OF_KEYS] + at
@@ -207,6 +213,8 @@ _SESSIONS = (1 << (KIND_SHIFT - SESSION_SHIFT)) - 1
 _LEADS = ((BEGUN, "sessions", False), (WAITING, "sessions", False),
           (UNOPENED, "sessions", False), (NAMED, "sessions", False),
           (HANDLE, "bindings", True), (DESTINATION, "bindings", True), (ATTACHED, "attachings", True))  # fmt: skip
+_OF_SESSION = (DELIVERY, FLUSH, BRANCH, RESULT)  # keys that contain a session, and lead to no record
+_TO_LINK = (DELIVERY, FLUSH, TRANSACTION)  # whose values contain a link
 
 
 class Droppable(NamedTuple):
@@ -244,8 +252,17 @@ def droppable_in(states: ConnectionStates, used: Integers) -> Droppable:
             over |= (parts["bindings"]["link"][at] == NONE) & (parts["bindings"]["unknown"][at] == NONE)
         dropped[part][at] = over
         dropped["keys"][which] = over
+    for of_session in (np.isin(kind, _OF_SESSION), kind == TAG):
+        which = np.flatnonzero(of_session)
+        dropped["keys"][which] = ~current[absolute(states, "sessions", owner[which], _named_session(states, which))]
+    # Transactions on control links of sessions that are over were rolled back.
+    which = np.flatnonzero((kind == TRANSACTION) & (values & OF_LINK > 0))
+    at = absolute(states, "links", owner[which], (values[which] & OF_LINK) - 1)
+    dropped["keys"][which] = ~current[_sessions_of(states)[at]]
     named = {"sessions": current.copy(), "links": _none(states, "links")}
     named["links"][used] = True
+    which = np.isin(kind, _TO_LINK) & ~dropped["keys"] & (values & OF_LINK > 0)
+    named["links"][absolute(states, "links", owner[which], (values[which] & OF_LINK) - 1)] = True
     for part, field, of, factor in PLACES:
         records = parts[part][~dropped[part]] if part in dropped else parts[part]
         own = owners(states, part)[~dropped[part]] if part in dropped else owners(states, part)
@@ -283,10 +300,26 @@ def drop(states: ConnectionStates, ended: Droppable) -> ConnectionStates:
             session = (keys[which] >> SESSION_SHIFT) & _SESSIONS
             new = new_place["sessions"][absolute(states, "sessions", owner[which], session)]
             keys[which] += (new - session) << SESSION_SHIFT
+    stays = ~ended.keys
+    for which in (np.isin(kind, _OF_SESSION) & stays, (kind == TAG) & stays):
+        session = _named_session(states, np.flatnonzero(which))
+        new = new_place["sessions"][absolute(states, "sessions", owner[which], session)]
+        numbers = values if (kind[which] == TAG).all() else keys
+        numbers[which] += (new - session) << SESSION_SHIFT
+    which = np.isin(kind, _TO_LINK) & stays & (values & OF_LINK > 0)
+    at = (values[which] & OF_LINK) - 1
+    values[which] += new_place["links"][absolute(states, "links", owner[which], at)] - at
     parts["keys"], parts["values"] = keys, values
     found = ConnectionStates(states.ids, parts, states.counts)
     for name, dropped in (*ended._asdict().items(), ("values", ended.keys)):
         found = found.filtered(name, ~dropped)
+    return found
+
+
+def _named_session(states: ConnectionStates, which: Integers) -> Integers:
+    """The session in these keys of `_OF_SESSION`, or, of TAG, in the key of the delivery."""
+    keys, values = states.parts["keys"][which], states.parts["values"][which]
+    found: Integers = (np.where(keys >> KIND_SHIFT == TAG, values, keys) >> SESSION_SHIFT) & _SESSIONS
     return found
 
 

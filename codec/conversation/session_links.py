@@ -17,23 +17,22 @@ import numpy as np
 from codec import stalls
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.session_lookup import (
-    ATTACHED,
-    DESTINATION,
-    HANDLE,
     ask,
-    key_of,
     reply,
     request_cell,
 )
 from codec.conversation.session_state import (
     ALL_LISTED,
+    ATTACHED,
     CLIENT,
     CLOSING,
     CONNECTION,
     DEFAULT_FLOW_MODE,
+    DESTINATION,
     FIRST,
     FLUSHED,
     FLUSHES,
+    HANDLE,
     LISTED,
     LOSSES_CLIENT,
     NO_LIMIT,
@@ -47,6 +46,7 @@ from codec.conversation.session_state import (
     SUBSCRIPTION,
     TX,
     ZEROES,
+    key_of,
     losses,
     new_record,
 )
@@ -126,10 +126,9 @@ def _attaching(s, place, session, sender, kind, name):
 
 
 @kernel
-def attach(s, rows, i, place, session, own_losses):
+def attach(s, rows, i, place, session, binding, own_losses):
     """Row `i` attaches: bind its handle to a new link, or to that of the attach that it answers."""
     sender, name = rows.sender[i], rows.link_name[i]
-    binding = handle_of(s, rows, i, place)
     if rows.handle[i] == NONE or name == 0 or rows.is_receiver[i] == NONE:
         binding.link = NONE
         return
@@ -294,7 +293,7 @@ def credit_link(s, rows, i, role, link):
 
 
 @kernel
-def subscribe(s, rows, i, place):
+def subscribe(s, rows, i, place, binding):
     """Row `i` subscribes: its destination is bound to the subscription."""
     at = _new_link(s, place, 1, SUBSCRIPTION, rows.destination[i])
     link = s.links.rows[at]
@@ -304,7 +303,7 @@ def subscribe(s, rows, i, place):
     link.exclusive = 1 if rows.exclusive[i] == 1 else 0
     link.acquire_mode = max(rows.acquire_mode[i], 0)
     link.opened_ns = rows.ts_ns[i]
-    binding = destination_of(s, rows, i, place)
+    link.attach_frame[CLIENT] = binding.bound_frame = rows.frame_no[i]
     binding.link = at
     binding.losses = s.numbers[LOSSES_CLIENT]
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.session_state import (
+    ANSWERS,
+    BEGUN,
     CLIENT,
     CLOSING,
     CONNECTION,
@@ -26,8 +28,10 @@ from codec.conversation.session_state import (
     FIRST,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
+    INCARNATIONS,
     KEYS,
     LOSSES_CLIENT,
+    NAMED,
     NONE,
     OF_SESSION,
     OPENING,
@@ -39,6 +43,9 @@ from codec.conversation.session_state import (
     SERVER,
     TX,
     UNANSWERED,
+    UNOPENED,
+    WAITING,
+    key_of,
     losses,
     new_record,
     own_losses,
@@ -99,19 +106,7 @@ def pair_of_connection(s, rows, i, role):
         ask(s, s.numbers, REQUESTS + request_cell(role.requests, sender), rows, i)
 
 
-# Keys of `State.found_by`: what they find, then numbers. By side and channel number: BEGUN, the session that the side
-# has begun or answered; WAITING, the session before that, if the other side has to answer it first; ANSWERS, the number
-# of the other side that it answered last. By channel number: UNOPENED, the session without a captured begin;
-# INCARNATIONS, how many sessions there were. NAMED: the session of 0-10 by name.
-KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 59, 34, 35
 SECOND_NS = 10**9
-BEGUN, WAITING, UNOPENED, NAMED, HANDLE, DESTINATION, ATTACHED, INCARNATIONS, ANSWERS = range(1, 10)
-
-
-@kernel
-def key_of(kind, session, side, number):
-    """`session` and `number` are not negative; `number` is below 2**34."""
-    return (kind << KIND_SHIFT) | (session << SESSION_SHIFT) | (side << SIDE_SHIFT) | number
 
 
 @kernel

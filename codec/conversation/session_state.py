@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import kernel, outlined
+from codec.conversation import oddities
+from codec.conversation.oddities import Oddities, new_oddities
 from codec.conversation.settlement import ABORTED
 from codec.conversation.states import blank, with_capacity
-from codec.hashes.maps import HashMap, new_map
+from codec.hashes.maps import ABSENT, KEY, SLOTS, USED, VALUE, HashMap, get, has_entry, needs_room, new_map, use_slots
 from codec.hashes.maps import with_room as keyed_with_room
 from codec.memory import as_records
 from codec.names import SIDES
@@ -43,7 +45,8 @@ ROLE_FIELDS = (
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
     "may_return", "reports_status", "closes_connection", "grants_timeout", "answers_attach", "answers_detach",
-    "of_connection", "requests", "replies", "awaits",
+    "of_connection", "requests", "replies", "awaits", "sent_by", "is_command", "gives_result", "names_commands",
+    "in_transactions", "points",
 )  # fmt: skip
 
 
@@ -69,14 +72,23 @@ UNNUMBERED, NOW, ONCE_ASKED = 3 * SERIAL, 1, 2
 # change; `behind`: how many sessions before it with the same number had no answer when it was opened; `flushes`: 1 if a
 # subscription was flushed. `asked`: how often the client has asked for a completion that has not come, since
 # `asked_losses` losses of the client; `completed_to`: the latest command that the server has completed; `left_frame`:
-# the last frame after which the session was in no branch, as dtx.end, or the close of its connection.
+# the last frame after which the session was in no branch, as dtx.end, or the close of its connection. `lost_ns`: as
+# LOST_NS of its connection, once that has ended. `unsettled`: how
+# many deliveries `found_by` finds; `crowded`: 1 if others found no room there. The rest is for oddities: by side in 1.0
+# from `begun` on, in 0-10 from `pointed` on; of 0-10 alone from `phase` on.
 NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
     "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
     "last_listed_ns? tx_key branch named_client? named_server? doubted senders timeout_s "
     "cancelled_first? cancelled_last? attached_to opener begun_losses? behind flushes asked asked_losses? "
-    "completed_to? waits_unnumbered left_frame?",
+    "completed_to? waits_unnumbered left_frame? lost_ns unsettled crowded "
+    "phase asker? detach_frame? detach_ns? detacher detached_ns? detached_by? failed_by? selected implicit "
+    "flush_from? flush_to?",
+    "begun lasts own_channel? begun_ns? begun_frame? handle_max? first_out? sent allowed? echo_ns? echo_frame? "
+    "ended_ns? ended_frame? last_delivery? shut_ns? shut_frame? "
+    "pointed expects next? sync_id? sync_ns? sync_frame? timely_ns? timely_frame? known_to? known_ns? done_to? "
+    "result_id? result_ns? result_frame?",
     waiting=2 * OF_SESSION * REQUEST_CELLS,
 )
 NEW_LINK = blank(
@@ -85,13 +97,17 @@ NEW_LINK = blank(
     "server_has_source client_default server_default client_copies? server_copies? client_filters server_filters "
     "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
     "closing_losses? failed condition description losses transfers credit? unlimited allowed assumed_count? drained "
-    "last_ns? starves starved_ns cancel_id? over closed next?",
-    "",
+    "last_ns? starves starved_ns cancel_id? over closed next? name_hash "
+    "max_size? outcomes lists outstanding open delivery_id? tag message_format? settled byte_count delivery_frame? "
+    "count credit_to before_cut cut_ns drain_ns? drain_frame? awaiting awaited_ns transactions work "
+    "message_credit all_messages byte_credit stopped stop_id? zeroed_id? flush_id? later all_later",
+    "attached attach_frame? refused_ns? detach_ns? detach_frame? detach_closed",
     waiting=2 * OF_LINK * REQUEST_CELLS,
     **dict.fromkeys(STALL_FIELDS, 1),
 )
-# The link that a handle or destination stands for, and the latest delivery on a handle.
-NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
+# The link that a handle or destination stands for, and the latest delivery on a handle. `bound_frame`: the frame that
+# has bound it last.
+NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled bound_frame?")
 # The links of a name and direction whose attach waits for that of the other side: a queue from `head` to `tail`, begun
 # after `epoch` losses. `ends`: how many of their ends are attached.
 NEW_ATTACHING = blank("epoch? opener head? tail? ends")
@@ -121,12 +137,15 @@ EVENT = NEW_EVENT.dtype
 NEW_REPLY = blank("connection frame_no ts_ns reply_frame_no reply_ts_ns name")
 
 # Cells of `State.numbers`. UNANSWERED: sessions of 1.0 that one side has begun, without a begin of the other side;
-# CLOSE_FRAME: the frame that has closed the connection.
+# CLOSE_FRAME: the frame that has closed the connection. LOST_NS: time of the first loss, 0 for none. STEPS: how many
+# deliveries ranges may still name. Of each side: OPENED_NS, of its open; FRAME_LIMIT, 1 + the largest frame that it
+# takes, 0: not known; CHANNEL_LIMIT, its channel-max. SASL_STEP: name of the last frame of SASL; SASL_ODD: one was odd.
+# NEW_TAGS: how many were added since old ones were dropped.
 (
     CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TX_COUNT, UNANSWERED,
-    CLOSE_FRAME,
-) = range(10)  # fmt: skip
-REQUESTS = CLOSE_FRAME + 1  # the first of the cells of requests that wait
+    CLOSE_FRAME, LOST_NS, STEPS, OPENED_NS, _, FRAME_LIMIT, _, CHANNEL_LIMIT, _, SASL_STEP, SASL_ODD, NEW_TAGS,
+) = range(21)  # fmt: skip
+REQUESTS = NEW_TAGS + 1  # the first of the cells of requests that wait
 CELLS = REQUESTS + 2 * OF_CONNECTION * REQUEST_CELLS
 
 
@@ -139,23 +158,38 @@ class Rows(
         "default_outcome copies filters target_address coordinator number settled more aborted tag resume "
         "delivery_count link_credit destination queue no_accept exclusive acquire_mode flow_mode unit value sync "
         "coordinates closed lists_all declared about outcome final by_sender error_text info key ends asks "
-        "range_at range_first range_last packet_no file",
+        "range_at range_first range_last packet_no file rtt_ns size payload_size state tag_size message_format drain "
+        "next_incoming_id next_outgoing_id continues few at_few",
     )
 ):
     """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values
     and numbers are -1; names, texts and keys 0. `name` 0: only a loss.
 
-    `number`: delivery-id or command id. `about`: the side whose messages a settlement settles, in the ranges from
-    `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it is a command
-    to a transaction coordinator; `lists_all`: whether an attach has all unsettled deliveries of its side; `ends`: of a
-    request to end a transaction, the result on success; `asks`: the exchange of a request that an argument makes one;
-    `key`: the transaction that is named; `declared`: one that the
-    coordinator has begun. `peer_late`, `late` (codec.protocol.rows): 0 or 1."""
+    `loss`: 0, or when the last bytes before a loss were captured. `number`: delivery-id or command id. `about`: the
+    side whose messages a settlement settles, in the ranges from `range_at[i]` to `range_at[i + 1]` (n + 1,) of
+    `range_first`, `range_last`. `coordinates`: whether it is a command to a transaction coordinator; `lists_all`:
+    whether an attach has all unsettled deliveries of its side; `ends`: of a request to end a transaction, the result on
+    success; `asks`: the exchange of a request that an argument makes one; `key`: the transaction that is named;
+    `declared`: one that the coordinator has begun. `peer_late`, `late` (codec.protocol.rows): 0 or 1.
+
+    For oddities: `rtt_ns` as in codec.protocol.rows; `state`: STATES from 1 on, 0 for another one, -1 for none;
+    `continues`: the frame continues a command whose beginning was not captured; `few` (m,): arguments that few frames
+    have, as OF_FEW, `at_few`: which of these are those of the row."""
+
+
+# Arguments of frames that are few: of a connection or session, of attaches, of flows without a handle. `link_fields`:
+# the flow has some; `dynamic`: the attach asks for a node, although it names one; `target`: it has one; `outcomes`:
+# bits of those that its source allows; `lists`: it has a map of unsettled deliveries; `name_hash`: of its name.
+OF_FEW = blank(
+    "handle_max? channel_max? max_frame_size? max_message_size? command_offset? force? link_fields dynamic target "
+    "outcomes lists name_hash"
+)
 
 
 class State(NamedTuple):
     """Pools of records; `found_by` finds those of the current connection. `replies` are those since they were taken, of
-    any connection; so are `stalls` int64 (n, CELLS of `codec.stalls`), their links as texts, and `stall_count` (1,)."""
+    any connection; so are `odd`, and `stalls` int64 (n, CELLS of `codec.stalls`), their links as texts, and
+    `stall_count` (1,)."""
 
     sessions: Pool
     links: Pool
@@ -171,6 +205,7 @@ class State(NamedTuple):
     stall_count: np.ndarray
     found_by: HashMap
     numbers: np.ndarray
+    odd: Oddities
 
 
 NEW_RECORDS = {
@@ -191,13 +226,55 @@ PLACES = (
 )  # fmt: skip
 KEYS_A_ROW = 6
 
+# Keys of `State.found_by`: their kind, then numbers. By side and channel number: BEGUN, the session that the side has
+# begun or answered; WAITING, the session before that, if the other side has to answer it first; ANSWERS, the number of
+# the other side that it answered last; WAS, the channel and incarnation of the session that it has begun last. By
+# channel number: UNOPENED, the session without a captured begin; INCARNATIONS, how many sessions there were; ENDED,
+# when session.detached was sent last, and by whom. NAMED: the session of 0-10 by name. By session: HANDLE, DESTINATION,
+# ATTACHED; DELIVERY, one that is not settled, by its id and the side that sends it; FLUSH, BRANCH: commands by their
+# ids, and branches, that have not ended; RESULT, the last command that asked for a result, by its id modulo RESULTS.
+# TAG: the key of the last delivery with a tag, by a hash of tag and link. TRANSACTION: one that was declared, by name.
+(
+    BEGUN, WAITING, UNOPENED, NAMED, HANDLE, DESTINATION, ATTACHED, INCARNATIONS, ANSWERS, WAS, ENDED, DELIVERY, FLUSH,
+    BRANCH, RESULT, TAG, TRANSACTION,
+) = range(1, 18)  # fmt: skip
+KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 58, 34, 35
+# Values of DELIVERY, FLUSH and TRANSACTION: 1 + the index of a link of the connection, then other numbers.
+LINK_BITS = 25
+OF_LINK = (1 << LINK_BITS) - 1
+
+
+@kernel
+def key_of(kind, session, side, number):
+    """`session` and `number` are not negative; `number` is below 2**34."""
+    return (kind << KIND_SHIFT) | (session << SESSION_SHIFT) | (side << SIDE_SHIFT) | number
+
+
+@kernel
+def is_old_tag(table, at):
+    """Whether an entry is that of a tag whose delivery is settled."""
+    return table.entries[at, KEY] >> KIND_SHIFT == TAG and get(table, table.entries[at, VALUE]) == NONE
+
+
+@outlined
+def drop_old_tags(table):
+    """Remove tags whose deliveries are settled, if there is room to move the others."""
+    slots = table.used[SLOTS]
+    if 4 * slots > len(table.entries):
+        return
+    for i in range(slots, 2 * slots):
+        if has_entry(table, i) and is_old_tag(table, i):
+            table.entries[i, VALUE] = ABSENT
+    use_slots(table, 2 * slots)
+    use_slots(table, slots)
+
 
 def new_state() -> State:
     """The state before the first row."""
     pools = {name: new_pool(record) for name, record in NEW_RECORDS.items()}
     return State(
         found_by=new_map(), numbers=np.zeros(CELLS, np.int64), replies=new_pool(NEW_REPLY), stalls=new_rows(0),
-        stall_count=np.zeros(1, np.int64), **pools,
+        stall_count=np.zeros(1, np.int64), odd=new_oddities(), **pools,
     )  # fmt: skip
 
 
@@ -205,10 +282,14 @@ def with_room(state: State, rows: int, ranges: int) -> State:
     """`state` with room for what so many rows, with so many ranges, add."""
     pools: dict[str, Any] = {name: grown(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
     replies = grown(state.replies, 2 * rows)  # a flow may be the reply to one of its session, and to one of its link
-    keys, stalls = keyed_with_room(state.found_by, KEYS_A_ROW * rows), state.stalls
+    found_by, stalls = state.found_by, state.stalls
+    if needs_room(found_by, KEYS_A_ROW * rows):
+        found_by = keyed_with_room(found_by, int(found_by.used[USED]) + KEYS_A_ROW * rows)
+        drop_old_tags(found_by)
     if int(state.stall_count[0]) + rows > len(stalls):  # a row may begin one after another one
         stalls = np.concatenate([stalls[: state.stall_count[0]], new_rows(int(state.stall_count[0]) + rows)])
-    return state._replace(found_by=keys, replies=replies, stalls=stalls, **pools)
+    odd = oddities.with_room(state.odd, rows)
+    return state._replace(found_by=found_by, replies=replies, stalls=stalls, odd=odd, **pools)
 
 
 def growth(name: str, rows: int, ranges: int) -> int:
@@ -408,6 +489,7 @@ _OF_1_0 = {"own_numbers": 1, "listed": 1}
 _OF_0_10 = {"listed": 1}
 _ON_HANDLE = {**_OF_1_0, "on_handle": 1}
 _OF_SUBSCRIPTION = {**_OF_0_10, "on_destination": 1}
+_IN_TRANSACTIONS = {**_OF_0_10, "in_transactions": 1}
 # What `requests` waits for the next frame of the other side that `replies` in the same exchange. In 1.0 the sides open
 # and close connections alike: the first one asks (2.4.1, 2.4.3; SASL: 5.3.2).
 OUTCOME = TUNING  # of SASL in 1.0, which has no tuning
@@ -439,15 +521,17 @@ ROLES: dict[str, dict[str, int]] = {
     "transfer": {**_ON_HANDLE, "transfers": 1},
     "detach": {**_ON_HANDLE, "detaches": 1},
     "disposition": {"own_numbers": 1, "settles": 1, "states_outcome": 1},
-    **{name: {"of_connection": 1, **role} for name, role in _OF_CONNECTION.items()},
+    **{
+        name: {"of_connection": 1, "own_numbers": int("." not in name), **role} for name, role in _OF_CONNECTION.items()
+    },
     "session.attach": {**_OF_0_10, "opens_session": 1},
     "session.attached": {**_OF_0_10, "answers_attach": 1},
     "session.request-timeout": {"requests": TIMEOUT},
     "session.timeout": {**_OF_0_10, "grants_timeout": 1, "replies": TIMEOUT},
     "session.flush": {},  # asks by its arguments
-    "session.expected": {"replies": EXPECTED},
-    "session.confirmed": {"replies": CONFIRMING},
-    "session.known-completed": {"replies": KNOWN_COMPLETED},
+    "session.expected": {"replies": EXPECTED, "names_commands": 1},
+    "session.confirmed": {"replies": CONFIRMING, "names_commands": 1},
+    "session.known-completed": {"replies": KNOWN_COMPLETED, "names_commands": 1},
     "session.detach": {**_OF_0_10, "closes_session": 1},
     "session.detached": {**_OF_0_10, "closes_session": 1, "answers_detach": 1},
     "message.subscribe": {**_OF_SUBSCRIPTION, "subscribes": 1},
@@ -460,25 +544,36 @@ ROLES: dict[str, dict[str, int]] = {
     "message.accept": {"settles": 1, "names_transfers": 1, "transactional": 1},
     "message.reject": {"settles": 1, "names_transfers": 1, "may_return": 1},
     "message.release": {"settles": 1, "names_transfers": 1},
-    "session.completed": {"settles": 1, "completes": 1, "replies": COMPLETED},
+    "message.acquire": {"names_transfers": 1},
+    "session.completed": {"settles": 1, "completes": 1, "replies": COMPLETED, "names_commands": 1},
     "execution.result": {"settles": 1, "reports_status": 1},
     "execution.exception": {**_OF_0_10, "settles": 1, "states_reason": 1, "refuses": 1},
-    "tx.select": {**_OF_0_10, "mode": 2},
-    "dtx.select": {**_OF_0_10, "mode": 3},
-    "tx.commit": {**_OF_0_10, "ends_transaction": COMMITS, "of_session": 1, "proves_mode": 2},
-    "tx.rollback": {**_OF_0_10, "ends_transaction": ROLLS_BACK, "of_session": 1, "proves_mode": 2},
-    "dtx.commit": {**_OF_0_10, "ends_transaction": COMMITS, "names_branch": 1},
-    "dtx.rollback": {**_OF_0_10, "ends_transaction": ROLLS_BACK, "names_branch": 1},
-    "dtx.start": {**_OF_0_10, "starts_branch": 1, "names_branch": 1, "proves_mode": 3},
-    "dtx.end": {**_OF_0_10, "ends_branch": 1, "proves_mode": 3},
+    "tx.select": {**_IN_TRANSACTIONS, "mode": 2},
+    "dtx.select": {**_IN_TRANSACTIONS, "mode": 3},
+    "tx.commit": {**_IN_TRANSACTIONS, "ends_transaction": COMMITS, "of_session": 1, "proves_mode": 2},
+    "tx.rollback": {**_IN_TRANSACTIONS, "ends_transaction": ROLLS_BACK, "of_session": 1, "proves_mode": 2},
+    "dtx.commit": {**_IN_TRANSACTIONS, "ends_transaction": COMMITS, "names_branch": 1},
+    "dtx.rollback": {**_IN_TRANSACTIONS, "ends_transaction": ROLLS_BACK, "names_branch": 1},
+    "dtx.prepare": {"names_branch": 1, "in_transactions": 1},
+    "dtx.start": {**_IN_TRANSACTIONS, "starts_branch": 1, "names_branch": 1, "proves_mode": 3},
+    "dtx.end": {**_IN_TRANSACTIONS, "ends_branch": 1, "names_branch": 1, "proves_mode": 3},
 }
 # What a command does to the session is answered by its result, its exception, or its completion. Transfers and what
 # settles them are no requests: table messages has their outcomes.
 for _class in fact_table("0-10")["classes"]:
-    for _command in _class.get("commands", ()):
-        _role = ROLES.setdefault(f"{_class['name']}.{_command['name']}", {})
-        if not _role.keys() & {"transfers", "settles"}:
-            _role["awaits"] = 1
+    for _kind in ("controls", "commands"):
+        for _entry in _class.get(_kind, ()):
+            _role = ROLES.setdefault(f"{_class['name']}.{_entry['name']}", {})
+            if _class["name"] == "connection":
+                _role["of_connection"] = 1
+            if _entry.get("sent_by") in SIDES:
+                _role["sent_by"] = 1 << SIDES.index(_entry["sent_by"])
+            if _kind == "commands":
+                _role["is_command"] = 1
+                _role["gives_result"] = int(bool(_entry.get("result")))
+                if not _role.keys() & {"transfers", "settles"}:
+                    _role["awaits"] = 1
+ROLES["session.command-point"]["points"] = 1
 NAMES = tuple(ROLES)
 # Frames that settle: a partial one hides a settlement.
 SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
@@ -497,6 +592,28 @@ REQUEST_NAMES = tuple(name for name, role in ROLES.items() if role.keys() & _ASK
 def names_with(role: str) -> tuple[str, ...]:
     """The names that do this."""
     return tuple(name for name, fields in ROLES.items() if fields.get(role))
+
+
+# Required fields that clients and brokers leave out; they mean the first mode, or no error.
+LEFT_OUT = ("accept-mode", "acquire-mode", "code")
+# Not all arguments of these are in rows.
+LOGIN = ("connection.start-ok", "connection.secure", "connection.secure-ok")
+
+
+def _required(name: str) -> tuple[str, ...]:
+    """The fields that a control or command of 0-10 must have."""
+    of_class, _, own = name.partition(".")
+    classes: list[dict[str, Any]] = fact_table("0-10")["classes"]
+    entries = next((each for each in classes if each["name"] == of_class), {})
+    return tuple(
+        field["name"].replace("-", "_")
+        for entry in (*entries.get("controls", ()), *entries.get("commands", ()))
+        for field in entry["fields"]
+        if entry["name"] == own and name not in LOGIN and field["required"] and field["name"] not in LEFT_OUT
+    )
+
+
+REQUIRED = ((), *map(_required, NAMES))  # by the number of the name
 
 
 def compiled_roles() -> np.ndarray:

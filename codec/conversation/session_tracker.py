@@ -6,6 +6,9 @@ What each of them does is data (`semantics.ROLES`); the code names none. Cost: c
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
+from codec.conversation import v0_10_oddities as v0_10
+from codec.conversation import v1_0_oddities as v1_0
+from codec.conversation.oddities import CHANNEL, INCARNATION, now
 from codec.conversation.session_links import (
     attach,
     bound_link,
@@ -32,12 +35,14 @@ from codec.conversation.session_state import (
     KEYS,
     LOSSES_CLIENT,
     LOSSES_SERVER,
+    LOST_NS,
     MAPS,
     NONE,
     RECEIVER,
     SENDER,
     SERVER,
     STARTED,
+    STEPS,
     SUBSCRIPTION,
     TX_COUNT,
     UNANSWERED,
@@ -69,6 +74,7 @@ def end_connection(s):
         sessions.rows[at].client_hidden = numbers[HIDDEN_CLIENT]
         sessions.rows[at].server_hidden = numbers[HIDDEN_SERVER]
         sessions.rows[at].left_frame = max(sessions.rows[at].left_frame, numbers[CLOSE_FRAME])
+        sessions.rows[at].lost_ns = numbers[LOST_NS]
     s.sessions.cells[FIRST] = s.sessions.cells[COUNT]
     s.links.cells[FIRST] = s.links.cells[COUNT]
     s.messages.cells[FIRST] = s.messages.cells[COUNT]
@@ -91,12 +97,37 @@ def _begin_connection(s, connection):
 
 
 @inlined
-def _on_handle(s, rows, i, role, place, session, begins):
-    """A row with a handle: update the link of the handle; returns its place."""
+def _find_oddities(s, rows, i, role, place, session, binding):
+    """A row of 1.0 on a link, which the handle stands for, however much was lost since."""
+    if binding.link == NONE:
+        v1_0.without_link(s, rows, i, role, binding)
+        return
+    of_session, at = place - s.sessions.cells[FIRST], binding.link - s.links.cells[FIRST]
+    link = s.links.rows[binding.link]
+    if role.transfers:
+        v1_0.on_transfer(s, rows, i, session, of_session, link, at)
+    elif role.states_credit:
+        v1_0.on_link_flow(s, rows, i, link)
+    elif role.detaches:
+        v1_0.on_detach(s.odd, link, rows.sender[i], rows.closed[i], rows.error[i])
+
+
+@inlined
+def _on_handle(s, rows, i, role, place, session, begins, has_begun):
+    """A row with a handle: update the link of the handle; returns its place. `has_begun`: the sender has begun the
+    session."""
     own_losses = s.numbers[LOSSES_CLIENT] if rows.sender[i] == CLIENT else s.numbers[LOSSES_SERVER]
-    if role.attaches:
-        attach(s, rows, i, place, session, own_losses)
     binding = handle_of(s, rows, i, place)
+    if role.attaches:
+        in_use = binding.link != NONE
+        attach(s, rows, i, place, session, binding, own_losses)
+        if binding.link != NONE:
+            binding.bound_frame = rows.frame_no[i]
+            if has_begun:
+                of_session, link = place - s.sessions.cells[FIRST], s.links.rows[binding.link]
+                v1_0.on_attach(s, rows, i, session, of_session, link, in_use)
+    elif has_begun and (rows.handle[i] != NONE or role.detaches):
+        _find_oddities(s, rows, i, role, place, session, binding)
     if begins:
         binding.delivery_frame = rows.frame_no[i]
         binding.delivery_id = rows.number[i]
@@ -127,9 +158,14 @@ def _on_handle(s, rows, i, role, place, session, begins):
 @kernel
 def _on_destination(s, rows, i, role, place, begins):
     """A command about a subscription, or a transfer over one: update its link; returns its place."""
+    binding, session = destination_of(s, rows, i, place), s.sessions.rows[place]
     if role.subscribes:
-        subscribe(s, rows, i, place)
-    binding = destination_of(s, rows, i, place)
+        v0_10.before_subscribe(s, rows, i, session, binding)
+        subscribe(s, rows, i, place, binding)
+    elif role.transfers:
+        v0_10.on_transfer(s, rows, i, session, place - s.sessions.cells[FIRST], binding)
+    else:
+        v0_10.on_change(s, rows, i, role, session, place - s.sessions.cells[FIRST], binding)
     at = bound_link(s, binding, place, SUBSCRIPTION, rows.destination[i], s.numbers[LOSSES_CLIENT])
     link = s.links.rows[at]
     if begins:
@@ -144,15 +180,40 @@ def _on_destination(s, rows, i, role, place, begins):
 
 @inlined
 def _row(s, roles, rows, i):
-    role = roles[rows.name[i]]
+    role, of_1_0 = roles[rows.name[i]], roles[rows.name[i]].own_numbers != 0
+    now(s.odd, rows, i, s.numbers[LOST_NS])
+    s.numbers[STEPS] += v1_0.STEPS_A_FRAME
+    if not of_1_0:
+        v0_10.on_frame(s, rows, i, role)
     if role.of_connection:
+        if of_1_0:
+            v1_0.on_connection(s, rows, i)
+        else:
+            v0_10.on_connection(s, rows, i)
         pair_of_connection(s, rows, i, role)
         if role.closes_connection:
             s.numbers[CLOSE_FRAME] = rows.frame_no[i]
             close_control_links(s, rows, i, NONE, NONE)
         return
+    twice, busy, named, channel = False, False, NONE, NONE
+    if role.opens_session and of_1_0:
+        twice = v1_0.began_before(s, rows, i)
+    elif role.opens_session:
+        busy, named, channel = v0_10.before_attach(s, rows, i)
     place, opener = session_of(s, rows, i, role)
-    session = s.sessions.rows[place]
+    session, of_connection = s.sessions.rows[place], place - s.sessions.cells[FIRST]
+    s.odd.now[CHANNEL], s.odd.now[INCARNATION] = session.channel, session.incarnation
+    has_begun = of_1_0 and v1_0.on_session(s, rows, i, role, session, of_connection, twice)
+    if not of_1_0:
+        v0_10.on_channel(s, rows, i)
+        if role.opens_session:
+            v0_10.on_attach(s, rows, i, session, of_connection, busy, named, channel)
+        elif role.answers_attach:
+            session.phase = v0_10.READY if session.phase else 0
+        elif role.closes_session:
+            v0_10.on_detach(s, rows, i, session)
+        else:
+            v0_10.on_session(s, rows, i, role, session, of_connection)
     closes = update_session(s, rows, i, role, place, opener)
     of_session = max(role.requests, rows.asks[i]) if rows.handle[i] == NONE else 0
     pair(s, rows, i, place, session.waiting, role.replies, of_session)
@@ -167,7 +228,7 @@ def _row(s, roles, rows, i):
     begins = role.transfers and rows.content_frame_no[i] == rows.frame_no[i]
     link = NONE
     if role.on_handle:
-        link = _on_handle(s, rows, i, role, place, session, begins)
+        link = _on_handle(s, rows, i, role, place, session, begins, has_begun)
     elif role.on_destination and rows.destination[i] and (rows.sender[i] == CLIENT) != (role.transfers == 1):
         link = _on_destination(s, rows, i, role, place, begins)
     if begins:
@@ -216,6 +277,8 @@ def follow(s, roles, rows, first, end):
         by_client = rows.sender[i] != SERVER
         if rows.loss[i]:
             numbers[LOSSES_CLIENT if by_client else LOSSES_SERVER] += 1
+            if numbers[LOST_NS] == 0 or rows.loss[i] < numbers[LOST_NS]:
+                numbers[LOST_NS] = rows.loss[i]
         if rows.hides[i]:
             numbers[HIDDEN_CLIENT if by_client else HIDDEN_SERVER] += 1
         if rows.name[i]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.hashes.maps import Pairs
-from codec.memory import as_records
+from codec.memory import as_records, sparse_zeros
 from codec.packing import Reader, Writer
 
 Integers = NDArray[np.int64]
@@ -36,7 +36,7 @@ def with_capacity(records: NDArray[Any], used: int, more: int) -> NDArray[Any]:
     """`records`, of which the first are `used`, with room for so many more; about twice as long if there is none."""
     if used + more <= len(records):
         return records
-    found = np.zeros(2 * used + more, records.dtype)
+    found: NDArray[Any] = sparse_zeros(2 * used + more, records.dtype)
     found[:used] = records[:used]
     return _viewed(found)
 

@@ -1,7 +1,9 @@
 """A hash table from int64 keys to int64 values, with open addressing, that is emptied in constant time.
 
-An entry is valid while its epoch is the current one. Look-ups probe linearly; `with_room` limits the table to half full
-with entries of the current epoch.
+An entry is valid while its epoch is the current one. Look-ups probe linearly; the table is at most half full with
+entries of the current epoch. Of n slots those from n to 2 n are in use: few entries are close together in memory,
+however many there is room for. `put` moves them to the slots from 2 n on when they are too many, which takes no memory
+but what `with_room` has made room for.
 
 Keys come from the wire, so each table has random multipliers: nobody outside can choose keys that share a slot. Should
 an entry lie more than MOST_PROBES behind its slot after all, `with_room` moves the entries to a table with others. What
@@ -16,15 +18,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.compiler.kernel import kernel
-from codec.memory import readonly
+from codec.compiler.kernel import kernel, outlined
+from codec.memory import readonly, sparse_zeros
 
-FIRST_ENTRIES = 1 << 12
+FIRST_SLOTS = 1 << 12
 WORD = 0xFFFFFFFF
 ABSENT = -1
 # Of 10,000,000 random entries in a table that is half full, the farthest is expected some 80 slots behind its own.
 MOST_PROBES = 256
-USED, EPOCH, LOW_MULTIPLIER, HIGH_MULTIPLIER, FARTHEST = range(5)  # cells of `Keyed.used`
+# Cells of `HashMap.used`.
+USED, EPOCH, LOW_MULTIPLIER, HIGH_MULTIPLIER, FARTHEST, SLOTS = range(6)
+EPOCH_OF, KEY, VALUE = range(3)  # of an entry
 # Multipliers are odd and below 2**31: a product with 32 bits stays within 63. The compiler treats an overflow as
 # undefined, and has replaced one by 0.
 MULTIPLIER_BITS = 31
@@ -32,19 +36,18 @@ FOLD = 31  # the lowest bit of a product that depends on all bits of its factors
 
 
 class HashMap(NamedTuple):
-    """int64 (entries,) each, a power of two: `epochs`, `keys`, `values`; `used` int64 (5,): entries of the current
-    epoch, that epoch, the two multipliers, and how far an entry of this epoch was put behind its slot, at most."""
+    """`entries` int64 (2 n, 3): EPOCH_OF, KEY, VALUE of each slot; `used` int64 (6,): entries of the current epoch,
+    that epoch, the two multipliers, how far an entry of this epoch was put behind its slot, at most, and how many slots
+    are in use, a power of two up to n."""
 
-    epochs: np.ndarray
-    keys: np.ndarray
-    values: np.ndarray
+    entries: np.ndarray
     used: np.ndarray
 
 
-def new_map(entries: int = FIRST_ENTRIES) -> HashMap:
+def new_map(slots: int = FIRST_SLOTS) -> HashMap:
     """An empty table, for epochs above 0."""
-    epochs, keys, values = (np.zeros(entries, np.int64) for _ in range(3))
-    return HashMap(epochs, keys, values, np.array([0, 0, _multiplier(), _multiplier(), 0], np.int64))
+    used = np.array([0, 0, _multiplier(), _multiplier(), 0, slots], np.int64)
+    return HashMap(np.asarray(sparse_zeros((2 * slots, 3), np.int64)), used)
 
 
 def _multiplier() -> int:
@@ -53,37 +56,43 @@ def _multiplier() -> int:
 
 def needs_room(table: HashMap, more: int) -> bool:
     """Whether `more` entries need a larger table, or entries are too far behind their slots."""
-    return 2 * (int(table.used[USED]) + more) > len(table.keys) or int(table.used[FARTHEST]) > MOST_PROBES
+    return 4 * (int(table.used[USED]) + more) > len(table.entries) or int(table.used[FARTHEST]) > MOST_PROBES
 
 
 def with_room(table: HashMap, more: int) -> HashMap:
     """`table`, or another one with the same entries, with room for `more` entries."""
     while needs_room(table, more):
-        entries = len(table.keys)
+        slots = len(table.entries) // 2
         # Twice as large also if other multipliers would do: this ends, whatever the keys.
-        while 2 * (int(table.used[USED]) + more) > entries or entries == len(table.keys):
-            entries *= 2
-        larger = new_map(entries)
-        larger.used[EPOCH] = table.used[EPOCH]
-        refill(larger, table)
+        while 2 * (int(table.used[USED]) + more) > slots or 2 * slots == len(table.entries):
+            slots *= 2
+        larger = new_map(slots)
+        larger.used[EPOCH], larger.used[SLOTS] = table.used[EPOCH], table.used[SLOTS]
+        copy_entries(larger, table)
         table = larger
     return table
 
 
 @kernel
-def _first_slot(used, key, mask):
-    """The slot where the search for `key` begins."""
+def _first_slot(used, key):
+    """The slot where the search for `key` begins, counted from the first one in use."""
     mixed = ((key & WORD) * used[LOW_MULTIPLIER]) ^ (((key >> 32) & WORD) * used[HIGH_MULTIPLIER])
-    return ((((mixed ^ (mixed >> FOLD)) & WORD) * used[HIGH_MULTIPLIER]) >> FOLD) & mask
+    return ((((mixed ^ (mixed >> FOLD)) & WORD) * used[HIGH_MULTIPLIER]) >> FOLD) & (used[SLOTS] - 1)
+
+
+@kernel
+def has_entry(table, at):
+    """Whether a slot is that of a key."""
+    return table.entries[at, EPOCH_OF] == table.used[EPOCH]
 
 
 @kernel
 def slot_of(table, key):
     """The slot of `key`, or the free slot for it."""
-    mask = len(table.keys) - 1
-    at = _first_slot(table.used, key, mask)
-    while table.epochs[at] == table.used[EPOCH] and table.keys[at] != key:
-        at = (at + 1) & mask
+    slots = table.used[SLOTS]
+    at = slots + _first_slot(table.used, key)
+    while has_entry(table, at) and table.entries[at, KEY] != key:
+        at = slots + ((at + 1) & (slots - 1))
     return at
 
 
@@ -91,37 +100,73 @@ def slot_of(table, key):
 def get(table, key):
     """The value of `key`, or ABSENT."""
     at = slot_of(table, key)
-    return table.values[at] if table.epochs[at] == table.used[EPOCH] else ABSENT
+    return table.entries[at, VALUE] if has_entry(table, at) else ABSENT
 
 
 @kernel
 def put(table, key, value):
-    """Set the value of `key`."""
+    """Set the value of `key`; returns the one before, or ABSENT."""
     at = slot_of(table, key)
-    if table.epochs[at] != table.used[EPOCH]:
-        table.epochs[at] = table.used[EPOCH]
-        table.keys[at] = key
-        table.used[USED] += 1
-        mask = len(table.keys) - 1
-        table.used[FARTHEST] = max(table.used[FARTHEST], (at - _first_slot(table.used, key, mask)) & mask)
-    table.values[at] = value
+    if has_entry(table, at):
+        before = table.entries[at, VALUE]
+        table.entries[at, VALUE] = value
+        return before
+    slots = table.used[SLOTS]
+    if 2 * (table.used[USED] + 1) > slots and 4 * slots <= len(table.entries):
+        use_slots(table, 2 * slots)
+        at = slot_of(table, key)
+    _add(table, at, key, value)
+    return ABSENT
+
+
+@kernel
+def _add(table, at, key, value):
+    """Put an entry into a free slot."""
+    used = table.used
+    table.entries[at, EPOCH_OF] = used[EPOCH]
+    table.entries[at, KEY] = key
+    table.entries[at, VALUE] = value
+    used[USED] += 1
+    used[FARTHEST] = max(used[FARTHEST], (at - _first_slot(used, key)) & (used[SLOTS] - 1))
+
+
+@outlined
+def use_slots(table, slots):
+    """Move the entries to so many slots, which is another number than before; those with value ABSENT are dropped."""
+    used, begin = table.used, table.used[SLOTS]
+    epoch = used[EPOCH]
+    used[SLOTS], used[EPOCH], used[USED], used[FARTHEST] = slots, epoch + 1, 0, 0
+    for i in range(begin, 2 * begin):
+        if table.entries[i, EPOCH_OF] == epoch and table.entries[i, VALUE] != ABSENT:
+            key = table.entries[i, KEY]
+            _add(table, slot_of(table, key), key, table.entries[i, VALUE])
 
 
 @kernel
 def remove(table, key):
-    """Remove the entry of `key`, if there is one; entries behind it move up where a search would miss them."""
-    epoch, mask, free = table.used[EPOCH], len(table.keys) - 1, slot_of(table, key)
-    if table.epochs[free] != epoch:
-        return
+    """Remove the entry of `key`, if there is one; returns its value, or ABSENT."""
+    at = slot_of(table, key)
+    if not has_entry(table, at):
+        return ABSENT
+    value = table.entries[at, VALUE]
+    remove_at(table, at)
+    return value
+
+
+@kernel
+def remove_at(table, free):
+    """Remove the entry of a slot; entries behind it move up where a search would miss them."""
+    slots = table.used[SLOTS]
     table.used[USED] -= 1
-    at = (free + 1) & mask
-    while table.epochs[at] == epoch:
-        if (at - _first_slot(table.used, table.keys[at], mask)) & mask >= (at - free) & mask:
-            table.keys[free] = table.keys[at]
-            table.values[free] = table.values[at]
+    at = slots + ((free + 1) & (slots - 1))
+    while has_entry(table, at):
+        behind = (at - _first_slot(table.used, table.entries[at, KEY])) & (slots - 1)
+        if behind >= (at - free) & (slots - 1):
+            table.entries[free, KEY] = table.entries[at, KEY]
+            table.entries[free, VALUE] = table.entries[at, VALUE]
             free = at
-        at = (at + 1) & mask
-    table.epochs[free] = 0
+        at = slots + ((at + 1) & (slots - 1))
+    table.entries[free, EPOCH_OF] = 0
 
 
 @kernel
@@ -130,14 +175,16 @@ def clear(table):
     table.used[EPOCH] += 1
     table.used[USED] = 0
     table.used[FARTHEST] = 0
+    table.used[SLOTS] = min(len(table.entries) // 2, FIRST_SLOTS)
 
 
 @kernel
-def refill(larger, table):
-    """Copy all entries of `table` to `larger`."""
-    for i in range(len(table.keys)):
-        if table.epochs[i] == table.used[EPOCH]:
-            put(larger, table.keys[i], table.values[i])
+def copy_entries(to, table):
+    """Put all entries of `table` into `to`."""
+    slots = table.used[SLOTS]
+    for i in range(slots, 2 * slots):
+        if has_entry(table, i):
+            put(to, table.entries[i, KEY], table.entries[i, VALUE])
 
 
 # Pairs of int64, such as (connection, frame number), numbered and found by hash: linear in their number.

@@ -26,18 +26,20 @@ COLUMNS = (
     "stream_offset", "size", "version", "version_known", "channel", "frame_type", "class_id", "method_id", "code",
     "name", "body_size", "payload_size", "status", "error", "notes", "content_frame_no", "digest", "bytes_end",
     "payload_end", "definition", "handshake", "arguments_end", "arguments_metadata_end", "properties_end",
-    "properties_metadata_end",
+    "properties_metadata_end", "rtt_ns",
 )  # fmt: skip
 # NOTES: a bitmask. DEFINITION: index of the method or performative whose bytes follow; -1 none.
 # DIGEST: 1 with a digest of the body; BATCH also with messages in it, which are among the bytes to decode; LARGE_BATCH
 # with too many of them.
 # HANDSHAKE: 1 while the client is not authenticated; bytes that do not parse may be part of a secret.
+# RTT: of the handshake of TCP, ns; UNKNOWN_RTT, or MIDDLE if the beginning of the connection was not captured.
 (
     CONNECTION, FRAME_NO, DIRECTION, SENDER, TS, FIRST_TS, FILE, FIRST_PACKET, PACKET, OFFSET, SIZE, VERSION, KNOWN,
     CHANNEL, TYPE, CLASS, METHOD_ID, CODE, NAME, BODY_SIZE, PAYLOAD_SIZE, STATUS, ERROR, NOTES, CONTENT, DIGEST,
     BYTES_END, PAYLOAD_END, DEFINITION, HANDSHAKE, ARGUMENTS_END, ARGUMENTS_META_END, PROPERTIES_END,
-    PROPERTIES_META_END,
+    PROPERTIES_META_END, RTT,
 ) = range(len(COLUMNS))  # fmt: skip
+UNKNOWN_RTT, MIDDLE = -1, -2
 
 CLIENT, SERVER = 0, 1
 BATCH, LARGE_BATCH = 2, 3
@@ -155,6 +157,7 @@ def append_row(rows, c, direction, frame_type, offset, size):
     row[DIGEST] = 0
     row[DEFINITION] = -1
     row[HANDSHAKE] = c.handshaking
+    row[RTT] = c.rtt_ns if c.rtt_ns >= 0 or c.offers > 0 or c.known_by == BY_SYN else MIDDLE
     row[BYTES_END] = rows.used[1]
     row[PAYLOAD_END] = rows.used[2]
     return index

@@ -165,7 +165,7 @@ def script(rule: Rule) -> Sql:
     tables = [
         f"CREATE TABLE {each.name} AS\n{with_clause(expressions(relations, each.reads))}FROM ({each.query})"
         for each in relations
-        if each.is_table and each.query and each.name in needed
+        if each.is_table and each.name in needed
     ]
     hits = [with_clause(expressions(relations, each.needs)) + hits_of(each, each.checks) for each in of_rule.contexts]
     return ";\n\n".join([*(macro.rstrip(";") for macro in of_rule.macros), *tables, *hits]) + ";"

@@ -6,7 +6,7 @@ returned it. Rows of other tables select:
 
     connections, streams    the connection
     channels, links         the frames of the channel in that time
-    frames, methods         the frame
+    frames, methods, oddities   the frame
     messages                the message
     stalls                  the frames of the channel in that time, without a channel the connection
     message_flows           the publish and the deliveries
@@ -48,6 +48,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "links": ("connection_id", "channel", "opened_ts", "closed_ts"),
     "frames": ("connection_id", "frame_no"),
     "methods": ("connection_id", "frame_no"),
+    "oddities": ("connection_id", "frame_no"),
     "messages": ("connection_id", "first_frame_no"),
     "stalls": ("connection_id", "channel", "from_ts", "until_ts"),
     "message_flows": ("publish_connection_id", "publish_frame_no", "deliver_connection_id", "deliver_frame_no"),
@@ -72,7 +73,7 @@ class Choice:
         keys = [tuple(row[name] for name in KEYS[table]) for row in rows.to_pylist()]
         if table in ("connections", "streams"):
             self.connections.update(connection for (connection,) in keys)
-        elif table in ("frames", "methods"):
+        elif table in ("frames", "methods", "oddities"):
             self.frames.update(keys)
         elif table == "messages":
             self.messages.update(keys)

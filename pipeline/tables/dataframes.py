@@ -43,6 +43,7 @@ class Tables:
     methods: DataFrame
     messages: DataFrame
     stalls: DataFrame
+    oddities: DataFrame
     message_flows: DataFrame
     persisted: tuple[DataFrame, ...] = ()
     directory: str | None = None  # from which they are read unchanged

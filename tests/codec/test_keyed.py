@@ -21,6 +21,7 @@ from codec.hashes.maps import (
     EPOCH,
     FARTHEST,
     MOST_PROBES,
+    SLOTS,
     HashMap,
     clear,
     get,
@@ -128,3 +129,17 @@ def test_keys_put_by_a_caller_are_found_by_the_general_lookup(queue: int) -> Non
     clear(state.found_by)
     set_queue_type(state, queue, 7)
     assert (queue_type_of(state, queue), get(state.found_by, TYPE_KEY | queue) & TYPE_TEXT) == (7, 7)
+
+
+@given(st.integers(0, 3000), st.integers(1, 1 << 20))
+def test_entries_move_to_more_slots_as_they_become_more(count: int, step: int) -> None:
+    """The table has room for all of them from the beginning, and uses few slots for few."""
+    table = with_room(new_map(4), count)
+    clear(table)
+    table.used[SLOTS] = 4
+    for number in range(count):
+        put(table, number * step, number)
+    assert table.used[SLOTS] <= max(4, 4 * count)
+    assert [get(table, number * step) for number in range(count)] == [*range(count)]
+    clear(table)
+    assert get(table, 0) == ABSENT

@@ -17,7 +17,7 @@ from pyspark.sql.types import VariantVal
 from rule_support import AMBIENT, NOBODY, Case, Key
 
 import pipeline
-from codec.checks.state import ODDITIES
+from codec.conversation.oddities import NAMES as ODDITIES
 from codec.protocol.rows import NOTE_NAMES
 from codec.protocol.versions import ERRORS
 from codec.tables import FINDINGS

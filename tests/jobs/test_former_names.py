@@ -21,7 +21,6 @@ from pipeline import load, to_arrow
 from pipeline.audit import findings_in
 from pipeline.lake.files import compact, read_rows
 from pipeline.lake.layout import LakeFile
-from udfs.conversation.checks import METHOD_COLUMNS
 from udfs.pairing.schemas import MESSAGE_COLUMNS
 
 CAPTURES = ("091_channel_exceptions.pcap", "091_loss.pcap", "091_tls13.pcap")
@@ -172,7 +171,6 @@ def test_a_lake_is_read_and_compacted(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_read_by_their_names_alone_had_no_other() -> None:
-    """What pairing and the checks of sequences read goes around `udfs.arrow.former`."""
-    of_methods = [TABLES["methods"][name] for name in METHOD_COLUMNS if name in TABLES["methods"].names]
-    read = [*TABLES["messages"].select(*MESSAGE_COLUMNS), *of_methods]
+    """What pairing reads goes around `udfs.arrow.former`."""
+    read = TABLES["messages"].select(*MESSAGE_COLUMNS)
     assert [column.name for column in read if column.formerly or column.former_values] == []

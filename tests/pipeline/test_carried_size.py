@@ -39,8 +39,9 @@ ENDS = FIRST_FRAME | LAST_FRAME
 Round = Callable[[Connection, int], object]
 # Bytes for a channel number that was used. A key and a value, 8 bytes each: how many sessions it had; in 1.0 the
 # number that it answered last. In 0-10 the decoder counts the commands of each channel (96 bytes). And when each number
-# was closed last (32 bytes), in 1.0 by both sides: what was asked for before needs no answer.
-OF_NUMBERS = {"channel numbers of 1.0": 2 * (16 + 32), "channel numbers of 0-10": 16 + 96 + 32}
+# was closed last (32 bytes), in 1.0 by both sides: what was asked for before needs no answer. For oddities, a key and a
+# value each: the session of which a number was the last one, in 1.0 of each side; in 0-10 also when it was detached.
+OF_NUMBERS = {"channel numbers of 1.0": 2 * (16 + 32 + 16), "channel numbers of 0-10": 16 + 96 + 32 + 2 * 16}
 
 
 # ---- 1.0 -------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from codec.memory import as_kernel_array
 from codec.text import escape_all, escaped_ends
 from codec.variant import decode, reading
 from codec.variant.reading import (
+    ABSENT,
     BOOLEAN,
     NUMBER,
     OBJECT,
@@ -137,6 +138,17 @@ class Fields:
         if type_ == "int":
             valid &= (numbers >= INT32.min) & (numbers <= INT32.max)
         return self._in_all(np.where(valid, numbers, null), null)
+
+    def there(self, name: str) -> NDArray[np.bool_]:
+        """Which rows have the field."""
+        found: NDArray[np.bool_] = self._in_all(self._found.kinds[self._index_of[name]], ABSENT) != ABSENT
+        return found
+
+    def sizes(self, name: str, null: int) -> NDArray[np.int64]:
+        """Bytes of texts and of binary values; `null` where there is none."""
+        index = self._index_of[name]
+        sizes = np.where(self._found.kinds[index] == TEXT, self._found.sizes[index], null)
+        return self._in_all(sizes.astype(np.int64), null)
 
     def inside(self, name: str) -> Values:
         index = self._found.whole_of[self._index_of[name]]

@@ -34,7 +34,7 @@ CELLS = {
     "connection_id": R.CONNECTION, "frame_no": R.FRAME_NO, "content_frame_no": R.CONTENT, "ts_ns": R.TS,
     "channel": R.CHANNEL, "class_id": R.CLASS, "method_id": R.METHOD_ID, "body_size": R.BODY_SIZE,
     "payload_size": R.PAYLOAD_SIZE, "sender": R.SENDER, "version": R.VERSION, "frame_type": R.TYPE, "name": R.NAME,
-    "status": R.STATUS, "error": R.ERROR, "notes": R.NOTES, "packet_no": R.PACKET,
+    "status": R.STATUS, "error": R.ERROR, "notes": R.NOTES, "packet_no": R.PACKET, "size": R.SIZE, "rtt_ns": R.RTT,
 }  # fmt: skip
 TEXTS: Mapping[str, tuple[str | None, ...]] = {
     "sender": SIDES, "version": VERSIONS, "frame_type": FRAME_TYPES, "name": NAMES, "status": STATUSES,
@@ -79,6 +79,8 @@ class FrameBatch:
                 column = known[index_in(self[name], [text for text in texts if text is not None])]
             elif name == "notes":
                 column = _bits(self[name])
+            elif name == "rtt_ns":  # no column
+                column = np.full(len(self), R.UNKNOWN_RTT)
             else:
                 column = to_int64(self[name], null=-1)
             self._cells[name] = as_kernel_array(column)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +19,17 @@ from codec.conversation.session_state import (
     OUTCOME_OF,
     REJECTED,
     RELEASED,
+    REQUIRED,
     TAKES_BACK,
     VERSIONS,
     Rows,
     compiled_roles,
     outcome_numbers,
 )
-from codec.memory import as_kernel_array
+from codec.memory import as_kernel_array, as_records
 from codec.names import SIDES
 from codec.protocol.rows import NAMES as DECODED_NAMES
+from codec.protocol.versions import E_UNEXPECTED_SEGMENT, ERRORS
 from udfs.arrow.fields import (
     Fields,
     Values,
@@ -46,6 +49,7 @@ from udfs.arrow.rows import (
     is_in,
     is_valid,
     take_or_null,
+    to_int64,
 )
 from udfs.arrow.types import Numbers
 from udfs.conversation.frames import FrameBatch
@@ -59,7 +63,8 @@ ARGUMENTS = {
     "message_format": "bigint", "settled": "boolean", "more": "boolean", "resume": "boolean", "aborted": "boolean",
     "closed": "boolean", "incomplete_unsettled": "boolean", "sync": "boolean",
     "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
-    "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
+    "incoming_window": "bigint", "outgoing_window": "bigint", "next_incoming_id": "bigint",
+    "next_outgoing_id": "bigint", "drain": "boolean", "command_id": "bigint", "destination": "string",
     "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
     "unit": "int", "value": "bigint", "code": "int", "error_code": "int", "description": "string", "timeout": "bigint",
 }  # fmt: skip
@@ -71,9 +76,20 @@ ERROR = {"condition": "string", "description": "string"}
 STATE = {"type": "string", "txn_id": "binary"}
 BRANCH = {"format": "bigint", "global_id": "binary", "branch_id": "binary"}
 TYPE = {"type": "string"}
+READ = {*ARGUMENTS, *CONTAINERS}
 EMPTY_OBJECT = 3  # bytes: a map without entries
 STATES = tuple(OUTCOME_OF)
+# Arguments of few frames: those with a role of FEW, and flows without a handle.
+FEW = ("of_connection", "opens_session", "attaches", "points")
+FEW_ARGUMENTS = {
+    "handle_max": "bigint", "channel_max": "bigint", "max_frame_size": "bigint", "max_message_size": "bigint",
+    "command_offset": "bigint", "force": "boolean", "role": "boolean", "delivery_count": "bigint",
+    "link_credit": "bigint", "available": "bigint", "name": "string",
+}  # fmt: skip
+NODE = {"address": "string", "dynamic": "boolean"}
+SYMBOLS = tuple(f"amqp:{name}:list" for name in STATES)
 _ROLES = compiled_roles()
+_ARE_FEW = np.logical_or.reduce([_ROLES[role] != 0 for role in FEW])
 _OUTCOME_OF = outcome_numbers(STATES)
 _BY_NAME = outcome_numbers(NAMES)
 # The number of each of the decoder's names in NAMES, from 1 on, and at last of no name; 0: it is not there.
@@ -82,11 +98,12 @@ _NAME_NUMBERS = np.array([NAMES.index(name) + 1 if name in NAMES else 0 for name
 
 @dataclass(frozen=True)
 class Performatives:
-    """Frames that the tracker reads, those at `at` in `batch`: their `arguments`, the sections of messages with
-    `commands` to transaction coordinators, and `marks`; `texts` of all batches."""
+    """Frames that the tracker reads, those at `at` in `batch`: their `arguments`, also as `values`, the sections of
+    messages with `commands` to transaction coordinators, and `marks`; `texts` of all batches."""
 
     batch: FrameBatch
     at: Integers
+    values: Values
     arguments: Fields
     commands: Values
     marks: dict[str, NDArray[np.bool_] | Integers]
@@ -106,7 +123,8 @@ class Performatives:
         errors = arguments.inside("error")
         error = Fields(errors, ERROR)
         operation = Fields(inside(self.commands, "body"), OPERATION)
-        states = index_in(state.column("type"), (*STATES, semantics.TRANSACTIONAL))
+        kinds = state.column("type")
+        states = index_in(kinds, (*STATES, semantics.TRANSACTIONAL))
         transactional, declares = states > len(STATES), states == STATES.index(semantics.DECLARED) + 1
         excepts = self._named("refuses")
         texts = {
@@ -130,6 +148,7 @@ class Performatives:
             "timeout": arguments.numbers("timeout", NO_LIMIT),
             "number": np.where(number == NONE, arguments.numbers("command_id", NONE), number),
             "tag": np.where(is_valid(tag), hashed(tag), 0),
+            "tag_size": arguments.sizes("delivery_tag", NONE),
             "is_receiver": arguments.numbers("role", NONE),
             **{
                 each: arguments.numbers(each, NONE)
@@ -149,14 +168,23 @@ class Performatives:
             "coordinator": is_in(target.column("type"), semantics.COORDINATOR),
             "lists_all": self._lists_all(),
             "no_accept": arguments.numbers("accept_mode", NONE) == semantics.NO_ACCEPT,
+            "continues": self.are("error", str(ERRORS[E_UNEXPECTED_SEGMENT])),
         }
         key, ends = self._transactions(begins, transactional, state, operation, sender)
-        outcome, about, final, by_sender = self._outcomes(state, states, sender)
+        terminal = self._terminal(state, states)
+        outcome, about, final, by_sender = self._outcomes(state, terminal, sender)
         error_text, info = self._outcome_texts(state, states)
         receiver = np.where((sender == 0) != (arguments.numbers("role", NONE) == 1), 1, 0)
         range_at, range_first, range_last = self._ranges(receiver)
         default = index_in(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
+        continued = numbers["more"] == 1
+        if self._named("transfers").any():
+            continued |= content != self.cells("frame_no")
+        flows = self._named("states_credit") | self._named("opens_session")
         found = numbers | truths | self.marks | {
+            **self._of_some(continued, "message_format"),
+            **self._of_some(flows, "drain", "next_incoming_id", "next_outgoing_id"),
+            "state": np.where(is_valid(kinds), terminal, NONE),
             "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
             "outcome": outcome, "final": final, "by_sender": by_sender, "error_text": error_text, "info": info,
             "key": key, "ends": ends, "range_at": range_at,
@@ -165,6 +193,7 @@ class Performatives:
         return Rows(
             frame_no=frame_no,
             **{each: as_kernel_array(self.cells(each)) for each in FROM_CELLS},
+            **self._of_few(numbers["handle"]),
             file=as_kernel_array(self.batch.files[self.at]),
             **{each: self.texts.of(column) for each, column in texts.items()},
             **{each: as_kernel_array(column.astype(np.int64, copy=False)) for each, column in found.items()},
@@ -172,11 +201,15 @@ class Performatives:
 
     def cells(self, name: str) -> Integers:
         """A column of the frames as `FrameBatch.cells`."""
-        return self.batch.cells(name)[self.at]
+        return self._of(self.batch.cells(name))
 
     def are(self, name: str, *values: str) -> NDArray[np.bool_]:
         """True where the text in column `name` is one of `values`."""
-        return self.batch.are(name, *values)[self.at]
+        return self._of(self.batch.are(name, *values))
+
+    def _of(self, column: NDArray[Any]) -> NDArray[Any]:
+        """The values of the frames among those of all of the batch."""
+        return column if len(self.at) == len(column) else column[self.at]
 
     @cached_property
     def names(self) -> Integers:
@@ -184,10 +217,15 @@ class Performatives:
         names: Integers = np.where(self.are("version", *VERSIONS), _NAME_NUMBERS[self.cells("name")], 0)
         return names
 
+    @cached_property
+    def _with_roles(self) -> dict[str, NDArray[np.bool_]]:
+        return {}
+
     def _named(self, role: str) -> NDArray[np.bool_]:
-        """bool (n,): rows whose name has this role (semantics.ROLES)."""
-        named: NDArray[np.bool_] = (_ROLES[role] != 0)[self.names]
-        return named
+        """bool (n,): rows whose name has this role (semantics.ROLES); not to be changed."""
+        if role not in self._with_roles:
+            self._with_roles[role] = (_ROLES[role] != 0)[self.names]
+        return self._with_roles[role]
 
     def _session_names(self, arguments: Fields) -> pa.Array:
         """Names of sessions, which are bytes, as text."""
@@ -220,15 +258,66 @@ class Performatives:
         result = np.where(operation.numbers("fail", NONE) == 1, semantics.ROLLS_BACK, semantics.COMMITS)
         return key, np.where(discharges, result, ends)
 
-    def _outcomes(self, state: Fields, states: Integers, sender: Integers) -> tuple[Integers, ...]:
+    def _of_some(self, needed: NDArray[np.bool_], *names: str) -> dict[str, Integers]:
+        """Arguments that only some frames need, if there are any."""
+        if needed.any():
+            return {name: self.arguments.numbers(name, NONE) for name in names}
+        return dict.fromkeys(names, np.full(len(needed), NONE))
+
+    def _of_few(self, handle: Integers) -> dict[str, NDArray[Any]]:
+        """Columns `few` and `at_few`: nothing of them is read of other rows."""
+        at = np.flatnonzero(_ARE_FEW[self.names] | (self._named("states_credit") & (handle == NONE)))
+        found = np.repeat(semantics.OF_FEW, max(len(at), 1))
+        at_few = np.zeros(len(handle), np.int64)
+        if len(at):
+            at_few[at] = np.arange(len(at))
+            own = Fields(self.values.rows_at(at), FEW_ARGUMENTS, ("source", "target", "unsettled"))
+            source, target, unsettled = (own.inside(name) for name in ("source", "target", "unsettled"))
+            nodes = Fields(source, NODE, ("outcomes",)), Fields(target, NODE)
+            for name in ("handle_max", "channel_max", "max_frame_size", "max_message_size", "command_offset", "force"):
+                found[name] = own.numbers(name, NONE)
+            of_source = own.numbers("role", NONE) == 1  # a receiver asks for the address of the source
+            asks = [(node.numbers("dynamic", 0) == 1) & is_valid(node.column("address")) for node in nodes]
+            found["dynamic"] = np.where(of_source, *asks)
+            for name in ("delivery_count", "link_credit", "available"):
+                found["link_fields"] |= own.numbers(name, NONE) != NONE
+            found["target"] = are_objects(target)
+            found["outcomes"] = allowed_outcomes(nodes[0].inside("outcomes"))
+            found["lists"] = unsettled.stops > unsettled.starts + 1
+            found["name_hash"] = hashed(own.column("name"))
+        return {"few": as_records(found), "at_few": as_kernel_array(at_few)}
+
+    def _terminal(self, state: Fields, states: Integers) -> Integers:
+        """The outcome in each delivery state, as a number of STATES from 1 on; 0 for none."""
+        settled_in = index_in(Fields(state.inside("outcome"), TYPE).column("type"), STATES)
+        found: Integers = np.where(states > len(STATES), settled_in, states)
+        return found
+
+    def missing(self) -> tuple[Integers, list[str]]:
+        """The frames of 0-10 that lack fields which they must have, and the names of these."""
+        rows, names = list[int](), list[str]()
+        there = np.bincount(self.names, minlength=len(REQUIRED))
+        for number, wanted in enumerate(REQUIRED):
+            if not wanted or not there[number]:
+                continue
+            at = np.flatnonzero((self.names == number) & self.are("status", "ok"))
+            if {*wanted} <= READ:
+                lacks = np.array([~self.arguments.there(field)[at] for field in wanted])
+            else:
+                own = Fields(self.values.rows_at(at), {}, wanted)
+                lacks = np.array([~own.there(field) for field in wanted])
+            for row in np.flatnonzero(lacks.any(axis=0)).tolist():
+                rows.append(int(at[row]))
+                names.append(", ".join(field for field, lacking in zip(wanted, lacks[:, row], strict=True) if lacking))
+        return np.array(rows, np.int64), names
+
+    def _outcomes(self, state: Fields, terminal: Integers, sender: Integers) -> tuple[Integers, ...]:
         """Of settlements: the outcome, the side whose messages are settled, whether the outcome is final, and whether
         it is one of the server about what it has sent itself.
 
         A disposition by the receiver settles messages of the other side, one by the sender its own.
         """
         arguments, disposes = self.arguments, self._named("states_outcome")
-        settled_in = index_in(Fields(state.inside("outcome"), TYPE).column("type"), STATES)
-        terminal = np.where(states > len(STATES), settled_in, states)
         role = arguments.numbers("role", NONE)
         by_name = _BY_NAME[self.names, sender]
         by_receiver = np.where(self._named("transfers"), 1 - sender, sender)  # of the messages
@@ -306,7 +395,7 @@ class Performatives:
     def _ranges(self, receiver: Integers) -> tuple[Integers, Integers, Integers]:
         """The ranges of numbers in each row: where they begin by row, the first and the last number of each. An attach
         has the tag and the outcome of each unsettled delivery in their place; the `receiver` has given the outcome."""
-        arguments, completes = self.arguments, self._named("completes")
+        arguments, completes = self.arguments, self._named("names_commands")
         unsettled = arguments.inside("unsettled")
         lists = self._named("attaches") & (unsettled.stops > unsettled.starts)
         sets = completes | self._named("names_transfers") | lists
@@ -339,7 +428,17 @@ class Performatives:
         return np.concatenate([[0], np.cumsum(counts)]), found[0], found[1]
 
 
-FROM_CELLS = ("connection_id", "ts_ns", "channel", "content_frame_no", "packet_no")
+FROM_CELLS = ("connection_id", "ts_ns", "channel", "content_frame_no", "packet_no", "size", "payload_size", "rtt_ns")
+
+
+def allowed_outcomes(arrays: Values) -> Integers:
+    """The outcomes that sources allow, as bits; 0 where a source names none."""
+    counts = counted(arrays)
+    found = np.zeros(len(counts), np.int64)
+    symbols = index_in(strings(elements(arrays, counts)), SYMBOLS)
+    bits = np.where(symbols > 0, 1 << np.maximum(symbols - 1, 0), 0)
+    np.bitwise_or.at(found, np.repeat(np.arange(len(counts)), counts), bits)
+    return found
 
 
 def objects_as_text(values: Values) -> pa.Array:
@@ -364,7 +463,9 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
         arguments = arguments.at(arguments.starts, np.where(cut, arguments.starts, arguments.stops))
     carries_command = is_valid(batch.transaction_commands)[at]  # others need not be read
     commands = properties.at(properties.starts, np.where(carries_command, properties.stops, properties.starts))
-    marks = {"loss": batch.lost, "hides": hides, **batch.late}
+    lost = batch.lost
+    loss = np.where(lost, np.maximum(to_int64(batch["first_ts_ns"]), 1), 0) if lost.any() else lost
+    marks = {"loss": loss, "hides": hides, **batch.late}
     of_rows: dict[str, NDArray[np.bool_] | Integers] = {name: marked[at] for name, marked in marks.items()}
     of_rows["asks"] = np.where(cut, 0, batch.asks[at])
-    return Performatives(batch, at, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)
+    return Performatives(batch, at, arguments, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.conversation import oddities
 from codec.conversation import session_state as semantics
 from codec.conversation.session_links import (
     CREDIT,
@@ -41,6 +42,7 @@ from codec.names import SIDES
 from codec.protocol.versions import VERSIONS
 from codec.stalls import CHANNEL, INCARNATION, LINK, NO_CREDIT, last_rows, new_rows
 from codec.stalls import CONNECTION as CONNECTION_CELL
+from codec.tables import ODDITY
 from udfs.arrow.fields import to_hex
 from udfs.arrow.rows import (
     Index,
@@ -48,7 +50,7 @@ from udfs.arrow.rows import (
     elapsed,
     timestamps,
 )
-from udfs.arrow.types import Numbers
+from udfs.arrow.types import Numbers, arrow_schema, cast_to
 from udfs.conversation.addresses import named_by
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.performatives import Performatives
@@ -234,6 +236,32 @@ def _replies(requests: NDArray[np.void], frame_no: Integers, names: Integers, re
             "reply_latency_ns": elapsed(*times),
         }
     )
+
+
+def missing_fields(performatives: Performatives, texts: Numbers) -> Integers:
+    """Rows of `codec.conversation.oddities` for frames that lack fields."""
+    at, names = performatives.missing()
+    if not len(at):
+        return oddities.new_rows(0)
+    rows = np.full((len(at), len(oddities.CELLS)), NONE)
+    for cell, name in (
+        (oddities.CONNECTION, "connection_id"), (oddities.FRAME_NO, "frame_no"), (oddities.TS, "ts_ns"),
+        (oddities.SIDE, "sender"), (oddities.CHANNEL, "channel"),
+    ):  # fmt: skip
+        rows[:, cell] = performatives.cells(name)[at]
+    rows[:, oddities.NAME] = oddities.REQUIRED_MISSING
+    rows[:, oddities.MISSING] = [texts.ids_for([name])[0] for name in names]
+    return rows
+
+
+def oddity_rows(rows: Integers, missing: pa.Array) -> pa.RecordBatch:
+    """Rows of `codec.conversation.oddities` as `codec.tables.ODDITY`; `missing`: names of fields, after commas."""
+    columns = {name: _known(np.ascontiguousarray(rows[:, cell])) for cell, name in enumerate(oddities.CELLS)}
+    columns["side"] = _one_of(SIDES, rows[:, oddities.SIDE])
+    columns["name"] = _one_of(oddities.NAMES, rows[:, oddities.NAME])
+    columns["version"] = _one_of(semantics.VERSIONS, (rows[:, oddities.NAME] < oddities.CONTROL_CHANNEL).astype(int))
+    columns["missing"] = pc.split_pattern(missing, ", ")
+    return cast_to(columns, arrow_schema(ODDITY))
 
 
 def waiting_requests(records: SessionRecords, numbers: Integers) -> Frames:

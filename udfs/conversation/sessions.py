@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.conversation import oddities
 from codec.conversation import session_state as semantics
 from codec.conversation.session_batches import LAYOUT, drop, droppable_in, follow_connections, records_of_all
 from codec.conversation.session_lookup import request_cell
@@ -28,6 +29,7 @@ from codec.conversation.session_state import (
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KINDS,
+    LOST_NS,
     MAPS,
     NONE,
     SERVER,
@@ -47,6 +49,7 @@ from codec.conversation.session_state import COUNT as COUNT_CELL
 from codec.conversation.session_tracker import end_connection
 from codec.conversation.settlement import Frames, Settled
 from codec.conversation.states import expand_ranges
+from codec.conversation.unanswered import owed_at_end, unfinished
 from codec.stalls import LINK, new_rows
 from udfs.arrow.rows import concat_rows
 from udfs.conversation.frames import FrameBatch
@@ -63,6 +66,8 @@ from udfs.conversation.session_rows import (
     link_stalls,
     links_are_known,
     message_outcomes,
+    missing_fields,
+    oddity_rows,
     request_replies,
     waiting_at_end,
     waiting_requests,
@@ -121,6 +126,7 @@ class SessionTracker(Tracker):
         self._places_left = 0  # `_places()` when ended ones were last looked for
         self._replies: list[NDArray[np.void]] = []  # since the last `final`
         self._stalls: list[Integers] = []  # rows of `codec.stalls`, since `take_stalls`
+        self._oddities: list[Integers] = []  # rows of `codec.conversation.oddities`, since `take_oddities`
         self._waiting: list[Frames] = []  # requests that waited at the end of their connections, since `take_waiting`
 
     def feed(self, frames: FrameBatch) -> pa.Table | None:
@@ -130,6 +136,7 @@ class SessionTracker(Tracker):
         self._bytes.add_frames(frames)
         if found is not None:
             begun = self._follow(found.rows())
+            self._oddities += [oddities.take(self._state.odd), missing_fields(found, self._texts)]
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
         numbers = self._state.numbers
@@ -172,6 +179,7 @@ class SessionTracker(Tracker):
         self._credits.apply(records, completed, data, ended=True)
         idle_ns = self._credits.idle_times(records)
         self._end_stalls(records, np.ones(len(records.links), bool))
+        self._oddities += [owed_at_end(records), unfinished(records, np.ones(len(records.links), bool))]
         self._waiting.append(waiting_at_end(records))
         self._credits.drop(records.sessions)
         counts = counted(records, outcomes, records.messages["command"] == 0)
@@ -195,6 +203,7 @@ class SessionTracker(Tracker):
         numbers = over.at(there).parts["numbers"].reshape(-1, CELLS)
         for field, cell in (("client_hidden", HIDDEN_CLIENT), ("server_hidden", HIDDEN_SERVER)):
             records.sessions[field] = np.repeat(numbers[:, cell], over.counts["sessions"][there])
+        records.sessions["lost_ns"] = np.repeat(numbers[:, LOST_NS], over.counts["sessions"][there])
         closed = np.repeat(numbers[:, CLOSE_FRAME], over.counts["sessions"][there])
         records.sessions["left_frame"] = np.maximum(records.sessions["left_frame"], closed)
         return records
@@ -288,6 +297,9 @@ class SessionTracker(Tracker):
             self._places_left = self._places()
             return None, None
         self._end_stalls(records, ended.links)
+        lost = states.parts["numbers"].reshape(-1, CELLS)[:, LOST_NS]
+        records.sessions["lost_ns"] = np.repeat(lost, states.counts["sessions"][states.counts["numbers"] > 0])
+        self._oddities.append(unfinished(records, ended.links))
         begins, counts = SessionPlaces(records.sessions), np.zeros((len(records.sessions), *COUNTS), np.int64)
         begins.add(self._counts, counts)
         channels = records._replace(sessions=records.sessions[ended.sessions])
@@ -313,6 +325,15 @@ class SessionTracker(Tracker):
         last = link_stalls(records)
         rows = np.concatenate([self._credits.take_stalls(records, over), last[over[last[:, LINK]]]])
         self._stalls.append(with_links(rows, records))
+
+    def take_oddities(self) -> pa.RecordBatch | None:
+        """Remove and return oddities (`codec.tables.ODDITY`), if there are any: those of the rows so far, and of
+        connections and links that have ended."""
+        rows, self._oddities = [each for each in self._oddities if len(each)], []
+        if not rows:
+            return None
+        found = np.concatenate(rows)
+        return oddity_rows(found, self._texts.column(found[:, oddities.MISSING]))
 
     def take_waiting(self) -> Frames:
         """Remove and return the requests of sessions and links that waited at the end of their connections."""

@@ -19,12 +19,10 @@ from typing import NamedTuple
 import duckdb
 import pyarrow as pa
 import pyarrow.fs
-import pyarrow.parquet as pq
 
 from codec.tables import Table
 from codec.variant.python_values import encode
-from udfs.arrow.types import arrow_schema, cast_to, variants
-from udfs.conversation.roles import METHOD_FRAMES, SESSION_VERSIONS
+from udfs.arrow.types import arrow_schema, variants
 from udfs.findings.program import (
     FACT_CONNECTIONS,
     FIRST_ACROSS,
@@ -33,7 +31,6 @@ from udfs.findings.program import (
     LAST_ACROSS,
     MORE_FACTS,
     PACKETS,
-    ROUND_TRIP_NS,
     TRAITS,
     Check,
     Context,
@@ -55,7 +52,6 @@ from udfs.findings.program import (
 from udfs.sink.parquet import ParquetFiles
 
 BATCH_ROWS = 32_768
-CHECKED_ROWS = 8_192  # of methods at once: checks take 3 KB for each, in case all are odd
 Files = Mapping[str, "Sequence[str] | pa.Table"]
 
 
@@ -80,7 +76,6 @@ USUAL = Resources()
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 PARALLEL_QUERIES = 2  # nearly all are planned for longer than they run, and DuckDB plans a query in one thread
 TASK_BYTES = 512 << 20  # of memory for a run; beyond it DuckDB spills
-ODDITIES = "oddities"
 OF_GROUPS, CENSUS, HITS = "findings", "census", "hits"  # in answers, beside facts
 
 
@@ -195,7 +190,7 @@ def evaluation(
             if tables is not None
         }
         with connected(files, program, directory, resources, conditions) as connection:
-            session = Evaluation(connection, program, files.get("methods", ()))
+            session = Evaluation(connection, program)
             if run is not None:
                 run.connections += session.connections
             try:
@@ -213,10 +208,10 @@ Task = tuple[frozenset[str], Callable[[duckdb.DuckDBPyConnection], object]]
 
 
 class Evaluation:
-    """A program in DuckDB, whose relations are made when they are needed. `methods`: files of table methods."""
+    """A program in DuckDB, whose relations are made when they are needed."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, program: Program, methods: Sequence[str]) -> None:
-        self.connection, self._program, self._methods = connection, program, methods
+    def __init__(self, connection: duckdb.DuckDBPyConnection, program: Program) -> None:
+        self.connection, self._program = connection, program
         self._cursors = [connection.cursor() for _ in range(PARALLEL_QUERIES)]
         self.connections = [connection, *self._cursors]
         for each in self._cursors:
@@ -256,9 +251,6 @@ class Evaluation:
             if context.stage in stages and (checks := possible(context, occurring))
         ]
         tasks = self._making({FACT_CONNECTIONS, *facts}.union(*(context.needs for context, _ in wanted)))
-        if ODDITIES in tasks and (versions := occurring.get("versions", set()) & {*SESSION_VERSIONS}):
-            tasks = {"kernels": (frozenset(), partial(_load_kernels, versions)), **tasks}
-            tasks[ODDITIES] = (tasks[ODDITIES][0] | {"kernels"}, tasks[ODDITIES][1])
         for number, (context, checks) in enumerate(wanted):
             tasks[f"context {number}"] = (self._tables_of(context.needs), partial(self._check, context, checks))
         self._run_all(tasks)
@@ -296,11 +288,8 @@ class Evaluation:
         return tasks
 
     def _make(self, relation: Relation, connection: duckdb.DuckDBPyConnection) -> None:
-        if relation.name == ODDITIES:
-            _make_oddities(connection, self._methods, self._program.schemas["methods"])
-        else:
-            rows = f"{self._with(relation.reads)}FROM ({relation.query})"
-            connection.execute(f"CREATE TABLE {relation.name} AS {rows}")
+        rows = f"{self._with(relation.reads)}FROM ({relation.query})"
+        connection.execute(f"CREATE TABLE {relation.name} AS {rows}")
 
     def _expressions(self, names: Collection[str]) -> list[Relation]:
         """The relations among these, and among those that they read, that are no tables here, in order."""
@@ -420,60 +409,6 @@ def paths_of(file: ParquetFiles, directory: str, schema: Table) -> list[str]:
     """The paths of what was written into `directory`."""
     file.close(arrow_schema(schema))
     return [f"{directory}/{name}" for name in sorted(os.listdir(directory))]
-
-
-def few_at_once(paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of files, VARIANT as structs of bytes, as kernels read them; columns that a file lacks are null. Arrow's
-    datasets, and its buffers in advance, decode whole row groups at once."""
-    for path in paths:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            there = [name for name in schema.names if name in file.schema_arrow.names]
-            for batch in file.iter_batches(BATCH_ROWS, columns=there, use_threads=False):
-                yield cast_to({name: batch[name] for name in there}, schema)
-
-
-def _load_kernels(versions: Collection[str], _: duckdb.DuckDBPyConnection) -> None:
-    """Load what checks sequences, which takes half a second, while DuckDB makes other tables."""
-    from udfs.conversation.checks import load_kernels
-
-    load_kernels(versions)
-
-
-def _make_oddities(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], of_methods: Table) -> None:
-    """Table oddities: what is odd in the sequence of frames of 0-10 and 1.0 (`udfs.conversation.checks`)."""
-    from udfs.conversation.checks import METHOD_COLUMNS, ODD, odd_rows
-
-    schema = arrow_schema(ODD)
-    versions = str(SESSION_VERSIONS)
-    sessions = connection.execute(f"SELECT 1 FROM known_connections WHERE version IN {versions} LIMIT 1").fetchall()
-    found = schema.empty_table()
-    if sessions and paths:
-        columns = ", ".join(METHOD_COLUMNS)
-        cursor = connection.cursor()
-        methods = arrow_schema(of_methods)
-        methods = pa.schema([methods.field(name) for name in METHOD_COLUMNS if name in methods.names])
-        reader = pa.RecordBatchReader.from_batches(methods, few_at_once(paths, methods))
-        cursor.register("arrow_methods", reader)
-        # The transaction that a transfer discharges is in the body of its message.
-        discharges = "FROM methods WHERE transaction_command = 'discharge'"
-        discharged = "(SELECT CAST(NULL AS BLOB) AS discharged) ON true"
-        if cursor.execute(f"SELECT 1 {discharges} LIMIT 1").fetchall():
-            discharged = f"""
-                (SELECT connection_id, frame_no, TRY_CAST(properties.body.txn_id AS BLOB) AS discharged
-                 FROM frames SEMI JOIN (SELECT connection_id, frame_no {discharges}) USING (connection_id, frame_no))
-                USING (connection_id, frame_no)"""
-        batches = cursor.sql(f"""
-            SELECT {columns}
-            FROM arrow_methods
-            JOIN (SELECT connection_id, coalesce(tcp_rtt_ns, {ROUND_TRIP_NS}) AS grace_ns, ts_ns AS last_ns,
-                         channel_max AS agreed_channel_max FROM known_connections) USING (connection_id)
-            LEFT JOIN {discharged}
-            WHERE version IN {versions} AND frame_type IN {METHOD_FRAMES!s}
-            ORDER BY connection_id, frame_no""").to_arrow_reader(CHECKED_ROWS)
-        found = pa.Table.from_batches(odd_rows(batches), schema)
-    connection.register("arrow_oddities", found)
-    connection.execute("CREATE TABLE oddities AS FROM arrow_oddities")
-    connection.unregister("arrow_oddities")
 
 
 def _with_variants(found: pa.Table, schema: Table) -> pa.Table:

@@ -101,8 +101,6 @@ def quoted_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-ROUND_TRIP_NS = 10**9  # assumed if the capture does not show it
-SOURCES: dict[str, str] = {"oddities": "methods"}  # relations that kernels make, and the table that they read
 FACT = "fact_"  # how relations that groups return begin
 FACT_CONNECTIONS = "fact_connections"
 FIRST_ACROSS, MORE_FACTS, LAST_ACROSS, PACKETS = 1, 2, 3, 4  # stages

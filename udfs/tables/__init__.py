@@ -4,7 +4,8 @@
 
 `runs`: batches of TCP_RUNS (`codec.tables`), flow by flow and in order (`udfs.decode.runs`); `config`:
 `pipeline.tables.decoding.config(payload=...)`. Rows are batches with the columns of `codec.tables.TABLES[table]`:
-`frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`, `stalls`. Two more are not tables:
+`frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`, `stalls`, `oddities`. Two more are not
+tables:
 ACCOUNTS, what each split of a capture held, of which `captures` is made, and STATES.
 
 Connections that outlive their captures:
@@ -69,12 +70,12 @@ from udfs.decode.stall_rows import stall_rows
 from udfs.source.processes import FlowProcesses
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
-from udfs.tables.stalls import Stalls
+from udfs.tables.stalls import Oddities, Stalls
 from udfs.tables.states import LAYOUT, layout_digest, state_rows, unread_rows
 from udfs.workers.config import ACCOUNTS, STATES, Config
 
 # What is made together.
-OF_CONVERSATION = {"methods", "messages", "channels", "links", "stalls"}
+OF_CONVERSATION = {"methods", "messages", "channels", "links", "stalls", "oddities"}
 OF_CONNECTIONS = {"connections", "streams", "stalls"}
 NEED_CONVERSATION = OF_CONVERSATION | {"connections"}  # whose `limits` say whether too much was outstanding
 READ_TOGETHER, READ_BYTES = 1 << 10, 1 << 24  # states
@@ -133,9 +134,10 @@ class Tables:
     def __init__(self, config: Config, keep: bool = False) -> None:
         self._frame_columns = config.schemas["frames"].names
         self._stalls = Stalls(arrow_schema(config.schemas["stalls"]))
+        self._oddities = Oddities(arrow_schema(config.schemas["oddities"]))
         self._with_conversation = bool(config.tables & NEED_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
-        self._conversation = Conversation(config, keep, self._stalls)
+        self._conversation = Conversation(config, keep, self._stalls, self._oddities)
         self._keep = keep
         schemas = {name: arrow_schema(config.schemas[name]) for name in ("connections", "streams")}
         self._connections = Connections(schemas, self._stalls)
@@ -149,6 +151,7 @@ class Tables:
             self._connections.add(frames)
         if self._with_conversation:
             yield from self._conversation.feed(frames)
+            yield from (("oddities", rows) for rows in self._oddities.release())
 
     def add_stalls(self, rows: pa.RecordBatch) -> None:
         """Stalls of TCP (STALL), behind the frames before them."""
@@ -163,17 +166,23 @@ class Tables:
         if facts.num_rows and self._with_connections:
             yield from self._connections.rows(facts, self._conversation.over_limit)
         self._stalls.close(facts, self._conversation.open_ids)
-        yield from (("stalls", rows) for rows in self._stalls.release())
+        self._oddities.close(facts, self._conversation.open_ids)
+        yield from self._released()
 
     def settle(self) -> Rows:
         """Final rows of open connections."""
         yield from self._conversation.settle()
-        yield from (("stalls", rows) for rows in self._stalls.release())
+        yield from self._released()
 
     def finish(self) -> Rows:
         """There are no more frames."""
         yield from self._conversation.finish()
+        yield from self._released()
+
+    def _released(self) -> Rows:
+        """Stalls and oddities that are over."""
         yield from (("stalls", rows) for rows in self._stalls.release())
+        yield from (("oddities", rows) for rows in self._oddities.release())
 
     @cached_property
     def schemas(self) -> list[pa.Schema]:

@@ -67,7 +67,7 @@ from udfs.tables.settled import (
     ends_of,
     unknown_ends,
 )
-from udfs.tables.stalls import Closings, Stalls, unanswered
+from udfs.tables.stalls import Closings, Oddities, Stalls, unanswered
 from udfs.workers.config import Config
 
 # Tables channels and links, of versions whose channels carry no sessions: from records of the channel tracker.
@@ -164,8 +164,11 @@ NO_CONNECTIONS = np.zeros(0, np.int64)
 class Conversation:
     """Follows connections; see the module's text."""
 
-    def __init__(self, config: Config, keep: bool = False, stalls: Stalls | None = None) -> None:
+    def __init__(
+        self, config: Config, keep: bool = False, stalls: Stalls | None = None, odd: Oddities | None = None
+    ) -> None:
         self._keep, self._stalls = keep, stalls or Stalls(arrow_schema(config.schemas["stalls"]))
+        self._oddities = odd or Oddities(arrow_schema(config.schemas["oddities"]))
         self._with_methods = bool({"methods", "stalls"} & config.tables)
         self._closings = Closings()
         self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
@@ -201,6 +204,7 @@ class Conversation:
         found = self._channel_tracker.feed(frames)
         own = self._channel_tracker.to_arrow("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
+        self._oddities.add(self._sessions.take_oddities())
         messages = (
             (contents, rows)
             for contents in self._contents
@@ -346,6 +350,7 @@ class Conversation:
         yield from self._answered(may_be, of_sessions.replies, open_ids)
         yield from self._channels({"channels": of_sessions.channels, "links": of_sessions.links}, open_ids)
         self._stalls.add(self._sessions.take_stalls())
+        self._oddities.add(self._sessions.take_oddities())
         self.open_ids = open_ids
         self._channel_tracker.forget_texts()
         self._sessions.forget_texts()

@@ -1,5 +1,5 @@
-"""Table stalls: collects stalls from the decoder (those of TCP), from trackers, and from what requests and handshakes
-tell, until they are final.
+"""Tables stalls and oddities: collects stalls from the decoder (those of TCP), from trackers, and from what requests
+and handshakes tell, and oddities from the tracker of sessions, until they are final.
 
     stalls.add(rows)                        # STALL: rows whose `until_ns` is null last to the end of their connection
     stalls.close(facts, ids)                # so far
@@ -8,7 +8,7 @@ tell, until they are final.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from codec import stalls as S
 from codec.compiler.limits import LIMITS
+from codec.conversation.oddities import LEAST_NS
 from codec.conversation.settlement import Frames
 from codec.conversation.states import blank, find_ids
 from codec.names import CLASSIC_VERSIONS, SIDES
@@ -29,7 +30,7 @@ from udfs.arrow.rows import (
     to_int64,
     to_mask,
 )
-from udfs.arrow.types import to_schema
+from udfs.arrow.types import cast_to, to_schema
 from udfs.conversation.frames import FrameBatch
 from udfs.conversation.roles import CLOSES_CHANNEL, CLOSES_CONNECTION
 from udfs.conversation.states import ConnectionRecords
@@ -37,37 +38,42 @@ from udfs.decode.stall_rows import ARROW_STALLS, stall_batch
 
 Integers = NDArray[np.int64]
 UNANSWERED = KINDS[UNANSWERED_REQUEST]
+US_NS = 1000
 
 
-class Stalls:
-    """Collects stalls; see the module's text. `schema`: of table stalls."""
+class UntilEnd:
+    """Rows of a table, some of which last to the end of their connection, which is not known yet."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._over: list[pa.RecordBatch] = []
-        self._lasting: list[pa.RecordBatch] = []  # to the end of their connections, which is not known yet
-        self._closed: dict[int, int] = {}  # when connections ended of which stalls may still come
+        self._lasting: list[pa.RecordBatch] = []
+        self._closed: dict[int, int] = {}  # when connections ended of which rows may still come
 
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows (STALL)."""
-        if not rows.num_rows:
+    def add(self, rows: pa.RecordBatch | None) -> None:
+        """Take rows."""
+        if rows is None or not rows.num_rows:
             return
-        over = rows["until_ns"].is_valid()
-        self._over.append(rows.filter(over))
-        if rows["until_ns"].null_count:
-            self._lasting.append(rows.filter(pc.invert(over)))
+        lasts = self.lasts(rows)
+        self._over.append(rows.filter(pc.invert(lasts)))
+        if pc.any(lasts).as_py():
+            self._lasting.append(rows.filter(lasts))
 
     def release(self) -> Iterator[pa.RecordBatch]:
-        """Rows of table stalls that are over."""
+        """Rows of the table that are over."""
         self._close(np.array(list(self._closed), np.int64), np.array(list(self._closed.values()), np.int64))
         over, self._over = self._over, []
-        yield from self._made(over)
+        for rows in over:
+            found = self.worth_a_row(rows)
+            if found.num_rows:
+                columns = {name: found[name] for name in found.schema.names}
+                yield to_schema(self.with_times(columns), self._schema)
 
     def close(
         self, facts: pa.RecordBatch, ids: Integers, chosen: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     ) -> None:
-        """Connections have ended (CONNECTION_FACTS): so have their stalls, of which those remain that
-        are `chosen`. `ids`: connections of which stalls may still come."""
+        """Connections have ended (CONNECTION_FACTS): so have their rows, of which those remain that
+        are `chosen`. `ids`: connections of which rows may still come."""
         closed_ns = pc.struct_field(facts["facts"], "closed_ts_ns")
         self._closed = {id_: ns for id_, ns in self._closed.items() if id_ in ids}
         self._close(to_int64(facts["connection_id"]), to_int64(closed_ns), chosen)
@@ -82,22 +88,66 @@ class Stalls:
         lasting = in_one_batch(self._lasting)
         at = find_ids(ids, to_int64(lasting["connection_id"]))
         self._lasting = [lasting.filter(pa.array(at < 0))] if (at < 0).any() else []
-        over = lasting.filter(pa.array(at >= 0))
-        since = to_int64(pc.coalesce(over["since_ns"], over["from_ns"]))
-        until = np.maximum(closed_ns[at[at >= 0]], since)
-        lasted = to_int64(over["stall_ns"]) + until - since
-        columns = {name: over[name] for name in ARROW_STALLS.names}
-        rows = stall_batch(columns | {"until_ns": pa.array(until), "stall_ns": pa.array(lasted)})
+        rows = self.ended(lasting.filter(pa.array(at >= 0)), closed_ns[at[at >= 0]])
         self._over.append(rows if chosen is None else chosen(rows))
 
-    def _made(self, over: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in over:
-            asks = pc.equal(rows["kind"], UNANSWERED)
-            rows = rows.filter(pc.greater_equal(rows["stall_ns"], pc.if_else(asks, LIMITS.answer_ns, LIMITS.stall_ns)))
-            if rows.num_rows:
-                columns = {name: rows[name] for name in ARROW_STALLS.names if name != "since_ns"}
-                columns |= {f"{end}_ts": timestamps(rows[f"{end}_ns"]) for end in ("from", "until")}
-                yield to_schema(columns, self._schema)
+    def lasts(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        """Which rows last to the end of their connection."""
+        raise NotImplementedError
+
+    def ended(self, rows: pa.RecordBatch, closed_ns: Integers) -> pa.RecordBatch:
+        """Rows that lasted to `closed_ns`."""
+        raise NotImplementedError
+
+    def worth_a_row(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that were long enough."""
+        raise NotImplementedError
+
+    def with_times(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """Columns with times for people."""
+        raise NotImplementedError
+
+
+class Stalls(UntilEnd):
+    """Collects stalls (STALL); see the module's text."""
+
+    def lasts(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        return rows["until_ns"].is_null()
+
+    def ended(self, rows: pa.RecordBatch, closed_ns: Integers) -> pa.RecordBatch:
+        since = to_int64(pc.coalesce(rows["since_ns"], rows["from_ns"]))
+        until = np.maximum(closed_ns, since)
+        lasted = to_int64(rows["stall_ns"]) + until - since
+        columns = {name: rows[name] for name in ARROW_STALLS.names}
+        return stall_batch(columns | {"until_ns": pa.array(until), "stall_ns": pa.array(lasted)})
+
+    def worth_a_row(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        asks = pc.equal(rows["kind"], UNANSWERED)
+        return rows.filter(pc.greater_equal(rows["stall_ns"], pc.if_else(asks, LIMITS.answer_ns, LIMITS.stall_ns)))
+
+    def with_times(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        del columns["since_ns"]
+        return columns | {f"{end}_ts": timestamps(columns[f"{end}_ns"]) for end in ("from", "until")}
+
+
+class Oddities(UntilEnd):
+    """Collects oddities (`codec.tables.ODDITY`)."""
+
+    def lasts(self, rows: pa.RecordBatch) -> pa.BooleanArray:
+        return rows["ts_ns"].is_null()
+
+    def ended(self, rows: pa.RecordBatch, closed_ns: Integers) -> pa.RecordBatch:
+        """As `connections` has the end, in microseconds."""
+        closed = pa.array(closed_ns // US_NS * US_NS)
+        columns = {name: rows[name] for name in rows.schema.names}
+        return cast_to(columns | {"ts_ns": closed, "waited_ns": pc.subtract(closed, rows["since_ns"])}, rows.schema)
+
+    def worth_a_row(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return rows.filter(pc.or_kleene(rows["since_ns"].is_null(), pc.greater(rows["waited_ns"], LEAST_NS)))
+
+    def with_times(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        del columns["since_ns"]
+        return columns | {"ts": timestamps(columns["ts_ns"])}
 
 
 def in_one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from importlib import resources
 
 import duckdb
 
-from udfs.findings.program import FACT, SOURCES, Gate, Relation
+from udfs.findings.program import FACT, Gate, Relation
 
 SCRIPTS = ("macros", "connections", "channels", "messages", "sequences", "practice", "brokers")
 CHANNEL = ("connection_id", "channel", "channel_incarnation")
@@ -78,14 +78,14 @@ CENSUS: Mapping[str, tuple[str, Collection[str]]] = {
     "frames": ("unusual_frames", ("name", "frame_type", "error", "status", "notes")),
     "events": ("unusual_methods", ("name",)),
     "control": ("control_rows", ("name", "frame_type")),
-    "sequences": ("oddities", ("oddity",)),
+    "sequences": ("sequence_rows", ("oddity",)),
 }
 
 
 @cache
 def scripts() -> tuple[list[str], Mapping[str, Relation]]:
     """The macros, and the relations by name, in the order of the scripts."""
-    macros, relations = [], {name: Relation(name, "", is_table=True) for name in SOURCES}
+    macros, relations = [], dict[str, Relation]()
     for script in SCRIPTS:
         for statement in duckdb.extract_statements(resources.files(__name__).joinpath(f"{script}.sql").read_text()):
             text = "\n".join(line for line in statement.query.splitlines() if not line.startswith("--"))
@@ -101,8 +101,6 @@ def scripts() -> tuple[list[str], Mapping[str, Relation]]:
 def reads(name: str) -> frozenset[str]:
     """The relations that a relation reads; not tables."""
     _, relations = scripts()
-    if name in SOURCES:
-        return frozenset({"known_connections"})
     return frozenset(words_in(relations[name].query)) & relations.keys() - {name}
 
 

@@ -1,5 +1,8 @@
--- Contexts of AMQP 0-10 and 1.0, whose channels are sessions. Table oddities has the oddities in the sequence of frames
--- (udfs.conversation.checks).
+-- Contexts of AMQP 0-10 and 1.0, whose channels are sessions.
+
+-- Table oddities with the names of columns that all contexts have.
+CREATE TABLE sequence_rows AS
+SELECT * RENAME (name AS oddity, side AS sender) FROM oddities;
 
 -- One row per oddity in the sequence of frames:
 --     oddity             its name; observed, expected: numbers that show it; waited_ns: how long a reply took
@@ -12,7 +15,7 @@
 --     content_frame_no   the first frame of the link or message, else the frame itself
 CREATE VIEW context_sequences AS
 SELECT *, coalesce(about_frame_no, frame_no) AS content_frame_no
-FROM oddities
+FROM sequence_rows
 LEFT JOIN (SELECT connection_id, frame_no, name,
                   coalesce(TRY_CAST(arguments.error.condition AS VARCHAR),
                            TRY_CAST(arguments.state.error.condition AS VARCHAR)) AS condition,
@@ -24,7 +27,7 @@ LEFT JOIN (SELECT connection_id, frame_no, name,
            FROM (SELECT *, concat_ws('.', TRY_CAST(arguments.class_code AS INTEGER),
                                      TRY_CAST(arguments.command_code AS INTEGER)) AS code
                  FROM (SELECT connection_id, frame_no, name, arguments
-                       FROM methods SEMI JOIN oddities USING (connection_id, frame_no)))
+                       FROM methods SEMI JOIN sequence_rows USING (connection_id, frame_no)))
            LEFT JOIN commands USING (code))
     USING (connection_id, frame_no)
 LEFT JOIN (SELECT connection_id, about_frame_no, max(link) AS link, max(address) AS address
@@ -37,12 +40,12 @@ LEFT JOIN (SELECT connection_id, about_frame_no, max(link) AS link, max(address)
                                       ELSE TRY_CAST(arguments.target.address AS VARCHAR) END) AS address
                  FROM (SELECT connection_id, frame_no AS about_frame_no, sender, arguments
                        FROM methods
-                       SEMI JOIN (SELECT connection_id, about_frame_no AS frame_no FROM oddities)
+                       SEMI JOIN (SELECT connection_id, about_frame_no AS frame_no FROM sequence_rows)
                            USING (connection_id, frame_no))
                  UNION ALL
                  SELECT connection_id, about_frame_no, link, address
                  FROM (SELECT connection_id, first_frame_no AS about_frame_no, link, address FROM messages)
-                 SEMI JOIN oddities USING (connection_id, about_frame_no))
+                 SEMI JOIN sequence_rows USING (connection_id, about_frame_no))
            GROUP BY connection_id, about_frame_no)
     USING (connection_id, about_frame_no);
 
