@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Difference", "Proof", "diff", "diff_sessions"]
 
-QUANTILES = {"p50": 0.5, "p99": 0.99}
+QUANTILES = {"p50": 0.5, "p99": 0.99}  # that a threshold may be for
 LOADS_ALIKE = 1.3
 THRESHOLD = re.compile(r"(\w+)(?:\.(p50|p99))?(?:=([+-][0-9]+(?:\.[0-9]+)?)%)?")
 
@@ -376,12 +376,13 @@ class Compared:
             if measure.same_load and not self._loads_alike(key.subject):
                 self.other_load += 1
                 continue
-            quantiles = {"rate": None} if before.counts is None else QUANTILES
+            quantiles: dict[str, float | None] = {"rate": None}
+            if before.counts is not None:
+                tail = statistics.tail_quantile(before, after)
+                quantiles = {"p50": 0.5, **({f"p{100 * tail:.0f}": tail} if tail else {})}
             best: tuple[Difference, float] | None = None
             least_p = 1.0
             for statistic, of in quantiles.items():
-                if of is not None and statistics.few_in_tail(before, after, of):
-                    continue
                 change = statistics.compare(before, after, measure.least, measure.floor, of)
                 if change is None:
                     self.tests.append(1.0)

@@ -45,7 +45,7 @@ FROM (SELECT c.*, s.first, s.last, sends, receives,
              state = 'closed' AND handshake_ns IS NOT NULL AS was_whole,
              CASE WHEN close_initiator IS NOT NULL
                   THEN concat_ws(' ', 'closed by the', close_initiator, 'with code ' || nullif(close_code, 200),
-                                 CASE WHEN close_code IS NULL OR close_code != 200 THEN nullif(split_part(close_text, ':', 1), '') END)
+                                 CASE WHEN close_code IS NULL OR close_code != 200 THEN nullif(split_part(close_text, ': ', 1), '') END)
                   WHEN tcp_end IN ('fin', 'rst') THEN 'ended by TCP ' || upper(tcp_end) || ' of the ' || coalesce(tcp_end_by, 'other side') || ', without a close'
              END AS ending
       FROM connections AS c LEFT JOIN spans AS s USING (connection_id) LEFT JOIN roles USING (connection_id));
@@ -239,7 +239,9 @@ SELECT connection_id, application, family, concat_ws(' ', s.name, '(' || role ||
        CASE WHEN family = 'classic' AND s.name LIKE 'exchange.%' OR family = '0-10' AND s.name LIKE 'exchange.%' THEN 'exchange ' || without_ids(exchange)
             WHEN queue IS NOT NULL THEN 'queue ' || without_ids(queue)
             WHEN address IS NOT NULL THEN 'address ' || without_ids(address) END AS subject,
-       substr(t.fullkey, 3) AS argument, without_ids(trim(t.value::VARCHAR, '"')) AS value, s.frame_no, s.packet_no
+       substr(t.fullkey, 3) AS argument, without_ids(CASE WHEN t.type = 'ARRAY' THEN names_of(t.value)
+           WHEN t.key = 'mechanisms' THEN array_to_string(list_sort(string_split(t.value ->> '$', ' ')), ', ')
+           ELSE trim(t.value::VARCHAR, '"') END) AS value, s.frame_no, s.packet_no
 FROM stated AS s, json_tree(s.arguments) AS t
 WHERE t.type != 'OBJECT' AND t.fullkey NOT LIKE '%[%'
   AND t.key NOT IN ('name', 'handle', 'consumer_tag', 'ticket', 'queue', 'exchange', 'address', 'next_outgoing_id',
@@ -297,7 +299,7 @@ GROUP BY ALL;
 -- Names of the headers, and properties that are set, of the first messages of each connection.
 CREATE OR REPLACE TEMP TABLE headers AS
 SELECT connection_id, application, family, first_frame_no AS frame_no, packet_no, m.content_type, m.content_encoding,
-       m.priority, m.app_id, m.user_id, m.type, TRY_CAST(m.properties.body_kind AS VARCHAR) AS body_kind, m.properties,
+       m.priority, m.app_id, m.user_id, m.type, CASE WHEN exchange != '' THEN nullif(m.routing_key, '') END AS routing_key, TRY_CAST(m.properties.body_kind AS VARCHAR) AS body_kind, m.properties,
        without_ids(queue_or_exchange(exchange, CASE exchange WHEN '' THEN routing_key END, m.queue, m.address)) AS subject,
        unnest(coalesce(nullif(json_keys(headers::JSON), []), [NULL])) AS header
 FROM messages AS m JOIN members USING (connection_id)
@@ -332,3 +334,13 @@ SELECT connection_id, application, family, kind, queue_type, 0 AS block, no_cred
        NULL::BIGINT AS frame_no, NULL::BIGINT AS packet_no
 FROM links JOIN members USING (connection_id)
 WHERE coalesce(address, '') NOT SIMILAR TO '/?\$?management|\$cbs';
+
+-- The most consumers that a connection has at the same time.
+CREATE OR REPLACE TEMP TABLE receivers AS
+SELECT connection_id, application, family, max(n)::BIGINT AS n, NULL::BIGINT AS frame_no, NULL::BIGINT AS packet_no
+FROM (SELECT connection_id, sum(step) OVER (PARTITION BY connection_id ORDER BY moment, step) AS n
+      FROM (SELECT connection_id, coalesce(opened_ts, 'epoch') AS moment, 1 AS step FROM links WHERE kind != 'sender'
+            UNION ALL
+            SELECT connection_id, closed_ts, -1 FROM links WHERE kind != 'sender' AND closed_ts IS NOT NULL))
+     JOIN members USING (connection_id)
+GROUP BY ALL;

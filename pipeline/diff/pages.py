@@ -27,13 +27,16 @@ LONGEST = 200  # characters of a value
 NARROW = "td bdi { max-width: min(16rem, 60vw); }"  # five columns of text
 MOST_UNSURE = 10
 MOST_LIKEWISE = 3
-STATISTICS = {"p50": "median of the ", "p99": "99th percentile of the "}
+STATISTICS = {f"p{of}": f"{of}th percentile of the " for of in range(90, 100)} | {
+    "p50": "median of the ", "p91": "91st percentile of the ", "p92": "92nd percentile of the ",
+    "p93": "93rd percentile of the ",
+}  # fmt: skip
 CONFIDENCE = "at most 1 % of the tested differences are expected to be false"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference. `statistic`: 'value', 'rate', 'p50' or 'p99'. `before`, `after`: text for facts, else
+    """One difference. `statistic`: 'value', 'rate', 'p50', or 'p90' to 'p99'. `before`, `after`: text for facts, else
     numbers in `unit`. `change`: relative, with the bounds `low` and `high` of its confidence interval. `confidence`:
     'certain' for a setting that all connections of a side have, 'tested', or 'few': too few connections to rule out
     chance. `also`: other subjects with the same difference; `details`: differences that belong to it, as text."""

@@ -115,6 +115,13 @@ def few_in_tail(before: Sample, after: Sample, of: float) -> bool:
     return of > 0.5 and min(sample.counts.sum() for sample in (before, after)) * (1 - of) < FEWEST_IN_TAIL
 
 
+def tail_quantile(before: Sample, after: Sample) -> float | None:
+    """The highest percentile up to the 99th that has enough values beyond it on both sides; None below the 90th."""
+    fewest = min(sample.counts.sum() for sample in (before, after))
+    of = math.floor(100 - 100 * FEWEST_IN_TAIL / fewest) / 100
+    return min(of, 0.99) if of >= 0.9 else None
+
+
 def interval(before: int, after: int, statistic: Any) -> tuple[float, float, float]:
     """Bounds of the confidence interval and the standard error of a statistic of two samples of units."""
     from scipy import stats

@@ -15,7 +15,8 @@ from workloads import DELAYED_PORT, QPID_PORT, TLS_PORT, Options
 class Change:
     """`before`, `after`: recordings of these options; `broker`: Erlang that is evaluated before the second one, and
     `undo` after it; `certificate`: who issues that of the broker for the second one; `delay`: seconds that the network
-    holds data of the second one; `alarm`: the broker runs short of disk space for a time."""
+    holds data of the second one; `alarm`: the broker runs short of disk space for a time; `meanwhile`: what an
+    operator does."""
 
     name: str
     done: str
@@ -29,6 +30,7 @@ class Change:
     certificate: str = ""
     delay: float = 0.0
     alarm: bool = False
+    meanwhile: Sequence[str] = ()
 
 
 PIKA = Options()
@@ -40,6 +42,7 @@ PACED = replace(PIKA, pause=0.07)
 QPID = Options(library="qpid", port=QPID_PORT)
 TLS = replace(PIKA, port=TLS_PORT, tls="1.3", messages=20)
 RHEA_TLS = replace(TLS, library="rhea")
+QPID_TLS = replace(QPID, port=DELAYED_PORT, tls="1.3", messages=20)
 PROTON_TLS = replace(PROTON, port=TLS_PORT, tls="1.3", messages=20)
 JITTER = replace(PACED, port=DELAYED_PORT, jitter=0.02)
 NARROW = replace(PACED, body=2000, rate="256kbit")
@@ -49,14 +52,14 @@ MANY = replace(PIKA, rounds=2, messages=12, others=24)
 MANY_PROTON = replace(MANY, library="proton", frame_max=32768)
 BASELINES = {
     "pika": PIKA, "amqp": PY_AMQP, "proton": PROTON, "paced": PACED, "qpid": QPID, "tls": TLS, "rhea-tls": RHEA_TLS,
-    "proton-tls": PROTON_TLS, "aio-pika": AIO_PIKA, "jitter": JITTER,
+    "proton-tls": PROTON_TLS, "qpid-tls": QPID_TLS, "aio-pika": AIO_PIKA, "jitter": JITTER,
     "narrow": NARROW,
     "many": MANY, "many-1.0": MANY_PROTON,
 }  # fmt: skip
 
 CHANGES: list[Change] = []
 FORGET_NEWS = 'rabbit_exchange:delete(rabbit_misc:r(<<"/">>, exchange, <<"news">>), false, <<"x">>).'
-SPECIAL = "broker", "undo", "ctl", "undo_ctl", "certificate", "delay", "alarm"
+SPECIAL = "broker", "undo", "ctl", "undo_ctl", "certificate", "delay", "alarm", "meanwhile"
 
 
 def change(name: str, done: str, *measures: str, of: Options = PIKA, before: Any = None, **after: Any) -> None:
@@ -301,7 +304,47 @@ change("1.0-data", "bodies are data sections instead of a value", "message_body"
 change("1.0-subject", "messages have a subject", "message_property", of=PROTON,
        properties={"subject": "order.created"})  # fmt: skip
 change("tls-1.0-reject", "one of eight deliveries is rejected, inside of TLS", "rejected", of=PROTON_TLS, reject=8)
+change("tls-0-10-reject", "one of eight deliveries is rejected, inside of TLS", "rejected", of=QPID_TLS, reject=8)
+change("tls-0-10", "TLS instead of none", "tls_mode", "transport", "tls_version", of=QPID_TLS, before={"tls": ""},
+       tls="1.3")  # fmt: skip
 change("0-10-session-each", "a session for every message", "methods", of=QPID, session="each")
+# The second ones that the comparison had not seen
+change("routing-key", "messages have another routing key", "argument routing_key",
+       "message_routing_key", key="order.v2")  # fmt: skip
+change("two-consumers", "two consumers on the channel", "receivers", consumers=2)
+change("passive-declare", "the queue is also declared passively", "argument passive", "channel_start", passive=True)
+change("auto-delete", "the queue is deleted automatically", "argument auto_delete", auto_delete=True,
+       before={"queue": "short-lived"})  # fmt: skip
+change("dead-letter-exchange", "the queue has a dead letter exchange", "argument x-dead-letter-exchange",
+       before={"queue": "letters"}, queue_arguments={"x-dead-letter-exchange": "amq.fanout"})  # fmt: skip
+change("exchange-bind", "the queue is bound to an inner exchange", "methods_sent", "channel_start", via=True)
+change("recover", "the consumer asks for recovery", "methods_sent", "channel_start", "methods", recover=True)
+change("encoding", "bodies are compressed", "message_content_encoding", properties={"content_encoding": "gzip"})
+change(
+    "some-big", "one of twenty bodies is large", "body_size", "bytes_published", before={"messages": 120}, big_every=20
+)
+change("some-slow", "one of twenty messages takes 300 ms", "ack_latency", of=PACED, before={"messages": 120}, work=0.3,
+       work_every=20)  # fmt: skip
+change("loss", "the network loses 3 % of the packets of clients", "retransmitted", "ack_latency", "network",
+       of=PACED, loss=0.03)  # fmt: skip
+change("cut", "something in the network resets connections", "ending", of=JITTER, before={"jitter": 0.0}, cut=1.5)
+change("operator-close", "an operator closes all connections", "errors", "ending", of=PACED,
+       meanwhile=("close_all_connections", "maintenance"))  # fmt: skip
+change("1.0-selector", "the consumer has a filter", "argument", of=PROTON, selector="colour = 'red'")
+change("1.0-modified", "one of ten deliveries is modified", "errors", of=PROTON, modify=10)
+change("1.0-second", "the receiver settles second", "argument rcv_settle_mode", of=PROTON, second=True)
+change("0-10-browse", "the consumer browses", "argument acquire_mode", of=QPID, browse=True)
+change("1.0-correlation-id", "messages have a correlation-id", "with_correlation_id", of=PROTON,
+       properties={"correlation_id": "x"})  # fmt: skip
+change("1.0-header", "messages have one more header", "message_header", of=PROTON,
+       properties={"properties": {"retry-of": "x"}})  # fmt: skip
+change("tls-1.0-idle-timeout", "idle time-out 30 s, inside of TLS", "client_idle_timeout", of=PROTON_TLS, heartbeat=15)
+change("0-10-header", "messages have one more header", "message_header", of=QPID,
+       properties={"properties": {"retry-of": "x"}})  # fmt: skip
+change("0-10-subject", "messages have a subject", "message_property", "message_header", of=QPID,
+       properties={"subject": "order.created"})  # fmt: skip
+change("0-10-jitter", "the network takes up to 20 ms", "confirm_latency", "broker_latency", "ack_latency",
+       of=replace(QPID, port=DELAYED_PORT, pause=0.07), jitter=0.02)  # fmt: skip
 
 # Recordings of the same applications: again, with half and double the load, and the duration.
 ALIKE = {

@@ -227,11 +227,13 @@ def run(host, port, options):
         return messaging.Connection.establish(
             "%s:%s" % (host, port), timeout=20, username=options["user"], password=options["password"],
             sasl_mechanisms=options["mechanism"] or "PLAIN", heartbeat=options["heartbeat"],
-            client_properties=properties, tcp_nodelay=True,
+            client_properties=properties, tcp_nodelay=True, transport="ssl" if options["tls"] else "tcp",
+            ssl_skip_hostname_check=True,
         )  # fmt: skip
 
     inward, outward = opened("shipping"), opened("order-service")
     address = "%s; %s" % (options["queue"], json.dumps({
+        "mode": "browse" if options["browse"] else "consume",
         "create": "always",
         "node": {"durable": options["durable"], "x-declare": {"arguments": options["queue_arguments"]}},
         "link": {

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 from changes import ALIKE, BASELINES, CHANGES, Change, alike  # noqa: E402
 from recording import Broker, captured, recording  # noqa: E402
-from workloads import DELAYED_PORT, PORT, QPID_PORT, Options, Tools, delayed, qpid_broker, run  # noqa: E402
+from workloads import DELAYED_PORT, PORT, QPID_PORT, Options, Relay, Tools, qpid_broker, run  # noqa: E402
 
 
 def record(broker: Broker, path: Path, options: Options, tools: Tools, of: Change | None) -> None:
@@ -40,12 +40,22 @@ def record(broker: Broker, path: Path, options: Options, tools: Tools, of: Chang
         if qpid:
             stack.enter_context(qpid_broker(options, tools))
         if options.port == DELAYED_PORT:
-            stack.enter_context(delayed(of.delay if of else 0.0, options.jitter, QPID_PORT if qpid else PORT))
+            relay = Relay(
+                QPID_PORT if qpid else PORT, of.delay if of else 0.0, options.jitter, options.cut,
+                str(broker.folder / "broker") if options.tls else "", tools.keys,
+            )  # fmt: skip
+            stack.enter_context(relay.running())
         stack.enter_context(captured(path))
         if options.rate:
             stack.enter_context(narrow(options.rate))
+        if options.loss:
+            stack.enter_context(lossy(options.loss))
         if of and of.alarm:
-            stack.enter_context(alarm(broker))
+            stack.enter_context(
+                meanwhile(broker, ("set_disk_free_limit", "1000000GB"), ("set_disk_free_limit", "50MB"))
+            )
+        if of and of.meanwhile:
+            stack.enter_context(meanwhile(broker, of.meanwhile))
         run(options, tools)
     if options.tls:
         clear = path.with_suffix(".encrypted")
@@ -70,16 +80,26 @@ def narrow(rate: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alarm(broker: Broker) -> Iterator[None]:
-    """Soon after the start, for a time."""
+def lossy(share: float) -> Iterator[None]:
+    """Some packets of clients are lost."""
+    rule = f"OUTPUT -p tcp -m statistic --mode random --probability {share} -j DROP"
+    subprocess.run(["iptables", "-A", *rule.split()], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["iptables", "-D", *rule.split()], check=True)
 
-    def raised() -> None:
-        time.sleep(2)
-        broker.ctl("set_disk_free_limit", "1000000GB")
-        time.sleep(2)
-        broker.ctl("set_disk_free_limit", "50MB")
 
-    thread = threading.Thread(target=raised)
+@contextlib.contextmanager
+def meanwhile(broker: Broker, *commands: Sequence[str]) -> Iterator[None]:
+    """An operator does something soon after the start, each two seconds after the one before."""
+
+    def do() -> None:
+        for each in commands:
+            time.sleep(2)
+            broker.ctl(*each)
+
+    thread = threading.Thread(target=do)
     thread.start()
     try:
         yield

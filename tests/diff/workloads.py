@@ -10,6 +10,7 @@ import os
 import random
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -21,9 +22,9 @@ from typing import Any
 
 import amqp
 import pika
-from proton import Delivery, Message, SSLDomain
+from proton import Delivery, Link, Message, SSLDomain
 from proton.handlers import MessagingHandler
-from proton.reactor import AtMostOnce, Container
+from proton.reactor import AtMostOnce, Container, Copy, ReceiverOption, Selector
 
 HOST, PORT, DELAYED_PORT, TLS_PORT, QPID_PORT = "10.9.0.2", 5672, 5673, 5671, 5674
 HERE = Path(__file__).parent
@@ -77,6 +78,14 @@ class Options:
     declare: str = "once"  # 'each': before every publish
     channel: str = "one"  # 'each': one for every publish
     connection: int = 0  # a new one for every Nth publish
+    key: str = "order"
+    consumers: int = 1
+    passive: bool = False
+    auto_delete: bool = False
+    via: bool = False  # another exchange is bound to the one that is published to
+    recover: bool = False
+    big_every: int = 0  # every Nth body has 20,000 bytes
+    work_every: int = 1  # deliveries of which one takes `work`
     consume_again: int = 0  # the consumer is cancelled and comes again every Nth message
     confirm: str = "confirm"  # 'tx' 'none'
     delivery_mode: int = 2
@@ -101,6 +110,8 @@ class Options:
     tls: str = ""  # version
     ciphers: str = ""  # of TLS 1.2
     server_name: str = ""
+    loss: float = 0.0  # share of the client's packets that the network drops
+    cut: float = 0.0  # seconds after which the relay resets connections
     jitter: float = 0.0  # seconds that the relay of DELAYED_PORT holds data at most
     rate: str = ""  # what the network carries, as tc has it
     release: str = ""  # of the library, instead of the installed one
@@ -110,6 +121,10 @@ class Options:
     presettled: bool = False
     link: str = "one"  # 'each': one for every publish
     data: bool = False  # bodies are data sections
+    selector: str = ""
+    modify: int = 0  # every Nth delivery, once
+    second: bool = False  # the receiver settles second
+    browse: bool = False  # and 0-10
     # 0-10
     session: str = "one"  # 'each': one for every publish
 
@@ -120,7 +135,8 @@ def run(options: Options, tools: Tools) -> None:
         _run_release(options, tools)
         return
     for _ in range(options.rounds):
-        RUN[options.library](options, tools)
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            RUN[options.library](options, tools)
     for word in OTHERS[: options.others]:
         names = f"{word}-consumer", f"{word}-publisher"
         other = replace(options.around or options, names=names, queue=word, exchange=f"{word}-events")
@@ -171,10 +187,19 @@ def connected(options: Options, name: str, tools: Tools) -> pika.BlockingConnect
 
 
 def declare(channel: Any, options: Options) -> None:
-    channel.queue_declare(options.queue, durable=options.durable, arguments=options.queue_arguments)
+    channel.queue_declare(
+        options.queue, durable=options.durable, auto_delete=options.auto_delete, arguments=options.queue_arguments
+    )
     if options.exchange:
         channel.exchange_declare(options.exchange, options.exchange_type, durable=True)
-        channel.queue_bind(options.queue, options.exchange, "order")
+        bound = options.exchange
+        if options.via:
+            bound = f"{options.exchange}-inner"
+            channel.exchange_declare(bound, options.exchange_type, durable=True)
+            channel.exchange_bind(bound, options.exchange, options.key)
+        channel.queue_bind(options.queue, bound, options.key)
+    if options.passive:
+        channel.queue_declare(options.queue, passive=True)
 
 
 def run_pika(options: Options, tools: Tools) -> None:
@@ -192,7 +217,7 @@ def run_pika(options: Options, tools: Tools) -> None:
     again = set[bytes]()
 
     def settle(_: Any, method: Any, __: Any, body: bytes) -> None:
-        if options.work:
+        if options.work and len(seen) % options.work_every == options.work_every - 1:
             consumer.sleep(options.work)
         tag, number = method.delivery_tag, len(seen) + 1
         if options.requeue and number % options.requeue == 0 and body not in again:
@@ -216,6 +241,10 @@ def run_pika(options: Options, tools: Tools) -> None:
         )  # fmt: skip
 
     tag = "" if options.get else consume()
+    for _ in range(options.consumers - 1):
+        consume()
+    if options.recover:
+        channel.basic_recover(requeue=True)
 
     def opened() -> Any:
         out = publisher.channel()
@@ -240,14 +269,15 @@ def run_pika(options: Options, tools: Tools) -> None:
         if options.consume_again and number % options.consume_again == options.consume_again - 1:
             channel.basic_cancel(tag)
             tag = consume()
-        key = "order" if options.exchange else options.queue
+        key = options.key if options.exchange else options.queue
+        size = 20000 if options.big_every and number % options.big_every == options.big_every - 1 else options.body
         if options.unroutable and number % options.unroutable == options.unroutable - 1:
             key = "nowhere"
         with contextlib.suppress(pika.exceptions.UnroutableError, pika.exceptions.NackError):
             out.basic_publish(
                 options.exchange,
                 key,
-                f"{number:06}".encode().ljust(options.body, b"x"),
+                f"{number:06}".encode().ljust(size, b"x"),
                 properties,
                 mandatory=options.mandatory,
             )
@@ -405,8 +435,12 @@ class Both(MessagingHandler):
         self.inward, self.outward = (opened(name) for name in options.names)
         self.address = f"/queue/{options.queue}"
         self.receiver = event.container.create_receiver(
-            self.inward, self.address, name="in", options=[AtMostOnce()] if options.no_ack else None
-        )
+            self.inward, self.address, name="in", options=[
+                *([AtMostOnce()] if options.no_ack else []),
+                *([Selector(options.selector)] if options.selector else []),
+                *([Second()] if options.second else []), *([Copy()] if options.browse else []),
+            ],
+        )  # fmt: skip
         self.sender = self.new_sender()
         if not options.prefetch:
             self.receiver.flow(1)
@@ -451,6 +485,10 @@ class Both(MessagingHandler):
             self.again.add(event.message.body)
             self.decide(event.delivery, Delivery.RELEASED)
             return
+        if options.modify and (self.seen + 1) % options.modify == 0 and event.message.body not in self.again:
+            self.again.add(event.message.body)
+            self.decide(event.delivery, Delivery.MODIFIED)
+            return
         self.seen += 1
         if not options.prefetch:
             event.receiver.flow(1)
@@ -468,6 +506,11 @@ class Both(MessagingHandler):
         if self.options.abrupt:
             os._exit(0)
         self.container.schedule(0.05, Last(self))
+
+
+class Second(ReceiverOption):
+    def apply(self, receiver: Any) -> None:
+        receiver.rcv_settle_mode = Link.RCV_SECOND
 
 
 class Next(MessagingHandler):
@@ -562,58 +605,62 @@ RUN = {
     "qpid": run_qpid,
 }  # fmt: skip
 
-# -- A slow network
+# -- The network
 
 
-@contextlib.contextmanager
-def delayed(seconds: float, jitter: float, target: int = PORT) -> Iterator[None]:
-    """A relay beside the broker, which holds each piece of data for some time and up to `jitter` more: its connections
-    are those captured."""
-    relay = subprocess.Popen(
-        [
-            "ip",
-            "netns",
-            "exec",
-            "fb",
-            sys.executable,
-            __file__,
-            "relay",
-            str(DELAYED_PORT),
-            str(target),
-            str(seconds),
-            str(jitter),
-        ]
-    )
-    time.sleep(0.4)
-    try:
-        yield
-    finally:
-        relay.terminate()
-        relay.wait()
+@dataclass(frozen=True)
+class Relay:
+    """Beside the broker: it holds each piece of data for `delay` seconds and up to `jitter` more, resets connections
+    after `cut` seconds, and speaks TLS if it has a `certificate`. Its connections are those captured."""
 
+    target: int
+    delay: float
+    jitter: float
+    cut: float
+    certificate: str
+    keys: str
 
-def relay(listen: int, target: int, seconds: float, jitter: float) -> None:
-    def pump(source: socket.socket, sink: socket.socket) -> None:
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        given = json.dumps(asdict(self))
+        relay = subprocess.Popen(["ip", "netns", "exec", "fb", sys.executable, __file__, "relay", given])
+        time.sleep(0.6)
+        try:
+            yield
+        finally:
+            relay.terminate()
+            relay.wait()
+
+    async def serve(self) -> None:
+        context = None
+        if self.certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(f"{self.certificate}.pem", f"{self.certificate}.key")
+            context.keylog_filename = self.keys
+        server = await asyncio.start_server(self._accept, HOST, DELAYED_PORT, ssl=context)
+        await server.serve_forever()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_broker, to_broker = await asyncio.open_connection(HOST, self.target)
+        if self.cut:
+            reset = struct.pack("ii", 1, 0)
+            for each in (writer, to_broker):
+                each.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                asyncio.get_running_loop().call_later(self.cut, each.transport.abort)
+        await asyncio.gather(self._pump(reader, to_broker), self._pump(from_broker, writer))
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                time.sleep(seconds + random.random() * jitter)
-                sink.sendall(data)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
-
-    server = socket.create_server((HOST, listen), backlog=50)
-    while True:
-        client, _ = server.accept()
-        broker = socket.create_connection((HOST, target))
-        for each in (client, broker):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=pump, args=(client, broker), daemon=True).start()
-        threading.Thread(target=pump, args=(broker, client), daemon=True).start()
+            while data := await source.read(1 << 16):
+                await asyncio.sleep(self.delay + random.random() * self.jitter)
+                sink.write(data)
+                await sink.drain()
+            sink.close()
 
 
 def main(words: Sequence[str]) -> None:
     if words[0] == "relay":
-        relay(int(words[1]), int(words[2]), float(words[3]), float(words[4]))
+        asyncio.run(Relay(**json.loads(words[1])).serve())
     else:
         run(Options(**json.loads(words[1])), Tools())
 
