@@ -92,17 +92,16 @@ FROM (SELECT connection_id, application, family, block_of(first_frame_no, first,
       GROUP BY ALL)
 GROUP BY ALL;
 
--- Published messages, and how many of them the capture shows delivered.
+-- Published messages, and how many of them the capture shows delivered; one for each queue that one is delivered from.
 CREATE OR REPLACE TEMP TABLE published AS
 SELECT connection_id, application, family, block, without_ids(queue_or_exchange(exchange, routing_key, queue, address)) AS subject,
-       count(*) AS messages, count_if(delivered) AS delivered
-FROM (SELECT publish_connection_id AS connection_id, application, family,
-             block_of(publish_frame_no, any_value(first), any_value(last)) AS block, any_value(exchange) AS exchange,
-             CASE any_value(exchange) WHEN '' THEN any_value(routing_key) END AS routing_key, min(queue) AS queue,
-             min(address) AS address, bool_or(deliver_frame_no IS NOT NULL) AS delivered
+       sum(messages)::BIGINT AS messages, sum(delivered)::BIGINT AS delivered
+FROM (SELECT connection_id, application, family, block_of(publish_frame_no, first, last) AS block, exchange,
+             CASE exchange WHEN '' THEN routing_key END AS routing_key, CASE WHEN coalesce(exchange, '') = '' THEN queue END AS queue,
+             address, count(*) AS messages, count(deliver_frame_no) AS delivered
       FROM message_flows JOIN members ON connection_id = publish_connection_id
       WHERE publish_frame_no IS NOT NULL
-      GROUP BY publish_connection_id, publish_frame_no, publish_batch_index, application, family)
+      GROUP BY ALL)
 GROUP BY ALL;
 
 -- Frames that settle messages, and what they settle: by publishers' brokers and by consumers.
