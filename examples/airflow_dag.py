@@ -1,7 +1,7 @@
-"""Airflow: decode the captures of a day on the cluster, then audit them. Each run is for its own day and repeatable.
+"""Airflow: a batch of captures into the lake every ten minutes, and an audit of yesterday every night.
 
-Needs apache-airflow-providers-apache-spark, a connection `spark_default` to YARN, and the packed environment (see
-docs/deployment.md). The code of the jobs is the same as on a laptop.
+Needs apache-airflow-providers-apache-spark, a connection `spark_default`, and the packed environment with the extra
+`lake` (see docs/deployment.md). `max_active_runs` keeps batches from overlapping.
 """
 
 from __future__ import annotations
@@ -11,44 +11,30 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG
 
 STORE = "s3a://amqp"
-DAY = "{{ ds }}"
-TABLES = f"{STORE}/tables/date={DAY}"
-REPORTS = f"{STORE}/reports"
+LAKE = f"{STORE}/lake"
 SPARK = {
     "conn_id": "spark_default",
     "archives": "/opt/wirehare/environment.tar.gz#environment",
-    "conf": {
-        # The driver runs on the cluster, where the archive is unpacked for it as for executors.
-        "spark.submit.deployMode": "cluster",
-        "spark.pyspark.python": "./environment/bin/python",
-    },
+    "conf": {"spark.submit.deployMode": "cluster", "spark.pyspark.python": "./environment/bin/python"},
 }
+START = pendulum.datetime(2026, 11, 1, tz="UTC")
 
-with DAG(
-    "wirehare_audit",
-    description="AMQP captures of a day: decode, audit, report",
-    schedule="15 2 * * *",
-    start_date=pendulum.datetime(2026, 11, 1, tz="UTC"),
-    catchup=False,
-    max_active_runs=1,
-    default_args={"retries": 1},
-) as dag:
-    decode = SparkSubmitOperator(
-        task_id="decode",
-        application="/opt/wirehare/jobs/decode.py",
-        application_args=[f"{STORE}/captures/{DAY}", "--output", TABLES, "--overwrite"],
+with DAG("wirehare_ingest", schedule="*/10 * * * *", start_date=START, catchup=False, max_active_runs=1) as ingest_dag:
+    ingest = SparkSubmitOperator(
+        task_id="ingest",
+        application="/opt/wirehare/jobs/ingest.py",
+        application_args=[f"{STORE}/captures", "--lake", LAKE, "--once"],
         **SPARK,
     )
-    # spark-submit turns every exit code but 0 into a failed task: with --fail-on violation a bad night is a red one.
+
+with DAG("wirehare_lake_audit", schedule="15 2 * * *", start_date=START, catchup=False, max_active_runs=1) as audit_dag:
     audit = SparkSubmitOperator(
         task_id="audit",
         application="/opt/wirehare/jobs/audit.py",
         application_args=[
-            TABLES,
-            *("--report", f"{REPORTS}/{DAY}.html", "--json", f"{REPORTS}/{DAY}.json"),
-            *("--fail-on", "violation", "--title", f"AMQP audit of {DAY}"),
+            *(LAKE, "--since", "{{ ds }}", "--until", "{{ macros.ds_add(ds, 1) }}"),
+            *("--report", f"{STORE}/reports/{{{{ ds }}}}.html", "--json", f"{STORE}/reports/{{{{ ds }}}}.json"),
+            *("--fail-on", "violation"),
         ],
-        retries=0,
         **SPARK,
     )
-    decode >> audit

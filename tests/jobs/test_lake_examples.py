@@ -27,7 +27,7 @@ def parsed(line: str) -> None:
 def test_commands_of_the_examples_are_commands() -> None:
     unit = (EXAMPLES / "wirehare-ingest.service").read_text()
     found = re.findall(rf"^ExecStart={WIREHARE} (.*)$", unit, re.MULTILINE)
-    found += re.findall(rf"{WIREHARE} (.*)$", (EXAMPLES / "crontab-lake").read_text(), re.MULTILINE)
+    found += re.findall(rf"{WIREHARE} (.*)$", (EXAMPLES / "crontab").read_text(), re.MULTILINE)
     assert len(found) == 4
     for line in found:
         parsed(line)
