@@ -180,7 +180,7 @@ java:
 	@$(BIN)/python tests/support/deployment.py $(@D)
 
 # The JVM finds its classes laid out and starts in half the time; without the archive all works the same.
-.venv/classes: pipeline/warm.py .venv/runtime
+.venv/classes: pipeline/class_archive.py .venv/runtime
 	@echo "Preparing the JVM's classes (half a minute, once)"
-	@$(BIN)/python -m pipeline.warm samples || echo "No class archive could be made; Spark starts without one" >&2
+	@$(BIN)/python -m pipeline.class_archive samples || echo "No class archive could be made; Spark starts without one" >&2
 	@touch $@

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pipeline import write as write
     from pipeline.diff import diff as diff
     from pipeline.explain import explain as explain
-    from pipeline.run.processes import LocalProcesses as LocalProcesses
+    from pipeline.run.local_processes import LocalProcesses as LocalProcesses
     from pipeline.run.session import session as session
     from udfs import register as register
 
@@ -69,7 +69,7 @@ HOMES = {
     "diff": ("pipeline.diff", "diff"),
     "explain": ("pipeline.explain", "explain"),
     "session": ("pipeline.run.session", "session"),
-    "LocalProcesses": ("pipeline.run.processes", "LocalProcesses"),
+    "LocalProcesses": ("pipeline.run.local_processes", "LocalProcesses"),
     "register": ("udfs", "register"),
     "WirehareError": ("codec.errors", "WirehareError"),
 }

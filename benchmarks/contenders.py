@@ -29,7 +29,7 @@ from benchmarks.processes import peaks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.run.processes import LocalProcesses
+    from pipeline.run.local_processes import LocalProcesses
 
 # The fields that come closest to the columns of `frames`. Of the arguments and properties only the hot ones: `frames`
 # has them all, tshark would be slower.
@@ -141,7 +141,7 @@ def write_tables(task: Task) -> None:
 
 @functools.cache
 def processes() -> LocalProcesses:
-    from pipeline.run.processes import LocalProcesses
+    from pipeline.run.local_processes import LocalProcesses
 
     return LocalProcesses()
 

@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pipeline
-from pipeline.output import parquet
+from pipeline.output import parquet_tables as parquet
 from pipeline.run.session import session
 from pipeline.tables.dataframes import shaped
 from udfs.arrow.spark_schemas import TABLES

@@ -24,8 +24,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 import udfs
 from benchmarks.profiles import FAMILIES, streams
 from pipeline.run.session import session
-from udfs.functions import decoding
-from udfs.functions import names as naming
+from udfs.functions import decode_functions as decoding
+from udfs.functions import privacy_functions as naming
 
 BATCH = 10_000
 MILLION = 10**6
@@ -85,7 +85,6 @@ def cases(rows: int) -> dict[str, tuple[Callable[..., pa.Array], list[pa.Array]]
     publish = bytes.fromhex("003c0028 0000 04 6c6f6773 0b 6f72646572732e6e6577 2e 00")
     table = bytes.fromhex("0000001f 05 636f756e74 49 00000007 06 736f75726365 53 00000008 77656273746f7265")
     message = bytes.fromhex("005370 c0 02 01 41 005373 c0 06 01 a1 03 6d2d31 005375 a0 02 6869")
-    numbers = [repeated([60, 60, 50, 10], rows), repeated([40, 60, 10, 10], rows)]
     ips = [f"10.{dice.randrange(4)}.{dice.randrange(16)}.{dice.randrange(8)}" for _ in range(300)]
     names = [f"queue.{i}" for i in range(rows)]
     every = [f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}" for i in range(rows)]
@@ -96,7 +95,6 @@ def cases(rows: int) -> dict[str, tuple[Callable[..., pa.Array], list[pa.Array]]
         "amqp_properties, 1.0": (decoding.decode_properties, [repeated([message], rows), constant("1.0", rows)]),
         "amqp_table": (decoding.decode_table, [repeated([table], rows), old]),
         "amqp_value": (decoding.decode_value, [repeated([message[:7]], rows)]),
-        "amqp_method_name": (naming.method_name, [*numbers, old]),
         "amqp_community_id": (naming.flow_id, [repeated(ips, rows), ports[0], constant("10.0.0.1", rows), ports[1]]),
         "amqp_community_id, distinct": (
             naming.flow_id,

@@ -32,12 +32,12 @@ from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
 from benchmarks.templates import CLIENT, SERVER
 from pipeline.lake import open_ingest
-from pipeline.lake.batches import OF_CONNECTIONS
-from pipeline.lake.files import read_rows, write_file
+from pipeline.lake.ingest_batches import OF_CONNECTIONS
+from pipeline.lake.lake_files import read_rows, write_file
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.opening import open_lake
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from pipeline.run.session import session
 
 VERSION, HEARTBEAT = "0-9-1", bytes([8, 0, 0, 0, 0, 0, 0, 0xCE])

@@ -956,7 +956,7 @@ TCP_RUNS = Table(
            dictionary=False, statistics=False),
     Column("account", STRING, "JSON of what the split held; null on runs"),
     Column("processes", STRINGS, "JSON of each process that these packets are about; null: none"),
-    Column("sightings", BINARY, "when they are: records of udfs.source.processes.SIGHTING end to end; null: none"),
+    Column("sightings", BINARY, "when they are: records SIGHTING (udfs.source), end to end; null: none"),
 ))  # fmt: skip
 
 # Runs of a flow are decoded in this order, however the captures were split and their runs cut.
@@ -1003,25 +1003,25 @@ def arguments_of(column: Column) -> tuple[ArgumentPath, ...]:
 
 # Type of an attribute of a connection, and the arguments that are it.
 ATTRIBUTES = {column.name: (str(column.type), arguments_of(column)) for column in HANDSHAKE}
-Place = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), property, type: of `fields`, or 'any'
+PropertyPath = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), property, type or 'any'
 ARGUMENT = "argument"
 
 
 class Family(NamedTuple):
     """How messages of some `versions` are assembled; `and_unknown`: also of frames whose version is unknown.
-    `arguments` of the method that are columns; `properties`: column -> its place, of columns of MESSAGES and of
+    `arguments` of the method that are columns; `properties`: column -> where it is, of columns of MESSAGES and of
     PROPERTIES; `absent`: columns of MESSAGES that the family does not have."""
 
     versions: tuple[str, ...]
     and_unknown: bool
     arguments: tuple[str, ...]
-    properties: dict[str, Place]
+    properties: dict[str, PropertyPath]
     absent: tuple[str, ...]
 
 
 def family(name: str, versions: Sequence[str], and_unknown: bool = False) -> Family:
     """The family `name`, from the sources of columns."""
-    arguments, properties = list[str](), dict[str, Place]()
+    arguments, properties = list[str](), dict[str, PropertyPath]()
     for column in (*MESSAGES, *PROPERTIES):
         for source in column.source:
             of, _, path = source.partition(":")

@@ -1,1 +1,1 @@
-"""The command line: one module per job, with its arguments, messages and exit codes."""
+"""The command line: `cli`, and a module for each command, of its name, with its arguments, messages and exit codes."""

@@ -69,7 +69,7 @@ def import_modules() -> None:
 def audit_tables(source: Location, wanted: report.Inputs, arguments: argparse.Namespace, started: float) -> int:
     """Audit the tables in `source`; return the exit code. `started`: start time of the job, from time.monotonic()."""
     from pipeline.output.swap import staged_child
-    from pipeline.tables.writing import FINDINGS
+    from pipeline.tables.write_tables import FINDINGS
 
     with staged_child(arguments.tables, FINDINGS) as stage:
         write_findings(arguments, source, stage, wanted.config)
@@ -83,12 +83,12 @@ def write_findings(arguments: argparse.Namespace, source: Location, stage: Locat
 
     from codec.tables import FINDINGS
     from pipeline.audit import findings_in
-    from pipeline.explore.sql import files_here, span_conditions
-    from pipeline.lake.reading import Span
+    from pipeline.explore.duckdb_tables import files_here, span_conditions
+    from pipeline.lake.lake_tables import Span
     from pipeline.output.location import TablesError
-    from pipeline.output.parquet import write_rows
+    from pipeline.output.parquet_tables import write_rows
     from udfs.findings.evaluation import Run
-    from udfs.source.reading import first_line
+    from udfs.source.capture_bytes import first_line
 
     running = Run()
     span = Span(getattr(arguments, "since", None), getattr(arguments, "until", None))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from jobs.terminal import running
-from udfs.workers.processes import collect_rarely
+from udfs.workers.process_setup import collect_rarely
 
 NAMES = (
     "decode", "explain", "diff", "audit", "report", "nightly", "sql", "cut", "ingest", "lake", "doctor", "rules",

@@ -197,7 +197,7 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
     from codec.pseudonyms import key_of
     from pipeline.extract import CutOptions
     from pipeline.tables.decoding import checked_key_logs
-    from udfs.source.reading import first_line, read_at_most
+    from udfs.source.capture_bytes import first_line, read_at_most
 
     wanted = (arguments.connection, arguments.message, arguments.message_id, arguments.finding, arguments.where)
     if not any(wanted):
@@ -268,7 +268,7 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
     import pyarrow as pa
 
     from pipeline.extract import CutError, TablesError
-    from pipeline.output.text import endpoint_text
+    from pipeline.output.formatting import endpoint_text
 
     found: set[int] = set()
     for client, (one, other) in product(("client", "proxied_client"), ((0, 1), (1, 0))):
@@ -312,7 +312,7 @@ def rows_where(table: str, condition: str, directory: Location, uri: str) -> Any
             keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()
             return run_interruptibly(keys.toArrow, [spark])
     except (AnalysisException, ParseException) as error:
-        from udfs.source.reading import first_line
+        from udfs.source.capture_bytes import first_line
 
         raise UsageError(f"--where: {first_line(error)}") from error
 
@@ -334,8 +334,8 @@ def output_location(arguments: argparse.Namespace, captures: Sequence[Original])
 
 def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """Print what was written to stderr: standard output may be the file."""
-    from pipeline.output.text import plural
-    from udfs.source.reading import public_uri
+    from pipeline.output.formatting import plural
+    from udfs.source.capture_bytes import public_uri
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     print_status(

@@ -26,8 +26,8 @@ from jobs.terminal.running import EXIT_CODES, OK, UNREADABLE, run_interruptibly,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.run.processes import LocalProcesses
-    from udfs.source.reading import CaptureFile
+    from pipeline.run.local_processes import LocalProcesses
+    from udfs.source.capture_bytes import CaptureFile
 
 
 EPILOG = f"""examples:
@@ -97,7 +97,7 @@ def next_step(arguments: argparse.Namespace) -> str:
     """A command to run next on the tables."""
     if arguments.tables:
         return f"in Python, tables = wirehare.load(wirehare.session(), {arguments.output!r})"
-    from udfs.source.reading import public_uri
+    from udfs.source.capture_bytes import public_uri
 
     return f"wirehare audit {shlex.quote(public_uri(arguments.output))} --report audit.html"
 
@@ -107,16 +107,16 @@ def decode_captures(
 ) -> tuple[SparkSession | None, int]:
     """Decode; return the Spark session that was started for it, if any, and the exit code. If it is decoded
     without Spark, `meanwhile` is called first."""
-    from udfs.workers.processes import without_pandas
+    from udfs.workers.process_setup import without_pandas
 
     with without_pandas():
         import pipeline
     from codec.tables import TABLES
     from pipeline.output.location import location
-    from pipeline.run.processes import LocalProcesses
+    from pipeline.run.local_processes import LocalProcesses
     from pipeline.tables.decoding import checked_key_logs, decoded_locally
+    from udfs.source.capture_bytes import LOCAL
     from udfs.source.paths import require_capture, resolve
-    from udfs.source.reading import LOCAL
 
     started = time.monotonic()
     wanted = arguments.tables or list(TABLES)
@@ -169,7 +169,7 @@ def decode_captures(
         sessions,
     )
     from jobs.terminal.summary import summarize, summary_text
-    from pipeline.explore.sql import open_tables
+    from pipeline.explore.duckdb_tables import open_tables
 
     output = location(arguments.output)
     with open_tables(arguments.output) as tables:
@@ -251,7 +251,7 @@ def start_quietly(byte_size: int = 0) -> SparkSession:
         ignore_pandas_notice,
         session,
     )
-    from udfs.workers.processes import without_pandas
+    from udfs.workers.process_setup import without_pandas
 
     import_for_connect()
     ignore_pandas_notice()

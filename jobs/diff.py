@@ -18,7 +18,7 @@ from jobs.terminal.running import FOUND, OK, USAGE, UsageError, run_interruptibl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 EPILOG = """examples:
   wirehare diff before.pcapng after.pcapng
@@ -105,7 +105,7 @@ def opened(source: str, day: str | None, arguments: argparse.Namespace) -> Itera
     """The tables of a source, of one day if it is given, and the exit code of decoding it. Captures are decoded and
     audited first."""
     from pipeline.diff import span_of
-    from pipeline.explore.sql import has_tables, open_tables
+    from pipeline.explore.duckdb_tables import has_tables, open_tables
 
     with ExitStack() as stack:
         directory, exit_code = source, OK
@@ -121,7 +121,7 @@ def audit(directory: str) -> None:
     from jobs.audit import write_findings
     from pipeline.output.location import location
     from pipeline.output.swap import staged_child
-    from pipeline.tables.writing import FINDINGS
+    from pipeline.tables.write_tables import FINDINGS
 
     with staged_child(directory, FINDINGS) as stage:
         write_findings(argparse.Namespace(tables=directory), location(directory), stage, None)

@@ -15,7 +15,7 @@ from jobs.terminal.console import print_result
 from jobs.terminal.running import FOUND, OK, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
-    from pipeline.doctor import Check
+    from pipeline.diagnosis import Check
 
 EPILOG = """examples:
   wirehare doctor
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from jobs.decode import COMPILE_COMMAND
-    from pipeline import doctor
+    from pipeline import diagnosis as doctor
 
     problem = print_checks(doctor.machine(COMPILE_COMMAND))
     if arguments.source is not None:
@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
 def checks_of_captures(arguments: argparse.Namespace) -> Iterable[Check]:
     """Decode the captures and check them."""
     from jobs.sql import decoded
-    from pipeline import doctor
-    from pipeline.explore.sql import connect, files_here
-    from pipeline.lake.reading import Span
+    from pipeline import diagnosis as doctor
+    from pipeline.explore.duckdb_tables import connect, files_here
+    from pipeline.lake.lake_tables import Span
     from pipeline.output.location import location
     from udfs.source.paths import resolve
 
@@ -66,8 +66,8 @@ def checks_of_captures(arguments: argparse.Namespace) -> Iterable[Check]:
 
 def print_checks(checks: Iterable[Check]) -> bool:
     """Print a line for each check; return whether there is a problem."""
-    from pipeline.doctor import PROBLEM
-    from udfs.source.reading import printable
+    from pipeline.diagnosis import PROBLEM
+    from udfs.source.capture_bytes import printable
 
     found = False
     for check in checks:

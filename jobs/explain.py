@@ -20,7 +20,7 @@ from jobs.terminal.running import OK, USAGE, UsageError, run_interruptibly, run_
 
 if TYPE_CHECKING:
     from pipeline.explain import Answer
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
     from pipeline.output.location import Location
 
 EPILOG = """examples:
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pipeline.explain import explain, page
-    from pipeline.explore.sql import connect, has_tables
+    from pipeline.explore.duckdb_tables import connect, has_tables
 
     *subject, source = arguments.words
     if len(subject) > 1:

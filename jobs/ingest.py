@@ -21,8 +21,8 @@ from jobs.terminal.running import OK, UNREADABLE, USAGE, run_interruptibly, run_
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.lake.batches import Ingest
-    from pipeline.run.processes import LocalProcesses
+    from pipeline.lake.ingest_batches import Ingest
+    from pipeline.run.local_processes import LocalProcesses
 
 EPILOG = """examples:
   wirehare ingest captures/ --lake lake --every 60s
@@ -93,13 +93,13 @@ def length(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from udfs.workers.processes import without_pandas
+    from udfs.workers.process_setup import without_pandas
 
     with without_pandas():
         from pipeline.lake import open_ingest
         from pipeline.tables.decoding import PacketFilter
     from pipeline.lake.layout import Options
-    from pipeline.run.processes import LocalProcesses
+    from pipeline.run.local_processes import LocalProcesses
     from pipeline.run.session import has_session
     from udfs.source.paths import PathError, resolve
 
@@ -159,7 +159,7 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
 
 
 def line(batch: dict[str, Any]) -> str:
-    from pipeline.output.text import duration, plural, size
+    from pipeline.output.formatting import duration, plural, size
 
     lag = "" if batch["lag_ns"] is None else f", {duration(batch['lag_ns'])} after the latest packet"
     parts = [

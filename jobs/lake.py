@@ -52,10 +52,10 @@ def days(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake.confinement import content_of
-    from pipeline.lake.files import compact, expire
+    from pipeline.lake.lake_files import compact, expire
     from pipeline.lake.log import Log
     from pipeline.lake.opening import open_lake, open_to_change
-    from pipeline.output.text import plural
+    from pipeline.output.formatting import plural
 
     changes = arguments.compact or arguments.expire is not None
     log = Log((open_to_change if changes else open_lake)(arguments.lake), arguments.lake)
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 def overview(log: Log) -> str:
     """The lake's last batches, days, tables and open connections, as text."""
     from codec.tables import TABLES
-    from pipeline.lake.files import read_rows
-    from pipeline.output.text import plural, size
+    from pipeline.lake.lake_files import read_rows
+    from pipeline.output.formatting import plural, size
 
     last = log.batch("captures")
     if not last:

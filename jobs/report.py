@@ -1,7 +1,8 @@
 """Make the report of an audit again, from the tables and the findings beside them.
 
 Runs as `wirehare report`. Counts, page and printed lines are those of `wirehare audit`, which calls this module when it
-has written the findings. Neither Spark nor Java starts: DuckDB counts in this process (`pipeline.explore.sql`).
+has written the findings. Neither Spark nor Java starts: DuckDB counts in this process
+(`pipeline.explore.duckdb_tables`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pipeline.audit.config import Config
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
     from pipeline.output.location import Location
     from pipeline.report.baseline import Previous
     from pipeline.report.cards import Card
@@ -136,7 +137,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check all arguments first, write the outputs last; return the exit code."""
     from pipeline.output.location import TablesError
-    from pipeline.tables.writing import FINDINGS
+    from pipeline.tables.write_tables import FINDINGS
 
     started = time.monotonic()
     wanted = check_inputs(arguments)
@@ -158,14 +159,14 @@ def import_modules() -> None:
 
 def check_inputs(arguments: argparse.Namespace) -> Inputs:
     """Read the baseline and the configuration, and check the outputs. Raises UsageError."""
-    from udfs.workers.processes import without_pandas
+    from udfs.workers.process_setup import without_pandas
 
     with without_pandas():
         import pyarrow.dataset  # noqa: F401  # tables are opened by it
 
         from pipeline.audit import config
         from pipeline.report import baseline
-    from udfs.source.reading import first_line, read_at_most
+    from udfs.source.capture_bytes import first_line, read_at_most
 
     outputs = {name: output_file(name) for name in (arguments.report, arguments.json) if name}
     previous = settings = None
@@ -206,14 +207,14 @@ def only(settings: Config, names: Sequence[str]) -> Config:
 def report_of(source: Location, findings: Location | None, wanted: Inputs, arguments: argparse.Namespace) -> Written:
     """Count the tables of `source`, compare with the baseline, and make the page; nothing is written. `findings`: where
     the table is, if not beside the others. Raises TablesError if files cannot be read."""
-    from pipeline.explore.sql import QueryError, open_tables
-    from pipeline.lake.reading import Span
+    from pipeline.explore.duckdb_tables import QueryError, open_tables
+    from pipeline.lake.lake_tables import Span
     from pipeline.output.location import TablesError
     from pipeline.report.baseline import compare
     from pipeline.report.facts import count, coverage_check, rules_of
     from pipeline.report.formats import FORMATS, Audit
     from pipeline.report.page import page
-    from udfs.source.reading import first_line, public_uri
+    from udfs.source.capture_bytes import first_line, public_uri
 
     now = datetime.now(UTC)
     sessions: list[Session] = []
@@ -269,7 +270,7 @@ def write_report(
 
 def card_text(card: Card) -> str:
     """A broken rule for the terminal: what, how often, by whom, what happened, what to do."""
-    from pipeline.output.text import plain_text, plural
+    from pipeline.output.formatting import plain_text, plural
 
     names = [plain_text(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
     number = plural(card.findings, "finding")
@@ -294,7 +295,7 @@ def open_tables(directory: str) -> Location:
     from pipeline.lake.log import Log
     from pipeline.lake.opening import is_lake, open_lake
     from pipeline.output.location import TablesError
-    from udfs.source.reading import first_line
+    from udfs.source.capture_bytes import first_line
 
     source = tables_directory(directory)
     entries = source.entries() or []

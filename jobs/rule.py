@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if name not in catalogue():
         raise UsageError(f"no rule {arguments.rule!r} (see wirehare rules){meant(name, catalogue())}")
     if arguments.sql:
-        from pipeline.audit.engine import script
+        from pipeline.audit.rule_program import script
 
         print(script(catalogue()[name]))
     else:

@@ -1,7 +1,7 @@
 """Ask tables or captures a question in SQL.
 
-Runs as `wirehare sql`, with DuckDB: neither Spark nor Java starts. The work is done by `pipeline.explore.sql`; here are
-its command line, its prompt, and the forms of a result.
+Runs as `wirehare sql`, with DuckDB: neither Spark nor Java starts. The work is done by
+`pipeline.explore.duckdb_tables`; here are its command line, its prompt, and the forms of a result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs.terminal.console import print_error, print_status, step, table
 from jobs.terminal.running import OK, UNREADABLE, USAGE, UsageError, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 EPILOG = """examples:
   wirehare sql tables "SELECT outcome, count(*) FROM messages GROUP BY ALL"
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pipeline.explore.sql import connect, has_tables
+    from pipeline.explore.duckdb_tables import connect, has_tables
 
     with ExitStack() as stack:
         directory, exit_code = arguments.source, OK
@@ -97,7 +97,7 @@ def decoded(arguments: argparse.Namespace, stack: ExitStack) -> tuple[str, int]:
     from jobs.decode import interpret_while_cold
     from pipeline import write
     from pipeline.run import scratch
-    from pipeline.run.processes import LocalProcesses
+    from pipeline.run.local_processes import LocalProcesses
     from pipeline.tables.decoding import checked_key_logs
     from udfs.source.paths import require_capture, resolve
 
@@ -182,7 +182,7 @@ def show_markdown(names: list[str], rows: Rows, most: int) -> None:
 
 
 def markdown_cell(value: Any) -> str:
-    from pipeline.output.text import code_span
+    from pipeline.output.formatting import code_span
 
     text = "" if value is None else printable(as_line(value))
     return text if re.fullmatch(r"\w*|[\d.:+TZ -]*", text) else code_span(text)
@@ -243,7 +243,7 @@ class Prompt:
                 return None if text.split(" ")[0].rstrip(";") in (".quit", ".exit") else text
 
     def _execute(self, text: str) -> None:
-        from pipeline.explore.sql import QueryError
+        from pipeline.explore.duckdb_tables import QueryError
 
         try:
             if text.startswith("."):

@@ -15,7 +15,7 @@ The public names:
     NoTables                the error of `load`, a `codec.errors.WirehareError`
 
 Everything that returns a DataFrame is lazy except `findings`, which searches when it is called. Works on classic Spark
-and over Spark Connect.
+and over Spark Connect. `diagnosis` says what a machine or capture lacks; `class_archive` lets the JVM start sooner.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipeline.lake import ingest as ingest
     from pipeline.tables.dataframes import Tables as Tables
     from pipeline.tables.dataframes import to_arrow as to_arrow
-    from pipeline.tables.writing import write as write
+    from pipeline.tables.write_tables import write as write
     from udfs.arrow.spark_schemas import TABLES as TABLES
 
 # Name -> the module that it is imported from when it is first used: a command that needs no Spark loads none of it.
@@ -50,7 +50,7 @@ HOMES = {
     "cut": "pipeline.extract",
     "findings": "pipeline.audit",
     "ingest": "pipeline.lake",
-    "write": "pipeline.tables.writing",
+    "write": "pipeline.tables.write_tables",
 }
 __all__ = [*HOMES, "views"]
 

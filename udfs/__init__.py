@@ -2,14 +2,15 @@
 
 In the order of the data: `source` (captures -> runs of segments), `decode` (runs -> frames), `conversation` (frames ->
 what trackers know), `tables` (the rows of all tables), `sink` (Parquet files), `pairing` (message_flows), `findings`
-(rules). `functions` are SQL functions for tables of the user. Under all of them: `arrow` and `workers`.
+(rules). `functions` are SQL functions for tables of the user. Under all of them: `arrow` and `workers`. `warm` compiles
+all kernels.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from udfs.workers.processes import collect_less, interpret_while_cold, restore_umask
+from udfs.workers.process_setup import collect_less, interpret_while_cold, restore_umask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -133,7 +133,7 @@ def warm_captures(decode: bool) -> None:
     from udfs.source.packets import PcapReader
     from udfs.source.sources import TcpRunsReader
     from udfs.tables import tables_of
-    from udfs.workers.config import Config
+    from udfs.workers.worker_config import Config
 
     frames_only = Config({name: TABLES[name] for name in WORKER_TABLES}, False, frozenset({"frames"}))
     greetings = [b"AMQP" + data.tobytes() for data in headers().data]
@@ -158,7 +158,7 @@ def warm_states() -> None:
     content and within a segment."""
     from codec.amqp.decoder import CarriedStates, Decoder
     from codec.layers.stack import Layers
-    from udfs.decode.runs import Files, flows_in_order
+    from udfs.decode.flow_order import Files, flows_in_order
     from udfs.source.sources import read_runs
 
     transfer = bytes.fromhex("0401 0100 0000")
@@ -242,7 +242,7 @@ def warm_conversations() -> None:
     enough for channels; sessions need a transfer, a subscription and the end of a transaction."""
     from codec.packing import Reader, Writer
     from udfs.conversation.channels import ChannelTracker
-    from udfs.conversation.frames import FrameBatch
+    from udfs.conversation.frame_batch import FrameBatch
     from udfs.conversation.sessions import SessionTracker
     from udfs.decode.frame_rows import ARROW_FRAMES
 
@@ -294,7 +294,7 @@ def warm_pairing() -> None:
     from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import messages_to_pair
-    from udfs.pairing.streams import STREAM_ROWS, OrderInStreams, stream_messages
+    from udfs.pairing.stream_messages import STREAM_ROWS, OrderInStreams, stream_messages
 
     names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
     copied = (
@@ -322,7 +322,8 @@ def warm_pairing() -> None:
 
 def warm_functions() -> None:
     """Compile what only the SQL functions use; a protocol header of each family is enough."""
-    from udfs.functions import decoding, names
+    from udfs.functions import decode_functions as decoding
+    from udfs.functions import privacy_functions as names
 
     data = pa.array([b"AMQP" + data.tobytes() for data in headers().data])
     decoding.version_of(data)

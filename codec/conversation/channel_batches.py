@@ -234,7 +234,7 @@ LAYOUT = Layout(
 # of queues that were declared too long ago.
 
 
-# Fields that hold the place of a declared name: as it is, or below 0 (`links.declare_queue`).
+# Fields that hold the slot of a declared name: as it is, or below 0 (`links.declare_queue`).
 _PLAIN = (("requests", "declares"),)
 _NEGATIVE = (("slots", "declared"), ("links", "queue"))
 
@@ -247,19 +247,19 @@ def without_unnamed(states: ConnectionStates) -> ConnectionStates:
     typed[there] = numbers[:, TYPED]
     keys, values = parts["keys"], parts["values"]
     known = (keys < TYPE_KEY) | (typed[owners(states, "keys")] - (values >> TYPE_SHIFT) < QUEUE_TYPES)
-    named, places = np.zeros(len(parts["declared"]), bool), {}
+    named, slots = np.zeros(len(parts["declared"]), bool), {}
     for part, field in (*_PLAIN, *_NEGATIVE):
         found = parts[part][field]
         own = found if (part, field) in _PLAIN else np.where(found < 0, -found - 1, NONE)
         at = np.flatnonzero(own != NONE)
-        places[part, field] = at, absolute(states, "declared", owners(states, part)[at], own[at])
-        named[places[part, field][1]] = True
-    new_place = new_indices(states, "declared", ~named)
-    for (part, field), (at, of) in places.items():
+        slots[part, field] = at, absolute(states, "declared", owners(states, part)[at], own[at])
+        named[slots[part, field][1]] = True
+    new_slot = new_indices(states, "declared", ~named)
+    for (part, field), (at, of) in slots.items():
         parts[part] = parts[part].copy()
-        parts[part][field][at] = new_place[of] if (part, field) in _PLAIN else -new_place[of] - 1
+        parts[part][field][at] = new_slot[of] if (part, field) in _PLAIN else -new_slot[of] - 1
     found_by = ConnectionStates(states.ids, parts, states.counts)
-    for name, chosen in (("declared", named), ("keys", known), ("values", known)):
-        found_by = found_by.filtered(name, chosen)
+    for name, mask in (("declared", named), ("keys", known), ("values", known)):
+        found_by = found_by.filtered(name, mask)
     numbers[:, DECLARED] = found_by.counts["declared"][there]
     return ConnectionStates(states.ids, {**found_by.parts, "numbers": numbers.reshape(-1)}, found_by.counts)

@@ -40,9 +40,9 @@ def final_messages(
 ) -> FinalMessages:
     """Settle `events` (EVENT). Connections `open_ids` (sorted) are open: events before frame `until` of each are final.
     Maps `over` (connections, numbers of maps) get no more events."""
-    place = find_ids(open_ids, events["connection"])
-    goes = _open(events["connection"], events["map_no"], place, over)
-    later = goes & (events["frame_no"] >= np.append(until, 0)[place])
+    slot = find_ids(open_ids, events["connection"])
+    goes = _open(events["connection"], events["map_no"], slot, over)
+    later = goes & (events["frame_no"] >= np.append(until, 0)[slot])
     later_events = events[later]
     if later.any():
         events, goes = events[~later], goes[~later]
@@ -58,10 +58,10 @@ def final_messages(
 
 
 def _open(
-    connection: Integers, map_no: Integers, place: Integers, over: tuple[Integers, Integers] | None
+    connection: Integers, map_no: Integers, slot: Integers, over: tuple[Integers, Integers] | None
 ) -> NDArray[np.bool_]:
     """Which of these unsettled maps may get more events."""
-    goes = place >= 0
+    goes = slot >= 0
     if over is not None and len(over[0]):
         goes &= ~Frames(*over).among(np.ascontiguousarray(connection), np.ascontiguousarray(map_no))
     return goes
@@ -70,8 +70,8 @@ def _open(
 def without_oldest(found: FinalMessages, given_up: Frames) -> FinalMessages:
     """The same, with the messages up to the last one that is given up of each connection: their outcome is unknown."""
     ends = np.append(np.flatnonzero(np.diff(given_up.connection)), len(given_up.connection) - 1)
-    place = find_ids(given_up.connection[ends], found.events["connection"])
-    last = np.append(given_up.frame_no[ends], -1)[place]
+    slot = find_ids(given_up.connection[ends], found.events["connection"])
+    last = np.append(given_up.frame_no[ends], -1)[slot]
     gone_at = (found.events["opens"] == 1) & (found.events["frame_no"] <= last)
     gone, events = found.events[gone_at], found.events[~gone_at]
     columns = {name: np.zeros(len(gone), np.int64) for name in Settled._fields}

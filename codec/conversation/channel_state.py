@@ -217,7 +217,7 @@ def release(pool, head, numbers, free):
 
 @kernel
 def allocate(pool, numbers, used, free):
-    """The place of a record of `pool`: a free one, or else a new one."""
+    """The index of a record of `pool`: a free one, or else a new one."""
     at = numbers[free]
     if at != NONE:
         numbers[free] = pool[at].next

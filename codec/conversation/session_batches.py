@@ -27,10 +27,10 @@ from codec.conversation.session_state import (
     NAMED,
     NONE,
     OF_LINK,
-    PLACES,
     RESULT,
     SESSION_SHIFT,
     SIDE_SHIFT,
+    SLOT_FIELDS,
     STARTED,
     SUBSCRIPTION,
     TAG,
@@ -84,17 +84,17 @@ class Records(
 
 
 def records_of_all(states: ConnectionStates) -> SessionRecords:
-    """The records of all connections, with places that count within all records."""
+    """The records of all connections, with indices that count within all records."""
     parts = {name: states.parts[name] for name in SessionRecords._fields}
-    for part, field, of, factor in PLACES:
+    for part, field, of, factor in SLOT_FIELDS:
         if part not in parts:
             continue
         counts = states.counts[of]
         if parts[part] is states.parts[part]:
             parts[part] = parts[part].copy()
-        places = parts[part][field]
+        slots = parts[part][field]
         begins = np.repeat((np.cumsum(counts) - counts) * factor, states.counts[part])
-        parts[part][field] = np.where(places != NONE, places + begins, places)
+        parts[part][field] = np.where(slots != NONE, slots + begins, slots)
     return SessionRecords(**parts)
 
 
@@ -209,7 +209,7 @@ LAYOUT = Layout(
 
 Truths = NDArray[np.bool_]
 _SESSIONS = (1 << (KIND_SHIFT - SESSION_SHIFT)) - 1
-# What keys lead to, and whether they contain the place of a session.
+# What keys lead to, and whether they contain the slot of a session.
 _LEADS = ((BEGUN, "sessions", False), (WAITING, "sessions", False),
           (UNOPENED, "sessions", False), (NAMED, "sessions", False),
           (HANDLE, "bindings", True), (DESTINATION, "bindings", True), (ATTACHED, "attachings", True))  # fmt: skip
@@ -228,7 +228,7 @@ class Droppable(NamedTuple):
 
 
 def droppable_in(states: ConnectionStates, used: Integers) -> Droppable:
-    """What is over in `states`; `used`: places within all links of those that something else names."""
+    """What is over in `states`; `used`: indices within all links of those that something else names."""
     parts, keys, values = states.parts, states.parts["keys"], states.parts["values"]
     kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     current, session_of = _none(states, "sessions"), (keys >> SESSION_SHIFT) & _SESSIONS
@@ -263,16 +263,16 @@ def droppable_in(states: ConnectionStates, used: Integers) -> Droppable:
     named["links"][used] = True
     which = np.isin(kind, _TO_LINK) & ~dropped["keys"] & (values & OF_LINK > 0)
     named["links"][absolute(states, "links", owner[which], (values[which] & OF_LINK) - 1)] = True
-    for part, field, of, factor in PLACES:
+    for part, field, of, factor in SLOT_FIELDS:
         records = parts[part][~dropped[part]] if part in dropped else parts[part]
         own = owners(states, part)[~dropped[part]] if part in dropped else owners(states, part)
-        places = records[field]
-        there = places != NONE
+        slots = records[field]
+        there = slots != NONE
         if of == part or part == "sessions":  # chains of links
             session = np.arange(len(records)) if part == "sessions" else _sessions_of(states)
             there &= current[session]
         if part != "links" or field == "next":
-            named[of][absolute(states, of, own[there], places[there] // factor)] = True
+            named[of][absolute(states, of, own[there], slots[there] // factor)] = True
     links = parts["links"]
     session = _sessions_of(states)
     named["sessions"][session[named["links"]]] = True
@@ -284,31 +284,31 @@ def droppable_in(states: ConnectionStates, used: Integers) -> Droppable:
 def drop(states: ConnectionStates, ended: Droppable) -> ConnectionStates:
     """The states without what is over."""
     parts = dict(states.parts)
-    new_place = {name: new_indices(states, name, dropped) for name, dropped in ended._asdict().items()}
-    for part, field, of, factor in PLACES:
-        places = parts[part][field]
+    new_slot = {name: new_indices(states, name, dropped) for name, dropped in ended._asdict().items()}
+    for part, field, of, factor in SLOT_FIELDS:
+        slots = parts[part][field]
         parts[part] = parts[part].copy()
-        at = absolute(states, of, owners(states, part), np.maximum(places, 0) // factor)
-        new = np.append(new_place[of], 0)[at] * factor + places % factor
-        parts[part][field] = np.where(places == NONE, NONE, new)
+        at = absolute(states, of, owners(states, part), np.maximum(slots, 0) // factor)
+        new = np.append(new_slot[of], 0)[at] * factor + slots % factor
+        parts[part][field] = np.where(slots == NONE, NONE, new)
     keys, values = parts["keys"].copy(), parts["values"].copy()
     kind, owner = keys >> KIND_SHIFT, owners(states, "keys")
     for each, part, of_session in _LEADS:
         which = kind == each
-        values[which] = new_place[part][absolute(states, part, owner[which], values[which])]
+        values[which] = new_slot[part][absolute(states, part, owner[which], values[which])]
         if of_session:
             session = (keys[which] >> SESSION_SHIFT) & _SESSIONS
-            new = new_place["sessions"][absolute(states, "sessions", owner[which], session)]
+            new = new_slot["sessions"][absolute(states, "sessions", owner[which], session)]
             keys[which] += (new - session) << SESSION_SHIFT
     stays = ~ended.keys
     for which in (np.isin(kind, _OF_SESSION) & stays, (kind == TAG) & stays):
         session = _named_session(states, np.flatnonzero(which))
-        new = new_place["sessions"][absolute(states, "sessions", owner[which], session)]
+        new = new_slot["sessions"][absolute(states, "sessions", owner[which], session)]
         numbers = values if (kind[which] == TAG).all() else keys
         numbers[which] += (new - session) << SESSION_SHIFT
     which = np.isin(kind, _TO_LINK) & stays & (values & OF_LINK > 0)
     at = (values[which] & OF_LINK) - 1
-    values[which] += new_place["links"][absolute(states, "links", owner[which], at)] - at
+    values[which] += new_slot["links"][absolute(states, "links", owner[which], at)] - at
     parts["keys"], parts["values"] = keys, values
     found = ConnectionStates(states.ids, parts, states.counts)
     for name, dropped in (*ended._asdict().items(), ("values", ended.keys)):

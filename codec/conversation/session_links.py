@@ -55,11 +55,11 @@ from codec.hashes.maps import get, put
 
 
 @kernel
-def _new_link(s, place, known, kind, name):
+def _new_link(s, slot, known, kind, name):
     at = new_record(s.links)
     link = s.links.rows[at]
     link.connection = s.numbers[CONNECTION]
-    link.session = place
+    link.session = slot
     link.known = known
     link.kind = kind
     link.name = name
@@ -78,33 +78,33 @@ def _binding(s, key):
 
 
 @kernel
-def handle_of(s, rows, i, place):
+def handle_of(s, rows, i, slot):
     """The binding of the handle of row `i`; rows without a handle share one."""
-    return _binding(s, key_of(HANDLE, place - s.sessions.cells[FIRST], rows.sender[i], rows.handle[i] + 1))
+    return _binding(s, key_of(HANDLE, slot - s.sessions.cells[FIRST], rows.sender[i], rows.handle[i] + 1))
 
 
 @kernel
-def destination_of(s, rows, i, place):
+def destination_of(s, rows, i, slot):
     """The binding of the destination of row `i`."""
-    return _binding(s, key_of(DESTINATION, place - s.sessions.cells[FIRST], 0, rows.destination[i]))
+    return _binding(s, key_of(DESTINATION, slot - s.sessions.cells[FIRST], 0, rows.destination[i]))
 
 
 @kernel
-def bound_link(s, binding, place, kind, name, own_losses):
+def bound_link(s, binding, slot, kind, name, own_losses):
     """The link that a handle or destination stands for; a link that is not known if it stands for none."""
     if binding.link != NONE and binding.losses == own_losses:
         return binding.link
     if binding.unknown == NONE or binding.unknown_losses != own_losses:
-        binding.unknown = _new_link(s, place, 0, kind, name)
+        binding.unknown = _new_link(s, slot, 0, kind, name)
         binding.unknown_losses = own_losses
     return binding.unknown
 
 
 @kernel
-def _attaching(s, place, session, sender, kind, name):
+def _attaching(s, slot, session, sender, kind, name):
     """The queue of attaches of a name and direction that wait for those of the other side; one more end is attached. A
     loss empties the queue."""
-    key = key_of(ATTACHED, place - s.sessions.cells[FIRST], kind - SENDER, name)
+    key = key_of(ATTACHED, slot - s.sessions.cells[FIRST], kind - SENDER, name)
     at = get(s.found_by, key)
     epoch = losses(s.numbers)
     if at == NONE:
@@ -126,14 +126,14 @@ def _attaching(s, place, session, sender, kind, name):
 
 
 @kernel
-def attach(s, rows, i, place, session, binding, own_losses):
+def attach(s, rows, i, slot, session, binding, own_losses):
     """Row `i` attaches: bind its handle to a new link, or to that of the attach that it answers."""
     sender, name = rows.sender[i], rows.link_name[i]
     if rows.handle[i] == NONE or name == 0 or rows.is_receiver[i] == NONE:
         binding.link = NONE
         return
     kind = RECEIVER if (sender == CLIENT) == (rows.is_receiver[i] == 1) else SENDER
-    attaching = _attaching(s, place, session, sender, kind, name)
+    attaching = _attaching(s, slot, session, sender, kind, name)
     at = NONE
     if sender != attaching.opener and attaching.head != NONE:
         at = attaching.head
@@ -142,7 +142,7 @@ def attach(s, rows, i, place, session, binding, own_losses):
             attaching.tail = NONE
         reply(s, s.links.rows[at].waiting, request_cell(OPENING, attaching.opener), rows, i)
     else:
-        at = _new_link(s, place, 1, kind, name)
+        at = _new_link(s, slot, 1, kind, name)
         if sender == attaching.opener:
             ask(s, s.links.rows[at].waiting, request_cell(OPENING, sender), rows, i)
             if attaching.head == NONE:
@@ -155,25 +155,25 @@ def attach(s, rows, i, place, session, binding, own_losses):
     _state_terms(s, rows, i, session, s.links.rows[at])
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         if rows.range_last[k] > 0 or rows.lists_all[i]:
-            _list(s, rows, i, place, at, LISTED, rows.range_first[k], rows.range_last[k])
+            _list(s, rows, i, slot, at, LISTED, rows.range_first[k], rows.range_last[k])
     if rows.lists_all[i]:
-        _list(s, rows, i, place, at, ALL_LISTED, 0, 0)
+        _list(s, rows, i, slot, at, ALL_LISTED, 0, 0)
 
 
 @kernel
-def _list(s, rows, i, place, at, resumes, tag, outcome):
+def _list(s, rows, i, slot, at, resumes, tag, outcome):
     """The attach in row `i` lists an unsettled delivery of the link at `at`, or that it has listed all."""
     message = s.messages.rows[new_record(s.messages)]
     message.connection = s.numbers[CONNECTION]
     message.frame_no = rows.frame_no[i]
-    message.session = place
+    message.session = slot
     message.link = at
     message.sender = CLIENT if s.links.rows[at].kind == SENDER else SERVER
     message.number = NONE
     message.command = 1
     message.resumes = resumes
     message.tag = tag
-    message.stated = outcome
+    message.stated_outcome = outcome
 
 
 @kernel
@@ -216,10 +216,10 @@ def _state_terms(s, rows, i, session, link):
 
 
 @kernel
-def detach(s, rows, i, place, binding, link):
+def detach(s, rows, i, slot, binding, link):
     """Row `i` detaches: the first detach ends the link, the first one with an error has its reason."""
     binding.link = NONE
-    at = get(s.found_by, key_of(ATTACHED, place - s.sessions.cells[FIRST], link.kind - SENDER, link.name))
+    at = get(s.found_by, key_of(ATTACHED, slot - s.sessions.cells[FIRST], link.kind - SENDER, link.name))
     if at != NONE and s.attachings.rows[at].epoch == link.losses:
         s.attachings.rows[at].ends -= 1
     if link.closing_ns == NONE:
@@ -293,9 +293,9 @@ def credit_link(s, rows, i, role, link):
 
 
 @kernel
-def subscribe(s, rows, i, place, binding):
+def subscribe(s, rows, i, slot, binding):
     """Row `i` subscribes: its destination is bound to the subscription."""
-    at = _new_link(s, place, 1, SUBSCRIPTION, rows.destination[i])
+    at = _new_link(s, slot, 1, SUBSCRIPTION, rows.destination[i])
     link = s.links.rows[at]
     link.queue = rows.queue[i]
     link.command_id = rows.number[i]
@@ -309,14 +309,14 @@ def subscribe(s, rows, i, place, binding):
 
 
 @kernel
-def change_subscription(s, rows, i, role, place, at):
+def change_subscription(s, rows, i, role, slot, at):
     """Update the subscription at `at` with a command about it, or a transfer over it."""
     link, value = s.links.rows[at], rows.value[i]
     if role.cancels and link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
         link.closing_losses = losses(s.numbers)
         if link.known and rows.number[i] != NONE:
-            _await_completion(s, place, at, rows.number[i])
+            _await_completion(s, slot, at, rows.number[i])
     if role.sets_flow_mode:
         link.flow_mode = rows.flow_mode[i]
     if role.grants_credit and rows.unit[i] == 0 and value != NONE:
@@ -327,7 +327,7 @@ def change_subscription(s, rows, i, role, place, at):
         return
     change = s.changes.rows[new_record(s.changes)]
     change.connection = s.numbers[CONNECTION]
-    change.session = place
+    change.session = slot
     change.link = at
     change.frame_no = rows.frame_no[i]
     change.packet_no = rows.packet_no[i]
@@ -348,9 +348,9 @@ def change_subscription(s, rows, i, role, place, at):
 
 
 @kernel
-def _await_completion(s, place, at, command_id):
+def _await_completion(s, slot, at, command_id):
     """The subscription at `at` is cancelled: it waits behind those cancelled before it until that is completed."""
-    session = s.sessions.rows[place]
+    session = s.sessions.rows[slot]
     s.links.rows[at].cancel_id = command_id
     if session.cancelled_first == NONE:
         session.cancelled_first = at
@@ -360,9 +360,9 @@ def _await_completion(s, place, at, command_id):
 
 
 @kernel
-def end_subscriptions(s, place, first, last):
+def end_subscriptions(s, slot, first, last):
     """The server has completed the commands from `first` to `last`: subscriptions that they cancelled are over."""
-    session = s.sessions.rows[place]
+    session = s.sessions.rows[slot]
     while session.cancelled_first != NONE:
         at = session.cancelled_first
         link = s.links.rows[at]
@@ -371,7 +371,7 @@ def end_subscriptions(s, place, first, last):
         session.cancelled_first = link.next
         link.next = NONE
         link.over = 1
-        key = key_of(DESTINATION, place - s.sessions.cells[FIRST], 0, link.name)
+        key = key_of(DESTINATION, slot - s.sessions.cells[FIRST], 0, link.name)
         binding = s.bindings.rows[get(s.found_by, key)]
         if binding.link == at:
             binding.link = NONE

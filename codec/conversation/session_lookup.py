@@ -140,8 +140,8 @@ def _new_session(s, channel, incarnation):
 
 
 @kernel
-def _session_at(s, place):
-    return s.sessions.rows[s.sessions.cells[FIRST] + place]
+def _session_at(s, slot):
+    return s.sessions.rows[s.sessions.cells[FIRST] + slot]
 
 
 @kernel
@@ -154,57 +154,57 @@ def _is_over(s, session):
 
 
 @kernel
-def _unbind(s, side, number, place):
-    """The number of a side leads to the session at `place` no more."""
+def _unbind(s, side, number, slot):
+    """The number of a side leads to the session at `slot` no more."""
     key = key_of(BEGUN, 0, side, number)
-    if get(s.found_by, key) == place:
+    if get(s.found_by, key) == slot:
         remove(s.found_by, key)
 
 
 @kernel
-def _attached_elsewhere(s, place, sender, number):
-    """Whether `sender` has attached the session at `place` to another channel."""
-    session = _session_at(s, place)
+def _attached_elsewhere(s, slot, sender, number):
+    """Whether `sender` has attached the session at `slot` to another channel."""
+    session = _session_at(s, slot)
     if session.closed_ns != NONE or session.attached_to == number:
         return False
-    return get(s.found_by, key_of(BEGUN, 0, sender, session.attached_to)) == place
+    return get(s.found_by, key_of(BEGUN, 0, sender, session.attached_to)) == slot
 
 
 @kernel
 def _begun_anew(s, rows, i, role):
-    """The place of a new session, which row `i` begins."""
+    """The index of a new session, which row `i` begins."""
     incarnations = key_of(INCARNATIONS, 0, 0, rows.channel[i])
     incarnation = max(get(s.found_by, incarnations), 0) + 1
     put(s.found_by, incarnations, incarnation)
-    place = _new_session(s, rows.channel[i], incarnation)
-    session = _session_at(s, place)
+    slot = _new_session(s, rows.channel[i], incarnation)
+    session = _session_at(s, slot)
     session.opened_ns = rows.ts_ns[i]
     session.name = rows.session_name[i]
     session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
     s.numbers[UNANSWERED] += role.own_numbers
-    return place
+    return slot
 
 
 @kernel
 def _begin(s, rows, i, role):
-    """Row `i` begins a session, or attaches one again; returns its place."""
+    """Row `i` begins a session, or attaches one again; returns its slot."""
     sender, number, opening = rows.sender[i], rows.channel[i], request_cell(OPENING, rows.sender[i])
     begun_by, named = key_of(BEGUN, 0, sender, number), key_of(NAMED, 0, 0, rows.session_name[i])
     before, of_name = get(s.found_by, begun_by), get(s.found_by, named)
     if of_name != NONE and _attached_elsewhere(s, of_name, sender, number):
         of_name, named = NONE, NONE  # the name stays that of the other one
     if before != NONE and _continues(s, rows, i, _session_at(s, before)):
-        place = before
+        slot = before
     elif of_name != NONE and _continues(s, rows, i, _session_at(s, of_name)):
-        place = of_name
+        slot = of_name
     else:
-        place = _begun_anew(s, rows, i, role)
+        slot = _begun_anew(s, rows, i, role)
         if named != NONE and rows.session_name[i]:
-            put(s.found_by, named, place)
-    session = _session_at(s, place)
+            put(s.found_by, named, slot)
+    session = _session_at(s, slot)
     if session.attached_to != number:
-        _unbind(s, sender, session.attached_to, place)
-    put(s.found_by, begun_by, place)
+        _unbind(s, sender, session.attached_to, slot)
+    put(s.found_by, begun_by, slot)
     session.attached_to = number
     session.opener = sender
     session.opened_losses = losses(s.numbers)
@@ -212,7 +212,7 @@ def _begin(s, rows, i, role):
     session.close_client_hidden = session.close_server_hidden = NONE
     session.asked, session.asked_losses = 0, s.numbers[LOSSES_CLIENT]
     session.behind = 0
-    if before != NONE and before != place and waits(s, _session_at(s, before).waiting, opening):
+    if before != NONE and before != slot and waits(s, _session_at(s, before).waiting, opening):
         session.behind = _session_at(s, before).behind + 1
         put(s.found_by, key_of(WAITING, 0, sender, number), before)
     for exchange in range(OPENING, OF_SESSION + 1):
@@ -220,12 +220,12 @@ def _begin(s, rows, i, role):
             session.waiting[request_cell(exchange, CLIENT) + REQUEST_FRAME] = 0
             session.waiting[request_cell(exchange, SERVER) + REQUEST_FRAME] = 0
     ask(s, session.waiting, opening, rows, i)
-    return place
+    return slot
 
 
 @kernel
 def _answered(s, opener, number):
-    """The place of the session that the other side answers: the latest one that `opener` has begun with its number or,
+    """The index of the session that the other side answers: the latest one that `opener` has begun with its number or,
     while that waits behind one other, the one before; NONE if none was captured."""
     latest = get(s.found_by, key_of(BEGUN, 0, opener, number))
     if latest == NONE:
@@ -245,12 +245,12 @@ def _answered(s, opener, number):
 
 @inlined
 def session_of(s, rows, i, role):
-    """The place of the session of row `i`, and the side that began it."""
+    """The index of the session of row `i`, and the side that began it."""
     sender, number, first = rows.sender[i], rows.channel[i], s.sessions.cells[FIRST]
     answers = role.answers_attach != 0 or rows.remote_channel[i] != NONE
     if role.opens_session and not answers:
         return first + _begin(s, rows, i, role), sender
-    place, begun_by = NONE, key_of(BEGUN, 0, sender, number)
+    slot, begun_by = NONE, key_of(BEGUN, 0, sender, number)
     begun = NONE if answers else get(s.found_by, begun_by)
     if begun != NONE:
         session = _session_at(s, begun)
@@ -266,24 +266,24 @@ def session_of(s, rows, i, role):
         opener = sender if answered == NONE else opener
         number = number if answered == NONE else answered
     if answers:
-        place = _answered(s, opener, number)
+        slot = _answered(s, opener, number)
     elif opener != sender:
-        place = get(s.found_by, key_of(BEGUN, 0, opener, number))
-    if place == NONE:
+        slot = get(s.found_by, key_of(BEGUN, 0, opener, number))
+    if slot == NONE:
         unopened = key_of(UNOPENED, 0, 0, number)
-        place = get(s.found_by, unopened)
-        if place == NONE:
-            place = _new_session(s, number, 0)
-            put(s.found_by, unopened, place)
-    session = _session_at(s, place)
+        slot = get(s.found_by, unopened)
+        if slot == NONE:
+            slot = _new_session(s, number, 0)
+            put(s.found_by, unopened, slot)
+    session = _session_at(s, slot)
     if answers:
         session.opener = opener
         session.doubted |= rows.peer_late[i]  # the session that it answers may be captured later
     if answers or (role.own_numbers == 0 and sender != session.opener):
         # Until that is captured, the number of the other side alone leads to it.
         session.begun_losses = NONE if rows.peer_late[i] else own_losses(s.numbers, sender)
-        put(s.found_by, begun_by, place)
-    return first + place, opener
+        put(s.found_by, begun_by, slot)
+    return first + slot, opener
 
 
 @kernel
@@ -314,7 +314,7 @@ def _pair_of_session(s, rows, i, role, session, opener):
 @inlined
 def update_session(s, rows, i, role, at, opener):
     """Update the session of row `i`, which is at `at`; returns whether that ends it."""
-    numbers, ts_ns, session, place = s.numbers, rows.ts_ns[i], s.sessions.rows[at], at - s.sessions.cells[FIRST]
+    numbers, ts_ns, session, slot = s.numbers, rows.ts_ns[i], s.sessions.rows[at], at - s.sessions.cells[FIRST]
     session.losses = losses(numbers)
     session.senders |= 1 << rows.sender[i]
     session.last_ns = max(session.last_ns, ts_ns)
@@ -343,9 +343,9 @@ def update_session(s, rows, i, role, at, opener):
         else:
             session.close_server_hidden = numbers[HIDDEN_SERVER]
     if role.closes_session and rows.sender[i] != session.opener:
-        _unbind(s, rows.sender[i], rows.channel[i], place)
+        _unbind(s, rows.sender[i], rows.channel[i], slot)
     if closes and _is_over(s, session):
-        _unbind(s, session.opener, session.attached_to, place)
+        _unbind(s, session.opener, session.attached_to, slot)
     if role.states_reason and rows.error[i] and not session.failed:
         session.failed = 1
         session.reason_code = rows.code[i]

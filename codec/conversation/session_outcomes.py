@@ -55,22 +55,22 @@ def frame_keys(maps: Integers, frames: Integers) -> Integers:
     return (maps << FRAME_BITS) | frames
 
 
-def places_in(settled: Settled, maps: Integers, frames: Integers) -> Integers:
-    """The place of each frame in an unsettled map among `settled`; NONE if it is not there."""
+def rows_in(settled: Settled, maps: Integers, frames: Integers) -> Integers:
+    """The index of each frame in an unsettled map among `settled`; NONE if it is not there."""
     return Pairs(settled.map_no, settled.frame_no).find(maps, frames)
 
 
 def take_or_none(values: Integers, at: Integers) -> Integers:
-    """The values at these places; NONE where the place is NONE."""
+    """The values at these indices; NONE where the index is NONE."""
     if not len(values):
         return np.full(len(at), NONE)
     found: Integers = np.where(at == NONE, NONE, values[at])
     return found
 
 
-def settled_by(events: NDArray[np.void], chosen: NDArray[np.bool_], final: bool = False) -> Settled:
+def settled_by(events: NDArray[np.void], mask: NDArray[np.bool_], final: bool = False) -> Settled:
     """The messages that the chosen events would settle or note; with `final` each event settles."""
-    some = chosen | ((events["opens"] == 1) & bool(chosen.any()))
+    some = mask | ((events["opens"] == 1) & bool(mask.any()))
     columns = {name: np.ascontiguousarray(events[name][some]) for name in OF_EVENTS}
     if final:
         columns["final"] = 1 - columns["opens"]
@@ -94,16 +94,16 @@ def events_about(events: NDArray[np.void], waits: NDArray[np.bool_]) -> NDArray[
 # specification, classes tx, dtx).
 
 
-NO_PLACES = np.zeros(0, np.int64)
+NO_ROWS = np.zeros(0, np.int64)
 
 
 class TransactionEnds(NamedTuple):
-    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` and `ended_ns` NONE
+    """Requests to end transactions, by `key` (transaction and frame), int64 (n,); `result` and `ended_ns` NONE
     without an answer; `final`: NONE if later frames may change it; `client_hidden`: losses of the client before each.
-    `by`, `declared`: places in `SessionRecords.tx_ends` of what ends the transaction, and, if that is the end of its
+    `by`, `declared`: indices in `SessionRecords.tx_ends` of what ends the transaction, and, if that is the end of its
     control link or session, of its declaration, else NONE."""
 
-    place: Integers
+    key: Integers
     ended_ns: Integers
     asked_ns: Integers
     result: Integers
@@ -114,15 +114,15 @@ class TransactionEnds(NamedTuple):
 
 
 class Transactions:
-    """The transactions of connections and their ends. By record of `tx_ends`: `commands`, the place of the message that
+    """The transactions of connections and their ends. By record of `tx_ends`: `commands`, the slot of the message that
     declared it, else NONE; `open`, whether it is a request without a final answer, or was declared and not ended."""
 
     def __init__(self, records: SessionRecords) -> None:
         tx_ends = records.tx_ends
         self._connections = np.unique(records.sessions["connection"])
-        self._names = self.commands = NO_PLACES
+        self._names = self.commands = NO_ROWS
         self.open = np.zeros(len(tx_ends), bool)
-        self.ends = TransactionEnds(*[NO_PLACES] * len(TransactionEnds._fields))
+        self.ends = TransactionEnds(*[NO_ROWS] * len(TransactionEnds._fields))
         if not len(tx_ends):
             return
         events = records.events[np.isin(records.events["map_no"], tx_ends["map_no"])]
@@ -149,17 +149,17 @@ class Transactions:
         declared, closing = self._closed(records, requests, frames)
         of, by = np.concatenate([requests, declared]), np.concatenate([requests, closing])
         done = (tx_ends["key"][of] != 0) & ~np.append(fails, np.zeros(len(closing), bool))
-        places = (frames[of] >> FRAME_BITS << FRAME_BITS) | tx_ends["frame_no"][by]
-        order = np.flatnonzero(done)[np.argsort(places[done])]
+        indices = (frames[of] >> FRAME_BITS << FRAME_BITS) | tx_ends["frame_no"][by]
+        order = np.flatnonzero(done)[np.argsort(indices[done])]
         self.ends = TransactionEnds(
-            places[order], np.concatenate([when, tx_ends["ts_ns"][closing]])[order], tx_ends["ts_ns"][by][order],
+            indices[order], np.concatenate([when, tx_ends["ts_ns"][closing]])[order], tx_ends["ts_ns"][by][order],
             np.concatenate([result, np.full(len(closing), ROLLED_BACK)])[order],
             np.concatenate([final, tx_ends["ts_ns"][closing]])[order], tx_ends["client_hidden"][by][order], by[order],
             np.concatenate([np.full(len(requests), NONE), declared])[order],
         )  # fmt: skip
 
     def following(self, records: NDArray[np.void]) -> Integers:
-        """The next end of the transaction of each record, as a place of `ends`; NONE if there is none, no answer to it,
+        """The next end of the transaction of each record, as a index of `ends`; NONE if there is none, no answer to it,
         or an earlier one may have been lost: the name may be reused after it."""
         at = self._next(records)
         known = (at != NONE) & (take_or_none(self.ends.result, at) != NONE)
@@ -177,21 +177,21 @@ class Transactions:
         """Which of `tx_ends` tell how the transactions of these records end."""
         at = self._next(records)
         found = np.zeros(len(self.open) + 1, bool)
-        for places in (self.ends.by, self.ends.declared):
-            found[take_or_none(places, at)] = True
+        for indices in (self.ends.by, self.ends.declared):
+            found[take_or_none(indices, at)] = True
         return found[:-1]
 
     def _next(self, records: NDArray[np.void]) -> Integers:
         """The next end of the transaction of each record, answered or not."""
-        if not len(self.ends.place):
+        if not len(self.ends.key):
             return np.full(len(records), NONE)
         keys = records["key"]
         names = self._named(records["connection"], keys)
         name = np.minimum(np.searchsorted(self._names, names), len(self._names) - 1)
-        at = np.searchsorted(self.ends.place, (name << FRAME_BITS) | records["frame_no"])
-        last = np.minimum(at, len(self.ends.place) - 1)
-        known = (keys != 0) & (self._names[name] == names) & (at < len(self.ends.place))
-        found: Integers = np.where(known & (self.ends.place[last] >> FRAME_BITS == name), at, NONE)
+        at = np.searchsorted(self.ends.key, (name << FRAME_BITS) | records["frame_no"])
+        last = np.minimum(at, len(self.ends.key) - 1)
+        known = (keys != 0) & (self._names[name] == names) & (at < len(self.ends.key))
+        found: Integers = np.where(known & (self.ends.key[last] >> FRAME_BITS == name), at, NONE)
         return found
 
     def _named(self, connections: Integers, keys: Integers) -> Integers:
@@ -220,14 +220,14 @@ class Transactions:
             known = np.append(closings[which], never)
             keys = (owners[which] << FRAME_BITS) | tx_ends["frame_no"][closings[which]]
             order = np.append(np.argsort(keys), len(keys))
-            place = np.searchsorted(np.sort(keys), (own << FRAME_BITS) | tx_ends["frame_no"][declared])
-            first = known[order[place]]
-            same = np.append(owners[which], NONE)[order[place]] == own
+            index = np.searchsorted(np.sort(keys), (own << FRAME_BITS) | tx_ends["frame_no"][declared])
+            first = known[order[index]]
+            same = np.append(owners[which], NONE)[order[index]] == own
             at = np.minimum(at, np.where(same, first, never))
         # One whose end was requested before is not ended by its link.
         asked = np.sort(frames[requests])
-        place = np.searchsorted(asked, frames[declared])
-        request = np.append(asked, NONE)[place]
+        index = np.searchsorted(asked, frames[declared])
+        request = np.append(asked, NONE)[index]
         discharged = request >> FRAME_BITS == frames[declared] >> FRAME_BITS
         closed_at = np.append(tx_ends["frame_no"], (1 << FRAME_BITS) - 1)[at]
         discharged &= (request & ((1 << FRAME_BITS) - 1)) < closed_at
@@ -244,12 +244,12 @@ def _declaring(records: SessionRecords, events: NDArray[np.void]) -> Integers:
     own = messages[commands]
     maps = own["session"] * MAPS + own["sender"]
     settled = settled_by(events, events["opens"] == 0)
-    until = take_or_none(settled.settled_frame_no, places_in(settled, maps, own["frame_no"]))
+    until = take_or_none(settled.settled_frame_no, rows_in(settled, maps, own["frame_no"]))
     number = group_ids(np.concatenate([maps, tx_ends["map_no"]]), np.concatenate([own["number"], tx_ends["number"]]))
     keys = (number << FRAME_BITS) | np.concatenate([own["frame_no"], tx_ends["frame_no"]])
     order = np.argsort(keys[: len(own)])
-    place = np.searchsorted(keys[: len(own)][order], keys[len(own) :], "right") - 1
-    at = np.append(order, NONE)[place]  # NONE, which is -1, is the last one
+    index = np.searchsorted(keys[: len(own)][order], keys[len(own) :], "right") - 1
+    at = np.append(order, NONE)[index]  # NONE, which is -1, is the last one
     answered = (
         (at != NONE) & (tx_ends["number"] != NONE) & (np.append(number[: len(own)], NONE)[at] == number[len(own) :])
     )
@@ -258,12 +258,10 @@ def _declaring(records: SessionRecords, events: NDArray[np.void]) -> Integers:
     return found
 
 
-def _answers(
-    tx_ends: NDArray[np.void], events: NDArray[np.void], chosen: NDArray[np.bool_]
-) -> tuple[Integers, Integers]:
+def _answers(tx_ends: NDArray[np.void], events: NDArray[np.void], mask: NDArray[np.bool_]) -> tuple[Integers, Integers]:
     """The outcome that the chosen events give each request to end a transaction, 0 for none, and when."""
-    settled = settled_by(events, chosen)
-    at = places_in(settled, tx_ends["map_no"], tx_ends["frame_no"])
+    settled = settled_by(events, mask)
+    at = rows_in(settled, tx_ends["map_no"], tx_ends["frame_no"])
     when = np.where(take_or_none(settled.settled_frame_no, at) < 0, NONE, take_or_none(settled.settled_ns, at))
     return np.where(at == NONE, 0, take_or_none(settled.outcome, at)), when
 
@@ -276,12 +274,12 @@ def _answers(
 
 
 class _Deliveries(NamedTuple):
-    """Deliveries, and the entries of maps, of links by name, link and frame: int64 (n,) each. `place`: of the message;
-    `name`: number of the link's name; `is_entry`: bool; `number`: of an entry the map that it is in, of a delivery the
-    last map before it could be in one; `last`: the last map of its name. `maps` (m,): places of maps, by number from 1
-    on."""
+    """Deliveries, and the entries of maps, of links by name, link and frame: int64 (n,) each. `message`: of the
+    message; `name`: number of the link's name; `is_entry`: bool; `number`: of an entry the map that it is in, of a
+    delivery the last map before it could be in one; `last`: the last map of its name. `maps` (m,): indices of maps, by
+    number from 1 on."""
 
-    place: Integers
+    message: Integers
     name: Integers
     is_entry: NDArray[np.bool_]
     number: Integers
@@ -290,7 +288,7 @@ class _Deliveries(NamedTuple):
 
 
 def left_out(records: SessionRecords) -> Integers:
-    """By message: the place of the next complete map, of either side, without it; NONE if there is none.
+    """By message: the slot of the next complete map, of either side, without it; NONE if there is none.
 
     A delivery is to be in all maps that follow it, which are numbered in order. Its entries are, too: the first number
     without an entry is that of the map that leaves it out.
@@ -300,7 +298,7 @@ def left_out(records: SessionRecords) -> Integers:
     if not (messages["resumes"] == ALL_LISTED).any():
         return found
     rows = _numbered(records)
-    own = messages[rows.place]
+    own = messages[rows.message]
     group = group_ids(rows.name, own["tag"])
     order = np.lexsort([own["frame_no"], ~rows.is_entry, own["link"], group])
     own, group, is_entry, number = own[order], group[order], rows.is_entry[order], rows.number[order]
@@ -311,20 +309,20 @@ def left_out(records: SessionRecords) -> Integers:
     stops = missing | ends | np.append(own["resumes"][1:] == 0, True)[: len(own)]
     at = np.minimum.accumulate(np.where(stops, np.arange(len(own)), len(own))[::-1])[::-1]
     leaves = ~is_entry & missing[at] & (records.links["closed"][own["link"]] == 0)
-    found[rows.place[order][leaves]] = rows.maps[number[at[leaves]]]
+    found[rows.message[order][leaves]] = rows.maps[number[at[leaves]]]
     return found
 
 
 def _numbered(records: SessionRecords) -> _Deliveries:
     """The deliveries and the entries of complete maps, which are numbered."""
     messages, links = records.messages, records.links
-    place = np.flatnonzero((messages["link"] != NONE) & ((messages["tag"] != 0) | (messages["resumes"] == ALL_LISTED)))
-    place = place[links["known"][messages["link"][place]] == 1]
-    own = messages[place]
+    index = np.flatnonzero((messages["link"] != NONE) & ((messages["tag"] != 0) | (messages["resumes"] == ALL_LISTED)))
+    index = index[links["known"][messages["link"][index]] == 1]
+    own = messages[index]
     link = links[own["link"]]
     name = group_ids(own["connection"], link["name"], link["kind"])
     order = np.lexsort([-own["resumes"], own["frame_no"], own["link"], name])  # a map, then its entries
-    place, own, name = place[order], own[order], name[order]
+    index, own, name = index[order], own[order], name[order]
     is_map, is_entry = own["resumes"] == ALL_LISTED, own["resumes"] == LISTED
     count = np.cumsum(is_map)
     # What is sent after an attach is only in the maps of later attaches, whichever side they come from.
@@ -333,7 +331,7 @@ def _numbered(records: SessionRecords) -> _Deliveries:
     of_map = own[maps[number - 1]]
     stray = is_entry & ((of_map["frame_no"] != own["frame_no"]) | (of_map["link"] != own["link"]))  # incomplete maps
     rows = np.flatnonzero(~is_map & ~stray)
-    return _Deliveries(place[rows], name[rows], is_entry[rows], number[rows], _at_end(count, name)[rows], place[maps])
+    return _Deliveries(index[rows], name[rows], is_entry[rows], number[rows], _at_end(count, name)[rows], index[maps])
 
 
 def _are_last(groups: Integers) -> NDArray[np.bool_]:
@@ -348,11 +346,11 @@ def _at_end(values: Integers, groups: Integers) -> Integers:
     return found
 
 
-def lists_of(records: SessionRecords, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def lists_of(records: SessionRecords, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which records are entries of the chosen maps: bool (messages,)."""
     messages = records.messages
     frames = frame_keys(messages["session"], messages["frame_no"])
-    maps = chosen & (messages["resumes"] == ALL_LISTED)
+    maps = mask & (messages["resumes"] == ALL_LISTED)
     entries: NDArray[np.bool_] = (messages["resumes"] == LISTED) & np.isin(frames, frames[maps])
     return entries
 
@@ -361,7 +359,7 @@ class Outcomes(NamedTuple):
     """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `error`, `info`: its texts, 0 for none; `settled_ns`,
     `settled_frame_no`, -1 if unknown; `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of
     answered commands, else -1; `final`: no later frame changes them. `then` (3, n): of messages that are not final by
-    themselves, places of later ones with the same tag, or NONE: the next one that was settled or is another delivery,
+    themselves, indices of later ones with the same tag, or NONE: the next one that was settled or is another delivery,
     the next one that states an outcome, and the next complete map of unsettled deliveries that leaves it out.
     `completed`: completions of transfers over subscriptions. `transactions`: those of all connections."""
 
@@ -397,20 +395,20 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     columns["waits"] = np.ascontiguousarray(events["waits"][takes_effect])
     settled = _settled(columns, events)
     own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
-    at = places_in(settled, *own)
+    at = rows_in(settled, *own)
     by, then = _resumed(records, take_or_none(settled.settled_frame_no, at) >= 0)
     then = np.vstack([then, left_out(records)])
     more = _resumptions(messages, settled, at, by, then[1])
     if len(more["frame_no"]):
         settled = _settled({name: np.append(columns[name], column) for name, column in more.items()}, events)
-        at = places_in(settled, *own)
+        at = rows_in(settled, *own)
     of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
     end = transactions.following(messages)
-    ends = TransactionEnds(NO_PLACES, *(take_or_none(column, end) for column in transactions.ends[1:]))
+    ends = TransactionEnds(NO_ROWS, *(take_or_none(column, end) for column in transactions.ends[1:]))
     pending = [
-        (places_in(settled_by(events, chosen), *own) != NONE)[by]
-        for chosen in (~takes_effect, unanswered, undecided & ~takes_effect)
+        (rows_in(settled_by(events, mask), *own) != NONE)[by]
+        for mask in (~takes_effect, unanswered, undecided & ~takes_effect)
     ]
     found = _of_messages(records, settled, at, ends, end != NONE, pending, then, transactions)
     then = np.where(found.final & (by == np.arange(len(by))), NONE, then)
@@ -433,29 +431,29 @@ def _settled(columns: dict[str, Integers], events: NDArray[np.void]) -> Settled:
         return settled_at_once(columns)
     by_sender &= bool(in_parts.any())
     of_receiver = columns | {"outcome": np.where(by_broker, 0, outcome)}
-    settled = settled_at_once(_chosen(of_receiver, ~by_sender))
+    settled = settled_at_once(_selected(of_receiver, ~by_sender))
     if by_broker.any():
-        stated = (events["waits"] != BY_SENDER) & ((events["outcome"] != 0) | (events["final"] != 0))
-        first = settled_by(events, stated & ~np.isin(events["outcome"], (PRESETTLED, ABORTED)), final=True)
+        declared = (events["waits"] != BY_SENDER) & ((events["outcome"] != 0) | (events["final"] != 0))
+        first = settled_by(events, declared & ~np.isin(events["outcome"], (PRESETTLED, ABORTED)), final=True)
         for final in (0, 1):
-            some = _chosen(columns, opens | (by_broker & (columns["final"] == final)))
+            some = _selected(columns, opens | (by_broker & (columns["final"] == final)))
             settled = _taken_back(settled, settled_at_once(some | {"final": 1 - some["opens"]}), first)
     if in_parts.any():
-        own = _chosen(columns, opens | by_sender)
+        own = _selected(columns, opens | by_sender)
         began = settled_at_once(own | {"final": 1 - own["opens"]})
         settled = _overruled(settled, settled_at_once(own), began)
     return settled
 
 
-def _chosen(columns: dict[str, Integers], chosen: NDArray[np.bool_]) -> dict[str, Integers]:
-    return {name: column[chosen] for name, column in columns.items()}
+def _selected(columns: dict[str, Integers], mask: NDArray[np.bool_]) -> dict[str, Integers]:
+    return {name: column[mask] for name, column in columns.items()}
 
 
 def _taken_back(settled: Settled, by_broker: Settled, first: Settled) -> Settled:
     """`settled`, with what the broker has stated of its own deliveries; `first`: what their receiver stated first."""
     frame_no = by_broker.settled_frame_no
-    own = places_in(settled, by_broker.map_no, by_broker.frame_no)
-    earliest = take_or_none(first.settled_frame_no, places_in(first, by_broker.map_no, by_broker.frame_no))
+    own = rows_in(settled, by_broker.map_no, by_broker.frame_no)
+    earliest = take_or_none(first.settled_frame_no, rows_in(first, by_broker.map_no, by_broker.frame_no))
     ends = take_or_none(settled.settled_frame_no, own)  # before the broker, or by it, or later
     unasked = ((earliest == NONE) | (earliest > frame_no)) & ((ends < 0) | (ends >= frame_no))
     wanted = take_or_none(settled.outcome, own)
@@ -466,15 +464,15 @@ def _taken_back(settled: Settled, by_broker: Settled, first: Settled) -> Settled
 
 def _overruled(settled: Settled, by_sender: Settled, began: Settled) -> Settled:
     """`settled`, with what their senders have settled or aborted, from when they `began` to do so."""
-    own = take_or_none(settled.settled_frame_no, places_in(settled, by_sender.map_no, by_sender.frame_no))
-    since = take_or_none(began.settled_frame_no, places_in(began, by_sender.map_no, by_sender.frame_no))
+    own = take_or_none(settled.settled_frame_no, rows_in(settled, by_sender.map_no, by_sender.frame_no))
+    since = take_or_none(began.settled_frame_no, rows_in(began, by_sender.map_no, by_sender.frame_no))
     return _replaced(settled, by_sender, (own < 0) | (since <= own))
 
 
-def _replaced(settled: Settled, others: Settled, chosen: NDArray[np.bool_]) -> Settled:
+def _replaced(settled: Settled, others: Settled, mask: NDArray[np.bool_]) -> Settled:
     """`settled`, with the chosen ones of `others` in place of what is there of the same messages."""
-    others = Settled(*(column[chosen] for column in others))
-    rest = places_in(others, settled.map_no, settled.frame_no) == NONE
+    others = Settled(*(column[mask] for column in others))
+    rest = rows_in(others, settled.map_no, settled.frame_no) == NONE
     return Settled(*(np.concatenate([column[rest], more]) for column, more in zip(settled, others, strict=True)))
 
 
@@ -482,14 +480,14 @@ def _of_messages(
     records: SessionRecords, settled: Settled, at: Integers, ends: TransactionEnds, ended: NDArray[np.bool_],
     pending: list[NDArray[np.bool_]], then: Integers, transactions: Transactions,
 ) -> Outcomes:  # fmt: skip
-    """`at`: place of each message in `settled`; `ends`: of the transactions of messages; `pending`: which of them were
+    """`at`: index of each message in `settled`; `ends`: of the transactions of messages; `pending`: which of them were
     settled in a transaction without a known end, without a final one, or in one that ends unseen."""
     messages, (waits, unanswered, undecided) = records.messages, pending
     frame_no = take_or_none(settled.settled_frame_no, at)
     was_settled = frame_no >= 0
-    stated = np.where(at == NONE, 0, take_or_none(settled.outcome, at))
-    stated = np.where((stated == 0) & ~was_settled, _told(messages, then[1]), stated)
-    given = np.where((stated == 0) & was_settled, _default_outcomes(records), stated)
+    declared = np.where(at == NONE, 0, take_or_none(settled.outcome, at))
+    declared = np.where((declared == 0) & ~was_settled, _declared_outcomes(messages, then[1]), declared)
+    given = np.where((declared == 0) & was_settled, _default_outcomes(records), declared)
     in_transaction = messages["key"] != 0
     # A confirm in a transaction whose end was not captured is no outcome.
     stands = (given != 0) & ~(in_transaction & ~ended & (given == CONFIRMED))
@@ -505,9 +503,9 @@ def _of_messages(
     outcome = np.where((messages["needs_no_accept"] == 1) & ~refused, PRESETTLED, outcome)
     outcome = np.where(delivered & (messages["readable"] == 0), UNKNOWN, outcome)
     # Presettled messages have no time of settlement.
-    known = stands & was_settled & (stated != PRESETTLED)
+    known = stands & was_settled & (declared != PRESETTLED)
     # The disposition that settles a command to a coordinator is its reply.
-    answered = (messages["command"] == 1) & was_settled & ~np.isin(stated, (PRESETTLED, ABORTED))
+    answered = (messages["command"] == 1) & was_settled & ~np.isin(declared, (PRESETTLED, ABORTED))
     answered &= frame_no != messages["frame_no"]  # a request that nothing answers ends in its own frame
     settled_ns = np.maximum(take_or_none(settled.settled_ns, at), ends.ended_ns)
     result = np.where(at == NONE, NO_RESULT, take_or_none(settled.transaction, at))
@@ -545,18 +543,18 @@ def _texts(records: SessionRecords, outcome: Integers, frame_no: Integers) -> li
     some = (events["opens"] == 0) & ((events["error"] != 0) | (events["info"] != 0))
     if not some.any():
         return [np.zeros(len(messages), np.int64)] * 2
-    stated, maps = events[some], messages["session"] * MAPS + messages["sender"]
+    declared, maps = events[some], messages["session"] * MAPS + messages["sender"]
     first = settled_by(events, some, final=True)
-    first_no = take_or_none(first.settled_frame_no, places_in(first, maps, messages["frame_no"]))
+    first_no = take_or_none(first.settled_frame_no, rows_in(first, maps, messages["frame_no"]))
     by, before = (
-        find_ids(frame_keys(stated["map_no"], stated["frame_no"]), np.where(no < 0, NONE, frame_keys(maps, no)))
+        find_ids(frame_keys(declared["map_no"], declared["frame_no"]), np.where(no < 0, NONE, frame_keys(maps, no)))
         for no in (frame_no, first_no)
     )
-    agrees = [(at != NONE) & (stated["outcome"][at] == outcome) for at in (by, before)]
-    agrees[0] |= (by != NONE) & (stated["waits"][by] == BY_SENDER)
+    agrees = [(at != NONE) & (declared["outcome"][at] == outcome) for at in (by, before)]
+    agrees[0] |= (by != NONE) & (declared["waits"][by] == BY_SENDER)
     found = []
     for name in ("error", "info"):
-        newer, older = (np.where(own, stated[name][at], 0) for own, at in zip(agrees, (by, before), strict=True))
+        newer, older = (np.where(own, declared[name][at], 0) for own, at in zip(agrees, (by, before), strict=True))
         found.append(np.where(newer != 0, newer, older))
     return found
 
@@ -568,17 +566,17 @@ def _resumed(records: SessionRecords, was_settled: NDArray[np.bool_]) -> tuple[I
     by, then = np.arange(len(messages)), np.full((2, len(messages)), NONE)
     tagged = (messages["tag"] != 0) & (messages["link"] != NONE)
     tagged &= np.isin(messages["tag"], messages["tag"][tagged & ~was_settled])
-    places = np.flatnonzero(tagged)
-    own, link = messages[places], links[messages["link"][places]]
+    indices = np.flatnonzero(tagged)
+    own, link = messages[indices], links[messages["link"][indices]]
     key = group_ids(own["connection"], link["known"], link["name"], link["kind"], own["sender"], own["tag"])
     order = np.lexsort([own["frame_no"], key])
-    places, key, known = places[order], key[order], link["known"][order] == 1
-    fresh, stated = own["resumes"][order] == 0, own["stated"][order] != 0
-    for found, tells in ((then[0], was_settled[places]), (then[1], stated)):
-        ends = np.append(np.where(tells | fresh, np.arange(len(places)), len(places)), len(places))
+    indices, key, known = indices[order], key[order], link["known"][order] == 1
+    fresh, declared = own["resumes"][order] == 0, own["stated_outcome"][order] != 0
+    for found, tells in ((then[0], was_settled[indices]), (then[1], declared)):
+        ends = np.append(np.where(tells | fresh, np.arange(len(indices)), len(indices)), len(indices))
         following = np.minimum.accumulate(ends[::-1])[::-1][1:]
         there = known & (np.append(key, NONE)[following] == key)
-        found[places[there]] = places[following[there]]
+        found[indices[there]] = indices[following[there]]
     resumed = (then[0] != NONE) & ~was_settled & (messages["resumes"][then[0]] != 0)
     by[resumed] = then[0][resumed]
     return by, then
@@ -592,7 +590,7 @@ def _resumptions(
     which = np.flatnonzero((by != np.arange(len(by))) & (messages["number"] != NONE))
     own, end = messages[which], Settled(*(column[at[by[which]]] for column in settled))
     earlier = messages["frame_no"][told[which]] <= end.settled_frame_no
-    outcome = np.where(end.outcome == PRESETTLED, _told(messages, told)[which] * earlier, end.outcome)
+    outcome = np.where(end.outcome == PRESETTLED, _declared_outcomes(messages, told)[which] * earlier, end.outcome)
     nothing = np.zeros(len(which), np.int64)
     return {
         "connection": own["connection"], "map_no": own["session"] * MAPS + own["sender"],
@@ -602,13 +600,13 @@ def _resumptions(
     }  # fmt: skip
 
 
-def _told(messages: NDArray[np.void], told: Integers) -> Integers:
-    """The outcome that the messages at these places state if they resume; 0 for none."""
-    found: Integers = np.where((told != NONE) & (messages["resumes"][told] != 0), messages["stated"][told], 0)
+def _declared_outcomes(messages: NDArray[np.void], told: Integers) -> Integers:
+    """The outcome that the messages at these indices state if they resume; 0 for none."""
+    found: Integers = np.where((told != NONE) & (messages["resumes"][told] != 0), messages["stated_outcome"][told], 0)
     return found
 
 
-class Needed(NamedTuple):
+class NeededRecords(NamedTuple):
     """Which records later outcomes need: bool (n,) each."""
 
     messages: NDArray[np.bool_]
@@ -616,7 +614,7 @@ class Needed(NamedTuple):
     tx_ends: NDArray[np.bool_]
 
 
-def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
+def still_needed(records: SessionRecords, outcomes: Outcomes) -> NeededRecords:
     """What later outcomes need: messages that are not final, and those that decide them; transactions without an end,
     and those that other needed records name; of all these the openings, and events about them; settlements of messages
     whose links are not known yet."""
@@ -624,7 +622,7 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
     map_no, opens = events["map_no"], events["opens"] == 1
     own_map = records.messages["session"] * MAPS + records.messages["sender"]
     completing = opens & (map_no % MAPS >= COMPLETIONS)
-    completing &= places_in(outcomes.completed, map_no, events["frame_no"]) == NONE
+    completing &= rows_in(outcomes.completed, map_no, events["frame_no"]) == NONE
     messages, ends = ~outcomes.final, transactions.open
     more = messages.copy()
     while more.any():  # one that ends the use of a tag may have been resumed itself
@@ -642,7 +640,7 @@ def still_needed(records: SessionRecords, outcomes: Outcomes) -> Needed:
         contents = messages & (records.messages["command"] == 0)
         more = ends | transactions.ending(records.messages[contents]) | transactions.ending(events[needed])
         if (more == ends).all():
-            return Needed(messages | lists_of(records, messages), needed, ends)
+            return NeededRecords(messages | lists_of(records, messages), needed, ends)
         ends = more
 
 

@@ -1,7 +1,7 @@
 """State of the session tracker: the records of connections, and the columns that are read of frames.
 
 All fields are int64. Texts and keys of transactions are numbers of the caller, 0 for none; -1 stands for unknown
-numbers, times, truth values and places. Records of connections that have ended stay at the front of their pools until
+numbers, times, truth values and indices. Records of connections that have ended stay at the front of their pools until
 `take_ended`; those of the current connection follow. Places count from the first record of a pool.
 """
 
@@ -112,12 +112,12 @@ NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? deli
 # after `epoch` losses. `ends`: how many of their ends are attached.
 NEW_ATTACHING = blank("epoch? opener head? tail? ends")
 # `tag`: a hash; `resumes`: 1 for a transfer that resumes a delivery. Two kinds are no messages: LISTED, an entry in the
-# map of unsettled deliveries of an attach; ALL_LISTED, an attach with a complete map. `stated`: the outcome that the
-# transfer, or the entry, has.
+# map of unsettled deliveries of an attach; ALL_LISTED, an attach with a complete map. `stated_outcome`: the outcome
+# that the transfer, or the entry, has.
 LISTED, ALL_LISTED = 2, 3
 NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
-    "server_hidden named row tag resumes stated"
+    "server_hidden named row tag resumes stated_outcome"
 )
 # `waits`: 1 for a settlement, which waits for the end of its transaction `key`; REPORTS for the result of a command;
 # BY_SENDER for an outcome that the server of 1.0 states of what it has sent itself. `error`, `info`: its texts.
@@ -214,8 +214,8 @@ NEW_RECORDS = {
     "refusals": NEW_REFUSAL,
 }  # fmt: skip
 KINDS = {name: record.dtype for name, record in NEW_RECORDS.items()}
-# Fields that hold the place of a record: (part, field, part of the record, how many places each one takes).
-PLACES = (
+# Fields that hold the slot of a record: (part, field, part of the record, how many indices each one takes).
+SLOT_FIELDS = (
     ("messages", "session", "sessions", 1), ("messages", "link", "links", 1), ("links", "session", "sessions", 1),
     ("links", "next", "links", 1), ("sessions", "cancelled_first", "links", 1),
     ("sessions", "cancelled_last", "links", 1), ("events", "map_no", "sessions", MAPS),
@@ -224,7 +224,7 @@ PLACES = (
     ("bindings", "link", "links", 1), ("bindings", "unknown", "links", 1), ("attachings", "head", "links", 1),
     ("attachings", "tail", "links", 1),
 )  # fmt: skip
-KEYS_A_ROW = 6
+KEYS_PER_ROW = 6
 
 # Keys of `State.found_by`: their kind, then numbers. By side and channel number: BEGUN, the session that the side has
 # begun or answered; WAITING, the session before that, if the other side has to answer it first; ANSWERS, the number of
@@ -283,8 +283,8 @@ def with_room(state: State, rows: int, ranges: int) -> State:
     pools: dict[str, Any] = {name: grown(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
     replies = grown(state.replies, 2 * rows)  # a flow may be the reply to one of its session, and to one of its link
     found_by, stalls = state.found_by, state.stalls
-    if needs_room(found_by, KEYS_A_ROW * rows):
-        found_by = keyed_with_room(found_by, int(found_by.used[USED]) + KEYS_A_ROW * rows)
+    if needs_room(found_by, KEYS_PER_ROW * rows):
+        found_by = keyed_with_room(found_by, int(found_by.used[USED]) + KEYS_PER_ROW * rows)
         drop_old_tags(found_by)
     if int(state.stall_count[0]) + rows > len(stalls):  # a row may begin one after another one
         stalls = np.concatenate([stalls[: state.stall_count[0]], new_rows(int(state.stall_count[0]) + rows)])
@@ -297,13 +297,13 @@ def growth(name: str, rows: int, ranges: int) -> int:
     # A settlement of a range may be written twice, each in two events where numbers wrap.
     more = {
         "events": 3 * rows + 4 * ranges, "messages": rows + ranges, "links": 2 * rows, "tx_ends": 2 * rows,
-        "keys": KEYS_A_ROW * rows, "values": KEYS_A_ROW * rows,
+        "keys": KEYS_PER_ROW * rows, "values": KEYS_PER_ROW * rows,
     }  # fmt: skip
     return more.get(name, rows)
 
 
 class SessionRecords(NamedTuple):
-    """Records of connections; places of sessions and links count within them."""
+    """Records of connections; indices of sessions and links count within them."""
 
     sessions: np.ndarray
     links: np.ndarray
@@ -325,10 +325,10 @@ def take_ended(state: State) -> SessionRecords:
     sessions, links = int(state.sessions.cells[FIRST]), int(state.links.cells[FIRST])
     records = SessionRecords(*(drop_ended(getattr(state, name)) for name in SessionRecords._fields))
     removed = {"sessions": sessions, "links": links}
-    for name, field, of, factor in PLACES:
+    for name, field, of, factor in SLOT_FIELDS:
         pool = getattr(state, name)
-        places = pool.rows[field][: pool.cells[COUNT]]
-        places[places != NONE] -= removed[of] * factor
+        slots = pool.rows[field][: pool.cells[COUNT]]
+        slots[slots != NONE] -= removed[of] * factor
     return records
 
 
@@ -389,17 +389,17 @@ def drop_ended(pool: Pool) -> np.ndarray:
     return records
 
 
-def retain(pool: Pool, chosen: np.ndarray) -> None:
-    """Keep only the `chosen` records of the current connection; there are none of others."""
+def retain(pool: Pool, mask: np.ndarray) -> None:
+    """Keep only the `mask` records of the current connection; there are none of others."""
     count = int(pool.cells[COUNT])
-    rows = pool.rows[:count][chosen]
+    rows = pool.rows[:count][mask]
     pool.rows[: len(rows)] = rows
     pool.cells[COUNT] = len(rows)
 
 
 @kernel
 def new_record(pool):
-    """Add a new record; returns its place."""
+    """Add a new record; returns its slot."""
     at = pool.cells[COUNT]
     pool.rows[at] = pool.new[0]
     pool.cells[COUNT] += 1

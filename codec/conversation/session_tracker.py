@@ -97,12 +97,12 @@ def _begin_connection(s, connection):
 
 
 @inlined
-def _find_oddities(s, rows, i, role, place, session, binding):
+def _find_oddities(s, rows, i, role, slot, session, binding):
     """A row of 1.0 on a link, which the handle stands for, however much was lost since."""
     if binding.link == NONE:
         v1_0.without_link(s, rows, i, role, binding)
         return
-    of_session, at = place - s.sessions.cells[FIRST], binding.link - s.links.cells[FIRST]
+    of_session, at = slot - s.sessions.cells[FIRST], binding.link - s.links.cells[FIRST]
     link = s.links.rows[binding.link]
     if role.transfers:
         v1_0.on_transfer(s, rows, i, session, of_session, link, at)
@@ -113,68 +113,68 @@ def _find_oddities(s, rows, i, role, place, session, binding):
 
 
 @inlined
-def _on_handle(s, rows, i, role, place, session, begins, has_begun):
-    """A row with a handle: update the link of the handle; returns its place. `has_begun`: the sender has begun the
+def _on_handle(s, rows, i, role, slot, session, begins, has_begun):
+    """A row with a handle: update the link of the handle; returns its slot. `has_begun`: the sender has begun the
     session."""
     own_losses = s.numbers[LOSSES_CLIENT] if rows.sender[i] == CLIENT else s.numbers[LOSSES_SERVER]
-    binding = handle_of(s, rows, i, place)
+    binding = handle_of(s, rows, i, slot)
     if role.attaches:
         in_use = binding.link != NONE
-        attach(s, rows, i, place, session, binding, own_losses)
+        attach(s, rows, i, slot, session, binding, own_losses)
         if binding.link != NONE:
             binding.bound_frame = rows.frame_no[i]
             if has_begun:
-                of_session, link = place - s.sessions.cells[FIRST], s.links.rows[binding.link]
+                of_session, link = slot - s.sessions.cells[FIRST], s.links.rows[binding.link]
                 v1_0.on_attach(s, rows, i, session, of_session, link, in_use)
     elif has_begun and (rows.handle[i] != NONE or role.detaches):
-        _find_oddities(s, rows, i, role, place, session, binding)
+        _find_oddities(s, rows, i, role, slot, session, binding)
     if begins:
         binding.delivery_frame = rows.frame_no[i]
         binding.delivery_id = rows.number[i]
         binding.presettled = 0
     if role.transfers:
-        settle_own(s, rows, i, place, binding)
+        settle_own(s, rows, i, slot, binding)
     if rows.handle[i] == NONE:
         return NONE
     kind = SENDER if rows.sender[i] == CLIENT else RECEIVER
-    at = bound_link(s, binding, place, kind, 0, own_losses)
+    at = bound_link(s, binding, slot, kind, 0, own_losses)
     link = s.links.rows[at]
     if begins:
         link.transfers += 1
     if link.known:
         credit_link(s, rows, i, role, link)
-        pair(s, rows, i, place, link.waiting, role.replies, rows.asks[i])
+        pair(s, rows, i, slot, link.waiting, role.replies, rows.asks[i])
     elif rows.sender[i] == CLIENT:
         link.client_handle = rows.handle[i]
     else:
         link.server_handle = rows.handle[i]
     if role.detaches:
-        detach(s, rows, i, place, binding, link)
+        detach(s, rows, i, slot, binding, link)
         if link.coordinator and rows.closed[i] == 1:
-            close_control_links(s, rows, i, place, at)
+            close_control_links(s, rows, i, slot, at)
     return at
 
 
 @kernel
-def _on_destination(s, rows, i, role, place, begins):
-    """A command about a subscription, or a transfer over one: update its link; returns its place."""
-    binding, session = destination_of(s, rows, i, place), s.sessions.rows[place]
+def _on_destination(s, rows, i, role, slot, begins):
+    """A command about a subscription, or a transfer over one: update its link; returns its slot."""
+    binding, session = destination_of(s, rows, i, slot), s.sessions.rows[slot]
     if role.subscribes:
         v0_10.before_subscribe(s, rows, i, session, binding)
-        subscribe(s, rows, i, place, binding)
+        subscribe(s, rows, i, slot, binding)
     elif role.transfers:
-        v0_10.on_transfer(s, rows, i, session, place - s.sessions.cells[FIRST], binding)
+        v0_10.on_transfer(s, rows, i, session, slot - s.sessions.cells[FIRST], binding)
     else:
-        v0_10.on_change(s, rows, i, role, session, place - s.sessions.cells[FIRST], binding)
-    at = bound_link(s, binding, place, SUBSCRIPTION, rows.destination[i], s.numbers[LOSSES_CLIENT])
+        v0_10.on_change(s, rows, i, role, session, slot - s.sessions.cells[FIRST], binding)
+    at = bound_link(s, binding, slot, SUBSCRIPTION, rows.destination[i], s.numbers[LOSSES_CLIENT])
     link = s.links.rows[at]
     if begins:
         link.transfers += 1
-    change_subscription(s, rows, i, role, place, at)
+    change_subscription(s, rows, i, role, slot, at)
     flushes = role.zeroes_credit == FLUSHES
     if (role.transfers or flushes) and link.known and rows.number[i] != NONE:
-        open_delivery(s, rows, i, place * MAPS + COMPLETIONS + rows.sender[i])
-        s.sessions.rows[place].flushes |= flushes
+        open_delivery(s, rows, i, slot * MAPS + COMPLETIONS + rows.sender[i])
+        s.sessions.rows[slot].flushes |= flushes
     return at
 
 
@@ -200,8 +200,8 @@ def _row(s, roles, rows, i):
         twice = v1_0.began_before(s, rows, i)
     elif role.opens_session:
         busy, named, channel = v0_10.before_attach(s, rows, i)
-    place, opener = session_of(s, rows, i, role)
-    session, of_connection = s.sessions.rows[place], place - s.sessions.cells[FIRST]
+    slot, opener = session_of(s, rows, i, role)
+    session, of_connection = s.sessions.rows[slot], slot - s.sessions.cells[FIRST]
     s.odd.now[CHANNEL], s.odd.now[INCARNATION] = session.channel, session.incarnation
     has_begun = of_1_0 and v1_0.on_session(s, rows, i, role, session, of_connection, twice)
     if not of_1_0:
@@ -214,56 +214,56 @@ def _row(s, roles, rows, i):
             v0_10.on_detach(s, rows, i, session)
         else:
             v0_10.on_session(s, rows, i, role, session, of_connection)
-    closes = update_session(s, rows, i, role, place, opener)
+    closes = update_session(s, rows, i, role, slot, opener)
     of_session = max(role.requests, rows.asks[i]) if rows.handle[i] == NONE else 0
-    pair(s, rows, i, place, session.waiting, role.replies, of_session)
+    pair(s, rows, i, slot, session.waiting, role.replies, of_session)
     if role.own_numbers == 0 and rows.sender[i] == CLIENT:
-        before_command(s, rows, i, role, place)
+        before_command(s, rows, i, role, slot)
     known = s.numbers[KEYS]
     key = transaction_of(s, rows, i, role, session)
     if s.numbers[KEYS] > known:
-        begin_transaction(s, rows, i, place * MAPS, key)
+        begin_transaction(s, rows, i, slot * MAPS, key)
     if key:
         s.numbers[TX_COUNT] = 1
     begins = role.transfers and rows.content_frame_no[i] == rows.frame_no[i]
     link = NONE
     if role.on_handle:
-        link = _on_handle(s, rows, i, role, place, session, begins, has_begun)
+        link = _on_handle(s, rows, i, role, slot, session, begins, has_begun)
     elif role.on_destination and rows.destination[i] and (rows.sender[i] == CLIENT) != (role.transfers == 1):
-        link = _on_destination(s, rows, i, role, place, begins)
+        link = _on_destination(s, rows, i, role, slot, begins)
     if begins:
-        transfer(s, rows, i, place, link, key)
+        transfer(s, rows, i, slot, link, key)
     alone = session.incarnation == 0 and session.senders != BOTH
     if role.settles and role.own_numbers and session.remote_channel == NONE and (s.numbers[UNANSWERED] or alone):
         # a begin was not captured: nothing tells which session of the other side it is about
         s.numbers[HIDDEN_CLIENT if rows.sender[i] == CLIENT else HIDDEN_SERVER] += 1
     if role.settles and not session.doubted:
-        settle_ranges(s, rows, i, role, place, key)
+        settle_ranges(s, rows, i, role, slot, key)
     if rows.declared[i]:
-        declare_transaction(s, rows, i, place)
+        declare_transaction(s, rows, i, slot)
     if closes and (role.own_numbers or session.failed or session.timeout_s <= 0):
-        close_control_links(s, rows, i, place, NONE)
+        close_control_links(s, rows, i, slot, NONE)
     if role.refuses and rows.number[i] != NONE:
         refusal = s.refusals.rows[new_record(s.refusals)]
         refusal.connection = rows.connection_id[i]
-        refusal.session = place
+        refusal.session = slot
         refusal.command_id = rows.number[i]
     if role.awaits and rows.number[i] != NONE and not session.doubted:
-        await_reply(s, rows, i, place)
+        await_reply(s, rows, i, slot)
         if not rows.ends[i]:
-            open_delivery(s, rows, i, place * MAPS + rows.sender[i])
+            open_delivery(s, rows, i, slot * MAPS + rows.sender[i])
     continues = role.transfers and not begins
     if rows.ends[i] and (rows.content_frame_no[i] if continues else rows.number[i]) == NONE:
-        request_unnumbered_tx_end(s, rows, i, role, place, key)
+        request_unnumbered_tx_end(s, rows, i, role, slot, key)
     elif rows.ends[i]:
-        map_no, frame_no = place * MAPS + rows.sender[i], rows.frame_no[i]
+        map_no, frame_no = slot * MAPS + rows.sender[i], rows.frame_no[i]
         if role.transfers:
             frame_no = rows.content_frame_no[i]
         else:
             open_delivery(s, rows, i, map_no)
         request_tx_end(s, rows, i, role, map_no, frame_no, key)
     if role.own_numbers == 0:
-        after_command(s, rows, i, role, place)
+        after_command(s, rows, i, role, slot)
 
 
 @kernel

@@ -337,7 +337,7 @@ def _note(unsettled, kind, first, last, outcome, transaction):
 
 
 @kernel
-def _place(unsettled, at, message_id, frame_no, note, mark):
+def _slot(unsettled, at, message_id, frame_no, note, mark):
     """Put an outstanding message and its notes at position `at`; `_combine` follows."""
     unsettled.ids[at] = message_id
     unsettled.frames[at] = frame_no
@@ -383,7 +383,7 @@ def _merge(unsettled, first, second, end):
         _push_above(unsettled.latest, first + len(ids))
         _push_above(unsettled.latest, end - 1 + len(ids))
     for k in range(merged):
-        _place(unsettled, first + k, scratch[IDS, k], scratch[FRAMES, k], scratch[NOTE, k], scratch[MARK, k])
+        _slot(unsettled, first + k, scratch[IDS, k], scratch[FRAMES, k], scratch[NOTE, k], scratch[MARK, k])
     if with_notes:
         for at in range(first + merged, end):
             _remove(unsettled.latest, at + len(ids))
@@ -419,7 +419,7 @@ def _open(unsettled, message_id, frame_no):
         state[RUNS] += 1
     if unsettled.latest.shape[1]:
         _push_above(unsettled.latest, state[COUNT] + len(unsettled.ids))
-    _place(unsettled, state[COUNT], message_id, frame_no, 0, 0)
+    _slot(unsettled, state[COUNT], message_id, frame_no, 0, 0)
     if unsettled.latest.shape[1]:
         _combine_above(unsettled.latest, state[COUNT] + len(unsettled.ids))
     state[COUNT] += 1

@@ -1,6 +1,6 @@
 """States of many connections as plain arrays, part by part and, within a part, connection by connection.
 
-Fields that hold the place of a record count from the first record of their connection. Texts are numbers, above 0, that
+Fields that hold the slot of a record count from the first record of their connection. Texts are numbers, above 0, that
 the caller gave them.
 """
 
@@ -66,7 +66,7 @@ class ConnectionStates:
         )
 
     def at(self, which: Integers) -> ConnectionStates:
-        """The connections at these places, in this order; an empty state where the place is negative."""
+        """The connections at these indices, in this order; an empty state where the index is negative."""
         there = np.maximum(which, 0)
         parts, counts = {}, {}
         for name, part in self.parts.items():
@@ -87,11 +87,11 @@ class ConnectionStates:
         found = self.at(find_ids(self.ids, ids))
         return ConnectionStates(ids, found.parts, found.counts)
 
-    def filtered(self, name: str, chosen: NDArray[np.bool_]) -> ConnectionStates:
+    def filtered(self, name: str, mask: NDArray[np.bool_]) -> ConnectionStates:
         """The same with only the chosen items of one part."""
         owner = np.repeat(np.arange(len(self.ids)), self.counts[name])
-        counts = np.bincount(owner[chosen], minlength=len(self.ids)).astype(np.int64)
-        parts = {**self.parts, name: self.parts[name][chosen]}
+        counts = np.bincount(owner[mask], minlength=len(self.ids)).astype(np.int64)
+        parts = {**self.parts, name: self.parts[name][mask]}
         return ConnectionStates(self.ids, parts, {**self.counts, name: counts})
 
     def largest(self) -> int:
@@ -171,7 +171,7 @@ class Layout:
             states.ids, {**parts, **self.with_texts(parts, texts[len(self.text_fields) :])}, states.counts
         )
 
-    def texts_apart(self, states: ConnectionStates) -> tuple[ConnectionStates, Integers, Integers]:
+    def split_texts(self, states: ConnectionStates) -> tuple[ConnectionStates, Integers, Integers]:
         """The states with texts numbered from 1 within each connection; the old numbers, connection after connection;
         how many each connection has."""
         texts, connections = self.texts_of(states), np.arange(len(states.ids))
@@ -184,7 +184,7 @@ class Layout:
         ]
         return self.replace_texts(states, own_numbers), known & 0xFFFFFFFF, counts
 
-    def texts_together(self, states: ConnectionStates, numbers: Integers, counts: Integers) -> ConnectionStates:
+    def merge_texts(self, states: ConnectionStates, numbers: Integers, counts: Integers) -> ConnectionStates:
         """The reverse: `numbers` of all texts, `counts` of each connection."""
         numbers = np.append(numbers, 0)
         texts, owners = self.texts_of(states), self._owners(states, np.cumsum(counts) - counts)
@@ -214,7 +214,7 @@ def find_ids(known: Integers, ids: Integers) -> Integers:
 
 
 def expand_ranges(begins: Integers, counts: Integers) -> Integers:
-    """The places of `counts[i]` items from `begins[i]` on, end to end."""
+    """The indices of `counts[i]` items from `begins[i]` on, end to end."""
     ends = np.cumsum(counts)
     found: Integers = np.repeat(begins - (ends - counts), counts) + np.arange(int(counts.sum()))
     return found
@@ -234,15 +234,15 @@ def owners(states: ConnectionStates, part: str) -> Integers:
     return np.repeat(np.arange(len(states.ids)), states.counts[part])
 
 
-def absolute(states: ConnectionStates, part: str, owners: Integers, places: Integers) -> Integers:
+def absolute(states: ConnectionStates, part: str, owners: Integers, slots: Integers) -> Integers:
     """Places that count within all records, from those within the records of a connection."""
     counts = states.counts[part]
-    found: Integers = (np.cumsum(counts) - counts)[owners] + places
+    found: Integers = (np.cumsum(counts) - counts)[owners] + slots
     return found
 
 
 def new_indices(states: ConnectionStates, part: str, dropped: NDArray[np.bool_]) -> Integers:
-    """The place of each record within its connection without those that are dropped."""
+    """The index of each record within its connection without those that are dropped."""
     before = np.append(0, np.cumsum(~dropped))
     counts = states.counts[part]
     begins = np.repeat(before[np.cumsum(counts) - counts], counts)

@@ -79,26 +79,26 @@ def unfinished(records: SessionRecords, over: NDArray[np.bool_]) -> Integers:
     ended = (links["kind"] != SUBSCRIPTION) & (ended_ns != NONE) & (links["attached"][at, sender] == 1)
     ended &= (sessions["lost_ns"] == 0) | (sessions["lost_ns"] >= ended_ns)
     found = []
-    for name, chosen, observed, expected, about in (
+    for name, mask, observed, expected, about in (
         (O.DELIVERY_UNFINISHED, links["open"] == 1, links["byte_count"], np.full(len(links), NONE),
          links["delivery_frame"]),
         (O.TRANSACTION_OPEN, (links["transactions"] > 0) & (links["work"] > 0), links["work"], links["transactions"],
          links["attach_frame"][at, sender]),
     ):  # fmt: skip
-        chosen = chosen & ended
-        rows = _waiting(name, sessions, chosen, sender, np.full(len(links), NONE), frame, about)
-        rows[:, O.TS] = ended_ns[chosen]
-        rows[:, O.OBSERVED], rows[:, O.EXPECTED] = observed[chosen], expected[chosen]
+        mask = mask & ended
+        rows = _waiting(name, sessions, mask, sender, np.full(len(links), NONE), frame, about)
+        rows[:, O.TS] = ended_ns[mask]
+        rows[:, O.OBSERVED], rows[:, O.EXPECTED] = observed[mask], expected[mask]
         found.append(rows)
     return np.concatenate(found)
 
 
 def _waiting(
-    name: int, sessions: Records, chosen: NDArray[np.bool_], side: Integers | int, since_ns: Integers, frame: Integers,
+    name: int, sessions: Records, mask: NDArray[np.bool_], side: Integers | int, since_ns: Integers, frame: Integers,
     about: Integers | int = NONE,
 ) -> Integers:  # fmt: skip
     """A row for each chosen session: `side` lets the other one wait since `since_ns`, when it sent `frame`."""
-    at = np.flatnonzero(chosen)
+    at = np.flatnonzero(mask)
     rows = np.full((len(at), len(O.CELLS)), NONE)
     rows[:, O.CONNECTION], rows[:, O.NAME] = sessions["connection"][at], name
     rows[:, O.CHANNEL], rows[:, O.INCARNATION] = sessions["channel"][at], sessions["incarnation"][at]

@@ -116,12 +116,12 @@ def before_attach(s, rows, i):
 
 
 @outlined
-def on_attach(s, rows, i, session, place, busy, named, channel):
-    """The session at `place` is attached, or asked to be; the rest is what `before_attach` returned."""
+def on_attach(s, rows, i, session, slot, busy, named, channel):
+    """The session at `slot` is attached, or asked to be; the rest is what `before_attach` returned."""
     o = s.odd
     if busy:
         note(o, O.CHANNEL_BUSY, NONE, NONE, NONE)
-    if channel != NONE and named != place:
+    if channel != NONE and named != slot:
         note(o, O.SESSION_TWICE, channel, NONE, NONE)
     session.phase, session.asker = ASKED, rows.sender[i]
     session.detach_ns = NONE
@@ -182,8 +182,8 @@ def on_channel(s, rows, i):
 
 
 @kernel
-def on_session(s, rows, i, role, session, place):
-    """A control or command of a session, but those that attach and detach it. `place`: of the session among those of
+def on_session(s, rows, i, role, session, slot):
+    """A control or command of a session, but those that attach and detach it. `slot`: of the session among those of
     the connection."""
     o, sender = s.odd, rows.sender[i]
     over = session.phase != READY and not_attached(s, rows, i, session)
@@ -193,28 +193,28 @@ def on_session(s, rows, i, role, session, place):
                 note(o, O.COMMAND_OFFSET, 1 - rows.continues[i], NONE, NONE)
             session.expects[sender] = 0
         if rows.readable[i]:
-            _command(s, rows, i, role, session, place, over)
+            _command(s, rows, i, role, session, slot, over)
     if not rows.readable[i]:
         return
     if role.names_commands:
-        _ids(s, rows, i, role, session, place)
+        _ids(s, rows, i, role, session, slot)
     elif role.names_transfers:
-        _settle(s, rows, i, session, place)
+        _settle(s, rows, i, session, slot)
     elif role.points:
         session.pointed[sender] = 1
         session.next[sender] = rows.number[i]
         session.expects[sender] = REST if rows.few[rows.at_few[i]].command_offset > 0 else BEGINNING
     elif role.reports_status:
-        _result(s, rows, i, session, place)
+        _result(s, rows, i, session, slot)
     elif role.refuses:
         note(o, O.EXCEPTION, rows.code[i], NONE, rows.frame_no[i])
         session.failed_by = sender
     elif role.in_transactions:
-        _transactions(s, rows, i, role, session, place)
+        _transactions(s, rows, i, role, session, slot)
 
 
 @kernel
-def _command(s, rows, i, role, session, place, over):
+def _command(s, rows, i, role, session, slot, over):
     """A command: its number (session.command-point), sync, and result."""
     o, sender, number = s.odd, rows.sender[i], rows.number[i]
     if not session.pointed[sender] and not over:
@@ -233,13 +233,13 @@ def _command(s, rows, i, role, session, place, over):
             session.sync_ns[sender], session.sync_frame[sender] = rows.ts_ns[i], rows.frame_no[i]
         session.sync_id[sender] = number
     if role.gives_result:
-        put(s.found_by, key_of(RESULT, place, sender, number % RESULTS), 2 * number)
+        put(s.found_by, key_of(RESULT, slot, sender, number % RESULTS), 2 * number)
         session.result_id[sender], session.result_frame[sender] = number, rows.frame_no[i]
         session.result_ns[sender] = NONE
 
 
 @kernel
-def _ids(s, rows, i, role, session, place):
+def _ids(s, rows, i, role, session, slot):
     """Sets of command ids: of the other side (session.completed, confirmed, expected), or completed by it."""
     o, name, sender, ts_ns = s.odd, rows.name[i], rows.sender[i], rows.ts_ns[i]
     other, unknown, repeated = 1 - sender, False, False
@@ -256,7 +256,7 @@ def _ids(s, rows, i, role, session, place):
         known = session.known_to[sender]
         repeated |= known != NONE and after(first, known) <= 0 and ts_ns - session.known_ns[sender] > o.now[O.GRACE]
         if role.completes:
-            _complete(s, rows, i, session, place, first, last)
+            _complete(s, rows, i, session, slot, first, last)
     if unknown:
         note(o, O.IDS_UNKNOWN, rows.range_last[end - 1], (session.next[other] - 1) % SERIAL, NONE)
     if repeated:
@@ -269,7 +269,7 @@ def _ids(s, rows, i, role, session, place):
 
 
 @kernel
-def _complete(s, rows, i, session, place, first, last):
+def _complete(s, rows, i, session, slot, first, last):
     """The sender has completed commands `first` to `last` of the other side."""
     sender = rows.sender[i]
     other = 1 - sender
@@ -282,17 +282,17 @@ def _complete(s, rows, i, session, place, first, last):
     if session.done_to[sender] == NONE or after(last, session.done_to[sender]) > 0:
         session.done_to[sender] = last
     if sender == CLIENT:
-        _return_credit(s, session, place, first, last)
+        _return_credit(s, session, slot, first, last)
     elif session.flush_from != NONE:
-        _flush(s, session, place, first, last)
+        _flush(s, session, slot, first, last)
 
 
 @kernel
-def _result(s, rows, i, session, place):
+def _result(s, rows, i, session, slot):
     other, number = 1 - rows.sender[i], rows.number[i]
     if number == NONE:
         return
-    key = key_of(RESULT, place, other, number % RESULTS)
+    key = key_of(RESULT, slot, other, number % RESULTS)
     asked = get(s.found_by, key)
     if asked == 2 * number:
         put(s.found_by, key, asked + ANSWERED)
@@ -303,7 +303,7 @@ def _result(s, rows, i, session, place):
 
 
 @outlined
-def _transactions(s, rows, i, role, session, place):
+def _transactions(s, rows, i, role, session, slot):
     """Classes tx and dtx: the order of their commands."""
     o, name = s.odd, rows.name[i]
     if name == TX_SELECT:
@@ -318,7 +318,7 @@ def _transactions(s, rows, i, role, session, place):
     elif name == DTX_SELECT:
         session.selected |= DTX
     else:
-        key = key_of(BRANCH, place, 0, rows.key[i])
+        key = key_of(BRANCH, slot, 0, rows.key[i])
         active = get(s.found_by, key) != NONE
         wrong = name == DTX_END and not active if name in (DTX_START, DTX_END) else active
         if wrong or (name == DTX_START and not session.selected & DTX):
@@ -350,7 +350,7 @@ def before_subscribe(s, rows, i, session, binding):
 
 
 @outlined
-def on_change(s, rows, i, role, session, place, binding):
+def on_change(s, rows, i, role, session, slot, binding):
     """message.flow, stop, cancel, flush, set-flow-mode."""
     o, name, number = s.odd, rows.name[i], rows.number[i]
     if not _is_active(s, binding):
@@ -370,7 +370,7 @@ def on_change(s, rows, i, role, session, place, binding):
         if number != NONE:
             link.flush_id = number
             link.later = link.all_later = 0
-            put(s.found_by, key_of(FLUSH, place, 0, number), binding.link - s.links.cells[FIRST] + 1)
+            put(s.found_by, key_of(FLUSH, slot, 0, number), binding.link - s.links.cells[FIRST] + 1)
             session.flush_from = number if session.flush_from == NONE else session.flush_from
             session.flush_to = number
     elif role.zeroes_credit:
@@ -386,7 +386,7 @@ def on_change(s, rows, i, role, session, place, binding):
 
 
 @kernel
-def on_transfer(s, rows, i, session, place, binding):
+def on_transfer(s, rows, i, session, slot, binding):
     """A transfer of the server goes over a subscription and uses up its credit."""
     o, number = s.odd, rows.number[i]
     if not _is_active(s, binding):
@@ -410,7 +410,7 @@ def on_transfer(s, rows, i, session, place, binding):
     session.unsettled += 1
     flags = GIVES_BACK if link.no_ack == 1 else GIVES_BACK | UNSETTLED
     at = binding.link - s.links.cells[FIRST] + 1
-    put(s.found_by, key_of(DELIVERY, place, SERVER, number), flags | at)
+    put(s.found_by, key_of(DELIVERY, slot, SERVER, number), flags | at)
 
 
 @kernel
@@ -429,14 +429,14 @@ def _drop_flag(s, session, key, flag):
 
 
 @kernel
-def _return_credit(s, session, place, first, last):
+def _return_credit(s, session, slot, first, last):
     """The client has completed transfers: in window mode they return their credit."""
     for step in range(after(last, first) + 1):
         if s.numbers[STEPS] <= 0:
             return
         s.numbers[STEPS] -= 1
         number = (first + step) % SERIAL
-        at = _drop_flag(s, session, key_of(DELIVERY, place, SERVER, number), GIVES_BACK)
+        at = _drop_flag(s, session, key_of(DELIVERY, slot, SERVER, number), GIVES_BACK)
         if not at:
             continue
         link = s.links.rows[s.links.cells[FIRST] + at - 1]
@@ -446,7 +446,7 @@ def _return_credit(s, session, place, first, last):
 
 
 @kernel
-def _flush(s, session, place, first, last):
+def _flush(s, session, slot, first, last):
     """The server has completed commands `first` to `last`: of subscriptions that they flush only the credit is left
     that was given later. Each id is looked up once."""
     number = first if after(first, session.flush_from) > 0 else session.flush_from
@@ -454,7 +454,7 @@ def _flush(s, session, place, first, last):
     follows = after(first, session.flush_from) <= 0
     while after(until, number) >= 0 and s.numbers[STEPS] > 0:
         s.numbers[STEPS] -= 1
-        key = key_of(FLUSH, place, 0, number)
+        key = key_of(FLUSH, slot, 0, number)
         at = remove(s.found_by, key)
         if at != NONE:
             link = s.links.rows[s.links.cells[FIRST] + at - 1]
@@ -470,7 +470,7 @@ def _flush(s, session, place, first, last):
 
 
 @kernel
-def _settle(s, rows, i, session, place):
+def _settle(s, rows, i, session, slot):
     """message.accept, reject, release, acquire of transfers that the other side sent."""
     o, name, sender = s.odd, rows.name[i], rows.sender[i]
     if name == REJECT:
@@ -490,7 +490,7 @@ def _settle(s, rows, i, session, place):
                 return
             s.numbers[STEPS] -= 1
             number = (first + step) % SERIAL
-            if not _drop_flag(s, session, key_of(DELIVERY, place, SERVER, number), UNSETTLED) and known:
+            if not _drop_flag(s, session, key_of(DELIVERY, slot, SERVER, number), UNSETTLED) and known:
                 unknown = number
     if unknown != NONE:
         note(o, O.TRANSFERS_UNKNOWN, unknown, NONE, rows.frame_no[i])

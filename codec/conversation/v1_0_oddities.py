@@ -152,8 +152,8 @@ def _has_begun(session, rows, i):
 
 
 @kernel
-def on_session(s, rows, i, role, session, place, twice):
-    """A frame of a session; returns whether the sender has begun the session, and not ended it. `place`: of the session
+def on_session(s, rows, i, role, session, slot, twice):
+    """A frame of a session; returns whether the sender has begun the session, and not ended it. `slot`: of the session
     among those of the connection; `twice`: the sender has begun its number before. Nothing is odd where the frame may
     belong to another session (`doubted`)."""
     if not rows.readable[i] or session.doubted:
@@ -169,7 +169,7 @@ def on_session(s, rows, i, role, session, place, twice):
     if role.transfers:
         _count_transfer(s.odd, session, rows.sender[i])
     elif role.states_outcome:
-        _dispose(s, rows, i, session, place)
+        _dispose(s, rows, i, session, slot)
     elif role.states_credit:
         _flow(s, rows, i, session)
     elif role.closes_session:
@@ -296,7 +296,7 @@ def _sending_side(link):
 
 
 @outlined
-def on_attach(s, rows, i, session, place, link, in_use):
+def on_attach(s, rows, i, session, slot, link, in_use):
     """The sender attaches its end of a link (2.6.3); `in_use`: it had another one with that handle."""
     o, sender, handle, frame_no = s.odd, rows.sender[i], rows.handle[i], rows.frame_no[i]
     other, receives, sends = 1 - sender, rows.is_receiver[i], sender == _sending_side(link)
@@ -318,7 +318,7 @@ def on_attach(s, rows, i, session, place, link, in_use):
         if few.dynamic:
             note(o, O.DYNAMIC_ADDRESS, NONE, NONE, frame_no)
         # The other side waits for this name with the same role.
-        at = get(s.found_by, key_of(ATTACHED, place, 1 - (link.kind - SENDER), rows.link_name[i]))
+        at = get(s.found_by, key_of(ATTACHED, slot, 1 - (link.kind - SENDER), rows.link_name[i]))
         head = s.attachings.rows[at].head if at != NONE else NONE
         if head != NONE and s.links.rows[head].attached[other]:
             note(o, O.ATTACH_ROLE, receives, 1 - receives, frame_no)
@@ -418,7 +418,7 @@ def _credit_used(o, link):
 
 
 @kernel
-def on_transfer(s, rows, i, session, place, link, at):
+def on_transfer(s, rows, i, session, slot, link, at):
     """A transfer begins or continues a delivery (2.6.12, 2.6.14). `at`: of the link among those of the connection."""
     o, sender = s.odd, rows.sender[i]
     if sender != _sending_side(link):
@@ -427,7 +427,7 @@ def on_transfer(s, rows, i, session, place, link, at):
     if link.open:
         _continue(o, rows, i, link)
     if not link.open:
-        _begin_delivery(s, rows, i, session, place, link, at)
+        _begin_delivery(s, rows, i, session, slot, link, at)
     if rows.coordinates[i]:
         _coordinate(o, rows, i, link)
     if rows.key[i] and sender == CLIENT:
@@ -449,7 +449,7 @@ def on_transfer(s, rows, i, session, place, link, at):
     if 0 < link.max_size < link.byte_count:
         note(o, O.MESSAGE_TOO_LARGE, link.byte_count, link.max_size, link.delivery_frame)
     settled = (link.settled or aborted) and link.delivery_id != NONE and link.outstanding
-    if settled and remove(s.found_by, key_of(DELIVERY, place, sender, link.delivery_id)) != NONE:
+    if settled and remove(s.found_by, key_of(DELIVERY, slot, sender, link.delivery_id)) != NONE:
         _settle(session, link)
 
 
@@ -467,7 +467,7 @@ def _continue(o, rows, i, link):
 
 
 @kernel
-def _begin_delivery(s, rows, i, session, place, link, at):
+def _begin_delivery(s, rows, i, session, slot, link, at):
     o, sender, number, frame_no = s.odd, rows.sender[i], rows.number[i], rows.frame_no[i]
     link.delivery_id, link.tag, link.message_format = number, rows.tag[i], rows.message_format[i]
     settled = rows.settled[i] == 1
@@ -495,7 +495,7 @@ def _begin_delivery(s, rows, i, session, place, link, at):
     _credit_used(o, link)
     if rows.tag_size[i] == NONE or number == NONE:
         return
-    by_id, earlier, is_listed = key_of(DELIVERY, place, sender, number), NONE, False
+    by_id, earlier, is_listed = key_of(DELIVERY, slot, sender, number), NONE, False
     by_tag = _tag_key(session, link, sender, rows.tag[i])
     if not settled and session.unsettled < MOST_UNSETTLED:
         used, is_listed, s.numbers[NEW_TAGS] = s.found_by.used, True, s.numbers[NEW_TAGS] + 1
@@ -545,7 +545,7 @@ def _settle(session, link):
 
 
 @kernel
-def _dispose(s, rows, i, session, place):
+def _dispose(s, rows, i, session, slot):
     """Outcomes of deliveries: the receiver states those of the other side's, the sender those of its own."""
     o, sender, by_receiver = s.odd, rows.sender[i], rows.is_receiver[i] == 1
     at = rows.range_at[i]
@@ -554,7 +554,7 @@ def _dispose(s, rows, i, session, place):
         return
     first, last, state = rows.range_first[at], rows.range_last[at], rows.state[i]
     if rows.declared[i]:
-        delivery = max(get(s.found_by, key_of(DELIVERY, place, of, first)), 0)
+        delivery = max(get(s.found_by, key_of(DELIVERY, slot, of, first)), 0)
         put(s.found_by, key_of(TRANSACTION, 0, 0, rows.declared[i]), delivery & OF_LINK)
     elif rows.key[i] and sender == CLIENT:
         _in_transaction(s, rows, i, rows.frame_no[i], max(after(last, first) + 1, 0))
@@ -572,7 +572,7 @@ def _dispose(s, rows, i, session, place):
         if s.numbers[STEPS] <= 0:
             return
         s.numbers[STEPS] -= 1
-        key = key_of(DELIVERY, place, of, (first + step) % SERIAL)
+        key = key_of(DELIVERY, slot, of, (first + step) % SERIAL)
         delivery = remove(s.found_by, key) if settled else get(s.found_by, key)
         if delivery != NONE:
             link = s.links.rows[s.links.cells[FIRST] + (delivery & OF_LINK) - 1]

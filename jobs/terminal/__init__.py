@@ -1,1 +1,2 @@
-"""What all jobs share: their arguments, messages, exit codes, and the summary that they print."""
+"""What all jobs share: `running` (parser, exit codes, errors), `arguments`, `console` (status lines, tables as text)
+and `summary` (what a decode prints)."""

@@ -19,7 +19,7 @@ from udfs.workers.progress import progress_line, time_left
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.run.processes import LocalProcesses
+    from pipeline.run.local_processes import LocalProcesses
 
 LARGE = 10_000
 
@@ -77,7 +77,7 @@ class Status:
     def progress(self, spark: SparkSession | LocalProcesses | None, seconds: float) -> str:
         """Progress of the running stages, as ', 40 MB of 100 MB read (40 %), about 3 s left' or ', 40 %'; empty if
         unknown."""
-        from pipeline.output.text import size  # not above: --help needs no Spark
+        from pipeline.output.formatting import size  # not above: --help needs no Spark
 
         stages = active_stages(spark)
         self._seen += sorted(stage for stage in stages if stage not in self._seen)
@@ -117,7 +117,7 @@ def step(
 
 def active_stages(spark: SparkSession | LocalProcesses | None) -> dict[int, tuple[int, int]]:
     """Active stages: number -> (completed tasks, all tasks); empty if the session does not provide them."""
-    from pipeline.run.processes import LocalProcesses  # not above: --help needs no Spark
+    from pipeline.run.local_processes import LocalProcesses  # not above: --help needs no Spark
 
     if spark is None:
         return {}

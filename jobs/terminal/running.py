@@ -182,7 +182,7 @@ def exit_code_of(words: Sequence[str], jobs: Sequence[str]) -> int:
             try:
                 arguments = command_line(jobs).arguments(words)
             except UsageError as error:
-                from udfs.source.reading import masked
+                from udfs.source.capture_bytes import masked
 
                 print_error(masked(str(error), *words))
                 return USAGE
@@ -208,7 +208,7 @@ def run_job(arguments: argparse.Namespace, words: Sequence[str], stop_request: S
     except Exception as error:  # including errors of Spark, Java and file systems
         if stop_request.requested:  # the error follows from the cancellation
             raise Stopped from error
-        from udfs.source.reading import masked
+        from udfs.source.capture_bytes import masked
 
         code, line = outcome(error, arguments.exit_statuses)
         print_error(masked(f"{arguments.prog}: {line}", *words))

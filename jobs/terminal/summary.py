@@ -1,7 +1,7 @@
 """Summary of a decode as text tables: captures, connections, messages, errors that peers reported, table sizes.
 
-DuckDB counts in this process (`pipeline.explore.sql`): memory does not grow with the number of messages, and no Spark
-job is needed.
+DuckDB counts in this process (`pipeline.explore.duckdb_tables`): memory does not grow with the number of messages, and
+no Spark job is needed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from jobs.terminal.console import table
-from pipeline.output.text import duration, endpoint_text, size
+from pipeline.output.formatting import duration, endpoint_text, size
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], object]]  # heading -> value

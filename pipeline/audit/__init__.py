@@ -4,10 +4,10 @@
     found.filter("severity = 'violation'").select("rule_id", "summary", "evidence", "packet_no").show()
 
 Rules are data (`catalogue`), and so are the conditions that break them (`detectors`), in DuckDB's SQL. A context is a
-set of rows that detectors read, made once for all of them (`contexts`). `engine` makes one program of all that, which
-`udfs.findings` runs for groups of connections: in this process, on the files that one task of a decode has written
-(`findings_in`, `groups`), or in tasks of Spark (`findings`, `on_spark`). `config` adds rules of the user. Importing
-this loads none of them: the catalogue is read by commands that search nothing.
+set of rows that detectors read, made once for all of them (`contexts`). `rule_program` makes one program of all that,
+which `udfs.findings` runs for groups of connections: in this process, on the files that one task of a decode has
+written (`findings_in`, `file_groups`), or in tasks of Spark (`findings`, `on_spark`). `config` adds rules of the user.
+Importing this loads none of them: the catalogue is read by commands that search nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def findings_in(
     at once as there are processors: DuckDB evaluates them in threads."""
     import pyarrow as pa
 
-    from pipeline.audit.groups import GROUP_BYTES, groups_of
+    from pipeline.audit.file_groups import GROUP_BYTES, groups_of
     from pipeline.run import scratch
     from udfs.findings.evaluation import TASK_BYTES, Resources, answer, findings_across, findings_of
 
@@ -119,7 +119,7 @@ def wanted_program(
     """The program that checks the wanted rules; None: there are none."""
     from pipeline.audit.config import Config, is_accepted, validate
     from pipeline.audit.detectors import DETECTORS
-    from pipeline.audit.engine import program
+    from pipeline.audit.rule_program import program
 
     limits = config or Config()
     additional, searching = validate([*extra, *limits.rules])

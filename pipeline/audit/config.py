@@ -36,10 +36,10 @@ from typing import Any
 from codec.errors import WirehareError
 from pipeline.audit.catalogue import Number, Rule, catalogue, names_of, with_custom
 from pipeline.audit.detectors import Detector, Sql
-from pipeline.audit.engine import CONNECTION_KEYS, require_runnable
+from pipeline.audit.rule_program import CONNECTION_KEYS, require_runnable
 from udfs.findings.program import quoted
+from udfs.source.capture_bytes import first_line, printable, read_at_most
 from udfs.source.options import meant
-from udfs.source.reading import first_line, printable, read_at_most
 
 BYTES = 1 << 20  # of a configuration, at most
 # Also in custom rules and reasons, which every output shows.

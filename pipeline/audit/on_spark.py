@@ -16,15 +16,14 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from codec.tables import FINDINGS
-from pipeline.audit.groups import GROUP_BYTES, grouped, joined_files
-from pipeline.explore.sql import table_files
-from pipeline.lake.reading import Span
+from pipeline.audit.file_groups import GROUP_BYTES, grouped, joined_files
+from pipeline.explore.duckdb_tables import table_files
+from pipeline.lake.lake_tables import Span
 from pipeline.output.location import OutputError, TablesError, location
 from pipeline.tables.dataframes import Tables
 from udfs.arrow.spark_schemas import spark_schema
 from udfs.findings.evaluation import OF_GROUPS, Question, findings_across
-from udfs.findings.program import Program
-from udfs.findings.transport import (
+from udfs.findings.group_tasks import (
     CONNECTIONS,
     FILES,
     PACKED,
@@ -36,6 +35,7 @@ from udfs.findings.transport import (
     unpacked,
     unpacked_findings,
 )
+from udfs.findings.program import Program
 
 # Their rows, and the function for `mapInArrow` that answers a question for one.
 Groups = tuple[DataFrame, Callable[[Question], AnswerFiles | AnswerRows]]

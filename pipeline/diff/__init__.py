@@ -33,10 +33,10 @@ from pipeline.diff.sides import (
     measures,
     observe,
 )
-from pipeline.output.text import plural
+from pipeline.output.formatting import plural
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
     from pipeline.tables.dataframes import Tables
 
 __all__ = ["Comparison", "Difference", "Proof", "diff", "diff_sessions"]
@@ -60,7 +60,7 @@ def diff(
 
     Raises DiffError, QueryError; TablesError for directories, PathError and KeyLogError for captures.
     """
-    from pipeline.explore.sql import has_tables, open_tables
+    from pipeline.explore.duckdb_tables import has_tables, open_tables
 
     require_scipy()
     with ExitStack() as stack:
@@ -81,13 +81,13 @@ def tables_of(captures: str, keylog: str | Sequence[str] | None) -> Iterator[str
     """A directory with the tables and findings of captures while the body runs."""
     from codec.tables import FINDINGS
     from pipeline.audit import findings_in
-    from pipeline.explore.sql import files_here
-    from pipeline.lake.reading import Span
+    from pipeline.explore.duckdb_tables import files_here
+    from pipeline.lake.lake_tables import Span
     from pipeline.output.location import location
-    from pipeline.output.parquet import write_rows
+    from pipeline.output.parquet_tables import write_rows
     from pipeline.run import scratch
-    from pipeline.run.processes import LocalProcesses
-    from pipeline.tables.writing import write
+    from pipeline.run.local_processes import LocalProcesses
+    from pipeline.tables.write_tables import write
 
     with tempfile.TemporaryDirectory(dir=scratch.directories({}).partition(",")[0]) as folder:
         directory = f"{folder}/tables"
@@ -104,7 +104,7 @@ def span_of(day: str | None) -> Any:
     """The span of a day in UTC; None for no day. Raises DiffError."""
     from datetime import date, timedelta
 
-    from pipeline.lake.reading import Span
+    from pipeline.lake.lake_tables import Span
 
     if day is None:
         return None

@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from pipeline.diff.sides import NO_PROOF, Proof
-from pipeline.output.text import (
+from pipeline.output.formatting import (
     code_span,
     duration,
     plain_text,

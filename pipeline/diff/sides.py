@@ -20,7 +20,7 @@ from pipeline.diff.statistics import Sample
 from udfs.findings.program import quoted
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 MOST_VALUES = 20  # of a fact; with more of them it is no setting
 UNITS = 64

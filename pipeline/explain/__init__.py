@@ -6,7 +6,7 @@
 
 Causes are data (`causes.json`): a condition in DuckDB's SQL over the facts of what is explained (`facts.sql`,
 `queue.sql`, `message.sql`), texts, advice, and why a cause is ruled out where it does not hold. The first cause whose
-condition holds is the answer. Read this file, then `pages`, which writes answers.
+condition holds is the answer. Read this file, then `answers`, which writes answers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codec.errors import WirehareError
-from pipeline.explain.pages import Answer, Event, filled, page
+from pipeline.explain.answers import Answer, Event, filled, page
 from udfs.findings.program import quoted
 from udfs.source.options import meant
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 __all__ = ["Answer", "Event", "SubjectError", "explain", "explain_worst", "page"]
 
@@ -109,14 +109,14 @@ def _text(name: str) -> str:
 
 def explain(tables: Session | str | os.PathLike[str], subject: str | None = None) -> list[Answer]:
     """Answers about `subject`, at most MOST_ANSWERS; None: what costs most in all tables. An answer prints as a page.
-    `tables`: their directory, or a session (`pipeline.explore.sql.connect`).
+    `tables`: their directory, or a session (`pipeline.explore.duckdb_tables.connect`).
 
     A subject is a connection (connection_id, IP:PORT of one side), an application (client_name) or a user, a message
     (connection_id/first_frame_no, or its message-id), a queue or an address. Raises SubjectError, QueryError, and for a
     directory TablesError.
     """
     if isinstance(tables, str | os.PathLike):
-        from pipeline.explore.sql import connect
+        from pipeline.explore.duckdb_tables import connect
 
         with connect(os.fspath(tables)) as session:
             return explain(session, subject)

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from codec.errors import WirehareError
 from codec.tables import TABLES, Table
-from pipeline.lake import reading
-from pipeline.lake.reading import Span
+from pipeline.lake import lake_tables as reading
+from pipeline.lake.lake_tables import Span
 from pipeline.output.location import OutputError, escape_glob, location
 from pipeline.run.session import ONE_PARTITION_BYTES
 from pipeline.tables.dataframes import (
@@ -25,8 +25,8 @@ from pipeline.tables.dataframes import (
 )
 from pipeline.tables.decoding import PacketFilter, Time, packed
 from udfs.arrow.spark_schemas import read_files, spark_schema
+from udfs.source.capture_bytes import public_uri
 from udfs.source.options import suggesting
-from udfs.source.reading import public_uri
 
 PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames
 
@@ -116,7 +116,7 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     missing = {name: StructType([*spark_schema(table).fields, *by_folder]) for name, table in TABLES.items()}
     found = {name: table or empty(spark, missing[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
-        from pipeline.tables.flows import message_flows  # not above: it loads kernels
+        from pipeline.tables.message_flows import message_flows  # not above: it loads kernels
 
         streams = stream_queues(found["methods"]) if read["methods"] else None
         found["message_flows"] = message_flows(

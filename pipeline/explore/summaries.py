@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.output.text import PART_NAMES
+from pipeline.output.formatting import PART_NAMES
 from pipeline.tables.dataframes import timestamp
 from udfs.conversation.roles import DELIVERIES
 

@@ -6,14 +6,14 @@
 
 Modules, in the order of the work:
 
-    options             options of a cut, its result, its errors
+    cut_options         options of a cut, its result, its errors
     choice              reads the tables: rows -> connections, frames, packets, comments
     originals           locates the captures
-    survey, headers     first pass over the captures: packets of the connections, with their stream offsets
-    frames              frames -> packets
+    survey              first pass over the captures: packets of the connections, with their stream offsets
+    frame_packets       frames -> packets
     decryption          connections inside TLS or WebSocket: their secrets, or the connections in clear
-    writing             second pass: packets into a pcapng file
-    redaction           changes to the packets, with checksums by headers
+    packet_writer       second pass: packets into a pcapng file
+    packet_redaction    changes to the packets, with checksums by header_stack
     cutting             all of this, in order
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.extract.choice import KEYS, Choice, Rows, from_dataframes, from_files
-from pipeline.extract.options import CapturesError, CutError, CutOptions, Result
+from pipeline.extract.cut_options import CapturesError, CutError, CutOptions, Result
 from pipeline.output.location import TablesError, location, sink
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """From rows of the tables to what a cut needs: connections, frames, packets, comments.
 
 A connection selects all its packets. A frame selects its bytes in the stream (`stream_offset` and `size`), from which
-`pipeline.extract.frames` finds the packets. A message selects its frames, the frame that settled it and the frame that
-returned it. Rows of other tables select:
+`pipeline.extract.frame_packets` finds the packets. A message selects its frames, the frame that settled it and the
+frame that returned it. Rows of other tables select:
 
     connections, streams    the connection
     channels, links         the frames of the channel in that time
@@ -193,7 +193,7 @@ class Rows(Protocol):
 def from_files(directory: Location, uri: str) -> Rows:
     """Rows of the tables that `wirehare decode` has written into `directory`, or of the lake there; `uri`: as the user
     wrote it."""
-    from pipeline.lake import reading
+    from pipeline.lake import lake_tables as reading
     from pipeline.lake.opening import is_lake
 
     lake = is_lake(directory)

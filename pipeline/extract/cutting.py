@@ -11,21 +11,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.extract.choice import Choice, Pair, Rows, connections, excluding, resolve
+from pipeline.extract.cut_options import CapturesError, CutError, CutOptions, Result
 from pipeline.extract.decryption import decrypt, rewrite_in_clear
-from pipeline.extract.frames import (
+from pipeline.extract.frame_packets import (
     ENCAPSULATED,
     NULL,
     Frames,
     frames_of,
     select_packets,
 )
-from pipeline.extract.options import CapturesError, CutError, CutOptions, Result
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
 from pipeline.extract.originals import Original, originals
-from pipeline.extract.redaction import frames_with_secrets, proxy_headers, visible_ranges, without_secrets
+from pipeline.extract.packet_redaction import frames_with_secrets, proxy_headers, visible_ranges, without_secrets
+from pipeline.extract.packet_writer import PacketSelection, Writer, write
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Samples, Survey, pair_ids, survey
-from pipeline.extract.writing import Selected, Writer, write
-from udfs.source.reading import public_uri
+from udfs.source.capture_bytes import public_uri
 
 ENCRYPTED = ("tls", "websocket+tls")  # of transports
 ENDS = ("client_ip", "client_port", "server_ip", "server_port")
@@ -66,7 +66,7 @@ def cut_rows(
     return result
 
 
-def _write_selections(selections: Sequence[tuple[Selected, Result]], writer: Writer) -> Result:
+def _write_selections(selections: Sequence[tuple[PacketSelection, Result]], writer: Writer) -> Result:
     """Write the selected packets in the order of time; the sum of the results."""
     whole = Result(write([packets for packets, _ in selections], writer))
     for _, result in selections:
@@ -79,7 +79,7 @@ def _write_selections(selections: Sequence[tuple[Selected, Result]], writer: Wri
 
 def _select(
     rows: Rows, choice: Choice, options: CutOptions, captures: Sequence[Original], writer: Writer
-) -> tuple[Selected, Result]:
+) -> tuple[PacketSelection, Result]:
     """Select the packets of a choice; the result lacks only their number. Secrets, if requested, are written to
     `writer` at once."""
     if options.whole:
@@ -125,7 +125,7 @@ def _select(
         problems,
     )
     proxies = proxy_headers(frames) if options.key is not None and not options.redact else {}
-    return Selected(seen, selected, found, comments, visible, options.key, proxies), result
+    return PacketSelection(seen, selected, found, comments, visible, options.key, proxies), result
 
 
 def _require_frames(

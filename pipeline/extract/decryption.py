@@ -43,18 +43,18 @@ from codec.net.layers import (
 from codec.net.runs import gather_runs
 from codec.tables import TABLES, WORKER_TABLES
 from pipeline.extract.choice import Choice, Packet, with_keys
-from pipeline.extract.headers import FULL, folded, word_sum
+from pipeline.extract.header_stack import FULL, folded, word_sum
 from pipeline.extract.originals import Interface, Original, originals
+from pipeline.extract.packet_writer import Writer
 from pipeline.extract.survey import Connection, coarse_filter, connection_id, connection_name, pair_ids
-from pipeline.extract.writing import Writer
 from udfs.arrow.types import arrow_schema, cast_to
+from udfs.decode.flow_order import AddressSpaces, Files, Group, flow_of, flows_in_order
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import AddressSpaces, Files, Group, flow_of, flows_in_order
 from udfs.source.columns import run_batches
 from udfs.source.sources import in_run_order, read_runs
 from udfs.source.splits import Account, Split, read_blocks
 from udfs.tables import tables_of
-from udfs.workers.config import Config
+from udfs.workers.worker_config import Config
 
 RAW_IP = Interface(101)  # LINKTYPE_RAW
 AMQP_PORT = 5672
@@ -191,7 +191,7 @@ def _collect(
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class DecryptedCapture:
     """A capture in clear. `packets`: which of its packets is which one of the captures before; the last piece of
     several. `tables`: as far as a cut needs them."""
 
@@ -216,7 +216,7 @@ class Rewritten:
 
 
 @contextmanager
-def rewrite_in_clear(found: Decrypted) -> Iterator[Rewritten]:
+def rewrite_in_clear(found: Decrypted) -> Iterator[DecryptedCapture]:
     """The readable connections as a capture in clear, in a temporary directory with mode 700."""
     with tempfile.TemporaryDirectory(prefix="wirehare-") as folder:
         path = Path(folder) / "decrypted.pcapng"
@@ -287,7 +287,7 @@ def _sum(data: bytes) -> bytes:
     return (FULL - folded(word_sum(np.frombuffer(data, np.uint8)))).to_bytes(2, "big")
 
 
-def _decoded(path: Path, packets: Mapping[Packet, int]) -> Rewritten:
+def _decoded(path: Path, packets: Mapping[Packet, int]) -> DecryptedCapture:
     """Decode the capture: the rows of its tables that a cut needs."""
     wanted = {name: TABLES[name] for name in WORKER_TABLES}
     config = Config(wanted, False, frozenset({"frames", "connections"}))
@@ -302,4 +302,4 @@ def _decoded(path: Path, packets: Mapping[Packet, int]) -> Rewritten:
     (file,) = pc.unique(connections["capture_file"])
     captures = {"capture_file": file, "byte_size": path.stat().st_size, **times}
     (original,) = originals(pa.table({name: pa.array([value]) for name, value in captures.items()}))
-    return Rewritten(replace(original, rewritten=True), packets, tables)
+    return DecryptedCapture(replace(original, rewritten=True), packets, tables)

@@ -17,14 +17,14 @@ from codec.capture.pcapng import MULTIPLY, PcapngWalker
 from codec.capture.processes import options_of
 from codec.capture.records import PcapWalker
 from pipeline.output.location import Location, OutputError, location
-from udfs.source.paths import PathError, resolve
-from udfs.source.reading import (
+from udfs.source.capture_bytes import (
     COMPRESSED_NAME,
     LOCAL,
     MISSING,
     CaptureBytes,
     CaptureFile,
 )
+from udfs.source.paths import PathError, resolve
 
 COLUMNS = ("capture_file", "byte_size", "first_ts", "last_ts")
 HEAD_BYTES = 1 << 20  # interfaces are described before their packets, usually at the start of a file

@@ -33,7 +33,7 @@ from codec.net.identity import assign_groups, new_groups
 from codec.net.layers import RST, SEGMENT, SYN, Filter, host_bytes
 from codec.net.runs import first_of, group_flows
 from codec.tcp.reassembly import OUT_OF_WINDOW
-from pipeline.extract.headers import datagram_of
+from pipeline.extract.header_stack import datagram_of
 from pipeline.extract.originals import Original, microseconds
 from udfs.source.splits import Account, Block, Split, read_blocks
 

@@ -1,7 +1,9 @@
 """The lake: Delta tables to which each batch of an `ingest` appends; open connections continue in the next batch.
 
-`layout`: what a lake consists of; `log`: the Delta logs; `batches`: an ingest and its batches; `work`: what workers do
-for a batch; `journal`: its atomic commit; `reading`: the tables as DataFrames.
+`layout`: what a lake consists of; `opening`: opens, creates and locks it; `log`: the Delta logs, `lake_files`: their
+files. Then `ingest_batches`: an ingest and its batches; `arrivals`: which captures are new; `work`: what workers do for
+a batch; `journal`: its atomic commit; `lake_tables`: the tables as DataFrames. `confinement`: what all of these may
+touch.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pipeline.lake.layout import Options
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from pipeline.tables.decoding import PacketFilter, checked_key_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.lake.batches import Ingest
+    from pipeline.lake.ingest_batches import Ingest
     from pipeline.lake.log import Log
     from pipeline.lake.work import LakeWork
 
@@ -69,7 +71,7 @@ def open_ingest(
     """An ingest into a lake. `start`: starts the session when it is needed; `processes`: decode batches of local
     captures, None: all on Spark. Raises LakeError, KeyLogError."""
     # Imported here: the kernels take a second to load, and reading tables needs none.
-    from pipeline.lake.batches import Ingest
+    from pipeline.lake.ingest_batches import Ingest
 
     key_logs = checked_key_logs(packet_filter.get("keylog"))
 

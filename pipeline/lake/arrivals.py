@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
 from pipeline.lake.layout import NS, Options
-from udfs.source.reading import CaptureBytes, CaptureFile, in_blocks
+from udfs.source.capture_bytes import CaptureBytes, CaptureFile, in_blocks
 
 HEAD_BYTES = 4096
 READ_BYTES = 1 << 20  # at a time

@@ -32,7 +32,7 @@ import pyarrow.fs
 
 from pipeline.lake.layout import INTERNAL, LOG, DamagedLakeError, LakeError
 from pipeline.output.location import PRIVATE, REMOVAL_S, REMOVALS, Location
-from udfs.source.reading import printable
+from udfs.source.capture_bytes import printable
 
 SEGMENT = r"[A-Za-z0-9_=][A-Za-z0-9_=.-]*"
 DATA_PATH = re.compile(rf"(?!{LOG}/)({SEGMENT}/){{1,4}}{SEGMENT}\.parquet")

@@ -35,7 +35,7 @@ from codec.tables import (
 )  # fmt: skip
 from udfs.pairing.schemas import CONNECTION_COLUMNS, MESSAGE_COLUMNS
 from udfs.sink.parquet import USUAL, FileOptions
-from udfs.source.lake import DAY, GROUP_BYTES, OPEN
+from udfs.source.lake_states import DAY, GROUP_BYTES, OPEN
 
 LAYOUT = 2  # of a lake; raise it if older releases could misread a newer lake
 INTERNAL = "_wirehare"  # folder of the files that are no table

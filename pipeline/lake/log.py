@@ -35,8 +35,8 @@ from pipeline.lake.confinement import (
 from pipeline.lake.layout import APP, LOG, NS, DamagedLakeError, LakeError, LakeFile, lake_tables
 from pipeline.output.location import PRIVATE, Location
 from udfs.sink.parquet import spark_json
-from udfs.source.lake import DAY, OPEN
-from udfs.source.reading import parts_of
+from udfs.source.capture_bytes import parts_of
+from udfs.source.lake_states import DAY, OPEN
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

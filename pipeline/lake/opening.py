@@ -34,7 +34,7 @@ from pipeline.lake.confinement import (
 from pipeline.lake.layout import INTERNAL, LAYOUT, LakeError, lake_tables
 from pipeline.output.location import Location, OutputError, location, sink
 from pipeline.output.swap import IGNORED
-from udfs.source.reading import printable
+from udfs.source.capture_bytes import printable
 
 LAKE_FILE = "lake.json"
 CURRENT = {"layout": LAYOUT}  # what it says

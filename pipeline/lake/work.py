@@ -17,29 +17,29 @@ from codec.compiler.kernel import all_compiled, interpreted
 from codec.tables import DAY_OF
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.confinement import check_files, create_directory
-from pipeline.lake.files import lake_file, read_rows, write_file
 from pipeline.lake.journal import Change
+from pipeline.lake.lake_files import lake_file, read_rows, write_file
+from pipeline.lake.lake_tables import Span
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
-from pipeline.lake.reading import Span
 from pipeline.output.location import PRIVATE, Location
 from pipeline.run.exchange import planned, task_numbers
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from pipeline.tables.decoding import (
     PacketFilter,
     by_flow,
     config,
     decoded_locally,
 )
-from pipeline.tables.flows import pair_messages, paired, row_groups, shares
+from pipeline.tables.message_flows import pair_messages, paired, row_groups, shares
 from udfs.arrow.types import arrow_schema
 from udfs.decode.key_logs import SecretFiles
 from udfs.pairing.brokers import brokers_of
-from udfs.pairing.lake import MESSAGE_IDS, SIDES, KeepMessages, WriteFlows
+from udfs.pairing.lake_pairing import MESSAGE_IDS, SIDES, KeepMessages, WriteFlows
 from udfs.pairing.schemas import CONNECTION_COLUMNS, LINK_COLUMNS, STALL_COLUMNS
 from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
-from udfs.source.lake import StateFiles, partition_of
-from udfs.workers.config import FACT, STREAM_QUEUES
+from udfs.source.lake_states import StateFiles, partition_of
+from udfs.workers.worker_config import FACT, STREAM_QUEUES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,1 +1,2 @@
-"""Tables as files (`parquet`), where they are (`location`) and how they replace older ones (`swap`); values as text."""
+"""Output: where it goes (`location`), how tables replace older ones (`swap`), files of tables (`parquet_tables`),
+values as text and HTML (`formatting`), colours and sizes of charts (`theme`)."""

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.fs
 
 from codec.errors import WirehareError
-from udfs.source.reading import (
+from udfs.source.capture_bytes import (
     LOCAL,
     UNDECODED,
     arrow_uri,
@@ -29,7 +29,7 @@ from udfs.source.reading import (
     public_uri,
     special,
 )
-from udfs.workers.processes import umask
+from udfs.workers.process_setup import umask
 
 GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems
 PRIVATE = 0o700

@@ -13,6 +13,9 @@ Altair writes a chart's JSON unescaped into a <script>, where a name such as `</
 of a chart writes that JSON as markup into a new window ("View Source", "View Compiled Vega"), or sends it to a web site
 ("Open in Vega Editor"). `install` wraps Altair's templates, which render all of its pages (`save`, `to_html`,
 renderers): JSON is escaped, and the menu keeps only the items that save the picture, unless the caller requests others.
+
+Read `chart` (rows, scales, titles), then any of `traffic`, `latencies`, `lifetimes`, `ladder` (whose `steps` are
+frames).
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import altair as alt
 from altair.utils import html
 
 from pipeline.output import theme
-from pipeline.output.text import script_safe
+from pipeline.output.formatting import script_safe
 from pipeline.plots.ladder import ladder, ladder_of
 from pipeline.plots.latencies import latency, latency_over_time, latency_parts
 from pipeline.plots.lifetimes import connections, heartbeats

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from pipeline.explore.summaries import with_connections
 from pipeline.output import theme
-from pipeline.output.text import duration
+from pipeline.output.formatting import duration
 from pipeline.output.theme import LIGHT
 
 if TYPE_CHECKING:

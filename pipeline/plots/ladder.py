@@ -15,7 +15,7 @@ import altair as alt
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.output.text import endpoint_text, plain_text
+from pipeline.output.formatting import endpoint_text, plain_text
 from pipeline.output.theme import LIGHT
 from pipeline.plots import chart
 from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
@@ -23,7 +23,7 @@ from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
 if TYPE_CHECKING:
     from pipeline import Tables
     from pipeline.explain import Answer
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 
 # Connections in one ladder: more lifelines are unreadable.
@@ -102,7 +102,7 @@ def ladder_of(tables: Session | str | os.PathLike[str], answer: Answer, *, silen
     if answer.connection_id is None:
         raise ValueError(f"nothing to draw: {answer.subject} is no connection")
     if isinstance(tables, str | os.PathLike):
-        from pipeline.explore.sql import connect
+        from pipeline.explore.duckdb_tables import connect
 
         with connect(os.fspath(tables)) as session:
             return ladder_of(session, answer, silence_ns=silence_ns)

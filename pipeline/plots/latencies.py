@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pipeline.explore.summaries import ACCURACY, PERCENTILES, measured
 from pipeline.explore.summaries import latency as summary
-from pipeline.output.text import (
+from pipeline.output.formatting import (
     MEASURE_NAMES,
     PART_NAMES,
     duration,

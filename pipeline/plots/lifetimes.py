@@ -11,7 +11,7 @@ import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.explore.summaries import BEATS, silences
-from pipeline.output.text import duration, plain_text, time_unit
+from pipeline.output.formatting import duration, plain_text, time_unit
 from pipeline.output.theme import LIGHT
 from pipeline.plots import chart
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.output.text import duration, plain_text, size
+from pipeline.output.formatting import duration, plain_text, size
 
 # Kinds of step -> colour of the palette. The order is that of the legend.
 KINDS = {

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pipeline.explore.summaries import BEATS, LINK
 from pipeline.explore.summaries import backlog as by_consumer
-from pipeline.output.text import plain_text, size, time_unit
+from pipeline.output.formatting import plain_text, size, time_unit
 from pipeline.output.theme import DASHES, LIGHT, scale
 from pipeline.plots import chart
 from udfs.conversation.roles import DELIVERIES, REFUSED

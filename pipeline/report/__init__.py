@@ -3,7 +3,7 @@
 The data passes through these modules:
 
     sections                     what is counted of the tables and of the findings, as data
-    groups                       counts all sections in one Spark query with a bounded number of rows; percentiles
+    grouped_counts               counts all sections in one Spark query with a bounded number of rows; percentiles
     facts                        the collected results, and what was checked; no Spark from here on
     baseline                     what is new since the last audit
     cards                        broken rules of the page

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from codec.errors import WirehareError
-from pipeline.report.groups import Groups
+from pipeline.report.grouped_counts import Groups
 from pipeline.report.sections import IDENTITY, SEVERITIES
 
 FORMAT = "wirehare-audit/1"

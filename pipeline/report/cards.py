@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from pipeline.audit.catalogue import Rule, reason
-from pipeline.output.text import (
+from pipeline.output.formatting import (
     count,
     duration,
     plain_text,

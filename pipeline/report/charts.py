@@ -17,8 +17,8 @@ import vl_convert
 from markupsafe import Markup
 
 from pipeline.output import theme
-from pipeline.output.text import moment, time_unit
-from pipeline.report.groups import CLASSES_PER_OCTAVE, Groups, Latency
+from pipeline.output.formatting import moment, time_unit
+from pipeline.report.grouped_counts import CLASSES_PER_OCTAVE, Groups, Latency
 from pipeline.report.sections import TIME_BARS, bar_width_ns
 
 WIDTH = 330

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_custom
 from pipeline.audit.config import Accepted, Config
-from pipeline.audit.engine import CONNECTION_KEYS
+from pipeline.audit.rule_program import CONNECTION_KEYS
 from pipeline.explain import Answer, explain_worst
 from pipeline.report import sections
 from pipeline.report.baseline import key
-from pipeline.report.groups import Groups, count_groups
+from pipeline.report.grouped_counts import Groups, count_groups
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 MOST_ANSWERS = 40
 Examples = Mapping[str, list[dict[str, Any]]]  # by rule

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from pipeline.audit.catalogue import GROUPS, Rule
 from pipeline.audit.config import Config
-from pipeline.output.text import (
+from pipeline.output.formatting import (
     count,
     plain_text,
     plural,

@@ -18,8 +18,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.explain.pages import proof, times
-from pipeline.output.text import (
+from pipeline.explain.answers import proof, times
+from pipeline.output.formatting import (
     MEASURE_NAMES,
     NOTHING,
     count,
@@ -33,7 +33,7 @@ from pipeline.report import charts
 from pipeline.report.cards import cards, connection_filter, most_important
 from pipeline.report.facts import Facts
 from pipeline.report.formats import Audit
-from pipeline.report.groups import Groups, Latency, latencies
+from pipeline.report.grouped_counts import Groups, Latency, latencies
 from pipeline.report.sections import TABLES
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.audit.catalogue import KNOWN
-from pipeline.report.groups import CLASSES_PER_OCTAVE, Section, Source
+from pipeline.report.grouped_counts import CLASSES_PER_OCTAVE, Section, Source
 
 DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("sections.json").read_text("utf-8"))
 # Bars of a chart over time: one is about four pixels wide on a phone.

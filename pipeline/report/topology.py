@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.output.text import count, plain_text
-from pipeline.report.groups import Groups
+from pipeline.output.formatting import count, plain_text
+from pipeline.report.grouped_counts import Groups
 
 # Kind of a row -> the columns that it leads between.
 KINDS = {"publishes": (0, 1), "routed": (1, 2), "consumes": (2, 3)}

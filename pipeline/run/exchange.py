@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from codec.tables import Table
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from pipeline.run.session import (
     COMPILED,
     INTERPRETED,
@@ -29,7 +29,7 @@ from pipeline.run.session import (
     grouping_settings,
     settings,
 )
-from udfs.arrow.files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
+from udfs.arrow.spill_files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.output.location import others_may_rename
-from udfs.workers.processes import USER_UMASK, umask_setting
+from udfs.workers.process_setup import USER_UMASK, umask_setting
 
 PREFIX = "wirehare-scratch-"
 LOCAL_DIR, LOCAL_DIRS = "spark.local.dir", "SPARK_LOCAL_DIRS"  # the setting, and the variable that overrides it
@@ -37,7 +37,7 @@ def directories(conf: Mapping[str, str]) -> str:
 @contextmanager
 def private_umask(local_dirs: str) -> Iterator[None]:
     """For starting a JVM: its files are readable only by its user, and go to `local_dirs`. Its Python workers restore
-    the umask of this process (`udfs.workers.processes`)."""
+    the umask of this process (`udfs.workers.process_setup`)."""
     before = os.environ.get(LOCAL_DIRS)
     os.environ[LOCAL_DIRS] = local_dirs
     os.environ[USER_UMASK] = umask_setting()

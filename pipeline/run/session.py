@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from codec.errors import WirehareError
 from pipeline.run import scratch
-from udfs.source.reading import printable
-from udfs.workers.processes import ALLOCATOR, umask
+from udfs.source.capture_bytes import printable
+from udfs.workers.process_setup import ALLOCATOR, umask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,8 +51,9 @@ RUNTIME = {
 }
 
 # The JVM's classes in their memory layout: it starts without parsing 20,000 of them, if its version and the jars on its
-# class path are those of the archive (else it starts as usual). `pipeline.warm` makes it, once per installation.
-# Source: Java 17 documentation of the `java` command, option -XX:ArchiveClassesAtExit (class data sharing).
+# class path are those of the archive (else it starts as usual). `pipeline.class_archive` makes it, once per
+# installation. Source: Java 17 documentation of the `java` command, option -XX:ArchiveClassesAtExit (class data
+# sharing).
 CLASS_ARCHIVE = Path(sys.prefix) / "share" / "wirehare" / "spark-classes.jsa"
 # No log lines about an archive that does not match, or classes that cannot be archived; only errors.
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"

@@ -1,5 +1,5 @@
-"""The program of a process of `pipeline.run.processes`: it calls functions that arrive on standard input, pickled,
-and writes their results, or their errors, to standard output.
+"""The program of a process of `pipeline.run.local_processes`: it calls functions that arrive on standard input,
+pickled, and writes their results, or their errors, to standard output.
 
 It ends when standard input is closed, whatever it is doing: the process that started it has ended.
 """
@@ -30,7 +30,7 @@ def main() -> None:
     sys.path[:], modules = pickle.load(requests)
     received = SimpleQueue[bytes]()
     Thread(target=_receive, args=(requests, received), daemon=True).start()
-    from udfs.workers.processes import collect_rarely, without_pandas  # not above: it is found through the path
+    from udfs.workers.process_setup import collect_rarely, without_pandas  # not above: it is found through the path
 
     collect_rarely()
     with without_pandas():

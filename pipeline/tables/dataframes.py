@@ -19,10 +19,10 @@ from udfs.arrow.spark_schemas import TABLES as SCHEMAS
 from udfs.arrow.spark_schemas import spark_schema, struct_schema, variant_columns
 from udfs.conversation.roles import COUNTS_MESSAGES, DELETES_QUEUE, QUEUE_TYPES_BY
 from udfs.pairing.schemas import MESSAGE_COLUMNS
+from udfs.source.capture_bytes import public_uri
 from udfs.source.captures import MakeCaptures
 from udfs.source.options import meant
-from udfs.source.reading import public_uri
-from udfs.workers.config import ACCOUNT_ROWS
+from udfs.workers.worker_config import ACCOUNT_ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +167,7 @@ class DecodedTables(Tables):
             accounts = self._unpacked(ACCOUNT_ROWS).repartition(1)
             return accounts.mapInArrow(MakeCaptures(CAPTURES), SCHEMAS["captures"])
         if name == "message_flows":
-            from pipeline.tables.flows import message_flows
+            from pipeline.tables.message_flows import message_flows
 
             to_pair = self._persist(self.messages.select(*MESSAGE_COLUMNS))
             return message_flows(to_pair, self.connections, stream_queues(self.methods), self.links, self.stalls)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import pyarrow as pa
 
 from codec.tables import PACKED, RUN_ORDER, TABLES, TCP_RUNS, WORKER_TABLES, Table
-from pipeline.output import parquet
+from pipeline.output import parquet_tables as parquet
 from pipeline.output.location import Location
 from pipeline.run.exchange import (
     Local,
@@ -22,16 +22,16 @@ from pipeline.run.exchange import (
     Source,
     task_numbers,
 )
-from pipeline.run.processes import LocalProcesses
-from udfs.arrow.files import flow_buckets
-from udfs.workers.config import Config
+from pipeline.run.local_processes import LocalProcesses
+from udfs.arrow.spill_files import flow_buckets
+from udfs.workers.worker_config import Config
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from udfs.decode.key_logs import SecretFiles
     from udfs.sink.writers import WriteTables
-    from udfs.source.reading import CaptureFile
+    from udfs.source.capture_bytes import CaptureFile
 
 # Captures of up to so many bytes in all are decoded by one task (`udfs.source.sources`), in about a second.
 ONE_TASK_BYTES = 8 << 20
@@ -242,7 +242,7 @@ def tell_workers(uris: Sequence[str]) -> None:
 
     from codec.compiler.kernel import all_compiled
     from udfs.source.paths import PathError, resolve
-    from udfs.workers.processes import interpret_in_workers
+    from udfs.workers.process_setup import interpret_in_workers
 
     context = SparkContext._active_spark_context
     if context is not None:
@@ -257,7 +257,7 @@ def tell_workers(uris: Sequence[str]) -> None:
 def interpreted_sooner(files: Sequence[CaptureFile]) -> bool:
     """Whether these captures are decoded faster by interpreted kernels than all kernels are compiled. They are counted:
     a small file may be a large capture."""
-    from udfs.source.reading import size_up_to
+    from udfs.source.capture_bytes import size_up_to
 
     return sum(file.expected_size for file in files) <= COLD_BYTES and size_up_to(files, COLD_BYTES) <= COLD_BYTES
 
@@ -278,8 +278,8 @@ def byte_size(uris: Sequence[str]) -> int:
 def in_one_task(uris: Sequence[str]) -> bool:
     """Whether captures are few and small enough for one task of Spark, which has all of their runs in memory.
     Compressed files, whose size is unknown, and remote files are not."""
+    from udfs.source.capture_bytes import is_compressed
     from udfs.source.paths import PathError, resolve
-    from udfs.source.reading import is_compressed
 
     try:
         files = resolve(uris) if _local(uris) else []
@@ -291,6 +291,6 @@ def in_one_task(uris: Sequence[str]) -> bool:
 
 
 def _local(uris: Sequence[str]) -> bool:
-    from udfs.source.reading import LOCAL, SCHEME
+    from udfs.source.capture_bytes import LOCAL, SCHEME
 
     return all(uri.startswith(LOCAL) or not SCHEME.match(uri) for uri in uris)

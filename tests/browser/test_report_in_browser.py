@@ -19,7 +19,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from pipeline.report.facts import Facts
-from pipeline.report.groups import Groups
+from pipeline.report.grouped_counts import Groups
 from pipeline.report.page import page
 
 # A picture shows the first rooms of the house, not the roof.

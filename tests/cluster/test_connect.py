@@ -26,7 +26,7 @@ from standalone_cluster import ROOT, fingerprints
 
 from codec.tables import TABLES
 from jobs.cli import main
-from pipeline.explore.sql import connect
+from pipeline.explore.duckdb_tables import connect
 
 # Confirms, returns, consumers: every table has rows.
 SOME = ("091_confirms_and_return.pcap", "091_rpc_reply_to.pcap")

@@ -29,7 +29,7 @@ from pipeline.lake import journal
 from pipeline.lake.log import Log
 from pipeline.lake.opening import is_lake, open_lake
 from pipeline.output.location import location
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 pytestmark = pytest.mark.cluster
 

@@ -35,7 +35,7 @@ from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog
 from codec.memory import as_records, readonly
 from codec.net.layers import FLOW_BYTES, SEGMENT
-from udfs.decode.runs import Files
+from udfs.decode.flow_order import Files
 
 CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
 ACK = method(pika.spec.Basic.Ack(7))

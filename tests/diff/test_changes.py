@@ -18,7 +18,7 @@ import pytest
 
 from pipeline import write
 from pipeline.diff import Difference, diff
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 RECORDED = [Path(__file__).parent / f"{name}.tar.xz" for name in ("recorded", "recorded_unseen")]
 LINES = 10

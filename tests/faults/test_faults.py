@@ -17,8 +17,8 @@ from scripted import FAULTS, QUEUES
 
 from pipeline import write
 from pipeline.explain import explain, explain_worst
-from pipeline.explore.sql import Session, connect, open_tables
-from pipeline.run.processes import LocalProcesses
+from pipeline.explore.duckdb_tables import Session, connect, open_tables
+from pipeline.run.local_processes import LocalProcesses
 
 RECORDED = Path(__file__).parent / "recorded.tar.xz"
 

@@ -23,7 +23,7 @@ import pipeline
 from codec.tables import FINDINGS
 from jobs.cli import main
 from pipeline.output.location import Location
-from pipeline.tables import writing
+from pipeline.tables import write_tables as writing
 from udfs.arrow.spark_schemas import TABLES
 
 STEP = re.compile(r"(Findings written|Report counted|Report written) in [\d.]+ s|.* \.\.\. \d+ s(, .*)?")

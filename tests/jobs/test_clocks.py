@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 import pipeline
 from codec.capture.pcapng import LAST_NS
 from pipeline import Tables, plots
-from pipeline.explore.sql import open_tables
+from pipeline.explore.duckdb_tables import open_tables
 from pipeline.output import theme
-from pipeline.output.text import duration
+from pipeline.output.formatting import duration
 from pipeline.report import charts
 from pipeline.report.facts import count
-from pipeline.report.groups import Latency
+from pipeline.report.grouped_counts import Latency
 from pipeline.report.page import draw_charts
 
 PICTURES: dict[str, Callable[[Tables], Any]] = {

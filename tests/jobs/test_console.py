@@ -21,8 +21,8 @@ from audit_support import write_tables
 from codec.tables import TABLES
 from jobs.terminal import console, summary
 from jobs.terminal.running import FAILED, ExitStatuses, cause, outcome
-from pipeline.explore.sql import open_tables
-from pipeline.output import text
+from pipeline.explore.duckdb_tables import open_tables
+from pipeline.output import formatting as text
 from udfs.workers import progress
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import pipeline
 from jobs.cli import main
 from pipeline.extract.originals import Original, is_capture
 from pipeline.output.location import Location
-from udfs.source.reading import MISSING, CaptureFile
+from udfs.source.capture_bytes import MISSING, CaptureFile
 
 BARE = CAPTURES / "091_confirms_and_return.pcap"
 ROTATED = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]

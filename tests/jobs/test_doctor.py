@@ -15,7 +15,7 @@ from scapy.packet import Packet, Raw
 from scapy.utils import rdpcap, wrpcap
 
 from jobs.cli import main
-from pipeline import doctor
+from pipeline import diagnosis as doctor
 
 HANDSHAKE = golden.CAPTURES / "091_handshake_ok.pcap"
 Lines = list[tuple[str, str]]  # state, rest of the line

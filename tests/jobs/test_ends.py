@@ -31,7 +31,7 @@ from jobs.terminal.arguments import output_file
 from jobs.terminal.running import INTERRUPTED, OK, Stopped, UsageError
 from pipeline.output.location import OutputError, location, sink
 from pipeline.run import session as sessions
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from udfs.workers import daemon
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,8 +19,8 @@ from scapy.utils import RawPcapReader, RawPcapWriter, wrpcap
 from jobs.cli import main
 from pipeline import explain as explaining
 from pipeline import plots
-from pipeline.explain.pages import filled
-from pipeline.explore.sql import Session, connect
+from pipeline.explain.answers import filled
+from pipeline.explore.duckdb_tables import Session, connect
 
 # Capture -> the causes of its connections, in the order in which they were opened.
 RECORDED = {

@@ -21,7 +21,8 @@ from codec.conversation.oddities import NAMES as ODDITIES
 from codec.protocol.rows import NOTE_NAMES
 from codec.protocol.versions import ERRORS
 from codec.tables import FINDINGS
-from pipeline.audit import config, contexts, engine, findings_in, wanted_program
+from pipeline.audit import config, contexts, findings_in, wanted_program
+from pipeline.audit import rule_program as engine
 from pipeline.audit.catalogue import KNOWLEDGE, KNOWN, SCOPES, SEVERITIES, catalogue, entries, removed
 from pipeline.audit.detectors import DEFINITIONS, DETECTORS
 from udfs.arrow.spark_schemas import TABLES, spark_schema

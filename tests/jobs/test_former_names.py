@@ -19,7 +19,7 @@ from codec.tables import TABLES
 from jobs.cli import main
 from pipeline import load, to_arrow
 from pipeline.audit import findings_in
-from pipeline.lake.files import compact, read_rows
+from pipeline.lake.lake_files import compact, read_rows
 from pipeline.lake.layout import LakeFile
 from udfs.pairing.schemas import MESSAGE_COLUMNS
 

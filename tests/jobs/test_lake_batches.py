@@ -31,8 +31,8 @@ from codec.tables import TABLES
 from jobs.cli import main
 from jobs.ingest import line
 from jobs.terminal.running import OK, UNREADABLE
-from pipeline.lake.batches import OF_CONNECTIONS, Ingest
-from pipeline.lake.files import read_rows
+from pipeline.lake.ingest_batches import OF_CONNECTIONS, Ingest
+from pipeline.lake.lake_files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.opening import open_lake

@@ -22,7 +22,7 @@ from jobs import ingest
 from jobs.cli import main
 from jobs.terminal.running import FAILED, OK, USAGE
 from pipeline.lake.opening import locked, open_or_create_lake
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from udfs.source.paths import PathError
 
 SESSION = golden.captures()["091_tx.pcap"].paths[0]

@@ -29,7 +29,7 @@ from jobs.cli import main
 from jobs.report import open_tables
 from jobs.terminal.running import DAMAGED, OK, UNREADABLE, USAGE
 from pipeline.lake import journal
-from pipeline.lake.batches import Ingest
+from pipeline.lake.ingest_batches import Ingest
 from pipeline.lake.layout import DamagedLakeError, LakeError, Options, lake_tables
 from pipeline.lake.opening import locked, open_lake
 from pipeline.output.location import OutputError, location, sink

@@ -16,8 +16,8 @@ from test_lake_batches import compared, decoded_at_once, in_lake
 from codec.layers.tls_handshake import KeyLog
 from jobs.cli import main
 from jobs.terminal.running import USAGE
-from pipeline.lake.batches import Ingest
-from pipeline.lake.files import read_rows
+from pipeline.lake.ingest_batches import Ingest
+from pipeline.lake.lake_files import read_rows
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.opening import open_lake

@@ -24,8 +24,8 @@ from codec.compiler.limits import LIMITS
 from pipeline.output.location import Location, OutputError, location
 from pipeline.output.swap import staged
 from udfs.source import splits
+from udfs.source.capture_bytes import FETCH_BYTES, CaptureFile
 from udfs.source.paths import PathError, resolve
-from udfs.source.reading import FETCH_BYTES, CaptureFile
 from udfs.source.sources import TcpRunsReader
 
 LOSS = CAPTURES / "091_loss.pcap"

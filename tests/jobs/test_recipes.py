@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from recipe_connections import write
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 RECIPE = re.compile(r"^## (.*?)\n.*?^```sql\n(.*?)^```\n\n^```python\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.M | re.S)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.cli import command_line
-from pipeline.output.text import (
+from pipeline.output.formatting import (
     MARKUP_BYTES,
     MAX_CHARACTERS,
     count,

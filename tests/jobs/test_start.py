@@ -28,9 +28,9 @@ from codec.compiler.kernel import LazyKernel, all_compiled, complete_name, inter
 from jobs.cli import main
 from jobs.decode import interpret_while_cold
 from pipeline.tables.decoding import COLD_BYTES, ONE_TASK_BYTES, in_one_task
+from udfs.source.capture_bytes import size_up_to
 from udfs.source.paths import resolve
-from udfs.source.reading import size_up_to
-from udfs.workers.processes import without_pandas
+from udfs.workers.process_setup import without_pandas
 
 SAMPLES = ROOT / "samples"
 

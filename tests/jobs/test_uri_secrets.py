@@ -10,8 +10,8 @@ from test_cli import SAMPLE_COUNTS, SAMPLES, complaint
 from test_source import accounts, rows
 
 from jobs import decode
+from udfs.source.capture_bytes import CaptureFile, masked, public_uri
 from udfs.source.paths import PathError, resolve
-from udfs.source.reading import CaptureFile, masked, public_uri
 from udfs.source.sources import TcpRunsReader
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import write
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 RECORDED = Path(__file__).parent / "recorded.tar.xz"
 MILLISECOND = 1_000_000

@@ -23,7 +23,7 @@ from test_tables_1_0_written import RECEIVES, SENDS, attach, disposed, flow, mov
 from wire import CLIENT, SERVER, Wire, write_capture
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 FORMAT = 0x80013700
 ACCEPTED = described(P.ACCEPTED)

@@ -14,7 +14,7 @@ import pytest
 from rule_support import Case, Connection, write_cases
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 PUBLISHED_AT, DELIVERED_AT = 1, 4  # addresses of the cases

@@ -30,7 +30,7 @@ from codec.packing import Reader, unseal
 from pipeline.tables.decoding import config
 from udfs.conversation import sessions
 from udfs.tables import Tables, conversation
-from udfs.tables.states import LAYOUT, layout_digest
+from udfs.tables.saved_states import LAYOUT, layout_digest
 
 ROUNDS = 10
 DIGITS = 8  # bytes that the numbers of later rounds may take more, in names
@@ -466,7 +466,7 @@ def test_sessions_and_links_in_pieces_are_those_of_one_go(
     frames = decoded.filter(pc.equal(decoded["kind"], "frame")).drop_columns(["kind"])
     at_once = followed(frames, frames.num_rows)
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
-    monkeypatch.setattr(sessions, "FEW_PLACES", 0)
+    monkeypatch.setattr(sessions, "FEW_SLOTS", 0)
     assert followed(frames, 3) == at_once
 
 

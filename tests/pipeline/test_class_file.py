@@ -10,7 +10,7 @@ import pytest
 from rule_support import Case, Connection, write_cases
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 
 def staged(connection: Connection, sender: str, identifier: str) -> Connection:

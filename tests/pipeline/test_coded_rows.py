@@ -10,8 +10,8 @@ import pytest
 from pyarrow import fs
 
 from codec.tables import STRING, table_of
-from udfs.arrow.files import Spool
-from udfs.arrow.rows import is_in
+from udfs.arrow.arrays import is_in
+from udfs.arrow.spill_files import Spool
 from udfs.sink.parquet import ParquetFiles
 
 PLAIN = pa.array(["body", None, "method", "header", "body"])

@@ -22,7 +22,7 @@ from pipeline.tables.decoding import config
 from udfs.arrow.fields import text_or_hex, to_hex, valid_utf8
 from udfs.arrow.types import VARIANT
 from udfs.conversation import sessions
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.decode.frame_rows import ARROW_FRAMES
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
@@ -66,7 +66,7 @@ def test_rows_do_not_depend_on_how_long_messages_wait(
 ) -> None:
     """Messages leave once they are settled, where there are too many to wait for the end of their connection."""
     monkeypatch.setattr(conversation, "WAITING_BYTES", 0)
-    monkeypatch.setattr(sessions, "FEW_PLACES", 0)
+    monkeypatch.setattr(sessions, "FEW_SLOTS", 0)
     assert followed(captured, size) == at_once
 
 

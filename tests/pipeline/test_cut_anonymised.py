@@ -26,7 +26,7 @@ from wire import CLIENT, SERVER, Wire, write_capture
 from codec.capture.records import RECORD
 from codec.pseudonyms import anonymise_ipv4, key_of
 from pipeline.extract import Choice
-from pipeline.extract.headers import adjust, stack_of
+from pipeline.extract.header_stack import adjust, stack_of
 
 KEY = key_of(b"a passphrase")
 # Before the packet in `Nflog`: 4 bytes, an attribute of 8, one of 4 + 5 padded to 12, and the header of the last, 4.

@@ -25,8 +25,8 @@ from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Event, Script
 from scenarios.true_flows import Flows
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
-from pipeline.tables.flows import message_flows
+from pipeline.run.local_processes import LocalProcesses
+from pipeline.tables.message_flows import message_flows
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CLASSIC = (

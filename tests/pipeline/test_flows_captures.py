@@ -16,7 +16,7 @@ import pytest
 
 import pipeline
 from pipeline import audit
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 # One of each version that publishes and delivers, captured on Ethernet.

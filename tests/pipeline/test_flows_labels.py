@@ -26,7 +26,7 @@ from wire import CLIENT, SERVER, Wire, write_capture
 from codec.tables import MESSAGE_FLOWS, MESSAGES
 from pipeline.tables.decoding import config
 from udfs.arrow.types import arrow_schema, cast_to
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.methods import streams_of
 from udfs.pairing import flows
 from udfs.pairing.flows import STALLED, TO_PAIR, PairMessages
@@ -34,8 +34,8 @@ from udfs.pairing.hash_partitions import EVERYWHERE, KEY, HashPartitioner
 from udfs.pairing.pairable import messages_to_pair
 from udfs.pairing.parts import SERVER_SENDS, network_keys, stalled_of
 from udfs.pairing.schemas import ARROW_PARTITIONED, BROKER_COLUMNS, MESSAGE_COLUMNS
-from udfs.pairing.stalls import ToEachBucket
-from udfs.pairing.streams import STREAM_ROWS, OrderInStreams, stream_messages
+from udfs.pairing.stalled_messages import ToEachBucket
+from udfs.pairing.stream_messages import STREAM_ROWS, OrderInStreams, stream_messages
 from udfs.tables.conversation import Conversation
 
 V = "0-9-1"

@@ -15,8 +15,9 @@ import pytest
 from lake_support import TABLES, changes, commit, new_lake, numbers, opened, stored
 
 from codec.tables import LONG, STRING, VARIANT, Column, table_of, with_columns
-from pipeline.lake import files, journal
-from pipeline.lake.files import write_file
+from pipeline.lake import journal
+from pipeline.lake import lake_files as files
+from pipeline.lake.lake_files import write_file
 from pipeline.lake.layout import LAYOUT, LakeError, LakeTable, lake_tables
 from pipeline.lake.log import Log, storage_options
 from pipeline.lake.opening import locked, open_lake, open_or_create_lake
@@ -126,7 +127,7 @@ def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
     day, is dropped."""
     few = {name: table for name, table in lake_tables().items() if name in (*TABLES, "captures")}
     monkeypatch.setattr("pipeline.lake.log.lake_tables", lambda: few)  # each table is a commit
-    monkeypatch.setattr("pipeline.lake.files.TABLES", list(few))
+    monkeypatch.setattr("pipeline.lake.lake_files.TABLES", list(few))
     path, batches = tmp_path / "lake", 30
     commit(new_lake(path), 1, [1], [2], OLD)
     over = threading.Event()

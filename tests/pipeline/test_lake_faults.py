@@ -21,8 +21,9 @@ from lake_work import LocalWork, moved_in_time, rotated
 from pcap_files import records
 from test_lake_batches import SECOND, UNSETTLED, Rows, captures, compared, decoded_at_once, in_lake, ingest
 
-from pipeline.lake import files, journal
-from pipeline.lake.batches import Ingest
+from pipeline.lake import journal
+from pipeline.lake import lake_files as files
+from pipeline.lake.ingest_batches import Ingest
 from pipeline.lake.layout import lake_tables
 from pipeline.lake.log import Log
 from pipeline.lake.opening import open_lake

@@ -16,7 +16,8 @@ from lake_work import rotated
 from object_store import Store, object_store
 from test_lake_batches import compared, decoded_at_once, ingest, rows_in
 
-from pipeline.lake import files, journal
+from pipeline.lake import journal
+from pipeline.lake import lake_files as files
 from pipeline.lake.arrivals import find
 from pipeline.lake.layout import DamagedLakeError, LakeError, Options
 from pipeline.lake.log import Log

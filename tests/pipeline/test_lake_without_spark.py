@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 import pipeline
 from pipeline import TABLES
 from pipeline.audit import findings_in
-from pipeline.explore.sql import files_here
+from pipeline.explore.duckdb_tables import files_here
+from pipeline.lake.lake_tables import Span
 from pipeline.lake.log import Log
 from pipeline.lake.opening import open_lake
-from pipeline.lake.reading import Span
 from pipeline.output.location import location
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 BATCHES, FOREVER_S = 6, 3e9  # captures are of several years
 # Of each version; a stream, requests and replies, a transaction, exceptions, bytes that are lost.

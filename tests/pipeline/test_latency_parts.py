@@ -18,8 +18,8 @@ from rule_support import Case, Connection, write_cases
 
 import pipeline
 from codec.pairing.intervals import Times as Intervals
-from pipeline.run.processes import LocalProcesses
-from udfs.pairing import stalls
+from pipeline.run.local_processes import LocalProcesses
+from udfs.pairing import stalled_messages as stalls
 
 V = "0-9-1"
 PARTS = (

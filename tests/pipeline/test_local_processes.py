@@ -47,11 +47,11 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from codec.tables import TABLES
-from pipeline.run import processes as local_processes
+from pipeline.run import local_processes as local_processes
 from pipeline.run.exchange import Local, Source
-from pipeline.run.processes import Interrupted, LocalProcesses, ProcessLost
+from pipeline.run.local_processes import Interrupted, LocalProcesses, ProcessLost
 from pipeline.tables.decoding import LOCAL_BYTES, decoded_locally
-from udfs.arrow import files as arrow_files
+from udfs.arrow import spill_files as arrow_files
 from udfs.decode.key_logs import KeyLogError
 from udfs.source.options import OptionError
 from udfs.source.paths import PathError
@@ -481,7 +481,7 @@ def test_a_process_keeps_memory_that_pyarrow_has_freed(two: LocalProcesses) -> N
 
 def test_pandas_can_still_be_imported_later() -> None:
     code = """
-from udfs.workers.processes import without_pandas
+from udfs.workers.process_setup import without_pandas
 with without_pandas():
     import pyarrow.dataset
 import sys
@@ -507,10 +507,10 @@ def test_a_container_with_little_memory_has_few_processes(tmp_path: Path, monkey
 # Without `if __name__ == "__main__"`, which `multiprocessing` would require.
 JOB = """
 import time
-import pipeline.run.processes
+import pipeline.run.local_processes
 from pipeline.run.exchange import LocalProcesses
 
-pipeline.run.processes.PRELOADED = []
+pipeline.run.local_processes.PRELOADED = []
 processes = LocalProcesses(2)
 processes.run(time.sleep, [0.2] * 4)
 print(*(process.pid for process in processes._processes), flush=True)

@@ -18,7 +18,7 @@ from test_tables_1_0_written import RECEIVES, SENDS, attach, moved, opened, rece
 from wire import CLIENT, SERVER, Wire
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from udfs.conversation.addresses import managed_by
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "brokers" / "10_rabbitmq4_management_link_pair.pcap"

@@ -26,7 +26,7 @@ import pipeline
 import wirehare
 from codec.tables import ALL_TABLES, TABLES
 from pipeline import Tables
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from udfs.source.options import OptionError, meant
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from codec.compiler.limits import Limits
 from codec.variant import encode
 from pipeline.tables.decoding import config
 from udfs.arrow.types import VARIANT
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 

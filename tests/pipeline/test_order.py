@@ -29,7 +29,7 @@ from codec.layers.stack import Layers
 from codec.net.layers import ACK, FIN, SYN
 from codec.protocol import rows as R
 from pipeline.tables.decoding import config
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.decode.frame_rows import frame_rows
 from udfs.tables import Tables
 

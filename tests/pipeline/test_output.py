@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.output import location as locations
-from pipeline.output import parquet
+from pipeline.output import parquet_tables as parquet
 from pipeline.output import swap as output
 from pipeline.output.location import Location, OutputError
 from pipeline.output.swap import staged

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plots_support import MILLISECOND, SECOND, frame
 
 from pipeline import plots
-from pipeline.output.text import plain_text
+from pipeline.output.formatting import plain_text
 from pipeline.plots.steps import Step, add_silences, fold_repeats, kind, label, steps
 
 WIDE = 200

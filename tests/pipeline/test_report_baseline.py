@@ -9,7 +9,7 @@ from report_support import audit_of, everywhere, identity
 
 from pipeline.report.baseline import BaselineError, Comparison, Previous, compare, read
 from pipeline.report.formats import document
-from pipeline.report.groups import Groups
+from pipeline.report.grouped_counts import Groups
 
 
 def night(*identities: dict[str, object], total: int | None = None) -> Groups:

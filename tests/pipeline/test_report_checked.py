@@ -17,7 +17,7 @@ from pipeline.audit.detectors import DETECTORS
 from pipeline.report.baseline import compare, read
 from pipeline.report.facts import Facts, coverage_check, rules_of, unchecked
 from pipeline.report.formats import Verdict, document
-from pipeline.report.groups import Groups
+from pipeline.report.grouped_counts import Groups
 from pipeline.report.page import page
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

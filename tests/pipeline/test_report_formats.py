@@ -14,7 +14,7 @@ from report_support import FINDINGS, HOSTILE, SOURCES, audit_of, everywhere, fin
 from pipeline.audit.catalogue import catalogue
 from pipeline.report.baseline import Previous, compare, key
 from pipeline.report.formats import Audit, github, junit, sarif
-from pipeline.report.groups import Groups
+from pipeline.report.grouped_counts import Groups
 
 BROKEN = {"CH-09": "warning", "DL-03": "violation", "SEC-16": "info"}
 GONE: dict[str, Any] = {"key": "0123456789abcdef", **dict.fromkeys(("user", "vhost", "server", "entities")),

@@ -19,7 +19,7 @@ from report_support import HOSTILE, audit_of, everywhere, identity
 from pipeline.report import charts
 from pipeline.report.baseline import compare, read
 from pipeline.report.facts import Facts
-from pipeline.report.groups import Groups, latencies
+from pipeline.report.grouped_counts import Groups, latencies
 from pipeline.report.page import LARGEST, page, table
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

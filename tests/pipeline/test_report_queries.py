@@ -12,11 +12,11 @@ import pytest
 from audit_support import BEGIN, BEGIN_NS, FOUND, HOSTILE_QUEUE, MS, finding, write_table, write_tables
 from report_support import audit_of
 
-from pipeline.explore.sql import Session, open_tables
-from pipeline.lake.reading import Span
+from pipeline.explore.duckdb_tables import Session, open_tables
+from pipeline.lake.lake_tables import Span
 from pipeline.report.facts import Facts, count
 from pipeline.report.formats import document
-from pipeline.report.groups import Section, Source, count_groups, latencies
+from pipeline.report.grouped_counts import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
 from pipeline.report.sections import IDENTITIES, TABLES, bar_width_ns, sources
 

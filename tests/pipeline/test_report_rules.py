@@ -13,7 +13,7 @@ from pipeline.audit.catalogue import SEVERITIES, catalogue
 from pipeline.report.baseline import Previous, compare, key
 from pipeline.report.cards import MOST_IMPORTANT, example, most_important, values, with_connections
 from pipeline.report.facts import Facts
-from pipeline.report.groups import Groups
+from pipeline.report.grouped_counts import Groups
 from pipeline.report.page import page
 
 ENDED_WORK = {

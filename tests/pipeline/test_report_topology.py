@@ -6,7 +6,7 @@ import re
 
 from report_support import everywhere
 
-from pipeline.report.groups import Groups
+from pipeline.report.grouped_counts import Groups
 from pipeline.report.topology import BOXES, CHARACTERS, picture, with_names
 
 SECOND = 10**9

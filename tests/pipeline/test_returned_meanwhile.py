@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from rule_support import Case, Connection, write_cases
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 
 def test_a_return_before_the_body_of_a_publish(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from scenarios.script import VERSIONS, Script
 
 import pipeline
 from pipeline.explore.summaries import RATES
-from pipeline.tables.flows import message_flows
+from pipeline.tables.message_flows import message_flows
 
 COUNT = 60
 INTERVAL_US = 20

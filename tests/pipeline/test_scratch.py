@@ -18,7 +18,7 @@ from commands import decode_with
 
 from benchmarks.generate import generate
 from pipeline.run import scratch
-from udfs.workers import processes
+from udfs.workers import process_setup as processes
 
 ROOT = Path(__file__).parents[2]
 OTHERS = stat.S_IRWXG | stat.S_IRWXO

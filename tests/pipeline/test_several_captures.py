@@ -26,7 +26,7 @@ from test_source import accounts
 from test_source import rows as read
 
 import pipeline
-import udfs.decode.runs as runs_in_groups
+import udfs.decode.flow_order as runs_in_groups
 from udfs.source.sources import TcpRunsReader
 
 CAPTURES = Path(__file__).parents[1] / "captures"

@@ -22,7 +22,7 @@ from make_snaplen_golden import GOLDEN, NAMES, SNAPLEN
 from wire import CLIENT, SERVER, Wire
 
 from udfs.arrow.types import Numbers
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.performatives import performatives
 
 Row = dict[str, Any]

@@ -19,7 +19,7 @@ from wire import CLIENT, SERVER, Wire, write_capture
 from codec.names import CLASSIC_VERSIONS
 from codec.protocol.classic_tables import method_name, methods
 from pipeline.tables.decoding import config
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.tables.conversation import Conversation
 
 every_version = pytest.mark.parametrize("version", CLASSIC_VERSIONS)

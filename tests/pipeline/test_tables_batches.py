@@ -29,8 +29,8 @@ from udfs.arrow.types import (
     arrow_schema,
     to_schema,
 )
-from udfs.conversation import states
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation import tracker_states as states
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.messages import Contents
 from udfs.tables import conversation
 

@@ -12,7 +12,7 @@ import pytest
 
 import pipeline
 from codec.variant import decode
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "brokers"
 Row = dict[str, Any]

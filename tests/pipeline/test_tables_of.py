@@ -25,9 +25,9 @@ from codec.packing import (
     unseal,
 )
 from pipeline.tables.decoding import config
-from udfs.conversation.states import restore_table, save_table
+from udfs.conversation.tracker_states import restore_table, save_table
 from udfs.tables import ACCOUNTS, STATES, tables_of
-from udfs.tables.states import digest
+from udfs.tables.saved_states import digest
 
 # Of each version: transactions that are open at a cut, returns, confirms, losses, frames and contents in many segments,
 # several connections of one flow, credit, links attached by turns, encryption.

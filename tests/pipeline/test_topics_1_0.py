@@ -18,7 +18,7 @@ from test_tables_1_0_written import RECEIVES, SENDS, disposed, moved, opened
 from wire import CLIENT, SERVER, Wire, write_capture
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 ACCEPTED = described(P.ACCEPTED)
 TOPIC, QUEUE = (proton.symbol(name) for name in ("topic", "queue"))

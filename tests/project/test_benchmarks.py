@@ -30,8 +30,8 @@ from benchmarks.processes import DRIVER, peaks
 from benchmarks.profiles import PROFILES, SCRIPTS
 from benchmarks.run import Budget
 from pipeline.audit import findings_in
-from pipeline.run.processes import LocalProcesses
-from pipeline.tables.writing import write
+from pipeline.run.local_processes import LocalProcesses
+from pipeline.tables.write_tables import write
 
 SIZE = 250_000
 # Smaller than the profile has them, but of several frames.

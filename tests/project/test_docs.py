@@ -22,7 +22,7 @@ from codec.protocol.classic_tables import NAMES, methods, tag_kinds
 from codec.tables import ALL_TABLES, TABLES
 from jobs.cli import main
 from jobs.schema import columns
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from pipeline.run.session import RUNTIME
 
 ROOT = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ from codec.tables import TABLES
 from jobs.cli import command_line
 from jobs.terminal.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
-from pipeline.explore.sql import open_tables
+from pipeline.explore.duckdb_tables import open_tables
 from pipeline.output.location import location
 
 ROOT = Path(__file__).parents[2]

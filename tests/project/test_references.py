@@ -17,7 +17,7 @@ from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 
 from benchmarks.generate import generate
-from udfs.decode.runs import Files, Group, flows_in_order
+from udfs.decode.flow_order import Files, Group, flows_in_order
 
 CAPTURES = sorted(golden.captures().values(), key=lambda capture: capture.file)
 

@@ -22,7 +22,7 @@ import pipeline
 from codec.tables import FINDINGS
 from jobs.cli import main
 from jobs.terminal.running import OK, UNREADABLE
-from pipeline.audit import engine
+from pipeline.audit import rule_program as engine
 from pipeline.audit.catalogue import catalogue
 from pipeline.run import session as sessions
 from pipeline.run.exchange import Local, Source

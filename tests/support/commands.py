@@ -6,7 +6,7 @@ import sys
 
 LIMITS = {
     "Spark": "import pipeline.tables.decoding; pipeline.tables.decoding.LOCAL_BYTES = -1",
-    "processes": "import pipeline.run.processes; pipeline.run.processes.PROCESS_BYTES = 1",
+    "processes": "import pipeline.run.local_processes; pipeline.run.local_processes.PROCESS_BYTES = 1",
 }
 MAIN = """
 if __name__ == "__main__":

@@ -19,16 +19,16 @@ from codec.layers.stack import Layers
 from codec.variant import encode
 from codec.variant.python_values import decode as variant_value
 from udfs.arrow.types import VARIANT, variants, with_null_columns
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.decode.connection_rows import CONNECTION_FACTS, connection_rows
+from udfs.decode.flow_order import AddressSpaces, Files, flows_in_order
 from udfs.decode.frame_rows import ARROW_FRAMES, frame_rows
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import AddressSpaces, Files, flows_in_order
 from udfs.decode.stall_rows import ARROW_STALLS, stall_rows
-from udfs.source.processes import FlowProcesses
+from udfs.source.connection_processes import FlowProcesses
 from udfs.tables import Tables
 from udfs.tables.packed import packed
-from udfs.workers.config import Config
+from udfs.workers.worker_config import Config
 
 # `kind`: 'frame', 'connection' (with `facts` and `stalls`) or 'capture' (its account in `arguments`).
 DECODED = pa.schema(

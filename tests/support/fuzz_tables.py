@@ -26,7 +26,7 @@ from pipeline.tables.decoding import config
 from udfs.arrow.types import VARIANT, arrow_schema
 from udfs.decode.key_logs import SecretFiles
 from udfs.tables import tables_of
-from udfs.workers.config import Config
+from udfs.workers.worker_config import Config
 
 Run = tuple[bytes, np.ndarray, bytes]  # flow, segments, payload
 Rows = dict[str, list[pa.RecordBatch]]  # by table

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from codec.tables import TABLES as SCHEMAS
 from pipeline.lake import journal
-from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.journal import Change
+from pipeline.lake.lake_files import read_rows, write_file
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.opening import open_lake, open_or_create_lake

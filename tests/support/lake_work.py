@@ -15,12 +15,12 @@ from pcap_files import records
 from pyspark.sql import SparkSession
 
 from pipeline.lake.arrivals import Arrival
-from pipeline.lake.batches import Ingest
+from pipeline.lake.ingest_batches import Ingest
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.work import LakeWork
 from udfs.sink.writers import EndConnections, WriteBatch
-from udfs.source.reading import locate
+from udfs.source.capture_bytes import locate
 from udfs.source.sources import in_run_order
 
 TASKS = 2

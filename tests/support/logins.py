@@ -28,7 +28,7 @@ from codec.amqp.decoder import Decoder
 from codec.amqp.redaction import blank_secrets
 from codec.protocol import rows as R
 from codec.protocol.versions import VERSIONS
-from udfs.arrow.rows import to_int64
+from udfs.arrow.arrays import to_int64
 from udfs.decode.frame_rows import frame_rows
 
 PIECE = 4

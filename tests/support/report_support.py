@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.explain import Answer, Event
-from pipeline.output.text import plain_text
+from pipeline.output.formatting import plain_text
 from pipeline.report.baseline import Comparison, compare
 from pipeline.report.facts import Facts
 from pipeline.report.formats import Audit
-from pipeline.report.groups import Groups, Source
+from pipeline.report.grouped_counts import Groups, Source
 from pipeline.report.sections import IDENTITY, sources
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 from codec.variant import decode
 from pipeline import write
 from pipeline.audit import findings_in
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 SHIPPED = CAPTURES / "DIGESTS.json"

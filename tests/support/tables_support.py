@@ -73,7 +73,7 @@ class Script:
     def __init__(self, version: str = "0-9-1") -> None:
         self.version = version
         self.frames: list[dict[str, Any]] = []
-        self.stated: dict[str, Any] = {}
+        self.tcp_facts: dict[str, Any] = {}
 
     def frame(self, sender: str, frame_type: str, channel: int | None = None, **columns: Any) -> Script:
         frame_no = len(self.frames) + 1
@@ -174,7 +174,7 @@ class Script:
 
     def facts(self, **facts: Any) -> Script:
         """What is stated of the TCP connection beside the defaults."""
-        self.stated.update(facts)
+        self.tcp_facts.update(facts)
         return self
 
     def rows(self, connection_id: int) -> list[dict[str, Any]]:
@@ -185,7 +185,7 @@ class Script:
             "closed_ts_ns": end,
             "content": "amqp",
             "syn_captured": True,
-            **self.stated,
+            **self.tcp_facts,
         }
         connection = {
             "kind": "connection",

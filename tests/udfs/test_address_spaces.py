@@ -305,7 +305,7 @@ def test_in_pieces_as_whole(prefix: int, tmp_path: Path) -> None:
 
 
 def test_waiting_segments_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from udfs.decode import runs as spaces
+    from udfs.decode import flow_order as spaces
 
     monkeypatch.setattr(spaces, "LIMITS", replaced := type(LIMITS)(waiting_spaces_bytes=1000))
     assert replaced.waiting_spaces_bytes == 1000

@@ -20,8 +20,8 @@ from test_source import accounts, expected_packets, exploded, rows
 
 from jobs import decode
 from jobs.cli import main
+from udfs.source.capture_bytes import CaptureBytes, CaptureFile, first_line, locate
 from udfs.source.paths import PathError, anchored, glob_pattern, require_capture, resolve
-from udfs.source.reading import CaptureBytes, CaptureFile, first_line, locate
 from udfs.source.sources import TcpRunsReader
 from udfs.source.splits import plan
 
@@ -245,7 +245,7 @@ def store(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return fs.SubTreeFileSystem(str(tree), fs.LocalFileSystem()), path.strip("/")
 
     shim = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri), LocalFileSystem=fs.LocalFileSystem)
-    monkeypatch.setattr("udfs.source.reading.fs", shim)
+    monkeypatch.setattr("udfs.source.capture_bytes.fs", shim)
     return tree / "bucket"
 
 

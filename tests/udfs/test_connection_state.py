@@ -28,8 +28,8 @@ from codec.framing.connection_state import ConnectionState
 from codec.net.layers import SEGMENT
 from codec.net.runs import gather_payloads
 from codec.packing import StateError
+from udfs.decode.flow_order import Files, flows_in_order
 from udfs.decode.frame_rows import frame_rows
-from udfs.decode.runs import Files, flows_in_order
 
 Flows = dict[bytes, tuple[np.ndarray, np.ndarray]]
 # Of each version; swapped and doubled packets, frames and contents over many segments, cut packets, a connection seen

@@ -31,13 +31,13 @@ from codec.variant.python_values import decode
 from jobs.cli import main
 from pipeline.audit import findings_in, wanted_program
 from pipeline.audit.contexts import scripts
-from pipeline.audit.groups import grouped, groups_of, joined_files
+from pipeline.audit.file_groups import grouped, groups_of, joined_files
 from pipeline.run import scratch
 from udfs.arrow.types import arrow_schema
 from udfs.findings import evaluation
 from udfs.findings.evaluation import Question, Resources, Run, connected, findings_across, findings_of
+from udfs.findings.group_tasks import FILES, AnswerFiles, AnswerRows, PackRows, ReadConnections, unpacked
 from udfs.findings.program import Program
-from udfs.findings.transport import FILES, AnswerFiles, AnswerRows, PackRows, ReadConnections, unpacked
 from udfs.sink.parquet import ParquetFiles
 
 ROOT = Path(__file__).parents[2]

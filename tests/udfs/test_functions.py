@@ -19,7 +19,7 @@ from encode_1_0 import encoded
 from expected import captured
 
 from codec.protocol.versions import VERSIONS
-from udfs.functions.decoding import (
+from udfs.functions.decode_functions import (
     FRAME_COLUMNS,
     decode_arguments,
     decode_frame,

@@ -1,4 +1,4 @@
-"""What the functions say of flows and numbers, and what they leave out: secrets, addresses, names."""
+"""What the functions say of flows, and what they leave out: secrets, addresses, names."""
 
 from __future__ import annotations
 
@@ -19,12 +19,9 @@ from test_functions import as_single, column, frames, in_streams, versions_colum
 from yacryptopan import CryptoPAn
 
 from codec.pseudonyms import key_of
-from udfs.functions.names import (
+from udfs.functions.privacy_functions import (
     anonymise_ip,
-    class_name,
-    descriptor_name,
     flow_id,
-    method_name,
     pseudonyms,
     redact_frame,
 )
@@ -173,21 +170,7 @@ def test_without_a_key_the_error_says_what_to_do() -> None:
         anonymise_ip(texts("10.0.0.1"))
 
 
-# ---- names and flows ------------------------------------------------------------------------------------------------
-
-
-def test_names_by_number() -> None:
-    classes, methods = pa.array([60, 60, 10, 4, 1, 99, None, 85]), pa.array([40, 40, 10, 1, 2, 1, 1, 10])
-    versions = texts("0-9-1", None, "0-8", "0-10", "0-10", "0-9-1", "0-9-1", "0-9-1")
-    names = ["basic.publish", None, "connection.start", "message.transfer", "connection.start-ok", None, None]
-    assert method_name(classes, methods, versions).to_pylist() == [*names, "confirm.select"]
-    assert class_name(classes, versions).to_pylist() == [
-        *(name and name.split(".")[0] for name in names), "confirm",
-    ]  # fmt: skip
-    codes = pa.array([0x14, 0x10, 0x44, 0x73, 0x24, 0x7F, None])
-    assert descriptor_name(codes).to_pylist() == [
-        "transfer", "open", "sasl-outcome", "properties", "accepted", None, None,
-    ]  # fmt: skip
+# ---- flows ------------------------------------------------------------------------------------------------
 
 
 # From the baseline of the Community ID specification: flow, protocol, seed, identifier.

@@ -337,7 +337,7 @@ def test_names_are_shown_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "lz4"])
 def test_endless_expansion_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
-    monkeypatch.setattr("udfs.source.reading.LIMITS", Limits(expansion_ratio=100, expansion_grace=64 * 1024))
+    monkeypatch.setattr("udfs.source.capture_bytes.LIMITS", Limits(expansion_ratio=100, expansion_grace=64 * 1024))
     bomb = tmp_path / "bomb.pcap"
     with pa.CompressedOutputStream(pa.OSFile(str(bomb), "wb"), compression) as out:
         out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101) + bytes(8 * 1024 * 1024))

@@ -18,7 +18,7 @@ from test_source import accounts, exploded, frame, rows
 
 from codec.compiler.limits import LIMITS
 from codec.net.layers import Filter
-from udfs.source.reading import CaptureFile
+from udfs.source.capture_bytes import CaptureFile
 from udfs.source.sources import TcpRunsReader
 from udfs.source.splits import Account, cut, plan, read_blocks
 

@@ -20,7 +20,7 @@ from codec.framing.connection_state import ConnectionState
 from codec.layers.stack import Layers
 from codec.layers.tls_handshake import KeyLog
 from codec.net.layers import SEGMENT
-from udfs.decode.runs import Files
+from udfs.decode.flow_order import Files
 
 CUTS = 3  # of each kind
 

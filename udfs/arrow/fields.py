@@ -33,7 +33,7 @@ from codec.variant.reading import (
     read_fields,
     read_values,
 )
-from udfs.arrow.rows import take_or_null, to_int64
+from udfs.arrow.arrays import take_or_null, to_int64
 from udfs.arrow.types import TIMESTAMP, VARIANT, binary_column, map_distinct_bytes
 
 INT32 = np.iinfo(np.int32)

@@ -47,9 +47,9 @@ from codec.memory import as_kernel_array, as_records
 from codec.names import CLASSIC_VERSIONS, SIDES
 from codec.protocol.rows import NAMES
 from codec.stalls import LINK
-from udfs.arrow.rows import take_or_null
+from udfs.arrow.arrays import take_or_null
 from udfs.arrow.types import Numbers, nullable
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.methods import method_frames, queue_types
 from udfs.conversation.roles import (
     NEEDS_NO_ACK,
@@ -59,7 +59,7 @@ from udfs.conversation.roles import (
     WITHOUT_REPLY,
     method_roles,
 )
-from udfs.conversation.states import NO_NUMBERS, Tracker
+from udfs.conversation.tracker_states import NO_NUMBERS, Tracker
 from udfs.decode.stall_rows import stall_rows
 
 Records = NDArray[Any]
@@ -248,8 +248,8 @@ class ChannelTracker(Tracker):
 
     def to_arrow(self, kind: str, records: Records) -> pa.RecordBatch:
         """Records of one kind as the columns of KINDS."""
-        made = _MADE | {name: texts.column for name, texts in self.texts.items()}
-        columns = {name: made[holds](np.ascontiguousarray(records[field])) for name, field, holds in KINDS[kind]}
+        makers = _COMPUTED_COLUMNS | {name: texts.column for name, texts in self.texts.items()}
+        columns = {name: makers[holds](np.ascontiguousarray(records[field])) for name, field, holds in KINDS[kind]}
         return pa.RecordBatch.from_pydict(columns)
 
     def stalls(self, rows: Records) -> pa.RecordBatch:
@@ -265,7 +265,7 @@ def _records(results: Results) -> dict[str, Records]:
 
 
 # How columns that are not texts by number are made of a field.
-_MADE: dict[str, Callable[[NDArray[np.int64]], pa.Array]] = {
+_COMPUTED_COLUMNS: dict[str, Callable[[NDArray[np.int64]], pa.Array]] = {
     "number": pa.array,
     "number or null": nullable,
     "truth": lambda values: pa.array(values == 1, mask=values < 0),

@@ -23,8 +23,7 @@ from codec.conversation.states import group_ids
 from codec.hashes.maps import Pairs
 from codec.names import SIDES
 from codec.tables import Family
-from udfs.arrow.fields import TYPES, gathered, heap_of, take_bytes
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     combine_chunks,
     concat_rows,
@@ -32,9 +31,10 @@ from udfs.arrow.rows import (
     take_or_null,
     to_int64,
 )
+from udfs.arrow.fields import TYPES, gathered, heap_of, take_bytes
 from udfs.arrow.types import to_schema
 from udfs.conversation.channels import MESSAGES as OF_CHANNELS
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.properties import ONLY_DERIVED_FROM, derived
 from udfs.conversation.properties import properties as read_properties
 from udfs.conversation.roles import BODY_FRAMES, HEADER_FRAMES, READ_ARGUMENTS
@@ -324,11 +324,11 @@ class Contents:
         index = Index.of(messages) if messages is not None else None
         for own, waits in zip(groups, all_wait, strict=True):
             at = index.find(*own.keys()) if index else np.full(len(own.starts), -1)
-            chosen = np.flatnonzero((at >= 0) & ~waits & own.has_method)
-            if len(chosen) and messages is not None:
-                sizes = self._bodies.sizes(*own.keys(chosen)) if self._payload else np.zeros(len(chosen), np.int64)
+            rows = np.flatnonzero((at >= 0) & ~waits & own.has_method)
+            if len(rows) and messages is not None:
+                sizes = self._bodies.sizes(*own.keys(rows)) if self._payload else np.zeros(len(rows), np.int64)
                 cuts = np.flatnonzero(np.diff(np.cumsum(np.maximum(sizes, 0)) // MOST_BYTES)) + 1
-                for part in np.split(chosen, cuts):
+                for part in np.split(rows, cuts):
                     yield self._messages(own, part, messages.take(pa.array(at[part])))
             if waits.any():
                 folded = own.folded(waits)
@@ -342,22 +342,22 @@ class Contents:
         if self._payload:
             self._bodies.keep(*(np.concatenate([NOTHING, *(key[at] for key in keys)]) for at in (0, 1)))
 
-    def _messages(self, groups: Groups, chosen: NDArray[np.int64], messages: pa.Table) -> pa.RecordBatch:
+    def _messages(self, groups: Groups, rows: NDArray[np.int64], messages: pa.Table) -> pa.RecordBatch:
         family, payload = self._family, self._payload
-        contents, expanded = chosen, None
+        contents, expanded = rows, None
         if self._batches is not None:
-            expanded = self._batches.of(*groups.keys(chosen))
-            chosen, messages = chosen[expanded.content], messages.take(pa.array(expanded.content))
-        header_at = groups.first_where(groups.is_header)[chosen]
+            expanded = self._batches.of(*groups.keys(rows))
+            rows, messages = rows[expanded.content], messages.take(pa.array(expanded.content))
+        header_at = groups.first_where(groups.is_header)[rows]
         properties = groups.take_or_null("properties", header_at)
         if expanded is not None:
             properties = expanded.column("properties", properties)
         found = read_properties(properties, family.properties)
-        digest_at = groups.digest_at[chosen]
+        digest_at = groups.digest_at[rows]
         complete = pa.array(digest_at >= 0)
         has_bytes = groups.is_body & (groups.numbers("payload_size") >= 0)
-        seen = groups.sums(np.where(has_bytes, groups.numbers("payload_size"), 0))[chosen]
-        with_body = groups.first_where(has_bytes)[chosen] >= 0
+        seen = groups.sums(np.where(has_bytes, groups.numbers("payload_size"), 0))[rows]
+        with_body = groups.first_where(has_bytes)[rows] >= 0
         declared = groups.take_or_null("body_size", header_at)
         # Only in 1.0 the frame that states the size of the body also carries it.
         of_1_0 = pa.array(~np.append(groups.states_size, False)[header_at])
@@ -369,12 +369,12 @@ class Contents:
         state = {name: combine_chunks(messages[name]) for name in messages.column_names if name not in OF_TRACKER}
         of_method = (*OF_METHOD, *(name for name in family.arguments if name in self._schema.names))
         columns = {
-            **{name: groups.take_or_null(name, groups.starts[chosen]) for name in of_method},
+            **{name: groups.take_or_null(name, groups.starts[rows]) for name in of_method},
             **state,
             **derived(found, state, headed),
             "first_frame_no": combine_chunks(messages["frame_no"]),
-            "last_frame_no": pa.array(groups.highest(groups.numbers("frame_no"))[chosen]),
-            "last_ts_ns": pa.array(groups.highest(groups.numbers("ts_ns"))[chosen]),
+            "last_frame_no": pa.array(groups.highest(groups.numbers("frame_no"))[rows]),
+            "last_ts_ns": pa.array(groups.highest(groups.numbers("ts_ns"))[rows]),
             "properties": properties,
             "body_size": pc.coalesce(declared, pc.if_else(complete, body_captured, pa.scalar(None, pa.int64()))),
             "body_captured": body_captured,
@@ -418,15 +418,15 @@ class StoredFrames(FrameBatch):
 
 
 def stored(frames: FrameBatch, at: NDArray[np.int64], family: Family) -> pa.Table:
-    """The frames at these places as they are stored until their content is complete."""
+    """The frames at these indices as they are stored until their content is complete."""
     columns = {name: frames[name].take(pa.array(at)) for name in FRAME_COLUMNS}
     of_arguments = frames.argument_at[at]
     return pa.table(columns | {name: take_or_null(frames.arguments[name], of_arguments) for name in family.arguments})
 
 
 class Groups:
-    """Frames of a batch, those at `own_at`, grouped by content: a group has the places from `starts` to `ends` in
-    `order`, int64, the method first. `is_body`: frames with a part of the body; `digest_at`: place of the digest of
+    """Frames of a batch, those at `own_at`, grouped by content: a group has the indices from `starts` to `ends` in
+    `order`, int64, the method first. `is_body`: frames with a part of the body; `digest_at`: index of the digest of
     each complete content."""
 
     def __init__(self, frames: FrameBatch, own_at: NDArray[np.int64], family: Family) -> None:
@@ -462,9 +462,9 @@ class Groups:
         """Where a column is not null, in order."""
         return self._frames.have(name)[self.order]
 
-    def take_or_null(self, name: str, places: NDArray[np.int64]) -> pa.Array:
-        """A column at these places of the order; null where that is negative."""
-        at = np.where(places < 0, -1, self.order[places])
+    def take_or_null(self, name: str, indices: NDArray[np.int64]) -> pa.Array:
+        """A column at these indices of the order; null where that is negative."""
+        at = np.where(indices < 0, -1, self.order[indices])
         if name in self._family.arguments:
             return take_or_null(self._frames.arguments[name], np.where(at < 0, -1, self._frames.argument_at[at]))
         return take_or_null(self._frames[name], at)
@@ -497,10 +497,10 @@ class Groups:
         found: NDArray[np.int64] = np.maximum.reduceat(values, self.starts)
         return found
 
-    def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
+    def folded(self, selected: NDArray[np.bool_]) -> pa.Table:
         """The frames of some groups, at least one; those that continue a content are folded into the last one, with
         the bytes of the body in them and the highest time."""
-        rows, counts = np.flatnonzero(np.repeat(chosen, self.sizes)), self.sizes[chosen]
+        rows, counts = np.flatnonzero(np.repeat(selected, self.sizes)), self.sizes[selected]
         starts, continues = np.cumsum(counts) - counts, self.continues[rows]
         sizes, times = np.maximum(self.numbers("payload_size")[rows], 0), self.numbers("ts_ns")[rows]
         known = self.is_body[rows] & self.valid("payload_size")[rows]

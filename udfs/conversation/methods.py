@@ -15,8 +15,7 @@ from codec.conversation.session_state import (
     VERSIONS,
 )
 from codec.tables import LONG, STRING, table_of
-from udfs.arrow.fields import Fields, fields, values_of
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     from_spark,
     indices_where,
     is_in,
@@ -24,10 +23,11 @@ from udfs.arrow.rows import (
     take,
     to_mask,
 )
+from udfs.arrow.fields import Fields, fields, values_of
 from udfs.arrow.types import to_schema
 from udfs.conversation import roles
-from udfs.conversation.frames import Flags, FrameBatch
-from udfs.workers.config import FACT
+from udfs.conversation.frame_batch import Flags, FrameBatch
+from udfs.workers.worker_config import FACT
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
@@ -46,10 +46,10 @@ def method_rows(frames: FrameBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, 
         else pa.nulls(len(names_link), pa.string())
     )
     may_be = frames.are("name", *roles.replies(), *REQUEST_NAMES) | is_valid(frames.transaction_commands)
-    may_be |= frames.asks > 0
+    may_be |= frames.requested_exchange > 0
 
-    def rows(chosen: Flags) -> pa.RecordBatch:
-        at = np.flatnonzero(chosen)
+    def rows(mask: Flags) -> pa.RecordBatch:
+        at = np.flatnonzero(mask)
         columns = {name: take(column, pa.array(at)) for name, column in of_frames.items()}
         at = pa.array(frames.argument_at[at])
         columns |= {name: take(column, at) for name, column in of_arguments.items()}
@@ -73,20 +73,20 @@ def streams_of(methods: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _declared_streams(methods: pa.RecordBatch) -> pa.RecordBatch:
-    chosen = indices_where(is_in(methods["name"], *roles.QUEUE_TYPES_BY))
-    if not len(chosen):
+    indices = indices_where(is_in(methods["name"], *roles.QUEUE_TYPES_BY))
+    if not len(indices):
         return pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64()), pa.nulls(0, pa.string())], names=STREAMS.names)
-    types = queue_types(methods, chosen, passive=True)
-    queues = fields(values_of(methods["arguments"].take(chosen)), {"queue": "string"})["queue"]
+    types = queue_types(methods, indices, passive=True)
+    queues = fields(values_of(methods["arguments"].take(indices)), {"queue": "string"})["queue"]
     at = indices_where(is_in(types, "stream") & to_mask(pc.not_equal(queues, "")))
-    connections = methods["connection_id"].take(chosen.take(at)).cast(pa.int64())
+    connections = methods["connection_id"].take(indices.take(at)).cast(pa.int64())
     return pa.RecordBatch.from_arrays([connections, queues.take(at)], names=STREAMS.names)
 
 
 def _counted_messages(methods: pa.RecordBatch) -> pa.RecordBatch:
     """Of each connection and queue the first count, and deletions."""
-    chosen = indices_where(is_in(methods["name"], *roles.COUNTS_MESSAGES, *roles.DELETES_QUEUE))
-    rows = methods.take(chosen)
+    indices = indices_where(is_in(methods["name"], *roles.COUNTS_MESSAGES, *roles.DELETES_QUEUE))
+    rows = methods.take(indices)
     wanted = {"queue": "string", "message_count": "bigint", **dict.fromkeys(CONDITIONS, "boolean")}
     arguments = fields(values_of(rows["arguments"]), wanted)
     deleted = pa.array(is_in(rows["name"], *roles.DELETES_QUEUE))
@@ -115,15 +115,15 @@ def find_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return (streams_of(from_spark(batch)) for batch in batches if batch.num_rows)
 
 
-def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) -> pa.Array:
-    """The types of queues that arguments of `chosen` rows imply; `passive`: those of passive declarations, too."""
-    found, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
+def queue_types(frames: pa.RecordBatch, indices: pa.Int64Array, passive: bool) -> pa.Array:
+    """The types of queues that arguments of `indices` rows imply; `passive`: those of passive declarations, too."""
+    found, names = pa.nulls(len(indices), pa.string()), frames["name"].take(indices)
     if not is_in(names, *roles.QUEUE_TYPES_BY).any():
         return found
     for name, (argument, implied_type) in roles.QUEUE_TYPES_BY.items():
         at = np.flatnonzero(is_in(names, name))
         if len(at):
-            values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
+            values = values_of(frames["arguments"].take(indices.take(pa.array(at))))
             declared = Fields(values, {"passive": "boolean"}, ("arguments",))
             kind = "string" if implied_type is None else "variant"
             types = fields(declared.inside("arguments"), {argument: kind})[argument]
@@ -131,7 +131,7 @@ def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) ->
                 types = pc.if_else(is_valid(types), implied_type, None)
             if not passive:  # such a declaration changes nothing
                 types = pc.if_else(to_mask(declared.column("passive")), None, types)
-            mask = np.zeros(len(chosen), bool)
+            mask = np.zeros(len(indices), bool)
             mask[at] = True
             found = pc.replace_with_mask(found, pa.array(mask), types.cast(pa.string()))
     return found

@@ -30,6 +30,14 @@ from codec.memory import as_kernel_array, as_records
 from codec.names import SIDES
 from codec.protocol.rows import NAMES as DECODED_NAMES
 from codec.protocol.versions import E_UNEXPECTED_SEGMENT, ERRORS
+from udfs.arrow.arrays import (
+    concat_ws,
+    index_in,
+    is_in,
+    is_valid,
+    take_or_null,
+    to_int64,
+)
 from udfs.arrow.fields import (
     Fields,
     Values,
@@ -43,16 +51,8 @@ from udfs.arrow.fields import (
     values_of,
 )
 from udfs.arrow.fields import texts as strings
-from udfs.arrow.rows import (
-    concat_ws,
-    index_in,
-    is_in,
-    is_valid,
-    take_or_null,
-    to_int64,
-)
 from udfs.arrow.types import Numbers
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
 
@@ -322,10 +322,10 @@ class Performatives:
         by_name = _BY_NAME[self.names, sender]
         by_receiver = np.where(self._named("transfers"), 1 - sender, sender)  # of the messages
         by_sender = disposes & (role == 0) & (sender == 1) & np.isin(_OUTCOME_OF[terminal, 0], TAKES_BACK)
-        stated = np.where(
+        declared = np.where(
             (role == 1) | ~disposes, _OUTCOME_OF[terminal, by_receiver], by_sender * self._returns(state, terminal)
         )
-        outcome = np.where(disposes | self._named("transfers"), stated, by_name)
+        outcome = np.where(disposes | self._named("transfers"), declared, by_name)
         unroutable = self._named("may_return") & (sender == 1)
         unroutable &= np.isin(arguments.numbers("code", NONE), semantics.UNROUTABLE)
         status = Fields(arguments.inside("value"), {"status": "int"}).numbers("status", null=semantics.SUCCESS)
@@ -467,5 +467,5 @@ def performatives(batch: FrameBatch, texts: Numbers) -> Performatives | None:
     loss = np.where(lost, np.maximum(to_int64(batch["first_ts_ns"]), 1), 0) if lost.any() else lost
     marks = {"loss": loss, "hides": hides, **batch.late}
     of_rows: dict[str, NDArray[np.bool_] | Integers] = {name: marked[at] for name, marked in marks.items()}
-    of_rows["asks"] = np.where(cut, 0, batch.asks[at])
+    of_rows["asks"] = np.where(cut, 0, batch.requested_exchange[at])
     return Performatives(batch, at, arguments, Fields(arguments, ARGUMENTS, CONTAINERS), commands, of_rows, texts)

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.tables import MESSAGES, Place
+from codec.tables import MESSAGES, PropertyPath
 from codec.variant.reading import OTHER, TIME
+from udfs.arrow.arrays import is_one_of
 from udfs.arrow.fields import TYPES, Fields, Values, are_objects, read_as, text_or_hex, texts, values_of
-from udfs.arrow.rows import is_one_of
 from udfs.arrow.types import map_distinct_bytes
 from udfs.conversation.addresses import managed_by
 from udfs.conversation.roles import DELIVERIES
 
 
-def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str, pa.Array]:
+def properties(column: pa.StructArray, wanted: Mapping[str, PropertyPath]) -> dict[str, pa.Array]:
     """The `wanted` properties by column; 'any' is a value of any type as text, 'object' whether it is one."""
     sections: dict[str, dict[str, tuple[str, str]]] = {"": {}}
     for name, (section, own_name, kind) in wanted.items():
@@ -26,15 +26,15 @@ def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str,
     parts = {path: path.rpartition(".")[::2] for section in sections for path in _paths(section)}
     within, found = {"": values_of(column)}, {}
     for section in sorted({"", *parts}):  # the outer ones first
-        places = sections.get(section, {})
+        fields_of = sections.get(section, {})
         inner = {path: part for path, (outer, part) in parts.items() if outer == section}
         # A text that may also be a container is read as such.
-        both = {own for own, kind in places.values() if kind == "string" and own in inner.values()}
-        plain = {own: kind for own, kind in places.values() if kind not in ("any", "object") and own not in both}
-        containers = [own for own, kind in places.values() if kind in ("any", "object")]
+        both = {own for own, kind in fields_of.values() if kind == "string" and own in inner.values()}
+        plain = {own: kind for own, kind in fields_of.values() if kind not in ("any", "object") and own not in both}
+        containers = [own for own, kind in fields_of.values() if kind in ("any", "object")]
         read = Fields(within[section], plain, (*containers, *inner.values()))
         within |= {path: read.inside(part) for path, part in inner.items()}
-        for name, (own, kind) in places.items():
+        for name, (own, kind) in fields_of.items():
             if kind == "any":
                 found[name] = as_text(read.inside(own))
             elif kind == "object":
@@ -174,8 +174,8 @@ def management(found: Mapping[str, pa.Array], delivered: pa.BooleanArray) -> dic
     replied = pc.and_(found["http_response"].is_valid(), pc.match_substring_regex(subject, STATUS).fill_null(False))
     code = pc.if_else(replied, subject, nothing).cast(pa.int32())
     error = pc.if_else(pc.greater_equal(code, FIRST_ERROR).fill_null(False), found["body_value"], nothing)
-    stated = pc.coalesce(found["status_code"], found["claims_status"])
-    status = pc.coalesce(code, pc.if_else(found["correlation_id"].is_valid(), stated, no_number))
+    reply_status = pc.coalesce(found["status_code"], found["claims_status"])
+    status = pc.coalesce(code, pc.if_else(found["correlation_id"].is_valid(), reply_status, no_number))
     text = pc.coalesce(error, pc.if_else(replied, nothing, pc.coalesce(found["status_text"], found["claims_text"])))
     operation = pc.if_else(by_http, subject, found["requested_operation"])
     target = pc.if_else(by_http, to, pc.coalesce(found["requested_name"], found["requested_type"]))
@@ -215,7 +215,7 @@ def trace_context(texts: pa.Array) -> tuple[pa.Array, pa.Array]:
     if texts.null_count == len(texts):
         return (pa.nulls(len(texts), pa.string()),) * 2
     valid = pc.match_substring_regex(texts, TRACE_CONTEXT)
-    trace, span = (pc.utf8_slice_codeunits(texts, *place) for place in (TRACE_AT, SPAN_AT))
+    trace, span = (pc.utf8_slice_codeunits(texts, *at) for at in (TRACE_AT, SPAN_AT))
     for part in (trace, span):
         valid = pc.and_(valid, pc.match_substring_regex(part, "[^0]"))
     return pc.if_else(valid, trace, nothing), pc.if_else(valid, span, nothing)

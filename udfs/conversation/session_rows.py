@@ -17,7 +17,7 @@ from codec.conversation.session_links import (
     Changes,
     apply_changes,
 )
-from codec.conversation.session_outcomes import Outcomes, places_in
+from codec.conversation.session_outcomes import Outcomes, rows_in
 from codec.conversation.session_state import (
     CLIENT,
     COMPLETIONS,
@@ -43,18 +43,18 @@ from codec.protocol.versions import VERSIONS
 from codec.stalls import CHANNEL, INCARNATION, LINK, NO_CREDIT, last_rows, new_rows
 from codec.stalls import CONNECTION as CONNECTION_CELL
 from codec.tables import ODDITY
-from udfs.arrow.fields import to_hex
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     concat_ws,
     elapsed,
     timestamps,
 )
+from udfs.arrow.fields import to_hex
 from udfs.arrow.types import Numbers, arrow_schema, cast_to
 from udfs.conversation.addresses import named_by
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.performatives import Performatives
-from udfs.conversation.states import Begins, ConnectionRecords
+from udfs.conversation.tracker_states import Begins, ConnectionRecords
 
 Integers = NDArray[np.int64]
 # Arguments of the frame that begins a message.
@@ -85,9 +85,9 @@ def _known(values: Integers) -> pa.Array:
     return pa.array(values, mask=values == NONE)
 
 
-def _one_of(texts: Sequence[str | None], places: Integers) -> pa.Array:
-    """The text at each place, null where there is none."""
-    return pa.array(texts).take(pa.array(places, mask=(places < 0) | (places >= len(texts))))
+def _one_of(texts: Sequence[str | None], indices: Integers) -> pa.Array:
+    """The text at each index, null where there is none."""
+    return pa.array(texts).take(pa.array(indices, mask=(indices < 0) | (indices >= len(texts))))
 
 
 def _error_texts(records: NDArray[np.void], texts: Numbers) -> pa.Array:
@@ -144,11 +144,11 @@ def links_are_known(records: SessionRecords) -> NDArray[np.bool_]:
     return found
 
 
-def counted(records: SessionRecords, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> Integers:
+def counted(records: SessionRecords, outcomes: Outcomes, mask: NDArray[np.bool_]) -> Integers:
     """Counts of the chosen messages by session, sender and outcome."""
     counts = np.zeros((len(records.sessions), *COUNTS), np.int64)
-    messages = records.messages[chosen]
-    np.add.at(counts, (messages["session"], messages["sender"], outcomes.outcome[chosen]), 1)
+    messages = records.messages[mask]
+    np.add.at(counts, (messages["session"], messages["sender"], outcomes.outcome[mask]), 1)
     return counts
 
 
@@ -210,9 +210,9 @@ def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers
     )
 
 
-def command_replies(records: SessionRecords, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> pa.Table:
+def command_replies(records: SessionRecords, outcomes: Outcomes, mask: NDArray[np.bool_]) -> pa.Table:
     """Replies to the chosen commands of 0-10, and of transaction coordinators."""
-    answered = chosen & (outcomes.reply_frame_no != NONE)
+    answered = mask & (outcomes.reply_frame_no != NONE)
     messages, events, reply_frame_no = records.messages[answered], records.events, outcomes.reply_frame_no[answered]
     at = Index(events["connection"], events["frame_no"]).find(messages["connection"], reply_frame_no)
     names = np.where(at >= 0, events["name"][at], 0)
@@ -493,7 +493,7 @@ class ByteCounts(ConnectionRecords):
 
 
 class Credits:
-    """`uses`, and `known`: the credit of subscriptions after the changes that were applied; places of sessions and
+    """`uses`, and `known`: the credit of subscriptions after the changes that were applied; indices of sessions and
     links count within each connection."""
 
     def __init__(self) -> None:
@@ -516,7 +516,7 @@ class Credits:
         now = changes["frame_no"] < limit[changes["session"]]
         uses = self._uses(records, now & (sent | (changes["zeroes"] == semantics.FLUSHES)), byte_count)
         sender = np.where(uses["byte_count"] == NONE, CLIENT, SERVER)
-        end = places_in(completed, uses["session"] * MAPS + COMPLETIONS + sender, uses["frame_no"])
+        end = rows_in(completed, uses["session"] * MAPS + COMPLETIONS + sender, uses["frame_no"])
         back = end != NONE
         back[back] = completed.settled_frame_no[end[back]] < limit[uses["session"][back]]
         returned, over = end[back], np.zeros(len(completed.frame_no), bool)
@@ -593,7 +593,7 @@ class Credits:
         return links
 
     def _uses(self, records: SessionRecords, new: Truths, byte_count: Integers) -> NDArray[np.void]:
-        """The uses of the connections of `records`, and those of `new` changes; with places within all records."""
+        """The uses of the connections of `records`, and those of `new` changes; with indices within all records."""
         changes = records.changes[new]
         more = np.zeros(len(changes), USE)
         for field in ("connection", "session", "link", "frame_no"):

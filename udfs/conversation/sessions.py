@@ -51,8 +51,8 @@ from codec.conversation.settlement import Frames, Settled
 from codec.conversation.states import expand_ranges
 from codec.conversation.unanswered import owed_at_end, unfinished
 from codec.stalls import LINK, new_rows
-from udfs.arrow.rows import concat_rows
-from udfs.conversation.frames import FrameBatch
+from udfs.arrow.arrays import concat_rows
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.performatives import performatives
 from udfs.conversation.session_rows import (
     COUNTS,
@@ -73,18 +73,18 @@ from udfs.conversation.session_rows import (
     waiting_requests,
     with_links,
 )
-from udfs.conversation.states import (
+from udfs.conversation.tracker_states import (
     COMPLETED,
     COUNT,
     ConnectionRecords,
-    SessionPlaces,
+    SessionOffsets,
     Tracker,
     joined_settled,
 )
 from udfs.decode.stall_rows import stall_rows
 
 Integers = NDArray[np.int64]
-FEW_PLACES = 1 << 10
+FEW_SLOTS = 1 << 10
 
 
 class SessionTables(NamedTuple):
@@ -123,7 +123,7 @@ class SessionTracker(Tracker):
         self._bytes, self._credits = ByteCounts(), Credits()
         records = (self._counts, self._completed, self._bytes, self._credits.uses, self._credits.known)
         super().__init__(LAYOUT, new_state(), keep, records)
-        self._places_left = 0  # `_places()` when ended ones were last looked for
+        self._slots_left = 0  # `_slot_count()` when ended ones were last looked for
         self._replies: list[NDArray[np.void]] = []  # since the last `final`
         self._stalls: list[Integers] = []  # rows of `codec.stalls`, since `take_stalls`
         self._oddities: list[Integers] = []  # rows of `codec.conversation.oddities`, since `take_oddities`
@@ -174,7 +174,7 @@ class SessionTracker(Tracker):
             return SessionTables()
         data, _ = self._bytes.by_change(records.changes)
         outcomes = outcomes_of(records)
-        begins = SessionPlaces(records.sessions)
+        begins = SessionOffsets(records.sessions)
         completed = joined_settled(begins.settled(self._completed), outcomes.completed)
         self._credits.apply(records, completed, data, ended=True)
         idle_ns = self._credits.idle_times(records)
@@ -224,12 +224,12 @@ class SessionTracker(Tracker):
         """The records of open connections."""
         return current_records(self._state) if self._states is None else records_of_all(self._states)
 
-    def _keep(self, name: str, chosen: NDArray[np.bool_]) -> None:
+    def _keep(self, name: str, mask: NDArray[np.bool_]) -> None:
         """Keep only the chosen records of open connections."""
         if self._states is None:
-            retain(getattr(self._state, name), chosen)
+            retain(getattr(self._state, name), mask)
         else:
-            self._states = self._states.filtered(name, chosen)
+            self._states = self._states.filtered(name, mask)
 
     def final(self) -> Final:
         """Remove and return what is final of open connections. To be called after `ended`."""
@@ -260,7 +260,7 @@ class SessionTracker(Tracker):
         self._keep("messages", ~final)
         for name, which in (("events", needed.events), ("tx_ends", needed.tx_ends)):
             self._keep(name, which)
-        return Final(SessionTables(*self._without_ended(), found, replies), waiting, commands, requests)
+        return Final(SessionTables(*self._pop_ended(), found, replies), waiting, commands, requests)
 
     def _take_replies(self) -> pa.Table | None:
         """Remove and return the replies to other requests than commands."""
@@ -275,7 +275,7 @@ class SessionTracker(Tracker):
 
     def _apply_credit(self, records: SessionRecords, completed: Settled) -> None:
         """Apply changes of credit of open connections; `completed`: more completed transfers."""
-        begins = SessionPlaces(records.sessions)
+        begins = SessionOffsets(records.sessions)
         completed = joined_settled(begins.settled(self._completed), completed)
         data, at = self._bytes.by_change(records.changes)
         applied, over = self._credits.apply(records, completed, data)
@@ -284,23 +284,23 @@ class SessionTracker(Tracker):
         self._completed.replace(begins.completed(Settled(*(column[~over] for column in completed))))
         self._keep("changes", ~applied)
 
-    def _without_ended(self) -> tuple[pa.Table | None, pa.Table | None]:
+    def _pop_ended(self) -> tuple[pa.Table | None, pa.Table | None]:
         """Remove sessions and links that no later frame can change -> their rows of tables channels and links. Without
         `keep` the state is copied for that, so only where the records have doubled."""
-        if self._states is None and self._places() <= max(FEW_PLACES, 2 * self._places_left):
+        if self._states is None and self._slot_count() <= max(FEW_SLOTS, 2 * self._slots_left):
             return None, None
         states = self._take_states()
         records = records_of_all(states)
         ended = droppable_in(states, self._credits.used(records))
         if not (ended.sessions.any() or ended.links.any()):
             self._put_states(states)
-            self._places_left = self._places()
+            self._slots_left = self._slot_count()
             return None, None
         self._end_stalls(records, ended.links)
         lost = states.parts["numbers"].reshape(-1, CELLS)[:, LOST_NS]
         records.sessions["lost_ns"] = np.repeat(lost, states.counts["sessions"][states.counts["numbers"] > 0])
         self._oddities.append(unfinished(records, ended.links))
-        begins, counts = SessionPlaces(records.sessions), np.zeros((len(records.sessions), *COUNTS), np.int64)
+        begins, counts = SessionOffsets(records.sessions), np.zeros((len(records.sessions), *COUNTS), np.int64)
         begins.add(self._counts, counts)
         channels = records._replace(sessions=records.sessions[ended.sessions])
         links, idle_ns = records._replace(links=records.links[ended.links]), self._credits.idle_times(records)
@@ -311,13 +311,13 @@ class SessionTracker(Tracker):
         self._credits.renumber(records, ended.sessions, ended.links)
         completed = begins.settled(self._completed)
         states = drop(states, ended)
-        begins = SessionPlaces(states.parts["sessions"])
+        begins = SessionOffsets(states.parts["sessions"])
         self._counts.replace(begins.counts(counts[~ended.sessions]))
-        place = np.cumsum(~ended.sessions) - 1
-        map_no = place[completed.map_no // MAPS] * MAPS + completed.map_no % MAPS
+        index = np.cumsum(~ended.sessions) - 1
+        map_no = index[completed.map_no // MAPS] * MAPS + completed.map_no % MAPS
         self._completed.replace(begins.completed(completed._replace(map_no=map_no)))
         self._put_states(states)
-        self._places_left = self._places()
+        self._slots_left = self._slot_count()
         return rows
 
     def _end_stalls(self, records: SessionRecords, over: NDArray[np.bool_]) -> None:
@@ -345,7 +345,7 @@ class SessionTracker(Tracker):
         rows, self._stalls = np.concatenate([new_rows(0), *self._stalls]), []
         return stall_rows(rows, links=self._texts.column(rows[:, LINK]))
 
-    def _places(self) -> int:
+    def _slot_count(self) -> int:
         """How many sessions and links open connections have."""
         return self._open_count("sessions") + self._open_count("links")
 
@@ -368,9 +368,9 @@ class SessionTracker(Tracker):
         self._keep("messages", ~removed)
         return found
 
-    def _add_counts(self, records: SessionRecords, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> None:
+    def _add_counts(self, records: SessionRecords, outcomes: Outcomes, mask: NDArray[np.bool_]) -> None:
         """Count the chosen messages of open connections."""
-        begins, counts = SessionPlaces(records.sessions), counted(records, outcomes, chosen)
+        begins, counts = SessionOffsets(records.sessions), counted(records, outcomes, mask)
         begins.add(self._counts, counts)
         self._counts.replace(begins.counts(counts))
 

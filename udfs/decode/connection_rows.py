@@ -43,7 +43,7 @@ from udfs.arrow.types import (
     nullable,
 )
 from udfs.source.columns import address_text
-from udfs.source.processes import FlowProcesses, process_columns
+from udfs.source.connection_processes import FlowProcesses, process_columns
 
 # Field of the decoder's records, where the ledger has another name for it.
 COUNTED_AS = {"out_of_order_segments": "out_of_order"}
@@ -96,7 +96,7 @@ def concat_ended(parts: Sequence[EndedConnections]) -> EndedConnections:
 def facts(ended: EndedConnections, files: Sequence[str], processes: FlowProcesses | None = None) -> pa.StructArray:
     """FACTS of each connection."""
     connections, directions = ended.connections.view(np.ndarray), ended.directions.view(np.ndarray)
-    places = np.arange(len(connections))
+    indices = np.arange(len(connections))
     client = np.ascontiguousarray(connections["client"])
     addresses = ended.flows[:, : 2 * IP_BYTES].reshape(-1, 2, IP_BYTES)
     ports = np.ascontiguousarray(ended.flows[:, 2 * IP_BYTES : FLOW_KEY_BYTES]).view(">u2").astype(np.int32)
@@ -124,8 +124,8 @@ def facts(ended: EndedConnections, files: Sequence[str], processes: FlowProcesse
     columns |= _proxied(connections["proxy_header"])
     columns |= process_columns(processes, ended)
     for side, direction in zip(SIDES, (client, 1 - client), strict=True):
-        columns[f"{side}_ip"] = _addresses(addresses[places, direction])
-        columns[f"{side}_port"] = pa.array(ports[places, direction])
+        columns[f"{side}_ip"] = _addresses(addresses[indices, direction])
+        columns[f"{side}_port"] = pa.array(ports[indices, direction])
         columns[side] = _ledger(directions, direction)
     return _struct(columns, _FACTS)
 
@@ -153,19 +153,19 @@ def _proxied(headers: NDArray[np.uint8]) -> dict[str, pa.Array]:
 
 def _origins(ended: EndedConnections) -> pa.Array:
     """`tcp_origin`. The layers number the bytes inside TLS anew."""
-    directions, places = ended.directions.view(np.ndarray), np.arange(len(ended.directions))
+    directions, indices = ended.directions.view(np.ndarray), np.arange(len(ended.directions))
     begins = (directions["seq"] - directions["next"]) % (1 << 32)
     client = ended.connections["client"]
     unknown = (directions["anchored"] == 0).any(axis=1)
     unknown[list(ended.layers)] = True
-    both = begins[places, client].astype(np.uint64) << np.uint64(32) | begins[places, 1 - client].astype(np.uint64)
+    both = begins[indices, client].astype(np.uint64) << np.uint64(32) | begins[indices, 1 - client].astype(np.uint64)
     return pa.array(both.view(np.int64), mask=unknown)
 
 
-def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.StructArray:
-    """LEDGER of the `chosen` direction of each connection. Records are large, so fields are taken, not records."""
-    places = np.arange(len(directions))
-    columns = {name: directions[COUNTED_AS.get(name, name)][places, chosen] for name in LEDGER.names}
+def _ledger(directions: NDArray[np.void], which: NDArray[np.int64]) -> pa.StructArray:
+    """LEDGER of the direction `which` of each connection. Records are large, so fields are taken, not records."""
+    indices = np.arange(len(directions))
+    columns = {name: directions[COUNTED_AS.get(name, name)][indices, which] for name in LEDGER.names}
     return _struct({name: pa.array(column) for name, column in columns.items()}, _LEDGER)
 
 

@@ -32,8 +32,7 @@ from codec.layers.tls_handshake import (
     newest,
     parse_line,
 )
-from udfs.source.paths import PathError, resolve
-from udfs.source.reading import (
+from udfs.source.capture_bytes import (
     CaptureBytes,
     CaptureFile,
     error_line,
@@ -41,6 +40,7 @@ from udfs.source.reading import (
     locate,
     public_uri,
 )
+from udfs.source.paths import PathError, resolve
 
 READ_BYTES = 1 << 20
 LINE_BYTES = 512  # no line of a key log is longer
@@ -70,14 +70,14 @@ def require_key_logs(paths: Sequence[str]) -> None:
 
 
 class KeyLogFile:
-    """An indexed key log. `keys`: of client randoms (`folded`), int64, sorted; `_places`: where their lines begin."""
+    """An indexed key log. `keys`: of client randoms (`folded`), int64, sorted; `_offsets`: where their lines begin."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: pa.NativeFile | None = None
         self._read = self._size = 0  # bytes of whole lines in the index; size of the file at that time
         self.keys: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._places: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._offsets: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def secrets(self, client_random: bytes) -> Secrets:
         """The secrets of one connection; if it is unknown, new lines are indexed first."""
@@ -91,7 +91,7 @@ class KeyLogFile:
         self._file = locate(self._path).open()
         size = int(self._file.size())
         if size < self._size:  # another file of the same name
-            self._read, self.keys, self._places = 0, self.keys[:0], self._places[:0]
+            self._read, self.keys, self._offsets = 0, self.keys[:0], self._offsets[:0]
         if size == self._size:
             return False
         self._index(self._file, size)
@@ -111,11 +111,11 @@ class KeyLogFile:
         begin, end = np.searchsorted(self.keys, key, "left"), np.searchsorted(self.keys, key, "right")
         found: Secrets = {}
         data, first = b"", 0  # of the file: lines of one connection are usually together
-        for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
-            if self._file is not None and place + LINE_BYTES > first + len(data):
-                self._file.seek(place)
-                data, first = self._file.read(LOOKUP_BYTES), place
-            at = place - first
+        for offset in self._offsets[begin : min(end, begin + SAME_KEYS)].tolist():
+            if self._file is not None and offset + LINE_BYTES > first + len(data):
+                self._file.seek(offset)
+                data, first = self._file.read(LOOKUP_BYTES), offset
+            at = offset - first
             parsed = parse_line(data[at : at + LINE_BYTES].split(b"\n", 1)[0])
             if parsed is not None and parsed[1] == client_random:
                 add_secret(found, parsed[0], parsed[2])
@@ -123,20 +123,20 @@ class KeyLogFile:
 
     def _index(self, file: pa.NativeFile, size: int) -> None:
         """Index the lines after the last whole one; a line that is still being written is read again next time."""
-        keys, places = [self.keys], [self._places]
+        keys, offsets = [self.keys], [self._offsets]
         while self._read < size:
             file.seek(self._read)
             block = file.read(READ_BYTES)
             found, where = _lines_of(block)
             keys.append(found)
-            places.append(where + self._read)
+            offsets.append(where + self._read)
             last = self._read + len(block) >= size
             self._read += block.rfind(b"\n") + 1 or (0 if last else len(block))
             if last:
                 break
-        joined, where = np.concatenate(keys), np.concatenate(places)
+        joined, where = np.concatenate(keys), np.concatenate(offsets)
         order = np.lexsort((where, joined))
-        self.keys, self._places, self._size = joined[order], where[order], size
+        self.keys, self._offsets, self._size = joined[order], where[order], size
 
 
 def _lines_of(block: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -144,7 +144,7 @@ def _lines_of(block: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     data = np.frombuffer(block + bytes(LINE_BYTES), np.uint8)
     starts = np.append(0, np.flatnonzero(data[: len(block)] == 0x0A) + 1)
     starts = starts[starts < len(block)]
-    keys, places = [], []
+    keys, offsets = [], []
     for label in LABELS:
         mine = starts
         for at, byte in enumerate(label + b" "):
@@ -154,10 +154,10 @@ def _lines_of(block: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         digits = data[mine[:, None] + len(label) + 1 + np.arange(2 * RANDOM_BYTES)]
         values = (digits & 15) + 9 * (digits >> 6)
         keys.append(folded(((values[:, ::2] << 4) | values[:, 1::2]).astype(np.uint8)))
-        places.append(mine)
+        offsets.append(mine)
     if not keys:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    return np.concatenate(keys), np.concatenate(places).astype(np.int64)
+    return np.concatenate(keys), np.concatenate(offsets).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -220,21 +220,21 @@ class BlockSecrets:
     """The secrets in the Decryption Secrets Blocks of one capture: its lines, and their index as in `KeyLogFile`."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
-        keys, places, lines, end = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [], 0
+        keys, offsets, lines, end = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [], 0
         room = LIMITS.secret_lines
         for piece in (piece for block in blocks for piece in _pieces(block)):
             data, found, where = _known_lines(piece, room)
             keys.append(found)
-            places.append(where + end)
+            offsets.append(where + end)
             lines.append(data)
             end += len(data)
             room -= len(found)
             if not room:
                 break
         self._lines = b"".join(lines)
-        joined, where = np.concatenate(keys), np.concatenate(places)
+        joined, where = np.concatenate(keys), np.concatenate(offsets)
         order = np.lexsort((where, joined))
-        self.keys, self._places = joined[order], where[order]
+        self.keys, self._offsets = joined[order], where[order]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -244,8 +244,8 @@ class BlockSecrets:
         (key,) = folded(np.frombuffer(client_random, np.uint8)[None])
         begin, end = np.searchsorted(self.keys, key, "left"), np.searchsorted(self.keys, key, "right")
         found: Secrets = {}
-        for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
-            parsed = parse_line(self._lines[place : place + LINE_BYTES].split(b"\n", 1)[0])
+        for offset in self._offsets[begin : min(end, begin + SAME_KEYS)].tolist():
+            parsed = parse_line(self._lines[offset : offset + LINE_BYTES].split(b"\n", 1)[0])
             if parsed is not None and parsed[1] == client_random:
                 add_secret(found, parsed[0], parsed[2])
         return found
@@ -268,14 +268,14 @@ def _pieces(block: bytes) -> Iterator[bytes]:
 def _known_lines(block: bytes, room: int) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
     """The first `room` lines of a piece that have a known label, end to end; the keys of their client randoms, where
     they begin."""
-    keys, places = _lines_of(block)
-    order = np.argsort(places)[:room]
-    keys, places = keys[order], places[order]
+    keys, offsets = _lines_of(block)
+    order = np.argsort(offsets)[:room]
+    keys, offsets = keys[order], offsets[order]
     data = np.frombuffer(block, np.uint8)
     ends = np.append(np.flatnonzero(data == 0x0A) + 1, len(data))
-    sizes = np.minimum(ends[np.searchsorted(ends, places, "right")] - places, LINE_BYTES)
+    sizes = np.minimum(ends[np.searchsorted(ends, offsets, "right")] - offsets, LINE_BYTES)
     begins = np.cumsum(sizes) - sizes
-    rows = np.repeat(places - begins, sizes) + np.arange(int(sizes.sum()))
+    rows = np.repeat(offsets - begins, sizes) + np.arange(int(sizes.sum()))
     return data[rows].tobytes() + b"\n", keys, begins
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from codec import stalls as S
 from codec.names import SIDES
 from codec.tables import STALL
-from udfs.arrow.rows import codes_of, combine_chunks
+from udfs.arrow.arrays import codes_of, combine_chunks
 from udfs.arrow.types import arrow_schema, nullable
 
 # Capture files as numbers, which kernels and states have instead of their names: a hash of the name, so that it is the

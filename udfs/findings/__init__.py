@@ -24,5 +24,5 @@ A run reads the files of its tables and no others, and spills into its own scrat
 is restricted to these, and the configuration is locked, before the first statement of the program is run.
 
 Read `views` (Parquet files as tables of DuckDB), `program` (what is evaluated), `evaluation` (how, of one group and
-across groups), `transport` (groups in tasks of Spark).
+across groups), `group_tasks` (groups in tasks of Spark).
 """

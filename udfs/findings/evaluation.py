@@ -216,7 +216,7 @@ class Evaluation:
         self.connections = [connection, *self._cursors]
         for each in self._cursors:
             each.execute(settings_of(program))
-        self._made = set[str]()
+        self._existing = set[str]()
         for macro in program.macros:
             connection.execute(macro)
         connection.execute(
@@ -232,7 +232,7 @@ class Evaluation:
         self.connection.register("given", rows)
         self.connection.execute(f"CREATE TABLE {name} AS FROM given")
         self.connection.unregister("given")
-        self._made.add(name)
+        self._existing.add(name)
 
     def relations(self, names: Collection[str]) -> dict[str, pa.Table]:
         """The rows of relations."""
@@ -278,13 +278,13 @@ class Evaluation:
         """The tasks that make the tables that relations consist of and read, each after those that it needs."""
         needed = set(names)
         for relation in reversed(self._program.relations):
-            if relation.name in needed and relation.name not in self._made:
+            if relation.name in needed and relation.name not in self._existing:
                 needed |= relation.reads
-        tables = [each for each in self._program.relations if each.name in needed - self._made and each.is_table]
+        tables = [each for each in self._program.relations if each.name in needed - self._existing and each.is_table]
         tasks: dict[str, Task] = {
             each.name: (self._tables_of(each.reads), partial(self._make, each)) for each in tables
         }
-        self._made |= tasks.keys()
+        self._existing |= tasks.keys()
         return tasks
 
     def _make(self, relation: Relation, connection: duckdb.DuckDBPyConnection) -> None:
@@ -293,7 +293,7 @@ class Evaluation:
 
     def _expressions(self, names: Collection[str]) -> list[Relation]:
         """The relations among these, and among those that they read, that are no tables here, in order."""
-        return expressions(self._program.relations, names, self._made)
+        return expressions(self._program.relations, names, self._existing)
 
     def _tables_of(self, names: Collection[str]) -> frozenset[str]:
         """The tables that relations are or read."""

@@ -1,4 +1,5 @@
 """SQL functions for AMQP data in tables of the user: each takes Arrow arrays of columns and returns an array.
 
-`catalogue` lists them with their names; `udfs.register(spark)` registers them in a session.
+`catalogue` lists them with their names; `udfs.register(spark)` registers them in a session. Read `decode_functions`,
+then `privacy_functions`.
 """

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 from codec.pseudonyms import key_of
 from codec.tables import FRAMES
 from udfs.arrow.spark_schemas import spark_type
-from udfs.functions.decoding import (
+from udfs.functions.decode_functions import (
     FRAME_COLUMNS,
     decode_arguments,
     decode_frame,
@@ -25,12 +25,9 @@ from udfs.functions.decoding import (
     decode_value,
     version_of,
 )
-from udfs.functions.names import (
+from udfs.functions.privacy_functions import (
     anonymise_ip,
-    class_name,
-    descriptor_name,
     flow_id,
-    method_name,
     pseudonyms,
     redact_frame,
 )
@@ -138,33 +135,6 @@ FUNCTIONS = (
         "0-9 and 0-9-1 count as 0-9-1.",
         "amqp_version(X'414d515000000901')",
         "0-9-1",
-    ),
-    Function(
-        "amqp_method_name",
-        method_name,
-        ("INT", "INT", "STRING"),
-        StringType(),
-        "The name of a method, control or command by its numbers. NULL if the version does not define it.",
-        "amqp_method_name(60, 40, '0-9-1')",
-        "basic.publish",
-    ),
-    Function(
-        "amqp_class_name",
-        class_name,
-        ("INT", "STRING"),
-        StringType(),
-        "The name of a class by its number. NULL if the version does not define it.",
-        "amqp_class_name(4, '0-10')",
-        "message",
-    ),
-    Function(
-        "amqp_descriptor_name",
-        descriptor_name,
-        ("BIGINT",),
-        StringType(),
-        "The name of the type with this numeric descriptor of 1.0. NULL if the standard does not define it.",
-        "amqp_descriptor_name(20)",
-        "transfer",
     ),
     Function(
         "amqp_community_id",

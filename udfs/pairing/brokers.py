@@ -15,18 +15,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.names import SIDES
-from udfs.arrow.fields import hashed
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     combine_chunks,
     concat_ws,
     is_one_of,
     to_int64,
     to_mask,
 )
+from udfs.arrow.fields import hashed
 from udfs.conversation.roles import DELIVERIES, RABBITMQ
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, REPEATED
-from udfs.workers.config import FACT
+from udfs.workers.worker_config import FACT
 
 # Connections that were captured several times on their way to the broker: on both sides of a NAT, or of a proxy.
 

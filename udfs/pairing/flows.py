@@ -29,7 +29,7 @@ from codec.pairing.engine import (
     pairs_of,
 )
 from codec.tables import Table
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     combine_chunks,
     elapsed,
@@ -43,7 +43,8 @@ from udfs.pairing.parts import Points, Stalled, parts_of, stalled_of
 from udfs.sink.parquet import write_folders
 
 # Sides that are no messages: the `rpc_latency_ns` of a request (connection_id, frame_no); the publish of a delivery
-# from a stream (`udfs.pairing.streams.OrderInStreams`); the times in which nothing was sent (`udfs.pairing.stalls`).
+# from a stream (`udfs.pairing.stream_messages.OrderInStreams`); the times in which nothing was sent
+# (`udfs.pairing.stalled_messages`).
 RPC_REPLY, IN_STREAM, STALLED = 3, 4, 5
 # Columns of messages that the kernel does not need. `identity`: a hash that identifies the message; `by_id`: its key is
 # a message-id; `lossy`: bytes are lost, so that the match is not certain; `taken_ns`: when the broker took it, as it
@@ -86,8 +87,8 @@ TO_PAIR = pa.schema([*_PAIRED.items(), (LISTED[0], pa.list_(pa.int64())), *CARRI
 @dataclass(frozen=True)
 class PairMessages:
     """The function for `mapInArrow`: partitioned messages, sorted by bucket -> rows of `schema`, that of table
-    message_flows. `stalled`: path of a file on `filesystem` with what held messages up (`udfs.pairing.stalls`), which
-    each task reads once; None: it is in each bucket, or there is none."""
+    message_flows. `stalled`: path of a file on `filesystem` with what held messages up
+    (`udfs.pairing.stalled_messages`), which each task reads once; None: it is in each bucket, or there is none."""
 
     schema: Table
     filesystem: fs.FileSystem | None = None

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from udfs.arrow.fields import offsets_of
-from udfs.arrow.files import Spool
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     batch_groups,
     combine_chunks,
     equal_runs,
     to_int64,
 )
+from udfs.arrow.fields import offsets_of
+from udfs.arrow.spill_files import Spool
 from udfs.arrow.types import binary_column, cast_to
 from udfs.pairing.schemas import ARROW_PARTITIONED
 

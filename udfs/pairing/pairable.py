@@ -43,8 +43,7 @@ from codec.variant.entries import (
     mix_entries,
     names_of,
 )
-from udfs.arrow.fields import Fields, Values, counted, elements, fields, hashed, in_one_number, inside, texts, values_of
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     batch_groups,
     from_spark,
@@ -54,6 +53,7 @@ from udfs.arrow.rows import (
     to_int64,
     to_mask,
 )
+from udfs.arrow.fields import Fields, Values, counted, elements, fields, hashed, in_one_number, inside, texts, values_of
 from udfs.arrow.types import VARIANT, cast_to
 from udfs.conversation.addresses import (
     DEAD_LETTER_REASON,

@@ -32,7 +32,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.pairing.intervals import NONE, Intervals
-from udfs.arrow.rows import combine_chunks, to_int64
+from udfs.arrow.arrays import combine_chunks, to_int64
 
 Integers = NDArray[np.int64]
 BESIDE_NS = 1_000_000  # what TCP held up is sent at most so much later

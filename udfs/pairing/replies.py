@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udfs.arrow.arrays import concat_ws, is_one_of, to_int64
 from udfs.arrow.fields import hashed
-from udfs.arrow.rows import concat_ws, is_one_of, to_int64
 from udfs.arrow.types import cast_to
 from udfs.conversation.addresses import SERVES
 from udfs.conversation.roles import DELIVERIES

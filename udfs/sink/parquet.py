@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from codec.tables import INT, LONG, VARIANT, ListOf, MapOf, Table, Type
-from udfs.arrow.rows import codes_of, combine_chunks
+from udfs.arrow.arrays import codes_of, combine_chunks
 from udfs.arrow.types import ddl
-from udfs.workers.processes import private
+from udfs.workers.process_setup import private
 
 # The footer of a Parquet file: adds the annotation of VARIANT columns, which pyarrow does not write.
 #
@@ -200,9 +200,9 @@ def _spark_type(kind: Type) -> object:
     return {LONG: "long", INT: "integer"}.get(kind, kind)
 
 
-class Marked:
-    """An output file in whose footer the VARIANT columns are annotated. Writes after `hold` are the footer: they are
-    buffered until `close`."""
+class VariantFooterFile:
+    """An output file in whose footer the VARIANT columns are annotated. Writes after `begin_footer` are the footer:
+    they are buffered until `close`."""
 
     closed = False
 
@@ -222,7 +222,7 @@ class Marked:
         self._written += len(data)
         return len(data)
 
-    def hold(self) -> None:
+    def begin_footer(self) -> None:
         """Buffer the following writes: they are the footer."""
         self._footer = []
 
@@ -290,7 +290,7 @@ class ParquetFiles:
         self._bytes = self._count = 0
         self._columns: pa.Schema | None = None  # those of the first rows
         self._writer: pq.ParquetWriter | None = None
-        self._file: Marked | None = None
+        self._file: VariantFooterFile | None = None
         self._buffer: pa.BufferedOutputStream | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -313,7 +313,7 @@ class ParquetFiles:
             self._open(empty)
         if self._writer is not None and self._file is not None and self._buffer is not None:
             self._buffer.flush()
-            self._file.hold()
+            self._file.begin_footer()
             self._writer.close()
             self._buffer.flush()
             self._file.close()
@@ -350,7 +350,7 @@ class ParquetFiles:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             stream = self._filesystem.open_output_stream(path)
         variants = [column.name for column in self._table if column.type == VARIANT]
-        self._file = Marked(stream, variants)
+        self._file = VariantFooterFile(stream, variants)
         stored = Stored.of(self._table)
         leaves = [path for field in schema for path in _leaves(field)]
         integers = [field.name for field in schema if _is_integer(field.type)]

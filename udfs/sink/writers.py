@@ -24,9 +24,9 @@ from udfs.conversation.methods import STREAMS, streams_of
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink import parquet
 from udfs.sink.parquet import FileOptions, write_folders
-from udfs.source.lake import StateFiles, States, folder
+from udfs.source.lake_states import StateFiles, States, folder
 from udfs.tables import tables_of
-from udfs.workers.config import (
+from udfs.workers.worker_config import (
     ACCOUNT_ROWS,
     ACCOUNTS,
     STATES,

@@ -18,9 +18,9 @@ from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES
 from codec.net.layers import FLOW_KEY_BYTES, SEGMENT
 from codec.net.runs import Runs, first_of, gather_payloads, group_flows
 from codec.tables import PACKETS, TCP_RUNS
-from udfs.arrow.rows import equal_runs
+from udfs.arrow.arrays import equal_runs
 from udfs.arrow.types import arrow_schema, binary_column, map_distinct
-from udfs.source.processes import SIGHTING, sightings_of
+from udfs.source.connection_processes import SIGHTING, sightings_of
 from udfs.source.splits import Account, Block
 
 BATCH_BYTES = 16 * 1024 * 1024  # of one record batch, which is in the memory of the JVM twice

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 
 from codec.tables import PACKETS
 from udfs.arrow.spark_schemas import spark_schema
-from udfs.source.reading import MISSING, CaptureFile
+from udfs.source.capture_bytes import MISSING, CaptureFile
 from udfs.source.sources import splits_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from codec.capture import CaptureError, sniff
 from codec.errors import WirehareError
-from udfs.source.reading import (
+from udfs.source.capture_bytes import (
     COMPRESSED_SUFFIX,
     LOCAL,
     MISSING,

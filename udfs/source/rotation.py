@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from codec.capture import CaptureError, new_walker
 from codec.net.headers import TCP
 from codec.net.layers import FLOW_KEY_BYTES, RST, SYN, Packets, dissect
-from udfs.source.reading import LOCAL, CaptureBytes, CaptureFile, in_blocks
+from udfs.source.capture_bytes import LOCAL, CaptureBytes, CaptureFile, in_blocks
 
 NUMBER = re.compile(r"(\d+)")
 READERS = 4

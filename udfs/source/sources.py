@@ -61,8 +61,8 @@ class TcpRunsReader:
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """Runs of the partition's splits, and the account of each split after its runs."""
         from codec.net.runs import gather_runs, refer_runs
+        from udfs.source.capture_bytes import LOCAL
         from udfs.source.columns import account_batch, run_batches
-        from udfs.source.reading import LOCAL
         from udfs.source.splits import Account, read_blocks
 
         for split in partition.splits:

@@ -28,7 +28,7 @@ from codec.compiler.limits import LIMITS
 from codec.net.fragments import Fragments, SavedFragments
 from codec.net.headers import LINK_NAMES, TCP, skip_name
 from codec.net.layers import Filter, Packets, dissect
-from udfs.source.reading import CaptureBytes, CaptureFile, error_line, in_blocks
+from udfs.source.capture_bytes import CaptureBytes, CaptureFile, error_line, in_blocks
 from udfs.source.rotation import beginnings
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start

@@ -2,7 +2,7 @@
 
     for table, still_open, rows in tables_of(runs, config): ...
 
-`runs`: batches of TCP_RUNS (`codec.tables`), flow by flow and in order (`udfs.decode.runs`); `config`:
+`runs`: batches of TCP_RUNS (`codec.tables`), flow by flow and in order (`udfs.decode.flow_order`); `config`:
 `pipeline.tables.decoding.config(payload=...)`. Rows are batches with the columns of `codec.tables.TABLES[table]`:
 `frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`, `stalls`, `oddities`. Two more are not
 tables:
@@ -24,6 +24,9 @@ with the flow, an `error` and no bytes; their connection is then decoded from it
 
 Memory holds what is outstanding of the current connection; with `states`, of the connections that are decoded together,
 whose rows and states are made at once.
+
+Read this file, `conversation` (methods, messages, channels, links), `settled` and `handled` (outcomes of messages),
+`connections`, `stalls_table`; `saved_states` has the bytes of STATES, `packed` all tables in one pass of Spark.
 """
 
 from __future__ import annotations
@@ -58,21 +61,21 @@ from codec.packing import (
     unseal,
 )
 from codec.stalls import CONNECTION, STILL_OPEN
-from udfs.arrow.rows import to_int64
+from udfs.arrow.arrays import to_int64
 from udfs.arrow.types import arrow_schema
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.messages import INSIDE
 from udfs.decode.connection_rows import CONNECTION_FACTS, concat_ended, connection_rows
+from udfs.decode.flow_order import AddressSpaces, Files, Group, Groups, flow_of, flows_in_order
 from udfs.decode.frame_rows import frame_rows
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import AddressSpaces, Files, Group, Groups, flow_of, flows_in_order
 from udfs.decode.stall_rows import stall_rows
-from udfs.source.processes import FlowProcesses
+from udfs.source.connection_processes import FlowProcesses
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
-from udfs.tables.stalls import Oddities, Stalls
-from udfs.tables.states import LAYOUT, layout_digest, state_rows, unread_rows
-from udfs.workers.config import ACCOUNTS, STATES, Config
+from udfs.tables.saved_states import LAYOUT, layout_digest, state_rows, unread_rows
+from udfs.tables.stalls_table import Oddities, Stalls
+from udfs.workers.worker_config import ACCOUNTS, STATES, Config
 
 # What is made together.
 OF_CONVERSATION = {"methods", "messages", "channels", "links", "stalls", "oddities"}
@@ -241,8 +244,8 @@ class _Decoding:
             rows = frame_rows(batch, self.files.names, self._config.payload, self._columns, encoded=True)
             frames = FrameBatch(rows, batch.cells)
             if batch.still_open is not None:
-                self._open_frames.append(frames.chosen(batch.still_open))
-                frames = frames.chosen(~batch.still_open)
+                self._open_frames.append(frames.where(batch.still_open))
+                frames = frames.where(~batch.still_open)
             yield from _parts(self._tables.feed(frames), False)
         yield from self._ended()
 

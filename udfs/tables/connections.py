@@ -29,8 +29,7 @@ from codec.packing import Reader, Writer
 from codec.tables import ATTRIBUTES, FACTS, LEDGER, ArgumentPath
 from codec.variant import decode, encode
 from codec.variant.reading import ABSENT, NUMBER, TEXT
-from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     combine_chunks,
     concat_ws,
     elapsed,
@@ -43,9 +42,10 @@ from udfs.arrow.rows import (
     to_int64,
     to_mask,
 )
+from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.types import VARIANT, map_distinct_bytes, nulls, to_schema, without_null_children
 from udfs.conversation import roles
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.roles import (
     RABBITMQ,
     REACHED_BY_BOTH,
@@ -53,10 +53,10 @@ from udfs.conversation.roles import (
     STAGES,
     STEPS,
 )
-from udfs.conversation.states import ConnectionRecords, restore_table, save_table
+from udfs.conversation.tracker_states import ConnectionRecords, restore_table, save_table
 from udfs.decode.frame_rows import ARROW_FRAMES
 from udfs.decode.stall_rows import numbers_of_files, stall_rows
-from udfs.tables.stalls import Stalls
+from udfs.tables.stalls_table import Stalls
 
 # What frames tell of connections: attributes of them and of their sides, from single handshake frames, by column; and
 # how many frames of each kind they have, per batch.
@@ -73,7 +73,7 @@ NOTHING = np.zeros(0, np.int64)
 HANDSHAKE_NAMES = tuple(
     dict.fromkeys(
         [
-            *(place.method for _, places in ATTRIBUTES.values() for place in places),
+            *(argument.method for _, arguments in ATTRIBUTES.values() for argument in arguments),
             *roles.REACHES_STAGE, *roles.REACHED_BY_BOTH, *roles.BLOCKS,
             *(step for ends in roles.STEPS.values() for moments in ends for step, _ in moments),
         ]
@@ -88,23 +88,23 @@ HANDSHAKE_COLUMNS = (*EVENT_COLUMNS, "sender", "frame_type", "name", "status", "
 
 
 def handshake_frames(frames: FrameBatch) -> pa.Int64Array:
-    """The places of frames with attributes."""
+    """The indices of frames with attributes."""
     named, of_type = frames.are("name", *HANDSHAKE_NAMES), frames.are("frame_type", *HANDSHAKE_NAMES)
     return indices_where((named & ~frames.unfinished) | (of_type & ~frames.have("name")))
 
 
 class ByConnection:
-    """Rows in order, by connection: `ids`, sorted, and the `place` of each row's connection among them."""
+    """Rows in order, by connection: `ids`, sorted, and the `index` of each row's connection among them."""
 
     def __init__(self, connections: NDArray[np.int64]) -> None:
-        self.ids, self.place = np.unique(connections, return_inverse=True)
+        self.ids, self.index = np.unique(connections, return_inverse=True)
 
     def first_of(self, there: NDArray[np.bool_], rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """By connection, the first of these `rows` (all) where `there` is true; -1 for none."""
-        place = self.place if rows is None else self.place[rows]
+        index = self.index if rows is None else self.index[rows]
         found = np.full(len(self.ids), -1)
         at = np.flatnonzero(there)[::-1]
-        found[place[at]] = at
+        found[index[at]] = at
         return found
 
     def first(self, column: pa.Array, rows: NDArray[np.int64] | None = None) -> pa.Array:
@@ -114,13 +114,13 @@ class ByConnection:
     def earliest(self, times: NDArray[np.int64], at: NDArray[np.bool_]) -> pa.Array:
         """By connection, the earliest of the times where `at` is true; null for none."""
         found = np.full(len(self.ids), INT64.max)
-        np.minimum.at(found, self.place[at], times[at])
+        np.minimum.at(found, self.index[at], times[at])
         return pa.array(found, mask=found == INT64.max)
 
     def highest(self, numbers: NDArray[np.int64]) -> pa.Array:
         """By connection, the highest of the numbers; null for 0."""
         found = np.zeros(len(self.ids), np.int64)
-        np.maximum.at(found, self.place, numbers)
+        np.maximum.at(found, self.index, numbers)
         return pa.array(found, mask=found == 0)
 
 
@@ -136,7 +136,7 @@ def attributes_of(frames: pa.RecordBatch) -> pa.Table:
     return pa.table(
         {
             "connection_id": pa.array(by.ids),
-            **_stated(frames, by),
+            **_handshake_facts(frames, by),
             **moments,
             "stage": by.highest(stage[index_in(frames["name"], tuple(roles.REACHES_STAGE))]),
             **_closes(frames, by),
@@ -181,8 +181,8 @@ def windows_of(frames: FrameBatch) -> Events:
         return {"connection_id": NOTHING}
     values = values_of(frames["arguments"]).rows_at(at)
     window = Fields(values, {roles.WINDOW: "bigint"}).numbers(roles.WINDOW, -1)
-    stated = ends[at] | (window >= 0)
-    at, window = at[stated], window[stated]
+    known = ends[at] | (window >= 0)
+    at, window = at[known], window[known]
     rows = frames.rows.select(EVENT_COLUMNS).take(pa.array(at))
     on = np.where(ends[at], -1, window == 0)
     side = frames.are("sender", SIDES[0])[at].astype(np.int64)
@@ -203,14 +203,14 @@ def _closes(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
         values_of(frames["arguments"]).rows_at(rows), {"reply_code": "int", "reply_text": "string"}, ("error",)
     )
     error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
-    stated = {
+    columns = {
         "close_initiator": frames["sender"].cast(pa.string()).take(pa.array(rows)),
         "close_code": arguments.column("reply_code"),
         "close_reply_text": arguments.column("reply_text"),
         **{f"close_{name}": of for name, of in error.columns().items()},
     }
     where = np.where(at >= 0, np.cumsum(at >= 0) - 1, -1)
-    return {name: take_or_null(of, where) for name, of in stated.items()}
+    return {name: take_or_null(of, where) for name, of in columns.items()}
 
 
 def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
@@ -230,24 +230,24 @@ def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
     return found
 
 
-Stated = tuple[str, str, ArgumentPath]  # column, its kind, the argument
-ByObject = dict[tuple[str, ...], list[Stated]]  # by the path of the object that they are fields of
+ArgumentColumn = tuple[str, str, ArgumentPath]  # column, its kind, the argument
+ByObject = dict[tuple[str, ...], list[ArgumentColumn]]  # by the path of the object that they are fields of
 
 
 def _read_from() -> dict[tuple[str, str | None], ByObject]:
     """ATTRIBUTES by (method, sender)."""
     found: dict[tuple[str, str | None], ByObject] = {}
-    for column, (kind, places) in ATTRIBUTES.items():
-        for place in places:
-            of_method = found.setdefault((place.method, place.sender), {})
-            of_method.setdefault(place.path[:-1], []).append((column, kind, place))
+    for column, (kind, arguments) in ATTRIBUTES.items():
+        for argument in arguments:
+            of_method = found.setdefault((argument.method, argument.sender), {})
+            of_method.setdefault(argument.path[:-1], []).append((column, kind, argument))
     return found
 
 
 ATTRIBUTES_BY_METHOD = _read_from()
 
 
-def _stated(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
+def _handshake_facts(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
     """Columns of ATTRIBUTES."""
     parts: dict[str, list[tuple[NDArray[np.int64], pa.Array]]] = {column: [] for column in ATTRIBUTES}
     values = values_of(frames["arguments"])
@@ -258,8 +258,8 @@ def _stated(frames: pa.RecordBatch, by: ByConnection) -> dict[str, pa.Array]:
         if not len(rows):
             continue
         own = values.rows_at(rows)
-        for path, stated in objects.items():
-            found = _arguments(own, path, stated, whole[rows])
+        for path, columns in objects.items():
+            found = _arguments(own, path, columns, whole[rows])
             if "user" in found:
                 found["user"] = _user_names(found["user"], found["mechanism"])
             for column, argument in found.items():
@@ -288,22 +288,22 @@ def _user_names(users: pa.Array, mechanisms: pa.Array) -> pa.Array:
 
 
 def _arguments(
-    values: Values, path: Sequence[str], stated: Sequence[Stated], whole: NDArray[np.bool_]
+    values: Values, path: Sequence[str], wanted: Sequence[ArgumentColumn], whole: NDArray[np.bool_]
 ) -> dict[str, pa.Array]:
     """Fields of the object at `path` in `values`, by column, each as its kind: the first one that is there, where a
     column may be in several. Arguments missing in a frame that is not `whole` get no default."""
     there = (values.stops > values.starts) & whole
     for name in path:
         values = inside(values, name)
-    kinds = {place.path[-1]: kind for _, kind, place in stated}
+    kinds = {argument.path[-1]: kind for _, kind, argument in wanted}
     read, columns = Fields(values, kinds, kinds), dict[str, pa.Array]()
-    for column, kind, place in stated:
-        (name,) = place.path[-1:]
+    for column, kind, argument in wanted:
+        (name,) = argument.path[-1:]
         found = read.column(name)
         if kind != "variant" and found.null_count:
             found = _converted(read.inside(name), found, kind)
-        if place.default is not None:
-            found = pc.if_else(pa.array(there & ~is_valid(found)), place.default, found)
+        if argument.default is not None:
+            found = pc.if_else(pa.array(there & ~is_valid(found)), argument.default, found)
         columns[column] = pc.coalesce(columns[column], found) if column in columns else found
     return columns
 
@@ -439,9 +439,9 @@ class Connections:
         self._counts.append(frame_counts(frames))
         if len(self._counts) >= PIECES:
             self._counts = [self._all_counts()]
-        chosen = handshake_frames(frames)
-        if len(chosen):
-            rows = frames.rows.select(HANDSHAKE_COLUMNS).take(chosen)
+        selected = handshake_frames(frames)
+        if len(selected):
+            rows = frames.rows.select(HANDSHAKE_COLUMNS).take(selected)
             self._handshakes.append(rows)
             self._block(blocks_of(rows))
             count, size = sum(map(len, self._handshakes)), sum(each.nbytes for each in self._handshakes)
@@ -452,15 +452,15 @@ class Connections:
     def rows(self, facts: pa.RecordBatch, gave_up: set[int]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """CONNECTION_FACTS of connections that have ended -> table, rows. Removes them from `gave_up`: those with
         too many outstanding messages."""
-        stated = facts["facts"]
+        tcp_facts = facts["facts"]
         ids = facts[KEY]
-        columns = {name: _field(stated, name) for name in FACTS.names}
+        columns = {name: _field(tcp_facts, name) for name in FACTS.names}
         columns |= {KEY: ids, "version": facts["version"].cast(pa.string()), "version_known": facts["version_known"]}
         if gave_up:
             columns["limits"] = _limited(ids, columns["limits"], gave_up)
         columns |= self._known(to_int64(ids))
-        yield "connections", to_schema(self._release_final_rows(columns, stated), self._schemas["connections"])
-        yield "streams", self._streams(ids, stated)
+        yield "connections", to_schema(self._columns_of_connections(columns, tcp_facts), self._schemas["connections"])
+        yield "streams", self._streams(ids, tcp_facts)
 
     @property
     def schemas(self) -> list[pa.Schema]:
@@ -551,7 +551,7 @@ class Connections:
             self._blocks.drop(ids)
         return found
 
-    def _release_final_rows(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
+    def _columns_of_connections(self, known: Mapping[str, pa.Array], facts: pa.StructArray) -> dict[str, pa.Array]:
         """Columns of table connections."""
         both = {
             method: pc.and_(*(known[f"{side}_{method}_ns"].is_valid() for side in SIDES)) for method in REACHED_BY_BOTH
@@ -570,15 +570,15 @@ class Connections:
         sasl = to_int64(known["sasl_code"], null=0)
         refused = refusals.take(pa.array(np.where(sasl < len(refusals), np.maximum(sasl, 0), 0)))
         table = self._schemas["connections"]
-        as_stated = (name for name in FACTS.names if name in table.names)
-        columns = {name: known[name] for name in (KEY, "version", "version_known", *as_stated)}
+        of_facts = (name for name in FACTS.names if name in table.names)
+        columns = {name: known[name] for name in (KEY, "version", "version_known", *of_facts)}
         columns |= {name: known[name] for name in ATTRIBUTES if name in table.names}
         columns["vhost"] = _vhosts(known)
-        columns |= self._of_sides(stated)
+        columns |= self._of_sides(facts)
         for name in MEASURES:
-            shown = f"messages_{name}" if name in ("published", "delivered") else name
+            label = f"messages_{name}" if name in ("published", "delivered") else name
             if name != "headers":
-                columns[shown] = known[name].fill_null(0)
+                columns[label] = known[name].fill_null(0)
         by_both = pc.invert(pc.is_in(known["version"], pa.array(STATED_BY_BOTH)))
         for name in AGREED:
             limits = [known[f"{side}_{name}"] for side in SIDES]
@@ -606,18 +606,18 @@ class Connections:
             "blocked_ns": pa.array(blocked_ns),
         }
 
-    def _of_sides(self, stated: pa.StructArray) -> dict[str, pa.Array]:
-        columns = {f"{side}_{name}": _field(stated, side, field) for side in SIDES for name, field in BY_SIDE.items()}
+    def _of_sides(self, facts: pa.StructArray) -> dict[str, pa.Array]:
+        columns = {f"{side}_{name}": _field(facts, side, field) for side in SIDES for name, field in BY_SIDE.items()}
         for name, parts in SUMMED.items():
-            sums = sum(to_int64(_field(stated, side, part)) for side in SIDES for part in parts)
+            sums = sum(to_int64(_field(facts, side, part)) for side in SIDES for part in parts)
             columns[name] = pa.array(sums)
-        undecoded = to_int64(columns["undecoded_bytes"]) - to_int64(_field(stated, "proxy_bytes"))
+        undecoded = to_int64(columns["undecoded_bytes"]) - to_int64(_field(facts, "proxy_bytes"))
         columns["undecoded_bytes"] = pa.array(undecoded)
         return columns
 
-    def _tls(self, stated: pa.Array) -> pa.StructArray:
+    def _tls(self, facts: pa.Array) -> pa.StructArray:
         kind = self._schemas["connections"].field("tls").type
-        parts = {field.name: _field(stated, field.name) for field in kind}
+        parts = {field.name: _field(facts, field.name) for field in kind}
         parts["mode"] = pc.coalesce(parts["mode"], "none")
         # Spark gives timestamps in the zone of its session.
         return pa.StructArray.from_arrays([parts[field.name].cast(field.type) for field in kind], fields=list(kind))
@@ -629,14 +629,14 @@ class Connections:
             reached = np.maximum(reached, np.where(to_mask(there), STAGES.index(stage), 0))
         return pa.array(STAGES).take(pa.array(reached))
 
-    def _streams(self, ids: pa.Array, stated: pa.StructArray) -> pa.RecordBatch:
+    def _streams(self, ids: pa.Array, facts: pa.StructArray) -> pa.RecordBatch:
         """Table streams: two rows a connection."""
         count = len(ids)
         order = pa.array(np.arange(2 * count).reshape(2, count).T.reshape(-1))
         columns = {KEY: pa.concat_arrays([ids.cast(pa.int64())] * 2).take(order)}
         columns["sender"] = pa.array(SIDES).take(pa.array(np.tile([0, 1], count)))
         for field in LEDGER.names:
-            columns[field] = pa.concat_arrays([_field(stated, side, field) for side in SIDES]).take(order)
+            columns[field] = pa.concat_arrays([_field(facts, side, field) for side in SIDES]).take(order)
         return to_schema(columns, self._schemas["streams"])
 
 

@@ -34,9 +34,7 @@ from codec.conversation.settlement import Frames, Settled
 from codec.conversation.states import blank, find_ids, group_ids
 from codec.packing import Reader, Writer
 from codec.tables import families
-from udfs.arrow.fields import fields, hashed, inside, values_of
-from udfs.arrow.files import Spool
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     combine_chunks,
     concat_rows,
@@ -49,15 +47,17 @@ from udfs.arrow.rows import (
     to_int64,
     with_columns,
 )
+from udfs.arrow.fields import fields, hashed, inside, values_of
+from udfs.arrow.spill_files import Spool
 from udfs.arrow.types import arrow_schema, to_schema
 from udfs.conversation.channels import REPLIES, STALL, ChannelTracker, Records
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.messages import Contents
 from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.roles import TEXTS
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import SessionTables, SessionTracker
-from udfs.conversation.states import ConnectionRecords, restore_table, save_table
+from udfs.conversation.tracker_states import ConnectionRecords, restore_table, save_table
 from udfs.tables.handled import Handled
 from udfs.tables.settled import (
     ENDS,
@@ -67,8 +67,8 @@ from udfs.tables.settled import (
     ends_of,
     unknown_ends,
 )
-from udfs.tables.stalls import Closings, Oddities, Stalls, unanswered
-from udfs.workers.config import Config
+from udfs.tables.stalls_table import Closings, Oddities, Stalls, unanswered
+from udfs.workers.worker_config import Config
 
 # Tables channels and links, of versions whose channels carry no sessions: from records of the channel tracker.
 
@@ -86,12 +86,12 @@ OF_SESSION_LINKS = (
 
 def counted(counts: NDArray[np.void], settled: Settled) -> NDArray[np.void]:
     """`counts` (COUNT) with what became of more messages; publishes in transactions are not counted."""
-    chosen = (settled.outcome > 0) & (settled.map_no & MAP_MASK != TRANSACTED)
-    if not chosen.any():
+    mask = (settled.outcome > 0) & (settled.map_no & MAP_MASK != TRANSACTED)
+    if not mask.any():
         return counts
-    more = np.zeros(int(chosen.sum()), COUNT)
-    more["connection"], more["outcome"] = settled.connection[chosen], settled.outcome[chosen]
-    more["incarnation"], more["count"] = settled.map_no[chosen] >> MAP_INCARNATION_SHIFT, 1
+    more = np.zeros(int(mask.sum()), COUNT)
+    more["connection"], more["outcome"] = settled.connection[mask], settled.outcome[mask]
+    more["incarnation"], more["count"] = settled.map_no[mask] >> MAP_INCARNATION_SHIFT, 1
     whole = np.concatenate([counts, more])
     alike = group_ids(whole["connection"], whole["incarnation"], whole["outcome"])
     found = whole[np.unique(alike, return_index=True)[1]]
@@ -115,34 +115,34 @@ def maps_of(records: Records) -> NDArray[np.int64]:
 
 def channel_columns(incarnations: Records, counts: NDArray[np.void], tracker: ChannelTracker) -> dict[str, pa.Array]:
     """Columns of table channels: one row for each of `incarnations`; `counts` of their messages."""
-    shown = tracker.to_arrow("incarnation", incarnations)
+    rows = tracker.to_arrow("incarnation", incarnations)
     connections = np.concatenate([incarnations["connection"], counts["connection"]])
     number = group_ids(connections, np.concatenate([incarnation_of(incarnations), counts["incarnation"]]))
     own, of_counts = np.split(number, [len(incarnations)])
     sums = np.zeros((len(TEXTS["outcomes"]) + 1, len(number)), np.int64)
     np.add.at(sums, (counts["outcome"], of_counts), counts["count"])
-    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns")}
+    columns = {name: rows[name] for name in rows.schema.names if not name.endswith("_ns")}
     columns |= {name: pa.array(sums[TEXTS["outcomes"].index(name) + 1][own]) for name in COUNTED}
     return {
         **columns,
-        "opened_ts": timestamps(shown["opened_ns"]),
-        "closed_ts": timestamps(shown["closed_ns"]),
-        "mode": pc.coalesce(shown["mode"], "none"),
+        "opened_ts": timestamps(rows["opened_ns"]),
+        "closed_ts": timestamps(rows["closed_ns"]),
+        "mode": pc.coalesce(rows["mode"], "none"),
         "unsettled": pa.array(incarnations["opened"] - sums.sum(axis=0)[own]),
     }
 
 
 def link_columns(links: Records, tracker: ChannelTracker) -> dict[str, pa.Array]:
     """Columns of table links: one row for each of `links`."""
-    shown = tracker.to_arrow("link", links)
-    by_server = pc.equal(shown["closed_by"], "server")
-    why = pc.binary_join_element_wise(shown["closing_name"], "by the server", " ")
-    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns") and "clos" not in name}
+    rows = tracker.to_arrow("link", links)
+    by_server = pc.equal(rows["closed_by"], "server")
+    why = pc.binary_join_element_wise(rows["closing_name"], "by the server", " ")
+    columns = {name: rows[name] for name in rows.schema.names if not name.endswith("_ns") and "clos" not in name}
     return {
         **columns,
-        "kind": pc.coalesce(shown["kind"], "consumer"),
-        "opened_ts": timestamps(shown["opened_ns"]),
-        "closed_ts": timestamps(shown["closed_ns"]),
+        "kind": pc.coalesce(rows["kind"], "consumer"),
+        "opened_ts": timestamps(rows["opened_ns"]),
+        "closed_ts": timestamps(rows["closed_ns"]),
         "error": pc.if_else(by_server, why, pa.scalar(None, pa.string())),
     }
 
@@ -393,8 +393,8 @@ def declared_queues(messages: pa.RecordBatch) -> NDArray[np.void]:
     found["connection"], found["ts_ns"] = to_int64(rows["connection_id"]), to_int64(rows["ts_ns"])
     found["queue"], found["kind"] = hashed(queue), kinds
     found["request"] = hashed(rows["connection_id"], rows["message_id"])
-    chosen: NDArray[np.void] = found[is_valid(queue) & (kinds > 0)]
-    return chosen
+    mask: NDArray[np.void] = found[is_valid(queue) & (kinds > 0)]
+    return mask
 
 
 def without_refused(declared: NDArray[np.void], messages: pa.RecordBatch) -> NDArray[np.void]:

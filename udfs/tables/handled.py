@@ -25,11 +25,11 @@ from codec.conversation.channel_state import RECEIVED
 from codec.conversation.settlement import UNKNOWN, Frames, Settled
 from codec.conversation.states import blank, group_ids
 from codec.hashes.maps import Pairs
+from udfs.arrow.arrays import Index, is_in, take_or_null, to_int64
 from udfs.arrow.fields import hashed
-from udfs.arrow.rows import Index, is_in, take_or_null, to_int64
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.roles import DELIVERIES
-from udfs.conversation.states import ConnectionRecords
+from udfs.conversation.tracker_states import ConnectionRecords
 
 HANDLED = "handled_ts_ns"
 DELIVERY = blank("connection frame_no channel last_ns link").dtype  # `link`: hash of its name
@@ -81,9 +81,9 @@ class Handled:
         if not len(self.cancels.all()) or not len(deliveries):
             return settled
         own = Index(deliveries["connection"], deliveries["frame_no"]).find(settled.connection, settled.frame_no)
-        chosen = np.flatnonzero((own >= 0) & (settled.map_no % MAPS == RECEIVED))
-        cancelled = self._cancelled(deliveries[own[chosen]])
-        late = chosen[(cancelled >= 0) & (cancelled < settled.settled_frame_no[chosen])]
+        rows = np.flatnonzero((own >= 0) & (settled.map_no % MAPS == RECEIVED))
+        cancelled = self._cancelled(deliveries[own[rows]])
+        late = rows[(cancelled >= 0) & (cancelled < settled.settled_frame_no[rows])]
         outcome = settled.outcome.copy()
         outcome[late] = UNKNOWN
         return settled._replace(outcome=outcome)
@@ -108,18 +108,18 @@ class Handled:
         were settled alone."""
         handled, known = np.zeros(ends.num_rows, np.int64), np.zeros(ends.num_rows, bool)
         deliveries = self.deliveries.all()
-        place = ends.column_names.index(HANDLED)
+        position = ends.column_names.index(HANDLED)
         if len(deliveries):
             index = Index(deliveries["connection"], deliveries["frame_no"])
             at = index.find(to_int64(ends["connection_id"]), to_int64(ends["first_frame_no"]))
             settled = to_int64(ends["settled_ts_ns"], -1)
             acked = is_in(ends["outcome"], "acked")
-            chosen = np.flatnonzero((at >= 0) & acked & (settled >= np.append(deliveries["last_ns"], 0)[at]))
-            if len(chosen):
-                by = to_int64(ends["settled_frame_no"], -1)[chosen]
-                together, times = self._handled(deliveries[at[chosen]], settled[chosen], by)
-                handled[chosen], known[chosen] = times, together
-        return ends.set_column(place, HANDLED, pa.array(handled, mask=~known))
+            rows = np.flatnonzero((at >= 0) & acked & (settled >= np.append(deliveries["last_ns"], 0)[at]))
+            if len(rows):
+                by = to_int64(ends["settled_frame_no"], -1)[rows]
+                together, times = self._handled(deliveries[at[rows]], settled[rows], by)
+                handled[rows], known[rows] = times, together
+        return ends.set_column(position, HANDLED, pa.array(handled, mask=~known))
 
     def _handled(
         self, deliveries: NDArray[np.void], settled: Integers, by: Integers

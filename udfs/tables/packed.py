@@ -18,7 +18,7 @@ from codec.tables import PACKED, Table
 from udfs.arrow.types import arrow_schema, cast_column
 from udfs.decode.key_logs import SecretFiles
 from udfs.tables import tables_of
-from udfs.workers.config import Config
+from udfs.workers.worker_config import Config
 
 MOST_ROWS = 1 << 14  # in one row of PACKED
 

@@ -29,8 +29,7 @@ from codec.conversation.settlement import NO_RESULT, UNKNOWN, Frames, Settled
 from codec.conversation.states import blank, find_ids, group_ids
 from codec.memory import as_kernel_array
 from codec.tables import MESSAGES
-from udfs.arrow.fields import hashed
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     concat_rows,
     elapsed,
@@ -41,10 +40,11 @@ from udfs.arrow.rows import (
     to_mask,
     with_columns,
 )
+from udfs.arrow.fields import hashed
 from udfs.arrow.types import Numbers, cast_to
 from udfs.conversation.addresses import SERVES, named_by
 from udfs.conversation.properties import HTTP_METHODS
-from udfs.conversation.states import ConnectionRecords
+from udfs.conversation.tracker_states import ConnectionRecords
 
 MANAGEMENT = tuple(name for name in MESSAGES.names if name.startswith("management_"))
 Integers = NDArray[np.int64]
@@ -107,12 +107,12 @@ class PendingOutcomes(NamedTuple):
     def of(self, frames: Frames) -> PendingOutcomes:
         """Only messages that begin at these frames."""
 
-        def chosen(table: pa.Table) -> pa.Table | None:
+        def matching(table: pa.Table) -> pa.Table | None:
             found = frames.among(to_int64(table["connection_id"]), to_int64(table["first_frame_no"]))
             rows = table.filter(pa.array(found))
             return rows.combine_chunks() if rows.num_rows else None
 
-        return PendingOutcomes(*(table and chosen(table) for table in self))
+        return PendingOutcomes(*(table and matching(table) for table in self))
 
     def outcomes(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """The function that gives rows of table messages their outcomes. Each table is indexed once."""
@@ -244,8 +244,8 @@ class Returns:
             self.items.only(open_ids)
             return None
         items = np.concatenate([items, _confirms(items, confirmed)])
-        place = find_ids(open_ids, items["connection"])
-        is_later = (place >= 0) & (items["frame_no"] >= np.append(until, 0)[place])
+        index = find_ids(open_ids, items["connection"])
+        is_later = (index >= 0) & (items["frame_no"] >= np.append(until, 0)[index])
         later = items[is_later & (items["kind"] != CONFIRM)]
         items = items[~is_later]
         order = np.lexsort([items[name] for name in ("publish", "kind", "frame_no", "key", "connection")])
@@ -329,7 +329,7 @@ def _doubtful(items: NDArray[np.void], stray: NDArray[np.bool_]) -> NDArray[np.b
 
 
 def _publish_of(items: NDArray[np.void]) -> Integers:
-    """The place of the publish of each confirm."""
+    """The index of the publish of each confirm."""
     publishes, confirms = (np.flatnonzero(np.isin(items["kind"], kinds)) for kinds in (PUBLISHES, (CONFIRM,)))
     index = Index(items["connection"][publishes], items["frame_no"][publishes])
     found = index.find(items["connection"][confirms], items["publish"][confirms])

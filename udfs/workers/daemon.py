@@ -11,7 +11,7 @@ from typing import Any
 import pyspark.worker  # noqa: F401  (the daemon forks workers that run it; `collect_less` looks for it)
 from pyspark import daemon
 
-from udfs.workers.processes import collect_less
+from udfs.workers.process_setup import collect_less
 
 GONE = (BrokenPipeError, ConnectionResetError)  # the other end of a socket
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
 import pipeline
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from scenarios.capture import Packet, disturbed, packets, write_pcap
 from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
 from scenarios.strategies import scripts

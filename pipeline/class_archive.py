@@ -1,4 +1,4 @@
-"""Make the JVM's class archive: `python -m pipeline.warm samples`.
+"""Make the JVM's class archive: `python -m pipeline.class_archive samples`.
 
 Decodes and audits the given captures while the JVM records the loaded classes, and writes the archive
 (`pipeline.run.session.CLASS_ARCHIVE`, 190 MB) that speeds up later starts. It takes a minute, once per installation;
@@ -13,7 +13,7 @@ import tempfile
 
 import pipeline
 from codec.compiler.kernel import all_compiled, interpret
-from pipeline.output import parquet
+from pipeline.output import parquet_tables as parquet
 from pipeline.run.session import (
     CLASS_ARCHIVE,
     INTERPRETED,

@@ -35,11 +35,11 @@ from codec.capture.pcapng import (
 from codec.capture.records import RECORD, Bytes, Records
 from codec.net.layers import SEGMENT, Filter
 from codec.net.runs import gather_payloads
-from pipeline.extract.frames import grouped
-from pipeline.extract.headers import adjust, stack_of
-from pipeline.extract.options import CapturesError
+from pipeline.extract.cut_options import CapturesError
+from pipeline.extract.frame_packets import grouped
+from pipeline.extract.header_stack import adjust, stack_of
 from pipeline.extract.originals import IF_DESCRIPTION, IF_NAME, NANOSECONDS, Interface, Original, interfaces
-from pipeline.extract.redaction import (
+from pipeline.extract.packet_redaction import (
     Visible,
     anonymise,
     overwrite,
@@ -89,7 +89,7 @@ def copy_packets(data: Bytes, records: Records, rows: NDArray[np.int64]) -> Chun
 
 
 @dataclass(frozen=True)
-class Selected:
+class PacketSelection:
     """Packets to write: those of a survey where `selected` is true. `comments`: by (index of the original, packet_no).
     `visible`: the visible ranges by group, None: no redaction. `key`: to anonymise addresses, None: keep them.
     `proxies`: what is written over headers of the PROXY protocol, by group, where there is no redaction."""
@@ -106,7 +106,7 @@ class Selected:
 Written = tuple[Interface, int, memoryview, int]  # time, bytes, length on the wire
 
 
-def write(some: Sequence[Selected], writer: Writer) -> int:
+def write(some: Sequence[PacketSelection], writer: Writer) -> int:
     """Write packets in the order of time; return their number."""
     count = 0
     for _, packet, comments in heapq.merge(*map(_in_order, some), key=itemgetter(0)):
@@ -116,7 +116,7 @@ def write(some: Sequence[Selected], writer: Writer) -> int:
     return count
 
 
-def _in_order(selected: Selected) -> Generator[tuple[int, Written, Sequence[str]], None, None]:
+def _in_order(selected: PacketSelection) -> Generator[tuple[int, Written, Sequence[str]], None, None]:
     """(order_ns, packet, comments) of the selected packets, in order."""
     survey = selected.survey
     rows = np.flatnonzero(selected.selected)
@@ -139,7 +139,7 @@ def _in_order(selected: Selected) -> Generator[tuple[int, Written, Sequence[str]
 
 
 def _packets(
-    selected: Selected, rows: NDArray[np.int64], original: Original, lengths: Mapping[int, int]
+    selected: PacketSelection, rows: NDArray[np.int64], original: Original, lengths: Mapping[int, int]
 ) -> Generator[Written, None, None]:
     """(interface, time, bytes, length on the wire) of the survey's packets `rows`, all of one capture and in order."""
     described = interfaces(original.file)
@@ -177,7 +177,7 @@ def capture_changed(original: Original) -> CapturesError:
     return CapturesError(f"{original.name}: changed while it was read; run the command again when it is complete")
 
 
-def change_chunk(chunk: Chunk, selected: Selected, lengths: Mapping[int, int]) -> None:
+def change_chunk(chunk: Chunk, selected: PacketSelection, lengths: Mapping[int, int]) -> None:
     """Redact and anonymise the packets of a chunk in place, and adjust their checksums."""
     visible, key, survey = selected.visible, selected.key, selected.survey
     if visible is None and key is None:

@@ -41,8 +41,8 @@ from codec.protocol.v0_10_tables import entries
 from codec.protocol.v1_0_tables import descriptors
 from codec.protocol.versions import VERSIONS
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
-from pipeline.extract.frames import NULL, PROXY, Frames, grouped, groups, packets_by_group
-from pipeline.extract.headers import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, plain_options, word_sum
+from pipeline.extract.frame_packets import NULL, PROXY, Frames, grouped, groups, packets_by_group
+from pipeline.extract.header_stack import ABSENT, HARDWARE_BYTES, TCP_SUM_AT, Stack, folded, plain_options, word_sum
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, merged
 
 SECRET_KINDS = (kinds.SECRET, kinds.SASL_RESPONSE)

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Union
 import pyarrow as pa
 
 from codec.tables import TABLES, WORKER_TABLES
-from pipeline.output import parquet
+from pipeline.output import parquet_tables as parquet
+from pipeline.output.formatting import plural
 from pipeline.output.location import Location, OutputError
 from pipeline.output.swap import staged
-from pipeline.output.text import plural
 from pipeline.run.exchange import planned, task_numbers
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from pipeline.run.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine
 from pipeline.tables.decoding import (
     FLOW_INPUTS,
@@ -36,11 +36,11 @@ from pipeline.tables.decoding import (
     byte_size,
     decode_into,
 )
+from udfs.source.capture_bytes import public_uri
 from udfs.source.captures import capture_rows, captures_of
 from udfs.source.options import suggesting, unknown
 from udfs.source.paths import PathError
-from udfs.source.reading import public_uri
-from udfs.workers.config import ACCOUNTS, STREAM_QUEUES
+from udfs.workers.worker_config import ACCOUNTS, STREAM_QUEUES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,7 +178,7 @@ def _write(
             if not written.move(name, target):
                 parquet.write_rows(target, TABLES[name])
         if "message_flows" in wanted:
-            from pipeline.tables.flows import write_flows  # not above: it loads kernels
+            from pipeline.tables.message_flows import write_flows  # not above: it loads kernels
 
             status.doing = "writing message_flows"
             number_of = written.rows("messages")

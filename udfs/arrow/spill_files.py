@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.arrow.rows import batch_groups, combine_chunks, to_int64
+from udfs.arrow.arrays import batch_groups, combine_chunks, to_int64
 
 SORTED_BYTES = 64 << 20  # sorted at a time
 BATCH_ROWS = 10_000

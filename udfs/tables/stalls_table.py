@@ -22,18 +22,18 @@ from codec.conversation.settlement import Frames
 from codec.conversation.states import blank, find_ids
 from codec.names import CLASSIC_VERSIONS, SIDES
 from codec.stalls import KINDS, UNANSWERED_REQUEST
-from udfs.arrow.fields import Fields, values_of
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     indices_where,
     is_in,
     timestamps,
     to_int64,
     to_mask,
 )
+from udfs.arrow.fields import Fields, values_of
 from udfs.arrow.types import cast_to, to_schema
-from udfs.conversation.frames import FrameBatch
+from udfs.conversation.frame_batch import FrameBatch
 from udfs.conversation.roles import CLOSES_CHANNEL, CLOSES_CONNECTION
-from udfs.conversation.states import ConnectionRecords
+from udfs.conversation.tracker_states import ConnectionRecords
 from udfs.decode.stall_rows import ARROW_STALLS, stall_batch
 
 Integers = NDArray[np.int64]
@@ -70,18 +70,18 @@ class UntilEnd:
                 yield to_schema(self.with_times(columns), self._schema)
 
     def close(
-        self, facts: pa.RecordBatch, ids: Integers, chosen: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+        self, facts: pa.RecordBatch, ids: Integers, remaining: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     ) -> None:
         """Connections have ended (CONNECTION_FACTS): so have their rows, of which those remain that
-        are `chosen`. `ids`: connections of which rows may still come."""
+        are `remaining`. `ids`: connections of which rows may still come."""
         closed_ns = pc.struct_field(facts["facts"], "closed_ts_ns")
         self._closed = {id_: ns for id_, ns in self._closed.items() if id_ in ids}
-        self._close(to_int64(facts["connection_id"]), to_int64(closed_ns), chosen)
+        self._close(to_int64(facts["connection_id"]), to_int64(closed_ns), remaining)
         here = np.flatnonzero(np.isin(to_int64(facts["connection_id"]), ids)).tolist()
         self._closed |= {facts["connection_id"][at].as_py(): closed_ns[at].as_py() for at in here}
 
     def _close(
-        self, ids: Integers, closed_ns: Integers, chosen: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+        self, ids: Integers, closed_ns: Integers, remaining: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     ) -> None:
         if not self._lasting or not len(ids):
             return
@@ -89,7 +89,7 @@ class UntilEnd:
         at = find_ids(ids, to_int64(lasting["connection_id"]))
         self._lasting = [lasting.filter(pa.array(at < 0))] if (at < 0).any() else []
         rows = self.ended(lasting.filter(pa.array(at >= 0)), closed_ns[at[at >= 0]])
-        self._over.append(rows if chosen is None else chosen(rows))
+        self._over.append(rows if remaining is None else remaining(rows))
 
     def lasts(self, rows: pa.RecordBatch) -> pa.BooleanArray:
         """Which rows last to the end of their connection."""
@@ -237,8 +237,8 @@ def _one(closings: NDArray[np.void], which: int) -> NDArray[np.void]:
     known = closings[np.lexsort([closings[name] for name in ("frame_no", "channel", "connection")])]
     changes = (np.diff(known["connection"]) != 0) | (np.diff(known["channel"]) != 0)
     begins = np.append(True, changes)[: len(known)]
-    chosen: NDArray[np.void] = known[begins if which == 0 else np.append(changes, True)[: len(known)]]
-    return chosen
+    remaining: NDArray[np.void] = known[begins if which == 0 else np.append(changes, True)[: len(known)]]
+    return remaining
 
 
 def unanswered(
@@ -262,13 +262,13 @@ def unanswered(
         own |= opens & ~answers.among(connection, frame_no) & ~closings.hidden(connection, frame_no)
         own |= waiting.among(connection, frame_no)
         waits[at], closed[at] = own, np.where(classic, after, S.NONE)
-    chosen = late | waits
-    if not chosen.any():
+    remaining = late | waits
+    if not remaining.any():
         return EMPTY
-    rows = requests.take(indices_where(chosen))
+    rows = requests.take(indices_where(remaining))
     from_ns, lasted = to_int64(rows["ts_ns"]), to_int64(rows["reply_latency_ns"])
-    lasts = waits[chosen]
-    until: Integers = np.where(lasts, closed[chosen], from_ns + lasted)
+    lasts = waits[remaining]
+    until: Integers = np.where(lasts, closed[remaining], from_ns + lasted)
     lasted = np.where(lasts, np.where(until != S.NONE, np.maximum(until - from_ns, 0), 0), lasted)
     of_connection = pc.match_substring_regex(rows["name"].cast(pa.string()), OF_CONNECTION).fill_null(False)
     columns = {name: rows[name] for name in ("connection_id", "frame_no", "packet_no", "capture_file")}

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import parquet as pq
 
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     from_spark,
     is_valid,

@@ -31,12 +31,12 @@ from pipeline.lake.confinement import (
     create_directory,
     make_private,
 )
-from pipeline.lake.files import read_rows, rows_of, states_in_flow_order, write_file
 from pipeline.lake.journal import Change
+from pipeline.lake.lake_files import read_rows, rows_of, states_in_flow_order, write_file
+from pipeline.lake.lake_tables import day_of
 from pipeline.lake.layout import BATCHES, KNOWN_CAPTURES, NS, LakeFile, Options
 from pipeline.lake.log import Log
 from pipeline.lake.opening import locked, open_or_create_lake
-from pipeline.lake.reading import day_of
 from pipeline.output.location import PRIVATE
 from udfs.arrow.types import arrow_schema
 from udfs.source.captures import capture_rows, captures_of

@@ -1,61 +1,20 @@
-"""Numbers to names, flows to Community IDs; frames without secrets, anonymised addresses, pseudonyms."""
+"""Flows to Community IDs; frames without secrets, anonymised addresses, pseudonyms."""
 
 from __future__ import annotations
 
 import socket
-from functools import cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from codec.amqp.redaction import blank_secrets
-from codec.names import CLASSIC_VERSIONS
 from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, flow_key, name_flows
-from codec.protocol.classic_tables import methods
-from codec.protocol.v0_10_tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
-from codec.protocol.v1_0_tables import descriptors
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6, key_of, pseudonym
 from udfs.arrow.types import binary_column, map_distinct_bytes
-from udfs.functions.decoding import bytes_of, each_version, version_code
+from udfs.functions.decode_functions import bytes_of, each_version
 
 WITH_PORTS = (IPPROTO_TCP, 17, 132)  # TCP, UDP, SCTP (the Internet's protocol numbers)
-
-
-@cache
-def _methods(version: str) -> dict[tuple[int, int], str]:
-    version_code(version)
-    if version in CLASSIC_VERSIONS:
-        return {(method.class_id, method.method_id): method.name for method in methods(version)}
-    if version == "0-10":
-        named = [entry for entry in entries() if entry.kind in (CONTROL_ENTRY, COMMAND_ENTRY)]
-        return {(entry.class_code, entry.code): entry.name for entry in named if entry.code is not None}
-    return {}
-
-
-@cache
-def _classes(version: str) -> dict[int, str]:
-    return {class_id: name.partition(".")[0] for (class_id, _), name in _methods(version).items()}
-
-
-@cache
-def _descriptors() -> dict[int, str]:
-    return {described.code: described.name for described in descriptors()}
-
-
-def method_name(class_id: pa.Array, method_id: pa.Array, version: pa.Array) -> pa.Array:
-    """'basic.publish' for class 60 and method 40 of 0-9-1; null if the version does not define it."""
-    return map_distinct_bytes(lambda c, m, v: _methods(v).get((c, m)), pa.string(), class_id, method_id, version)
-
-
-def class_name(class_id: pa.Array, version: pa.Array) -> pa.Array:
-    """'basic' for class 60 of 0-9-1; null if the version does not define it (1.0 has no classes)."""
-    return map_distinct_bytes(lambda c, v: _classes(v).get(c), pa.string(), class_id, version)
-
-
-def descriptor_name(code: pa.Array) -> pa.Array:
-    """'transfer' for descriptor 0x14 of 1.0: performatives, sections, outcomes and all other types of the standard."""
-    return map_distinct_bytes(_descriptors().get, pa.string(), code)
 
 
 def flow_id(

@@ -2,7 +2,7 @@
 
 A `Section` groups the rows of its source by some expressions; all sections of a source have the same measures. The
 groups of a section beyond its `limit` largest are counted and not read: what is in memory does not grow with the
-capture. DuckDB counts, in the process of the command (`pipeline.explore.sql`).
+capture. DuckDB counts, in the process of the command (`pipeline.explore.duckdb_tables`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
+    from pipeline.explore.duckdb_tables import Session
 
 # Latencies are counted in classes, 256 for each doubling: a percentile read from them is at most 0.14 % off. 64-bit
 # nanoseconds have 63 doublings, and few outcomes and methods occur: 40,000 classes are enough.

@@ -29,13 +29,13 @@ from codec.tables import ATTRIBUTES
 from udfs.arrow.types import cast_to
 from udfs.conversation.roles import STAGES, TEXTS, method_roles
 from udfs.conversation.session_rows import BYTE_COUNT, USE
-from udfs.conversation.states import COMPLETED
-from udfs.conversation.states import COUNT as SESSION_COUNT
+from udfs.conversation.tracker_states import COMPLETED
+from udfs.conversation.tracker_states import COUNT as SESSION_COUNT
 from udfs.tables.connections import BLOCK
 from udfs.tables.conversation import COUNT, DECLARED
 from udfs.tables.handled import CANCEL, DELIVERY, SETTLED
 from udfs.tables.settled import ITEM
-from udfs.tables.stalls import CLOSING
+from udfs.tables.stalls_table import CLOSING
 
 LAYOUT = 6  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
 

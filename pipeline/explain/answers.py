@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
-from pipeline.output.text import PART_NAMES, duration, plain_text
+from pipeline.output.formatting import PART_NAMES, duration, plain_text
 
 WIDTH = 100
 LONGEST = 300  # characters of a value

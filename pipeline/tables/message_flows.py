@@ -3,7 +3,7 @@
 Messages are matched at their broker (and its virtual host) by a key: the message-id, or else a fingerprint
 of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
 kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
-(`pipeline.run.exchange`). What held them up (`udfs.pairing.stalls`) goes to all of them.
+(`pipeline.run.exchange`). What held them up (`udfs.pairing.stalled_messages`) goes to all of them.
 
 Importing this loads kernels, which takes a second.
 """
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from codec.tables import MESSAGE_FLOWS
-from pipeline.output import parquet
+from pipeline.output import parquet_tables as parquet
 from pipeline.output.location import Location
 from pipeline.run.exchange import (
     Local,
@@ -29,7 +29,7 @@ from pipeline.run.exchange import (
     Rows,
     Source,
 )
-from pipeline.run.processes import LocalProcesses
+from pipeline.run.local_processes import LocalProcesses
 from udfs.pairing.brokers import (
     IDS,
     MAY_HAVE_MESSAGES,
@@ -56,8 +56,8 @@ from udfs.pairing.schemas import (
     REPLY_COLUMNS,
     STALL_COLUMNS,
 )
-from udfs.pairing.stalls import ToEachBucket, stalled_of_tables, stalled_rows
-from udfs.pairing.streams import STREAM_ROWS, OrderInStreams, stream_messages
+from udfs.pairing.stalled_messages import ToEachBucket, stalled_of_tables, stalled_rows
+from udfs.pairing.stream_messages import STREAM_ROWS, OrderInStreams, stream_messages
 from udfs.sink.parquet import WRITTEN
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from pipeline.output.location import PRIVATE, Location
 from udfs.arrow.former import current_rows, present_columns
 from udfs.arrow.types import arrow_schema, cast_to
 from udfs.sink.parquet import ParquetFiles
-from udfs.source.lake import (
+from udfs.source.lake_states import (
     STATE,
     StateFiles,
     States,
@@ -115,7 +115,7 @@ def _require_types(location: Location, found: pa.Schema, table: Table) -> None:
 
 def states_in_flow_order(root: Location, files: Sequence[LakeFile], without: pa.Array) -> Iterator[pa.RecordBatch]:
     """The states in these files, except of the connections `without`, in the order of flows, in which tasks read them
-    (`udfs.source.lake`)."""
+    (`udfs.source.lake_states`)."""
     rows = read_rows(root, "states", files, [name for name in STATES.names if name != STATE])
     if not rows.num_rows:
         return

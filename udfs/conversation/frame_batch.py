@@ -16,14 +16,14 @@ from codec.names import SIDES
 from codec.protocol import rows as R
 from codec.protocol.rows import CAPTURED_LATE, NAMES, NOTE_NAMES, PEER_LATE
 from codec.protocol.versions import E_MISSING_VALUES, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
-from udfs.arrow.fields import Fields, Values, fields, inside, values_of
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     index_in,
     is_one_of,
     is_valid,
     take_or_null,
     to_int64,
 )
+from udfs.arrow.fields import Fields, Values, fields, inside, values_of
 from udfs.conversation import roles
 from udfs.decode.stall_rows import numbers_of_files
 
@@ -97,7 +97,7 @@ class FrameBatch:
         found: Flags = self.cells(name) >= 0 if name in CELLS else is_valid(self[name])
         return found
 
-    def chosen(self, marks: Flags) -> FrameBatch:
+    def where(self, marks: Flags) -> FrameBatch:
         """The marked frames, with copies of their cells."""
         cells = None if self._matrix is None else np.asfortranarray(self._matrix[marks])
         return FrameBatch(self.rows.filter(pa.array(marks)), cells)
@@ -171,7 +171,7 @@ class FrameBatch:
         return take_or_null(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
 
     @cached_property
-    def asks(self) -> Integers:
+    def requested_exchange(self) -> Integers:
         """The exchange in which each frame asks for a reply by one of its arguments (ASKS), else 0."""
         found = np.zeros(len(self), np.int64)
         for name, exchanges in ASKS.items():

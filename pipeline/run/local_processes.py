@@ -28,8 +28,8 @@ from typing import Any, Self, TypeVar
 from codec.compiler.kernel import DISABLE, interpreted, while_cold
 from codec.errors import WirehareError
 from pipeline.run import scratch, worker
-from udfs.arrow.files import LOCAL_DIRECTORIES
-from udfs.workers.processes import ALLOCATOR
+from udfs.arrow.spill_files import LOCAL_DIRECTORIES
+from udfs.workers.process_setup import ALLOCATOR
 from udfs.workers.progress import REFRESH_SECONDS
 
 Item = TypeVar("Item")

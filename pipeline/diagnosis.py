@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codec.compiler import CACHE_DIR, bases
-from pipeline.output.text import plural, size
+from pipeline.output.formatting import plural, size
 
 if TYPE_CHECKING:
-    from pipeline.explore.sql import Session
-    from udfs.source.reading import CaptureFile
+    from pipeline.explore.duckdb_tables import Session
+    from udfs.source.capture_bytes import CaptureFile
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -122,7 +122,7 @@ def available_memory() -> int | None:
 
 
 def _memory() -> Check:
-    from pipeline.run.processes import PROCESS_MEMORY, memory_limit, most_processes
+    from pipeline.run.local_processes import PROCESS_MEMORY, memory_limit, most_processes
 
     whole, processes = memory_limit(), most_processes()
     free = min(whole, available_memory() or whole)

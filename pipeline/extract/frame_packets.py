@@ -22,7 +22,7 @@ from codec.net.layers import SYN
 from pipeline.extract.choice import Pair, Rows, connections
 from pipeline.extract.originals import Original
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, merged, pair_ids
-from udfs.arrow.rows import combine_chunks, is_in, to_int64
+from udfs.arrow.arrays import combine_chunks, is_in, to_int64
 
 COLUMNS = (
     "connection_id", "frame_no", "sender", "stream_offset", "size", "payload_size", "frame_type", "version", "status",

@@ -36,7 +36,7 @@ from udfs.findings.program import (
     quoted,
     with_clause,
 )
-from udfs.source.reading import first_line
+from udfs.source.capture_bytes import first_line
 
 CONNECTION_KEYS = ("client_product", "user", "vhost")
 PER_CHANNEL = ("channel", "link", "message")

@@ -33,14 +33,14 @@ import pyarrow.fs
 
 from codec.errors import WirehareError
 from codec.tables import FINDINGS, TABLES, with_former
-from pipeline.lake.reading import TIME_COLUMNS, Span, files_of
-from pipeline.output import parquet
+from pipeline.lake.lake_tables import TIME_COLUMNS, Span, files_of
+from pipeline.output import parquet_tables as parquet
 from pipeline.output.location import Location, TablesError, location
 from pipeline.run import scratch
 from udfs.arrow.types import arrow_schema, variant_columns
 from udfs.findings.program import read_only, reading, view_of
+from udfs.source.capture_bytes import first_line, printable, special
 from udfs.source.options import meant
-from udfs.source.reading import first_line, printable, special
 
 VIEWS = {**TABLES, "findings": FINDINGS}
 PARTITION_LEVELS = 3  # of folders name=value above tables

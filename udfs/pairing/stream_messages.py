@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from codec.memory import as_kernel_array
 from codec.pairing.engine import DELIVERY, NONE, PUBLISH
 from codec.pairing.streams import UNDECIDED, Facts, StreamRows, stream_positions
+from udfs.arrow.arrays import from_spark, is_one_of, to_int64
 from udfs.arrow.fields import hashed
-from udfs.arrow.rows import from_spark, is_one_of, to_int64
 from udfs.arrow.types import cast_to
 from udfs.conversation.methods import DELETED
 from udfs.conversation.roles import REFUSED

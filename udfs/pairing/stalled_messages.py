@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from codec.pairing.intervals import Times, united
 from codec.tables import TABLES
-from udfs.arrow.fields import hashed
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     Index,
     combine_chunks,
     is_one_of,
@@ -27,6 +26,7 @@ from udfs.arrow.rows import (
     to_int64,
     to_mask,
 )
+from udfs.arrow.fields import hashed
 from udfs.arrow.types import arrow_schema, cast_to
 from udfs.conversation.addresses import nodes
 from udfs.pairing.brokers import brokers_of

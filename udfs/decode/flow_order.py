@@ -35,10 +35,10 @@ from codec.net.identity import (
 )
 from codec.net.layers import FLOW_BYTES, FLOW_KEY_BYTES, SEGMENT
 from codec.net.runs import gather_payloads
+from udfs.arrow.arrays import equal_runs
 from udfs.arrow.fields import heap_of
-from udfs.arrow.rows import equal_runs
-from udfs.source.processes import FlowProcesses
-from udfs.source.reading import error_line, locate
+from udfs.source.capture_bytes import error_line, locate
+from udfs.source.connection_processes import FlowProcesses
 
 GROUP_BYTES = 1 << 23  # of payload
 GROUP_SEGMENTS = 1 << 17
@@ -66,7 +66,7 @@ class Files:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.numbers: dict[str, int] = {}
-        self._places: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._order: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def number(self, name: str) -> int:
         """The number of `name`, assigned at its first use."""
@@ -75,11 +75,11 @@ class Files:
             self.names.append(name)
         return number
 
-    def places(self) -> NDArray[np.int64]:
-        """By number, the place of a file in the order of the names."""
-        if len(self._places) != len(self.names):
-            self._places = np.argsort(np.argsort(np.array(self.names)))
-        return self._places
+    def order(self) -> NDArray[np.int64]:
+        """By number, the index of a file in the order of the names."""
+        if len(self._order) != len(self.names):
+            self._order = np.argsort(np.argsort(np.array(self.names)))
+        return self._order
 
 
 class FlowOrder:
@@ -116,8 +116,8 @@ class FlowOrder:
     def _sorted(self, group: Group) -> Group:
         segments = group.segments
         flow = np.repeat(np.arange(len(group.ends)), np.diff(group.ends, prepend=0))
-        place = self._files.places()[segments["file"]]
-        keys = (flow, segments["order_ns"], place, segments["packet_no"])
+        index = self._files.order()[segments["file"]]
+        keys = (flow, segments["order_ns"], index, segments["packet_no"])
         later = np.zeros(max(0, len(segments) - 1), np.bool_)
         for key in reversed(keys):  # whether each comes after the one before
             later = (key[1:] > key[:-1]) | ((key[1:] == key[:-1]) & later)
@@ -280,7 +280,7 @@ class Payloads:
 # Segments of flow keys -> segments of flows: connections in different address spaces, one after the other.
 #
 #     spaces = AddressSpaces()
-#     for group in spaces.feed(group): ...      # groups of `udfs.decode.runs.flows_in_order`
+#     for group in spaces.feed(group): ...      # groups of `udfs.decode.flow_order.flows_in_order`
 #     for group in spaces.finish(): ...
 #
 # `codec.net.identity` decides what is in which group of address spaces. The first group of a flow key passes at once;

@@ -21,13 +21,13 @@ from codec.conversation.settlement import Settled
 from codec.conversation.states import ConnectionStates, Layout, blank, find_ids
 from codec.memory import as_kernel_array
 from codec.packing import Reader, Writer
-from udfs.arrow.fields import heap_of, offsets_of
-from udfs.arrow.rows import (
+from udfs.arrow.arrays import (
     combine_chunks,
     connections_of,
     is_valid,
     to_int64,
 )
+from udfs.arrow.fields import heap_of, offsets_of
 from udfs.arrow.types import MOST_TEXTS, Numbers, binary_column
 
 BYTE, TRUTH, LENGTHS = np.dtype("u1"), np.dtype("u1"), np.dtype("<u4")
@@ -54,9 +54,9 @@ class ConnectionRecords:
         """Only these instead."""
         self._parts = [records]
 
-    def keep(self, chosen: NDArray[np.bool_]) -> None:
+    def keep(self, mask: NDArray[np.bool_]) -> None:
         """Keep only the chosen of `all()`."""
-        self._parts = [self.all()[chosen]]
+        self._parts = [self.all()[mask]]
 
     def of(self, ids: Integers) -> NDArray[np.void]:
         """Those of these connections."""
@@ -112,7 +112,7 @@ class Tracker:
     def save(self, ids: Integers, writer: Writer) -> None:
         """Write the states of these connections, which stay, and their texts."""
         assert self._states is not None
-        states, numbers, counts = self._layout.texts_apart(self._needed(self._states.of(ids)))
+        states, numbers, counts = self._layout.split_texts(self._needed(self._states.of(ids)))
         states.save(writer)
         data = [self._texts.texts[number - 1].encode() for number in numbers.tolist()]
         lengths = np.array([len(text) for text in data], LENGTHS)
@@ -130,7 +130,7 @@ class Tracker:
         ends = np.cumsum(lengths, dtype=np.int64).tolist()
         texts = (data[end - n : end].decode() for end, n in zip(ends, lengths.tolist(), strict=True))
         numbers = np.array(self._texts.ids_for(texts), np.int64)
-        states = self._layout.texts_together(states, numbers, counts)
+        states = self._layout.merge_texts(states, numbers, counts)
         self._states = ConnectionStates.concatenated([self._states, states])
         for records in self._records:
             records.restore(reader)
@@ -174,7 +174,7 @@ def _with_new_texts(states: ConnectionStates, layout: Layout, texts: Numbers, ne
     new = np.array([0, *new_texts.ids_for(texts.texts[number - 1] for number in known.tolist())])
     at = [np.where(numbers > 0, np.searchsorted(known, numbers) + 1, 0) for numbers in found]
     return layout.replace_texts(
-        states, [np.where(numbers > 0, new[place], numbers) for numbers, place in zip(found, at, strict=True)]
+        states, [np.where(numbers > 0, new[index], numbers) for numbers, index in zip(found, at, strict=True)]
     )
 
 
@@ -188,9 +188,9 @@ def sums(lengths: NDArray[np.generic], counts: Integers) -> Integers:
 
 def _by_connection(ids: Integers, connections: Integers) -> tuple[Integers, Integers]:
     """The rows of these connections, one after the other, and how many each has."""
-    place = find_ids(ids, connections)
-    order = np.argsort(place, kind="stable")[np.count_nonzero(place < 0) :]
-    return order, np.bincount(place[order], minlength=len(ids)).astype(np.int64)
+    index = find_ids(ids, connections)
+    order = np.argsort(index, kind="stable")[np.count_nonzero(index < 0) :]
+    return order, np.bincount(index[order], minlength=len(ids)).astype(np.int64)
 
 
 def save_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer: Writer) -> None:
@@ -273,18 +273,18 @@ COMPLETED = blank(" ".join(Settled._fields)).dtype
 
 
 class Begins:
-    """Where the records of each connection begin: places in saved records count from there."""
+    """Where the records of each connection begin: indices in saved records count from there."""
 
     def __init__(self, records: NDArray[np.void]) -> None:
         self.ids, self._first = np.unique(records["connection"], return_index=True)
 
     def of(self, connections: Integers) -> Integers:
-        """The place of the first record of each connection."""
+        """The index of the first record of each connection."""
         found: Integers = self._first[np.searchsorted(self.ids, connections)]
         return found
 
 
-class SessionPlaces(Begins):
+class SessionOffsets(Begins):
     """Converts numbers of sessions: in saved data they count from the first session of their connection, in records
     from the first of all."""
 
