@@ -1,7 +1,6 @@
 """Cut packets out of the captures into a pcapng file: those of a connection, a message, a finding, or any rows.
 
-Runs as `wirehare cut`. The tables locate the frames; the packets come from the original captures. Only --where starts
-Spark.
+Runs as `wirehare cut`. The tables locate the frames; the packets come from the original captures.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ipaddress import ip_address
 from itertools import product, starmap
 from typing import TYPE_CHECKING, Any
 
-from jobs.decode import interpret_while_cold, start
+from jobs.decode import interpret_while_cold
 from jobs.terminal.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_file, tables_directory
 from jobs.terminal.console import print_error, print_status, step
 from jobs.terminal.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
@@ -42,7 +41,7 @@ exit codes:
   1  nothing matched, nothing was written
   2  bad usage; nothing was written
   3  tables or captures could not be read, or not to their end, or have changed: what could be read was written
-  4  Spark or the file system failed; nothing was written
+  4  the file system failed; nothing was written
   5  the tables are a lake, and it is damaged; nothing was written
 """
 EXIT_STATUSES = {
@@ -76,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(rows, "--message-id", "TEXT", "messages with this property message-id")
     about = "findings of a rule, or only those of a connection, or only the one of a frame"
     add_list(rows, "--finding", "RULE[/ID[/FRAME]]", about, finding)
-    rows.add_argument("--where", metavar="SQL", help="rows of a table where this condition holds (Spark SQL)")
+    rows.add_argument("--where", metavar="SQL", help="rows of a table where this condition holds (DuckDB's SQL)")
     rows.add_argument("--table", metavar="NAME", default="frames", help="the table for --where (default: frames)")
     more = parser.add_argument_group("how much")
     much = more.add_mutually_exclusive_group()
@@ -289,32 +288,28 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
 
 
 def rows_where(table: str, condition: str, directory: Location, uri: str) -> Any:
-    """The keys (pyarrow.Table) of the rows of a table that match a condition in Spark SQL, which may name all tables.
+    """The keys (pyarrow.Table) of the rows of a table that match a condition in DuckDB's SQL; it may name all tables.
 
     Raises UsageError for an invalid condition.
     """
-    from pyspark.errors import AnalysisException, ParseException
+    import pyarrow as pa
 
-    import pipeline
-    from codec.tables import FINDINGS
+    from codec.tables import Table
+    from pipeline.explore.duckdb_tables import VIEWS, QueryError, open_tables
     from pipeline.extract import KEYS
-    from pipeline.lake.opening import is_lake
-    from udfs.arrow.spark_schemas import read_files
+    from udfs.arrow.types import arrow_schema
+    from udfs.source.capture_bytes import first_line
 
-    audited = has_findings(directory, required=table == "findings")
-    spark = run_interruptibly(start)
-    for name, frame in pipeline.load(spark, uri if is_lake(directory) else directory.pattern).items():
-        frame.createOrReplaceTempView(name)
-    if audited:
-        read_files(spark.read, FINDINGS, [directory.child("findings").pattern]).createOrReplaceTempView("findings")
-    try:
-        with step(f"looking for {table}", f"Rows of {table} found", spark):
-            keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()
-            return run_interruptibly(keys.toArrow, [spark])
-    except (AnalysisException, ParseException) as error:
-        from udfs.source.capture_bytes import first_line
-
-        raise UsageError(f"--where: {first_line(error)}") from error
+    has_findings(directory, required=table == "findings")
+    names = [name for name in VIEWS if name == table or name in condition]
+    query = f"SELECT DISTINCT {', '.join(KEYS[table])} FROM {table} WHERE ({condition}\n)"
+    with open_tables(uri, copies=names) as session:
+        try:
+            with step(f"looking for {table}", f"Rows of {table} found"):
+                rows = run_interruptibly(lambda: session.rows(query), [session])
+        except QueryError as error:
+            raise UsageError(f"--where: {first_line(error)}") from error
+    return pa.Table.from_pylist(rows, arrow_schema(Table("keys", "", VIEWS[table].select(*KEYS[table]))))
 
 
 def output_location(arguments: argparse.Namespace, captures: Sequence[Original]) -> Location:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -78,8 +78,10 @@ class Session:
         any_files: bool = False,
         span: Span | None = None,
         memory: int | None = None,
+        copies: Collection[str] = ("findings",),
     ) -> None:
-        """`files`: by table of VIEWS. `span`: only its rows are in the views. `memory`: bytes before it spills."""
+        """`files`: by table of VIEWS. `span`: only its rows are in the views. `memory`: bytes before it spills.
+        `copies`: tables whose files are copied to this machine if they are elsewhere, since their VARIANT is read."""
         self._directory = tempfile.mkdtemp(prefix="sql-", dir=scratch.directories({}).partition(",")[0])
         share = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * MEMORY_SHARE)
         memory = share if memory is None else min(memory, share)
@@ -97,18 +99,14 @@ class Session:
         conditions = span_conditions(span or Span())
         # The condition of a table without times reads the view of the connections.
         for name in sorted(VIEWS, key=lambda name: name in conditions and name not in TIME_COLUMNS):
-            found = self._here(name, files.get(name, Files()))
+            found = files.get(name, Files())
+            if found.system is not None and name in copies:
+                found = Files(copied(found, f"{self._directory}/{name}"), found.in_folders)
             query = self._source(name, found) if found.paths else None
             self._connection.execute(view_of(name, VIEWS[name], query, conditions.get(name, "true")))
             allowed += found.paths if found.system is None else ()
         if not any_files:
             read_only(self._connection, allowed)
-
-    def _here(self, name: str, files: Files) -> Files:
-        """Files of table findings, copied to this machine: there is VARIANT in it that the report reads."""
-        if name != "findings" or files.system is None:
-            return files
-        return Files(copied(files, f"{self._directory}/copied"))
 
     def _source(self, name: str, files: Files) -> str:
         """The query for all rows of these files."""
@@ -249,10 +247,16 @@ def connect(directory: str, *, any_files: bool = False) -> Session:
     return _opened(root, directory, any_files=any_files)
 
 
-def open_tables(directory: str, *, span: Span | None = None, findings: Location | None = None) -> Session:
+def open_tables(
+    directory: str,
+    *,
+    span: Span | None = None,
+    findings: Location | None = None,
+    copies: Collection[str] = ("findings",),
+) -> Session:
     """The same for tables of any file system; `span`: only its rows; `findings`: the table, if it is not beside the
-    others. Raises TablesError, OutputError, LakeError."""
-    return _opened(location(directory), directory, findings, span=span, memory=MEMORY)
+    others; `copies`: tables whose VARIANT is read. Raises TablesError, OutputError, LakeError."""
+    return _opened(location(directory), directory, findings, span=span, memory=MEMORY, copies=copies)
 
 
 def has_tables(source: str) -> bool:

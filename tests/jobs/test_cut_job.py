@@ -315,27 +315,64 @@ def test_standard_output_is_the_file(folder: Path, tables: Tables, tmp_path: Pat
 def test_rows_of_dataframes(
     spark: SparkSession, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tables: Tables
 ) -> None:
-    """In a notebook rows of any table; on the command line a condition in SQL, which may ask other tables."""
+    """Rows of any table in a notebook."""
     loaded = pipeline.load(spark, str(folder))
     publishes = loaded.frames.where("name = 'basic.publish'")
     result = pipeline.cut(loaded, str(tmp_path / "a.pcapng"), rows={"frames": publishes}, context=False)
     expected = sorted({row["packet_no"] for row in tables.frames("basic.publish")})
     assert records(tmp_path / "a.pcapng") == [records(BARE)[number - 1] for number in expected]
     assert (result.packets, result.problems) == (len(expected), [])
-    condition = "name = 'basic.publish' AND connection_id IN (SELECT connection_id FROM connections)"
-    stderr_of(capsys, 0, folder, "--where", condition, "--only", "-o", tmp_path / "b.pcapng")
-    assert (tmp_path / "b.pcapng").read_bytes() == (tmp_path / "a.pcapng").read_bytes()
-    audited = "connection_id IN (SELECT connection_id FROM findings WHERE rule_id = 'CF-05') AND name = 'basic.nack'"
-    stderr_of(capsys, 0, folder, "--where", audited, "--only", "-o", tmp_path / "c.pcapng")
-    assert [data for _, _, data in records(tmp_path / "c.pcapng")] == [
-        records(BARE)[row["packet_no"] - 1][2] for row in tables.frames("basic.nack")
-    ]
-    (tmp_path / "c.pcapng").unlink()
-    text = stderr_of(capsys, 2, folder, "--where", "nmae = 'x'", "-o", tmp_path / "c.pcapng")
-    assert "wirehare cut: --where: [UNRESOLVED_COLUMN" in text
     with pytest.raises(pipeline.extract.CutError):
         pipeline.cut(loaded, str(tmp_path / "c.pcapng"), connections=[5])
     assert not (tmp_path / "c.pcapng").exists()
+
+
+def test_rows_for_which_a_condition_is_true(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB's SQL, which may ask other tables and reads paths of VARIANT columns, without Java."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    def numbers(name: str) -> list[int]:
+        return sorted({row["packet_no"] for row in tables.frames(name)})
+
+    def cut(condition: str, table: str = "frames", folder: Path = folder) -> list[bytes]:
+        to = ("--only", "--overwrite", "-o", tmp_path / "b.pcapng")
+        stderr_of(capsys, 0, folder, "--where", condition, "--table", table, *to)
+        return [data for _, _, data in records(tmp_path / "b.pcapng")]
+
+    def expected(name: str) -> list[bytes]:
+        return [records(BARE)[number - 1][2] for number in numbers(name)]
+
+    condition = "name = 'basic.publish' AND connection_id IN (SELECT connection_id FROM connections)"
+    assert cut(condition) == expected("basic.publish")
+    assert main(["decode", str(BARE), "--output", str(tmp_path / "decoded")]) == 0
+    of_variant = "arguments.delivery_tag >= 0 AND name = 'basic.nack' -- all"
+    assert cut(of_variant, "methods", tmp_path / "decoded") == expected("basic.nack")
+    audited = "connection_id IN (SELECT connection_id FROM findings WHERE rule_id = 'CF-05') AND name = 'basic.nack'"
+    assert cut(audited) == expected("basic.nack")
+    for wrong in ("nmae = 'x'", "true; DROP TABLE frames", "name = (FROM 'other.csv')"):
+        text = stderr_of(capsys, 2, folder, "--where", wrong, "-o", tmp_path / "c.pcapng")
+        assert "wirehare cut: --where: " in text
+    assert not (tmp_path / "c.pcapng").exists()
+
+
+def test_a_condition_reads_variants_of_tables_in_an_object_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tables: Tables
+) -> None:
+    folder = tmp_path / "decoded"
+    assert main(["decode", str(BARE), "--output", str(folder)]) == 0
+    condition = "arguments.delivery_tag >= 0 AND name = 'basic.nack'"
+    with object_store() as store:
+        for table in folder.iterdir():
+            store.put(*table.iterdir(), folder=f"tables/{table.name}")
+        to = ("--where", condition, "--table", "methods", "--only", "-o", tmp_path / "a.pcapng")
+        stderr_of(capsys, 0, store.uri("tables"), *to)
+    packets = {row["packet_no"] for row in tables.frames("basic.nack")}
+    assert [data for _, _, data in records(tmp_path / "a.pcapng")] == [
+        records(BARE)[at - 1][2] for at in sorted(packets)
+    ]
 
 
 def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
