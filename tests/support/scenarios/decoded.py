@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -19,6 +19,11 @@ from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
 from scenarios.strategies import scripts
 
 POPULATION = 480
+# Without a seed of its own, Hypothesis takes one from the text of the function: another name in it makes other scripts.
+SEED = int(
+    "260466184365026742430389125057025853610725332991762181556"
+    "0826881667920982715206889580194574042523960129512812911823"
+)
 APART_NS = 100_000  # between the starts of scripts: they overlap
 
 
@@ -27,6 +32,7 @@ def population() -> tuple[Script, ...]:
     """The same scripts in every run, each with a broker and a time of its own."""
     found: list[Script] = []
 
+    @seed(SEED)
     @settings(
         max_examples=POPULATION, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
