@@ -292,12 +292,8 @@ def rows_where(table: str, condition: str, directory: Location, uri: str) -> Any
 
     Raises UsageError for an invalid condition.
     """
-    import pyarrow as pa
-
-    from codec.tables import Table
     from pipeline.explore.duckdb_tables import VIEWS, QueryError, open_tables
     from pipeline.extract import KEYS
-    from udfs.arrow.types import arrow_schema
     from udfs.source.capture_bytes import first_line
 
     has_findings(directory, required=table == "findings")
@@ -306,10 +302,9 @@ def rows_where(table: str, condition: str, directory: Location, uri: str) -> Any
     with open_tables(uri, copies=names) as session:
         try:
             with step(f"looking for {table}", f"Rows of {table} found"):
-                rows = run_interruptibly(lambda: session.rows(query), [session])
+                return run_interruptibly(lambda: session.table(query), [session])
         except QueryError as error:
             raise UsageError(f"--where: {first_line(error)}") from error
-    return pa.Table.from_pylist(rows, arrow_schema(Table("keys", "", VIEWS[table].select(*KEYS[table]))))
 
 
 def output_location(arguments: argparse.Namespace, captures: Sequence[Original]) -> Location:

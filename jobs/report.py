@@ -49,8 +49,6 @@ exit codes:
 EXIT_STATUSES = dict.fromkeys(("TablesError", "LakeError"), (UNREADABLE, ""))
 STOPPED = "the previous report, if any, is as it was"
 DAYS_AGO = {"today": 0, "yesterday": 1}
-# Derived from other tables, or found by an audit.
-OPTIONAL = {"message_flows"}
 # Limits of the text for a terminal.
 WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 80, 120
 
@@ -292,7 +290,7 @@ def open_tables(directory: str) -> Location:
 
     from codec.tables import TABLES
     from pipeline.lake.layout import DamagedLakeError, LakeError
-    from pipeline.lake.log import Log
+    from pipeline.lake.log import LATER_TABLES, Log
     from pipeline.lake.opening import is_lake, open_lake
     from pipeline.output.location import TablesError
     from udfs.source.capture_bytes import first_line
@@ -308,7 +306,7 @@ def open_tables(directory: str) -> Location:
         except LakeError as error:
             raise TablesError(str(error)) from error
         return source
-    missing = [name for name in TABLES if name not in entries and name not in OPTIONAL]
+    missing = [name for name in TABLES if name not in (*entries, "message_flows", *LATER_TABLES)]
     if not {*TABLES} & {*entries}:
         raise TablesError(f"{directory}: holds no tables; expected a directory that `wirehare decode` has written")
     if missing:

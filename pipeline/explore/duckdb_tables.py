@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import duckdb
+import pyarrow as pa
 import pyarrow.fs
 
 from codec.errors import WirehareError
@@ -170,6 +171,17 @@ class Session:
     def rows(self, query: str) -> list[dict[str, Any]]:
         """All rows of one query. Raises QueryError."""
         return [dict(zip(names, row, strict=True)) for names, rows in self.run(query) for row in rows]
+
+    def table(self, query: str) -> pa.Table:
+        """All rows of one query, as Arrow. Raises QueryError, also for more than one statement."""
+        try:
+            statements = self._connection.extract_statements(query)
+            if len(statements) != 1:
+                raise QueryError("expected one statement")
+            self._require_allowed(statements[0])
+            return self._connection.sql(query).to_arrow_table()
+        except duckdb.Error as error:
+            raise QueryError(self._explained(error)) from error
 
     def execute(self, statement: str) -> None:
         """Run a statement without rows, such as CREATE TEMP TABLE. Raises QueryError."""

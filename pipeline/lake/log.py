@@ -41,7 +41,7 @@ from udfs.source.lake_states import DAY, OPEN
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-LATER_TABLES = ("stalls", "oddities")  # lakes of the first release lack them until their next batch
+LATER_TABLES = ("stalls", "oddities")  # earlier releases did not write them; a lake has them from its next batch on
 VERSION = re.compile(r"\d{20}(?=\.)", re.ASCII)  # prefix of the names of its files
 COMMIT = re.compile(r"\d{20}\.json", re.ASCII)
 KEPT_VERSIONS = 64  # of a table, at least: readers may need older ones (`Log.as_of`)

@@ -352,7 +352,12 @@ def test_rows_for_which_a_condition_is_true(
     assert cut(of_variant, "methods", tmp_path / "decoded") == expected("basic.nack")
     audited = "connection_id IN (SELECT connection_id FROM findings WHERE rule_id = 'CF-05') AND name = 'basic.nack'"
     assert cut(audited) == expected("basic.nack")
-    for wrong in ("nmae = 'x'", "true; DROP TABLE frames", "name = (FROM 'other.csv')"):
+    for wrong in (
+        "nmae = 'x'",
+        "true; DROP TABLE frames",
+        "true); DROP VIEW frames; SELECT (1",
+        "name = (FROM 'other.csv')",
+    ):
         text = stderr_of(capsys, 2, folder, "--where", wrong, "-o", tmp_path / "c.pcapng")
         assert "wirehare cut: --where: " in text
     assert not (tmp_path / "c.pcapng").exists()

@@ -47,7 +47,7 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from codec.tables import TABLES
-from pipeline.run import local_processes as local_processes
+from pipeline.run import local_processes
 from pipeline.run.exchange import Local, Source
 from pipeline.run.local_processes import Interrupted, LocalProcesses, ProcessLost
 from pipeline.tables.decoding import LOCAL_BYTES, decoded_locally

@@ -181,7 +181,7 @@ def test_a_tag_is_in_use_until_its_link_is_attached_again(tmp_path: Path, again:
     if again:
         detach(detach(connection, "client", 0), "server", 0)
         for side in ("client", "server"):
-            attach(connection, side, "l", 0, side == "server")
+            attach(connection, side, "s", 0, side == "server")
         flow(connection, "server", 0, 10)
     transfer(connection, "client", 0, 1, b"tag")
     found = [row["name"] for row in odd_in(tmp_path / "a.pcap", connection)]

@@ -141,7 +141,8 @@ def assert_same(name: str, move: Move, direction: int, by: int) -> None:
         assert facts == other_facts, what
         assert len(rows) == len(found), what
         # The round trip is a difference between the times of both directions.
-        rows, found = (np.delete(each, R.RTT, axis=1) for each in (rows, found))
+        for each in (rows, found):
+            each[:, R.RTT] = 0
         changed = np.flatnonzero((rows != found).any(axis=1))
         if not len(changed):
             continue

@@ -293,23 +293,26 @@ class Performatives:
         found: Integers = np.where(states > len(STATES), settled_in, states)
         return found
 
-    def missing(self) -> tuple[Integers, list[str]]:
-        """The frames of 0-10 that lack fields which they must have, and the names of these."""
-        rows, names = list[int](), list[str]()
-        there = np.bincount(self.names, minlength=len(REQUIRED))
+    def missing(self) -> tuple[Integers, Integers]:
+        """The frames of 0-10 that lack fields which they must have, and the names of these, as texts."""
+        rows, names = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        there, intact = np.bincount(self.names, minlength=len(REQUIRED)), self.are("status", "ok")
         for number, wanted in enumerate(REQUIRED):
             if not wanted or not there[number]:
                 continue
-            at = np.flatnonzero((self.names == number) & self.are("status", "ok"))
+            at = np.flatnonzero((self.names == number) & intact)
             if {*wanted} <= READ:
                 lacks = np.array([~self.arguments.there(field)[at] for field in wanted])
             else:
                 own = Fields(self.values.rows_at(at), {}, wanted)
                 lacks = np.array([~own.there(field) for field in wanted])
-            for row in np.flatnonzero(lacks.any(axis=0)).tolist():
-                rows.append(int(at[row]))
-                names.append(", ".join(field for field, lacking in zip(wanted, lacks[:, row], strict=True) if lacking))
-        return np.array(rows, np.int64), names
+            bits = (1 << np.arange(len(wanted))) @ lacks
+            lacking = np.flatnonzero(bits)
+            kinds, of = np.unique(bits[lacking], return_inverse=True)
+            texts = (", ".join(field for k, field in enumerate(wanted) if kind >> k & 1) for kind in kinds.tolist())
+            rows.append(at[lacking])
+            names.append(np.array(self.texts.ids_for(texts), np.int64)[of])
+        return np.concatenate(rows), np.concatenate(names)
 
     def _outcomes(self, state: Fields, terminal: Integers, sender: Integers) -> tuple[Integers, ...]:
         """Of settlements: the outcome, the side whose messages are settled, whether the outcome is final, and whether

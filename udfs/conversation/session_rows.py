@@ -238,7 +238,7 @@ def _replies(requests: NDArray[np.void], frame_no: Integers, names: Integers, re
     )
 
 
-def missing_fields(performatives: Performatives, texts: Numbers) -> Integers:
+def missing_fields(performatives: Performatives) -> Integers:
     """Rows of `codec.conversation.oddities` for frames that lack fields."""
     at, names = performatives.missing()
     if not len(at):
@@ -250,7 +250,7 @@ def missing_fields(performatives: Performatives, texts: Numbers) -> Integers:
     ):  # fmt: skip
         rows[:, cell] = performatives.cells(name)[at]
     rows[:, oddities.NAME] = oddities.REQUIRED_MISSING
-    rows[:, oddities.MISSING] = [texts.ids_for([name])[0] for name in names]
+    rows[:, oddities.MISSING] = names
     return rows
 
 

@@ -136,7 +136,7 @@ class SessionTracker(Tracker):
         self._bytes.add_frames(frames)
         if found is not None:
             begun = self._follow(found.rows())
-            self._oddities += [oddities.take(self._state.odd), missing_fields(found, self._texts)]
+            self._oddities += [oddities.take(self._state.odd), missing_fields(found)]
             if len(begun.messages):
                 messages = begun_messages(begun, found, self._texts)
         numbers = self._state.numbers
